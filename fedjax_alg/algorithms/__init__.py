@@ -1,0 +1,1 @@
+"""One method, or one family of thin variants, per file."""

@@ -1,0 +1,162 @@
+"""The two ends every federated method stands between: central and local.
+
+``central`` minimises the pooled objective f(w) of (1) as if all data were in
+one place (the optimum a global model can reach); ``local`` trains each client
+alone, nothing is shared.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
+from fedjax_alg.base import Model, Params, RoundAux, no_setup
+from fedjax_alg.base import round_cost, shared_client_params
+from fedjax_alg.client import objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralHParams:
+  """Hyper-parameters of the pooled optimum."""
+
+  memory_size: int = hyper(
+      10, "past steps that L-BFGS keeps", minimum=1)
+  line_search_steps: int = hyper(
+      20, "most evaluations of one L-BFGS line search", minimum=1)
+
+
+class CentralState(NamedTuple):
+  """The pooled model and its optimiser."""
+
+  params: Params
+  optimiser: optax.OptState
+
+
+def central(
+    model: Model, hparams: CentralHParams, *, map_clients: MapClients
+) -> Algorithm[CentralState]:
+  """One L-BFGS step a round on f(w) = sum_i (n_i/n^r) f_i(w).
+
+  With all clients in every cohort (what the command line makes of it) that is
+  the pooled objective. Optax's L-BFGS with its zoom line search.
+
+  Args:
+    model: the model and its objective.
+    hparams: hyper-parameters.
+    map_clients: how clients are mapped.
+
+  Raises:
+    ValueError: a hyper-parameter out of range.
+  """
+  validate(hparams)
+  optimiser = optax.lbfgs(
+      memory_size=hparams.memory_size,
+      linesearch=optax.scale_by_zoom_linesearch(
+          max_linesearch_steps=hparams.line_search_steps,
+          initial_guess_strategy="one"))
+
+  def global_params(state):
+    return trees.repeat(state.params, 1)
+
+  def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
+    del spec, key
+    return CentralState(params, optimiser.init(params))
+
+  def round_(state: CentralState, cohort: Cohort, key: Key):
+    del key
+
+    @jax.custom_vjp
+    def value(params):
+      return passes(params)[0]
+
+    def passes(params):
+      losses, gradients = map_clients(
+          functools.partial(objective.full_value_and_grad, model), params,
+          cohort.shards)
+      return trees.slot_mean(cohort.weight, (losses, gradients))
+
+    # The pass has its gradient already; autodiff cannot cross its loop.
+    value.defvjp(passes, lambda gradient, t: (trees.scale(t, gradient),))
+    loss, gradient = passes(state.params)
+    updates, new = optimiser.update(
+        gradient, state.optimiser, state.params, value=loss, grad=gradient,
+        value_fn=value)
+    params = optax.apply_updates(state.params, updates)
+    cost = round_cost(0, 0, 0, cohort.shards.size.sum())
+    aux = RoundAux({"loss": jnp.zeros(cohort.ids.shape)},
+                   {"train_loss": loss}, cost)
+    return CentralState(params, new), aux
+
+  return Algorithm(init, no_setup, round_, shared_client_params(
+      global_params), global_params)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalHParams(LocalWork):
+  """Hyper-parameters of training alone."""
+
+  client_lr: float = hyper(0.1, "learning rate, per step", above=0.0)
+
+
+class LocalState(NamedTuple):
+  """Every client's own model."""
+
+  table: Params  #: [C, ...]
+  newcomer: Params  #: the initial model, for a client not in the table
+
+
+def local(
+    model: Model, hparams: LocalHParams, *, map_clients: MapClients
+) -> Algorithm[LocalState]:
+  """Each participant continues its own model by SGD; nothing is sent.
+
+  Args:
+    model: the model and its objective.
+    hparams: hyper-parameters.
+    map_clients: how clients are mapped.
+
+  Raises:
+    ValueError: a hyper-parameter out of range.
+  """
+  validate(hparams)
+
+  def init(params: Params, spec: FedSpec, key: Key) -> LocalState:
+    del key
+    return LocalState(trees.repeat(params, spec.num_clients), params)
+
+  def round_(state: LocalState, cohort: Cohort, key: Key):
+    own = jax.tree.map(
+        lambda leaf: leaf.at[cohort.ids].get(mode="clip"), state.table)
+
+    def train(_, shard, params, key):
+      return sgd(model, params, shard, hparams, hparams.client_lr, key)
+
+    trained, loss = map_clients(
+        train, (), cohort.shards, own, client_keys(key, cohort.ids))
+    # A padding slot's id is C: its row is dropped.
+    table = jax.tree.map(
+        lambda leaf, rows: leaf.at[cohort.ids].set(rows, mode="drop"),
+        state.table, trained)
+    read: Array = jax.vmap(hparams.examples_read)(cohort.shards.size).sum()
+    aux = RoundAux({"loss": loss}, {"train_loss": trees.slot_mean(
+        cohort.weight, loss)}, round_cost(0, 0, 0, read))
+    return state._replace(table=table), aux
+
+  def client_params(state, client_id, shard, key):
+    del shard, key
+    known = client_id < jax.tree.leaves(state.table)[0].shape[0]
+    return jax.tree.map(
+        lambda rows, new: jnp.where(
+            known, rows.at[client_id].get(mode="clip"), new),
+        state.table, state.newcomer)
+
+  return Algorithm(init, no_setup, round_, client_params, None)

@@ -1,0 +1,173 @@
+"""The contract: the types every room of the library shares, nothing else.
+
+Axis letters, fixed once for the whole library: ``C`` clients, ``S`` cohort
+slots, ``M`` rows of the data set, ``B`` mini-batch, ``K`` groups or global
+models (the diversified paper writes ``C`` for it), ``P`` parameters, ``D``
+input features, ``L`` classes.
+
+An algorithm is a ``NamedTuple`` of pure functions returned by a builder that
+closes over its hyper-parameters (the optax form). Code for one client is
+written without a client axis; the engine maps it over the cohort.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+#: A typed key (``jax.random.key``); an argument named ``key`` is consumed.
+Key = jax.Array
+#: A pytree of float32 arrays. ``[K, ...]`` means every leaf has that axis.
+Params = Any
+State = TypeVar("State")
+
+
+class ClientData(NamedTuple):
+  """All C clients, the examples of one client contiguous, no padding.
+
+  After the last client's rows come zero rows (``data.layout.PADDING_ROWS``),
+  so that a block which starts inside a client never runs off the end.
+  """
+
+  x: Array  #: [M, ...] float32 (or int32 tokens)
+  y: Array  #: [M] int32 class labels
+  offset: Array  #: [C] int32, first row of the client
+  size: Array  #: [C] int32, examples held (n_i)
+
+
+class Shard(NamedTuple):
+  """One client's view: x and y whole and never batched, the rest scalars.
+
+  The client owns rows ``offset <= row < offset + size``. With a leading axis
+  on ``offset`` and ``size`` (and none on x, y) it stands for several clients.
+  """
+
+  x: Array  #: [M, ...]
+  y: Array  #: [M] int32
+  offset: Array  #: [] int32
+  size: Array  #: [] int32
+
+
+class Cohort(NamedTuple):
+  """The S participants of one round; padding slots change nothing."""
+
+  ids: Array  #: [S] int32 in [0, C); C marks a padding slot
+  shards: Shard  #: offset [S], size [S] (0 on padding slots); x, y shared
+  weight: Array  #: [S] float32, n_i, 0 on padding slots
+
+
+class FedSpec(NamedTuple):
+  """Sizes an algorithm may allocate by. Static, no arrays."""
+
+  num_clients: int  #: C
+  cohort_size: int  #: S
+  num_classes: int  #: L
+  input_shape: tuple[int, ...]  #: shape of one example
+
+
+class Model(NamedTuple):
+  """A model with its training objective, for any algorithm.
+
+  ``models.from_flax`` makes one of any flax module.
+  """
+
+  init: Callable[[Key], Params]
+  #: (params, x [B, ...]) -> logits [B, L] float32
+  apply: Callable[[Params, Array], Array]
+  #: (logits [B, L], y [B]) -> unregularised loss of each example [B]
+  loss: Callable[[Array, Array], Array]
+  #: coefficient of (l2/2) ||w||^2, bias included, added to the mean loss
+  l2: float
+  #: (params-shaped tree, scale [D]) -> the tree with every entry that belongs
+  #: to input feature j times scale[j], others as they are. None where no
+  #: parameter belongs to one feature (deep networks).
+  scale_features: Callable[[Params, Array], Params] | None
+
+
+class RoundCost(NamedTuple):
+  """What one round costs. Floats are counted, not bytes."""
+
+  down: Array  #: [] int32, floats sent to each participating client
+  up: Array  #: [] int32, floats sent by each participating client
+  exchanges: Array  #: [] int32, server-client-server round trips
+  example_gradients: Array  #: [] int32, per-example gradients, whole cohort
+  central_flops: Array  #: [] float32, server arithmetic beyond the averages
+
+
+class RoundAux(NamedTuple):
+  """What a round reports beside its new state."""
+
+  client: dict[str, Array]  #: each [S], in slot order
+  server: dict[str, Array]  #: scalars or small arrays
+  cost: RoundCost
+
+
+class MapClients(Protocol):
+  """How client code is mapped over the slots of a cohort (engine.clients)."""
+
+  def __call__(
+      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
+  ) -> Any:
+    """Stacks ``fn(shared, shard, *arg_of_slot)`` over slots.
+
+    Args:
+      fn: code for one client. It must not close over arrays of the round
+        (they live on the server's mesh, it may run on one device of many):
+        whatever all clients receive comes in as ``shared``.
+      shared: pytree of arrays, the same for every client.
+      shards: offset and size [S]; x and y are passed whole.
+      *args: pytrees whose leaves have a leading axis [S].
+
+    Returns:
+      The pytree ``fn`` returns, each leaf with a leading axis [S].
+    """
+
+
+class Algorithm(NamedTuple, Generic[State]):
+  """One federated algorithm: five pure functions (jittable, scannable)."""
+
+  #: (params, spec, key) -> state; shapes only, no data seen yet
+  init: Callable[[Params, FedSpec, Key], State]
+  #: (state, every client as one cohort, key) -> state; data-dependent start
+  setup: Callable[[State, Cohort, Key], State]
+  #: (state, cohort, key) -> (state, aux); same structure out as in
+  round: Callable[[State, Cohort, Key], tuple[State, RoundAux]]
+  #: (state, client id, its training shard, key) -> params the client would
+  #: deploy. A newcomer has id C and its support data as shard.
+  client_params: Callable[[State, Array, Shard, Key], Params]
+  #: (state) -> the K global models [K, ...]; None where there is none
+  global_params: Callable[[State], Params] | None
+
+
+def no_setup(state: State, everyone: Cohort, key: Key) -> State:
+  """The data-dependent start of an algorithm that needs none."""
+  del everyone, key
+  return state
+
+
+def shared_client_params(
+    global_params: Callable[[Any], Params],
+) -> Callable[[Any, Array, Shard, Key], Params]:
+  """``client_params`` of a method whose clients all deploy global model 0."""
+
+  def client_params(state, client_id, shard, key):
+    del client_id, shard, key
+    return jax.tree.map(lambda leaf: leaf[0], global_params(state))
+
+  return client_params
+
+
+def num_params(params: Params) -> int:
+  """P, the number of floats in ``params``."""
+  return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def round_cost(down, up, exchanges, example_gradients, central_flops=0.0):
+  """A RoundCost with the contract's dtypes."""
+  return RoundCost(
+      jnp.asarray(down, jnp.int32), jnp.asarray(up, jnp.int32),
+      jnp.asarray(exchanges, jnp.int32),
+      jnp.asarray(example_gradients, jnp.int32),
+      jnp.asarray(central_flops, jnp.float32))

@@ -1,0 +1,6 @@
+"""Server steps as optax gradient transformations."""
+
+from fedjax_alg.central.adaptive import adaptive
+from fedjax_alg.central.adaptive import AdaptiveState
+
+__all__ = ["AdaptiveState", "adaptive"]

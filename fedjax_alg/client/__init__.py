@@ -1,0 +1,1 @@
+"""Local solvers for one client, written without a client axis."""

@@ -1,0 +1,61 @@
+"""Local stochastic gradient descent with a gradient-correction hook."""
+
+from collections.abc import Callable
+
+import jax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Key, Model, Params, Shard
+from fedjax_alg.client import minibatches
+
+#: (gradient, params, start params) -> corrected gradient
+Correction = Callable[[Params, Params, Params], Params]
+
+
+def proximal(mu: float) -> Correction:
+  """Adds mu (v - w): the gradient of FedProx's (mu/2) ||v - w||^2."""
+
+  def correct(gradient: Params, params: Params, start: Params) -> Params:
+    if not mu:
+      return gradient
+    return trees.add_scaled(gradient, mu, trees.subtract(params, start))
+
+  return correct
+
+
+def sgd(
+    model: Model,
+    start: Params,
+    shard: Shard,
+    work: minibatches.LocalWork,
+    learning_rate: float,
+    key: Key,
+    correct: Correction | None = None,
+) -> tuple[Params, Array]:
+  """v <- v - learning_rate * correct(g(v; B)) for the client's local steps.
+
+  Args:
+    model: the model.
+    start: w, the parameters received.
+    shard: the client's training data.
+    work: number of steps and batch size.
+    learning_rate: per step.
+    key: consumed.
+    correct: hook on the gradient of each step.
+
+  Returns:
+    The trained parameters and the loss of the last mini-batch, [] float32
+    (0 where the client takes no step).
+  """
+  gradient = minibatches.stochastic_gradient(model, shard, work, key)
+
+  def step(k: Array, carry: tuple[Params, Array]):
+    params, _ = carry
+    ((loss, grad),) = gradient(k, params)
+    if correct is not None:
+      grad = correct(grad, params, start)
+    return trees.add_scaled(params, -learning_rate, grad), loss
+
+  zero = jax.numpy.zeros(())
+  return jax.lax.fori_loop(
+      jax.numpy.int32(0), work.num_steps(shard.size), step, (start, zero))

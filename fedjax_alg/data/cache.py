@@ -1,0 +1,86 @@
+"""Arrays decoded once and kept on disk, with a checksum."""
+
+from collections.abc import Callable
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+
+import numpy as np
+
+_FORMAT = 1
+
+Arrays = dict[str, np.ndarray]
+
+
+def read_or_build(
+    path: pathlib.Path, source: str, build: Callable[[], Arrays]
+) -> Arrays:
+  """The arrays stored at ``path``, or fresh ones that are then stored there.
+
+  A file is used only if the manifest beside it (``<path>.json``) names the
+  same source and the file has the manifest's sha256: an interrupted write, a
+  damaged disk or newly prepared data all lead to a rebuild. Both files are
+  written aside and moved into place, so readers never see half a file.
+
+  Args:
+    path: where the ``.npz`` lies or shall lie.
+    source: identifies what the arrays were made from.
+    build: makes the arrays.
+
+  Returns:
+    Name to array. A folder that cannot be written costs the next run its
+    time, not this one its result.
+  """
+  arrays = _read(path, source)
+  if arrays is None:
+    arrays = build()
+    try:
+      _write(path, source, arrays)
+    except OSError:
+      pass
+  return arrays
+
+
+def _manifest_path(path: pathlib.Path) -> pathlib.Path:
+  return path.with_name(path.name + ".json")
+
+
+def _sha256(path: pathlib.Path) -> str:
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(path: pathlib.Path, source: str) -> Arrays | None:
+  try:
+    manifest = json.loads(_manifest_path(path).read_text("utf-8"))
+    wanted = {"format": _FORMAT, "source": source, "sha256": _sha256(path)}
+    if manifest != wanted:
+      return None
+    with np.load(path, allow_pickle=False) as stored:
+      return {name: stored[name] for name in stored.files}
+  except (OSError, ValueError):  # json's errors are ValueErrors too
+    return None
+
+
+def _write(path: pathlib.Path, source: str, arrays: Arrays) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  digest = _replace(path, lambda file: np.savez(file, **arrays))
+  manifest = {"format": _FORMAT, "source": source, "sha256": digest}
+  text = json.dumps(manifest, indent=1, sort_keys=True).encode()
+  _replace(_manifest_path(path), lambda file: file.write(text))
+
+
+def _replace(path: pathlib.Path, write: Callable) -> str:
+  """Writes ``path`` in one step and returns the sha256 of what was written."""
+  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+  try:
+    with os.fdopen(handle, "wb") as file:
+      write(file)
+    digest = _sha256(pathlib.Path(temporary))
+    os.replace(temporary, path)
+  except BaseException:
+    pathlib.Path(temporary).unlink(missing_ok=True)
+    raise
+  return digest

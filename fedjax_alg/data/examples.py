@@ -1,0 +1,19 @@
+"""A data set before it is dealt to clients."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Examples(NamedTuple):
+  """A labelled data set in host memory, with its official test set."""
+
+  #: [n, ...] float32, uint8 (images, 0..255) or int32 (token ids)
+  x_train: np.ndarray
+  y_train: np.ndarray  #: [n] int32 in [0, num_classes)
+  x_test: np.ndarray  #: [m, ...], shape and dtype as x_train; m may be 0
+  y_test: np.ndarray  #: [m] int32
+  num_classes: int  #: L
+  client_train: np.ndarray | None  #: [n] int32 natural client of each row
+  client_test: np.ndarray | None  #: [m] int32, in the numbering of client_train
+  name: str

@@ -1,0 +1,168 @@
+"""Clients stored back to back on the device, without padding."""
+
+from collections.abc import Sequence
+import hashlib
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg.base import Array, ClientData, Cohort, Shard
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.features import FeaturesFn
+from fedjax_alg.data.partition import label_histogram, Partition
+
+#: Zero rows after the last client, so that a block of up to this many rows
+#: that starts inside a client never runs off the end (a slice that does is
+#: moved back by XLA, onto other clients' rows).
+PADDING_ROWS = 512
+
+_CHUNK = 4096
+
+
+class FederatedData(NamedTuple):
+  """What a run needs to know of its data."""
+
+  train: ClientData
+  test: ClientData  #: the local test splits
+  global_x: Array  #: [N, ...] the global test set, no padding rows
+  global_y: Array  #: [N] int32
+  num_classes: int  #: L
+  name: str
+  hash: str  #: sha256 (hex) of features and labels, before they were dealt
+  label_histogram: np.ndarray  #: [C, L] int64, training examples (host)
+
+
+def client_data(
+    x: np.ndarray | Sequence[np.ndarray],
+    y: np.ndarray,
+    order: np.ndarray,
+    offset: np.ndarray,
+    size: np.ndarray,
+) -> ClientData:
+  """Rows in the order of the clients, then PADDING_ROWS zero rows.
+
+  Args:
+    x: [n, ...]; int32 (tokens) stays, all else becomes float32. A sequence of
+      arrays stands for their concatenation, which is not made.
+    y: [n] int labels.
+    order: [M] int, row of x at each place.
+    offset: [C] int, first place of each client.
+    size: [C] int, rows of each client.
+
+  Returns:
+    Device arrays, x and y with M + PADDING_ROWS rows.
+  """
+  parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
+  dtype = np.int32 if parts[0].dtype == np.int32 else np.float32
+  places = len(order) + PADDING_ROWS
+  rows = np.zeros((places, *parts[0].shape[1:]), dtype)
+  for begin in range(0, len(order), _CHUNK):  # temporaries stay small
+    chunk = order[begin:begin + _CHUNK]
+    target = rows[begin:begin + len(chunk)]
+    first = 0
+    for part in parts:
+      inside = (chunk >= first) & (chunk < first + len(part))
+      target[inside] = part[chunk[inside] - first]
+      first += len(part)
+  classes = np.zeros(places, np.int32)
+  classes[:len(order)] = y[order]
+  return ClientData(
+      jnp.asarray(rows), jnp.asarray(classes),
+      jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32))
+
+
+def shard_of(data: ClientData, client: Array | int) -> Shard:
+  """The shard of one client ([] int32 in [0, C)); jittable."""
+  return Shard(data.x, data.y, data.offset[client], data.size[client])
+
+
+def everyone(data: ClientData) -> Cohort:
+  """All C clients as one cohort, in the order of their ids."""
+  ids = jnp.arange(data.size.shape[0], dtype=jnp.int32)
+  return take_cohort(data, ids)
+
+
+def take_cohort(data: ClientData, ids: Array) -> Cohort:
+  """The participants ``ids`` as a cohort; jittable, copies no examples.
+
+  Args:
+    data: all clients.
+    ids: [S] int32 in [0, C]; C marks a padding slot, which gets offset 0,
+      size 0 and weight 0.
+
+  Returns:
+    The cohort, its weights the numbers of examples.
+  """
+  num_clients = data.size.shape[0]
+  padding = ids >= num_clients
+  known = jnp.where(padding, 0, ids)
+  offset = jnp.where(padding, 0, data.offset[known])
+  size = jnp.where(padding, 0, data.size[known])
+  return Cohort(
+      ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32))
+
+
+def build(
+    examples: Examples, partition: Partition, features_fn: FeaturesFn
+) -> FederatedData:
+  """Computes the features, deals them to clients and moves them to the device.
+
+  The global test set is the official one, unless the partition trains on rows
+  of it (``powerlaw``) or there is none: then it is the union of the local test
+  splits.
+
+  On the host the training features exist at most twice, as computed and
+  permuted; neither outlives this call.
+
+  Args:
+    examples: the data set that ``partition`` was made of.
+    partition: who holds which rows.
+    features_fn: of (x_train, x_test), see ``features.make_features``.
+
+  Returns:
+    The data of a run.
+
+  Raises:
+    DataError: there are no test examples at all.
+  """
+  x_train, x_test = features_fn(examples.x_train, examples.x_test)
+  y_train, y_test = examples.y_train, examples.y_test
+  digest = _hash(x_train, y_train, x_test, y_test)
+  source, labels = x_train, y_train
+  test_source, test_labels = x_test, y_test
+  if partition.pooled:
+    source = test_source = x_train, x_test
+    labels = test_labels = np.concatenate([y_train, y_test])
+  test = client_data(
+      test_source, test_labels, partition.test_order, partition.test_offset,
+      partition.test_size)
+  official = len(y_test) > 0 and not (
+      partition.pooled and (partition.train_order >= len(y_train)).any())
+  rows = len(partition.test_order)
+  if not official and not rows:
+    raise DataError(
+        f"the data set {examples.name} has no test examples (x_test is empty)"
+        f" and --partition={partition.name} holds none out")
+  global_x = jnp.asarray(_model_dtype(x_test)) if official else test.x[:rows]
+  global_y = jnp.asarray(y_test) if official else test.y[:rows]
+  histogram = label_histogram(partition, labels, examples.num_classes)
+  train = client_data(
+      source, labels, partition.train_order, partition.train_offset,
+      partition.train_size)
+  return FederatedData(
+      train, test, global_x, global_y, examples.num_classes, examples.name,
+      digest, histogram)
+
+
+def _model_dtype(x: np.ndarray) -> np.ndarray:
+  return x if x.dtype == np.int32 else x.astype(np.float32, copy=False)
+
+
+def _hash(*arrays: np.ndarray) -> str:
+  digest = hashlib.sha256()
+  for array in arrays:
+    digest.update(f"{array.dtype} {array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).data)
+  return digest.hexdigest()

@@ -1,0 +1,153 @@
+"""LEAF and FedProx json files, one entry per user."""
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+
+_Users = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def load_leaf(path: str | os.PathLike) -> Examples:
+  """Reads ``{"users", "num_samples", "user_data": {u: {"x", "y"}}}`` json.
+
+  The format of LEAF (Caldas et al. 2018) and of the FedProx repository.
+
+  Args:
+    path: a folder with ``train/*.json`` and ``test/*.json``, or one json file,
+      of which the last tenth of every user's examples is the test set (all
+      but ``max(1, int(.9 n))`` of its n).
+
+  Returns:
+    x float32 [n, ...], client ids in the order in which users appear.
+
+  Raises:
+    DataError: a file is missing, truncated, not numeric or inconsistent.
+  """
+  path = pathlib.Path(path).expanduser()
+  if path.is_dir():
+    train, test = _read_folder(path, "train"), _read_folder(path, "test")
+    unknown = [user for user in test if user not in train]
+    if unknown:
+      raise DataError(
+          f"--data_path={path}: test user {unknown[0]!r} has no training data;"
+          " a LEAF split by sample is needed, not one by user")
+  elif path.is_file():
+    train, test = {}, {}
+    for user, (x, y) in _read_file(path).items():
+      held = max(1, int(0.9 * len(y)))
+      train[user] = x[:held], y[:held]
+      test[user] = x[held:], y[held:]
+  else:
+    raise DataError(
+        f"--data_path={path}: no such file or folder; a LEAF json file or a"
+        " folder with train/*.json and test/*.json is needed")
+  shapes = {x.shape[1:] for x, _ in (*train.values(), *test.values()) if len(x)}
+  if len(shapes) != 1:
+    raise DataError(
+        f"--data_path={path}: examples of different shapes"
+        f" {sorted(shapes)[:3]}, one shape is needed")
+  ids = {user: i for i, user in enumerate(train)}
+  x_train, y_train, client_train = _stack(train, ids, shapes)
+  x_test, y_test, client_test = _stack(test, ids, shapes)
+  num_classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
+  return Examples(x_train, y_train, x_test, y_test, num_classes, client_train,
+                  client_test, path.stem)
+
+
+def _stack(users: _Users, ids: dict[str, int], shapes: set):
+  """Rows of all users, with the client id of each row."""
+  held = {user: data for user, data in users.items() if len(data[1])}
+  if not held:
+    (shape,) = shapes
+    return (np.zeros((0, *shape), np.float32), np.zeros(0, np.int32),
+            np.zeros(0, np.int32))
+  client = [np.full(len(y), ids[user], np.int32)
+            for user, (_, y) in held.items()]
+  return (np.concatenate([x for x, _ in held.values()]),
+          np.concatenate([y for _, y in held.values()]),
+          np.concatenate(client))
+
+
+def _read_folder(path: pathlib.Path, split: str) -> _Users:
+  files = sorted((path / split).glob("*.json"))
+  if not files:
+    raise DataError(
+        f"--data_path={path}: no {split}/*.json in it; a LEAF folder has"
+        " train/*.json and test/*.json")
+  users: _Users = {}
+  for file in files:
+    for user, data in _read_file(file).items():
+      if user in users:
+        raise DataError(f"--data_path={file}: user {user!r} appears twice")
+      users[user] = data
+  return users
+
+
+def _read_file(path: pathlib.Path) -> _Users:
+  try:
+    content = json.loads(path.read_text("utf-8"))
+  except OSError as error:
+    raise DataError(f"--data_path={path}: {error.strerror}") from error
+  except ValueError as error:
+    raise DataError(
+        f"--data_path={path}: not json, or truncated ({error})") from error
+  for key in ("users", "user_data"):
+    if not isinstance(content, dict) or key not in content:
+      raise DataError(
+          f"--data_path={path}: no key {key!r}; LEAF json has users,"
+          " num_samples and user_data")
+  users, data = content["users"], content["user_data"]
+  if not isinstance(users, list) or not isinstance(data, dict) or not users:
+    raise DataError(
+        f"--data_path={path}: users must be a list with at least one user and"
+        " user_data a table of them")
+  counts = content.get("num_samples")
+  if counts is not None and (
+      not isinstance(counts, list) or len(counts) != len(users)):
+    raise DataError(
+        f"--data_path={path}: num_samples must be a list of {len(users)}"
+        " numbers, one for each of the users")
+  result = {}
+  for index, user in enumerate(users):
+    user = str(user)
+    x, y = _read_user(path, user, data.get(user))
+    if counts is not None and counts[index] != len(y):
+      raise DataError(
+          f"--data_path={path}: user {user!r} has {len(y)} examples but"
+          f" num_samples says {counts[index]}")
+    if user in result:
+      raise DataError(f"--data_path={path}: user {user!r} appears twice")
+    result[user] = x, y
+  return result
+
+
+def _read_user(path: pathlib.Path, user: str, entry: Any):
+  where = f"--data_path={path}: user {user!r}"
+  if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
+    raise DataError(f"{where} has no x and y in user_data")
+  if not isinstance(entry["x"], list) or not isinstance(entry["y"], list):
+    raise DataError(f"{where}: x and y must be lists, one entry per example")
+  if not entry["x"] or not entry["y"]:
+    raise DataError(f"{where} has no data; leave such users out")
+  if len(entry["x"]) != len(entry["y"]):
+    raise DataError(
+        f"{where} has {len(entry['x'])} x but {len(entry['y'])} y")
+  try:
+    x = np.asarray(entry["x"], np.float32)
+    y = np.asarray(entry["y"], np.float64)
+  except (ValueError, TypeError) as error:
+    raise DataError(
+        f"{where}: x and y must be numbers, all x of one shape") from error
+  if not np.isfinite(x).all():
+    raise DataError(f"{where}: x has NaN or infinite values")
+  # FedProx's files write labels as 3.0.
+  if y.ndim != 1 or not np.isfinite(y).all() or (y != np.floor(y)).any() or (
+      y.min() < 0):
+    raise DataError(f"{where}: y must be one whole number >= 0 per example")
+  return x, y.astype(np.int32)

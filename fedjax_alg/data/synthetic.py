@@ -1,0 +1,68 @@
+"""The synthetic(alpha, beta) data of FedProx."""
+
+import numpy as np
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+
+_DIM = 60
+_CLASSES = 10
+
+
+def synthetic(
+    alpha: float, beta: float, num_clients: int, seed: int, iid: bool = False
+) -> Examples:
+  """Softmax-regression data whose clients differ in model and in inputs.
+
+  As the generator of the FedProx repository (Li et al. 2020), which differs
+  from the paper in that alpha and beta are standard deviations, not variances.
+  Client k: n_k = int(LogNormal(4, 2)) + 50; u_k ~ N(0, alpha); v_k ~ N(0,
+  beta); the entries of m_k ~ N(v_k, 1), of W_k [60, 10] and b_k [10] ~
+  N(u_k, 1); x ~ N(m_k, diag(j^-1.2)); y = argmax(x W_k + b_k). The first
+  int(.9 n_k) rows train.
+
+  Two warnings. u_k raises the logits of all classes alike, so argmax cancels
+  it: alpha changes no label, here as in the published code, and clients differ
+  in model by the N(0, 1) entries of W_k, whatever alpha is. And the published
+  generator sets no seed: our data follow its law but are not its files.
+
+  Args:
+    alpha: standard deviation of u_k, >= 0; without effect, see above.
+    beta: standard deviation of v_k, how much inputs differ, >= 0.
+    num_clients: C; FedProx has 30, FedGroup 100.
+    seed: of everything random here.
+    iid: one W and b ~ N(0, 1) for all, m_k = 0; alpha and beta are not used.
+
+  Returns:
+    x float32 [n, 60], 10 classes, with client ids.
+
+  Raises:
+    DataError: a negative alpha or beta, or no clients.
+  """
+  for name, value in (("alpha", alpha), ("beta", beta)):
+    if not 0 <= value < np.inf:
+      raise DataError(f"--synthetic_{name}={value}: a number >= 0 is needed")
+  if num_clients < 1:
+    raise DataError(f"--num_clients={num_clients}: at least 1 is needed")
+  rng = np.random.default_rng(seed)
+  size = rng.lognormal(4.0, 2.0, num_clients).astype(np.int64) + 50
+  deviation = np.arange(1, _DIM + 1) ** -0.6  # the root of j^-1.2
+  shared = rng.normal(size=(_DIM + 1, _CLASSES))
+  train, test = [], []
+  for client, n in enumerate(size):
+    if iid:
+      mean, weights = np.zeros(_DIM), shared
+    else:
+      mean = rng.normal(rng.normal(0, beta), 1, _DIM)
+      weights = rng.normal(rng.normal(0, alpha), 1, (_DIM + 1, _CLASSES))
+    x = mean + deviation * rng.normal(size=(n, _DIM))
+    y = np.argmax(x @ weights[:-1] + weights[-1], axis=1).astype(np.int32)
+    rows = x.astype(np.float32), y, np.full(n, client, np.int32)
+    held = int(0.9 * n)
+    train.append([part[:held] for part in rows])
+    test.append([part[held:] for part in rows])
+  x_train, y_train, client_train = map(np.concatenate, zip(*train))
+  x_test, y_test, client_test = map(np.concatenate, zip(*test))
+  name = "synthetic_iid" if iid else f"synthetic({alpha:g},{beta:g})"
+  return Examples(x_train, y_train, x_test, y_test, _CLASSES, client_train,
+                  client_test, name)

@@ -1,0 +1,158 @@
+"""TFDS data sets, read without TensorFlow."""
+
+import hashlib
+import importlib.util
+import os
+import pathlib
+
+import numpy as np
+
+from fedjax_alg.data import cache
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+
+TFDS_NAMES = ("mnist", "cifar10")
+
+_CHUNK = 1000  # records decoded per read
+
+
+def tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
+  """``data_dir``, else ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``."""
+  return pathlib.Path(
+      data_dir or os.environ.get("TFDS_DATA_DIR")
+      or "~/tensorflow_datasets").expanduser()
+
+
+def load_tfds(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    cache_dir: str | os.PathLike | None = None,
+) -> Examples:
+  """An image data set prepared by TFDS (array_record files).
+
+  Nothing is downloaded and TensorFlow is not imported. The images are decoded
+  once (about 10,000 a second) and kept as arrays in ``cache_dir``.
+
+  Args:
+    name: one of ``TFDS_NAMES``.
+    data_dir: TFDS's folder; see ``tfds_dir`` for None.
+    cache_dir: where decoded arrays are kept; by default
+      ``<data_dir>/.fedjax_alg_cache`` if it can be written, else
+      ``~/.cache/fedjax_alg``.
+
+  Returns:
+    Images uint8 [n, H, W, c] in TFDS's order (its own shuffle, not the order
+    of the original files), no client ids.
+
+  Raises:
+    DataError: the name is unknown, or no readable copy is on this machine.
+  """
+  _check_name(name)
+  root = tfds_dir(data_dir)
+  directory = _prepared(name, root)
+  folder = (
+      pathlib.Path(cache_dir).expanduser() if cache_dir
+      else _default_cache_dir(root))
+  arrays = cache.read_or_build(
+      folder / f"{name}-{directory.name}.npz", _fingerprint(directory),
+      lambda: _decode(directory))
+  y_train, y_test = arrays["y_train"], arrays["y_test"]
+  return Examples(
+      arrays["x_train"], y_train, arrays["x_test"], y_test,
+      int(max(y_train.max(), y_test.max())) + 1, None, None, name)
+
+
+def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
+  """Downloads ``name`` and writes it where ``load_tfds`` finds it.
+
+  Needs the internet and, unlike everything else here, TensorFlow.
+
+  Args:
+    name: one of ``TFDS_NAMES``.
+    data_dir: TFDS's folder; see ``tfds_dir`` for None.
+
+  Raises:
+    DataError: TensorFlow is missing, or the download failed.
+  """
+  _check_name(name)
+  if importlib.util.find_spec("tensorflow") is None:
+    raise DataError(
+        f"preparing {name} needs TensorFlow, which is not installed:"
+        " pip install -e .[prepare]")
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  try:
+    builder = tfds.builder(name, data_dir=str(tfds_dir(data_dir)))
+    builder.download_and_prepare(file_format="array_record")
+  # TFDS has no common error type for network, disk and checksum failures.
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise DataError(
+        f"could not prepare {name} in --data_dir={tfds_dir(data_dir)}:"
+        f" {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+  return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _check_name(name: str) -> None:
+  if name not in TFDS_NAMES:
+    raise DataError(
+        f"--dataset={name}: not a TFDS data set known here, allowed:"
+        f" {', '.join(TFDS_NAMES)}")
+
+
+def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
+  """The folder of the newest prepared version of ``name``."""
+  versions = [p.parent for p in root.glob(f"{name}/*/dataset_info.json")]
+  numbered = [
+      (tuple(int(part) for part in folder.name.split(".")), folder)
+      for folder in versions if folder.name.replace(".", "").isdigit()]
+  if not numbered:
+    raise DataError(
+        f"no prepared {name} in --data_dir={root} (looked for"
+        f" {root / name}/*/dataset_info.json): run ./launch.sh prepare {name}"
+        f" --data_dir={root} on a machine with internet and copy the folder")
+  return max(numbered)[1]
+
+
+def _fingerprint(directory: pathlib.Path) -> str:
+  """Changes when the data set is prepared anew or a shard is missing."""
+  digest = hashlib.sha256((directory / "dataset_info.json").read_bytes())
+  for file in sorted(directory.glob("*array_record*")):
+    digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+  return digest.hexdigest()
+
+
+def _default_cache_dir(root: pathlib.Path) -> pathlib.Path:
+  if os.access(root, os.W_OK):
+    return root / ".fedjax_alg_cache"
+  return pathlib.Path("~/.cache/fedjax_alg").expanduser()
+
+
+def _decode(directory: pathlib.Path) -> cache.Arrays:
+  """All images and labels of the splits train and test."""
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  arrays = {}
+  try:
+    builder = tfds.builder_from_directory(str(directory))
+    for split in ("train", "test"):
+      source = builder.as_data_source(split)
+      x, y = None, np.empty(len(source), np.int32)
+      for start in range(0, len(source), _CHUNK):
+        rows = range(start, min(start + _CHUNK, len(source)))
+        for row, record in zip(rows, source.__getitems__(list(rows))):
+          if x is None:
+            x = np.empty((len(source), *record["image"].shape), np.uint8)
+          x[row] = record["image"]
+          y[row] = record["label"]
+      if x is None:
+        raise ValueError(f"split {split} is empty")
+      arrays["x_" + split], arrays["y_" + split] = x, y
+  # Damage shows as an error of protobuf, array_record, PIL or TFDS.
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise DataError(
+        f"cannot read {directory}: {_one_line(error)} (damaged, or not"
+        " prepared with file_format=array_record?)") from error
+  return arrays

@@ -1,0 +1,1 @@
+"""The machinery every algorithm shares: clients, rounds, loop, evaluation."""

@@ -1,0 +1,131 @@
+"""Checkpoints: the whole state, checksummed, written atomically.
+
+A checkpoint is one file: a JSON header line (format, round, flags' hash,
+checksum, whatever the caller adds) and the state as flax msgpack. Two are
+kept; a damaged one is detected by its checksum and the one before it is used.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+from flax import serialization
+import jax
+import numpy as np
+
+FORMAT = 1
+KEEP = 2
+
+
+class CheckpointError(ValueError):
+  """A checkpoint that cannot be used; the message is one line."""
+
+
+def state_hash(state: Any) -> str:
+  """sha256 over the bytes, shapes and dtypes of every leaf, in tree order."""
+  digest = hashlib.sha256()
+  for leaf in jax.tree.leaves(state):
+    array = np.asarray(leaf)
+    digest.update(f"{array.dtype}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).tobytes())
+  return digest.hexdigest()
+
+
+def paths(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The checkpoints of a folder, newest first."""
+  return sorted(folder.glob("round_*.ckpt"), reverse=True)
+
+
+def save(
+    folder: pathlib.Path, state: Any, round_number: int,
+    header: dict[str, Any]) -> pathlib.Path:
+  """Writes the checkpoint of a round and removes all but the last two.
+
+  Args:
+    folder: made if missing.
+    state: pytree of arrays.
+    round_number: rounds completed.
+    header: JSON-ready facts returned by ``load``.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  payload = serialization.to_bytes(jax.device_get(state))
+  facts = dict(header, format=FORMAT, round=round_number)
+  text = json.dumps(facts, sort_keys=True)
+  digest = hashlib.sha256(text.encode() + payload).hexdigest()
+  path = folder / f"round_{round_number:08d}.ckpt"
+  partial = path.with_suffix(".partial")
+  with open(partial, "wb") as file:
+    file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
+    file.write(payload)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(partial, path)
+  for old in paths(folder)[KEEP:]:
+    old.unlink()
+  return path
+
+
+def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
+  """Header and payload of one checkpoint file.
+
+  Raises:
+    CheckpointError: unreadable, truncated or altered.
+  """
+  try:
+    raw = path.read_bytes()
+    line, payload = raw.split(b"\n", 1)
+    outer = json.loads(line)
+    text = outer["facts"]
+    if hashlib.sha256(text.encode() + payload).hexdigest() != outer["sha256"]:
+      raise ValueError("checksum")
+    facts = json.loads(text)
+    if facts["format"] != FORMAT:
+      raise CheckpointError(
+          f"checkpoint {path} has format {facts['format']}, this version "
+          f"reads {FORMAT}")
+  except CheckpointError:
+    raise
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise CheckpointError(f"checkpoint {path} is damaged") from error
+  return facts, payload
+
+
+def load_latest(
+    folder: pathlib.Path, like: Any
+) -> tuple[Any, dict[str, Any], list[str]]:
+  """The newest checkpoint that is whole.
+
+  Args:
+    folder: where ``save`` wrote.
+    like: a state (or its shapes) of the structure to restore.
+
+  Returns:
+    (state of NumPy arrays, header, warnings: one line per damaged file).
+
+  Raises:
+    CheckpointError: there is none, none is whole, or the state has another
+      structure.
+  """
+  warnings = []
+  for path in paths(folder):
+    try:
+      facts, payload = read(path)
+    except CheckpointError as error:
+      warnings.append(f"{error}; using the one before it")
+      continue
+    target = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), like)
+    try:
+      state = serialization.from_bytes(target, payload)
+      shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(target)]
+      if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
+        raise ValueError("shapes")
+    except (ValueError, KeyError) as error:
+      raise CheckpointError(
+          f"checkpoint {path} is of another algorithm, model or data"
+      ) from error
+    return state, facts, warnings
+  if warnings:
+    raise CheckpointError(f"no whole checkpoint in {folder}: {warnings[0]}")
+  raise CheckpointError(f"no checkpoint in {folder}")

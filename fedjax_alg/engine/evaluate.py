@@ -1,0 +1,142 @@
+"""Evaluation protocols. Each reduces to models and counts of their mistakes.
+
+- ``global``: every global model on the whole test set, [K] counts.
+- ``local``: what each client would deploy (``client_params``) on the client's
+  own test split; the clients' counts are added, so every test example counts
+  once.
+- ``preferred``: each client's preferred global model, the one of least loss
+  on its training data (diversified, (18)), on the client's own mixture of
+  classes. A model's mistakes per class come from the whole test set, weighted
+  by the class frequencies of the clients that prefer it: the accuracy on
+  "own" classes without the noise of small local test splits.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import metrics, trees
+from fedjax_alg.base import Algorithm, Array, ClientData, Key, MapClients
+from fedjax_alg.base import Model, Params, Shard, State
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
+from fedjax_alg.engine import rounds
+
+PROTOCOLS = ("global", "local", "preferred")
+
+
+class EvaluationData(NamedTuple):
+  """What the protocols read."""
+
+  train: ClientData  #: [C] clients' training data: support, preference
+  test: ClientData  #: [C] clients' own test splits
+  whole_test: ClientData  #: the test set in pieces, each like a client
+  class_weight: Array  #: [C, L] float32, training examples by class
+
+
+def count_shard(model: Model, params: Params, shard: Shard) -> metrics.Counts:
+  """Counts of one model over one shard."""
+  classes = jax.eval_shape(model.apply, params, shard.x[:1]).shape[1]
+
+  def add_block(counts, x, y, mask):
+    logits = model.apply(params, x)
+    block = metrics.count(
+        logits, model.loss(logits, y), y, mask.astype(jnp.float32))
+    return trees.add(counts, block)
+
+  zero = metrics.Counts(jnp.zeros((classes, classes)), jnp.zeros(classes))
+  return objective.fold_blocks(shard, add_block, zero)
+
+
+def supported_protocols(
+    algorithm: Algorithm[State], wanted: tuple[str, ...]
+) -> tuple[str, ...]:
+  """Those of ``wanted`` that make sense for an algorithm.
+
+  A method without a global model (each client alone) has only ``local``.
+  """
+  if algorithm.global_params is None:
+    return tuple(p for p in wanted if p == "local")
+  return wanted
+
+
+def make_evaluate(
+    algorithm: Algorithm[State],
+    model: Model,
+    protocols: tuple[str, ...],
+    map_clients: MapClients,
+) -> Callable[[EvaluationData, State, Key], dict[str, metrics.Counts]]:
+  """The evaluation of one state; pure and jittable.
+
+  Args:
+    algorithm: the algorithm.
+    model: the model.
+    protocols: of ``PROTOCOLS``, each supported by the algorithm.
+    map_clients: how clients, and pieces of the test set, are mapped.
+
+  Returns:
+    ``evaluate(data, state, key)``: protocol -> Counts; leaves of "global"
+    have a leading axis [K].
+
+  Raises:
+    ValueError: an unknown protocol.
+  """
+  unknown = [p for p in protocols if p not in PROTOCOLS]
+  if unknown:
+    raise ValueError(f"evaluation protocol {unknown[0]!r}: must be one of "
+                     f"{', '.join(PROTOCOLS)}")
+
+  def whole_counts(models: Params, pieces: ClientData) -> metrics.Counts:
+    """Counts of K models, leaves [K, ...]."""
+
+    def one_piece(models, shard):
+      return jax.vmap(lambda params: count_shard(model, params, shard))(models)
+
+    per_piece = map_clients(one_piece, models, layout.everyone(pieces).shards)
+    return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
+
+  def local_counts(data: EvaluationData, state: State, key: Key):
+    cohort = layout.everyone(data.train)
+
+    def one_client(shared, shard, client_id, key, test_offset, test_size):
+      state, test_x, test_y = shared
+      params = algorithm.client_params(state, client_id, shard, key)
+      test = Shard(test_x, test_y, test_offset, test_size)
+      return count_shard(model, params, test)
+
+    counts = map_clients(
+        one_client, (state, data.test.x, data.test.y), cohort.shards, cohort.ids,
+        rounds.client_keys(key, cohort.ids), data.test.offset, data.test.size)
+    return jax.tree.map(lambda leaf: leaf.sum(0), counts)
+
+  def preferred_counts(
+      data: EvaluationData, models: Params, whole: metrics.Counts):
+    choice = map_clients(
+        functools.partial(objective.preferred_model, model), models,
+        layout.everyone(data.train).shards)
+    num_models = whole.confusion.shape[0]
+    chosen = jax.nn.one_hot(choice, num_models)  # [C, K]
+    mass = jnp.matmul(chosen.T, data.class_weight, precision=trees.HIGHEST)
+    per_example = mass / jnp.maximum(whole.confusion.sum(-1), 1.0)  # [K, L]
+    return metrics.Counts(
+        (whole.confusion * per_example[..., None]).sum(0),
+        (whole.loss_sum * per_example).sum(0))
+
+  def evaluate(data: EvaluationData, state: State, key: Key):
+    counts = {}
+    if "global" in protocols or "preferred" in protocols:
+      assert algorithm.global_params is not None
+      models = algorithm.global_params(state)
+      whole = whole_counts(models, data.whole_test)
+      if "global" in protocols:
+        counts["global"] = whole
+      if "preferred" in protocols:
+        counts["preferred"] = preferred_counts(data, models, whole)
+    if "local" in protocols:
+      counts["local"] = local_counts(data, state, key)
+    return counts
+
+  return evaluate

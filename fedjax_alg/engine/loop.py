@@ -1,0 +1,145 @@
+"""The run: rounds between two evaluations as one compiled program.
+
+The number of rounds of a call is an argument of the program, not a constant
+of it, so a run compiles its rounds once, whatever remains at its end. Several
+seeds are one axis of that program. The state is donated: it is updated in
+place.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
+from fedjax_alg.base import RoundAux, State
+from fedjax_alg.data import layout
+from fedjax_alg.engine import rounds
+
+#: How the seeds' axis is run: one after the other, or vectorised.
+MAP_SEEDS = ("sequential", "vmap")
+
+
+class RunLog(NamedTuple):
+  """What the rounds of one call left behind, [N seeds, max_rounds, ...]."""
+
+  aux: RoundAux
+  finite: dict[str, Array]  #: name of a state leaf -> [N, max_rounds] bool
+
+
+def _name(path: tuple[Any, ...]) -> str:
+  parts = [str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
+           for k in path]
+  return "/".join(part for part in parts if part != "params")
+
+
+def leaf_names(tree: Any) -> list[str]:
+  """A readable name of every leaf, in the order of ``jax.tree.leaves``."""
+  return [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def all_finite(state: Any) -> dict[str, Array]:
+  """name -> [] bool for every floating-point leaf of a state."""
+  leaves = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
+  return {name: jnp.isfinite(leaf).all() for name, leaf in leaves
+          if jnp.issubdtype(leaf.dtype, jnp.floating)}
+
+
+def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
+  """Maps ``fn`` over the leading axis of its arguments, one entry a seed.
+
+  Args:
+    fn: code for one seed.
+    map_seeds: one of ``MAP_SEEDS``. ``sequential`` gives a seed the same bits
+      in any company, and on a CPU it is faster: a vectorised loop over one
+      client's data runs to the longest of all seeds.
+  """
+  if map_seeds not in MAP_SEEDS:
+    raise ValueError(
+        f"seed map {map_seeds!r}: must be one of {', '.join(MAP_SEEDS)}")
+  if map_seeds == "vmap":
+    return jax.vmap(fn)
+  return lambda *args: jax.lax.map(lambda one: fn(*one), args)
+
+
+def initial_states(
+    algorithm: Algorithm[State],
+    model: Model,
+    spec: FedSpec,
+    data: ClientData,
+    keys: rounds.RunKeys,
+    map_seeds: str = "sequential",
+) -> State:
+  """init and setup of every seed.
+
+  Args:
+    algorithm: the algorithm.
+    model: gives the initial parameters.
+    spec: sizes.
+    data: the clients' training data.
+    keys: each [N].
+    map_seeds: see ``over_seeds``.
+
+  Returns:
+    States, leaves [N, ...].
+  """
+
+  def one_seed(keys):
+    first, second = jax.random.split(keys.start)
+    state = algorithm.init(model.init(keys.model), spec, first)
+    return algorithm.setup(state, layout.everyone(data), second)
+
+  return over_seeds(one_seed, map_seeds)(keys)
+
+
+def make_run_rounds(
+    algorithm: Algorithm[State],
+    cohort_size: int,
+    max_rounds: int,
+    map_seeds: str = "sequential",
+) -> Callable[..., tuple[State, RunLog]]:
+  """The jitted program of a run.
+
+  Args:
+    algorithm: the algorithm.
+    cohort_size: S.
+    max_rounds: most rounds of one call.
+    map_seeds: see ``over_seeds``.
+
+  Returns:
+    ``run_rounds(states, data, keys, start, count)``: plays rounds ``start``
+    to ``start + count - 1`` for every seed; ``states`` is donated. Returns
+    the states after them and a RunLog whose entries from ``count`` on are
+    zero.
+  """
+
+  def one_seed(data, start, count, state, keys):
+    play = functools.partial(
+        rounds.play_round, algorithm, data, cohort_size, keys)
+
+    def logged(number, state):
+      state, aux = play(number, state)
+      return state, RunLog(aux, all_finite(state))
+
+    shapes = jax.eval_shape(logged, start, state)[1]
+    log = jax.tree.map(
+        lambda leaf: jnp.zeros((max_rounds,) + leaf.shape, leaf.dtype), shapes)
+
+    def body(i, carry):
+      state, log = carry
+      state, entry = logged(start + i, state)
+      log = jax.tree.map(lambda rows, row: rows.at[i].set(row), log, entry)
+      return state, log
+
+    return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def run_rounds(
+      states: State, data: ClientData, keys: rounds.RunKeys, start: Array,
+      count: Array) -> tuple[State, RunLog]:
+    one = functools.partial(one_seed, data, start, count)
+    return over_seeds(one, map_seeds)(states, keys)
+
+  return run_rounds

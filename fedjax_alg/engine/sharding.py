@@ -1,0 +1,72 @@
+"""Devices: the mesh of axis ``clients``, and placing data on it once."""
+
+import os
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+
+from fedjax_alg.engine.clients import AXIS
+
+_ALIGNMENT = 64  # bytes; what XLA's CPU client asks of memory it may share
+
+
+def available_cores() -> int:
+  """Cores this process may run on."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def use_host_cores(cores: int | None = None) -> None:
+  """Makes each CPU core a JAX device, so that clients train in parallel.
+
+  Call it before JAX is first used; afterwards it changes nothing that JAX
+  would accept.
+
+  Args:
+    cores: how many; all that this process may run on by default.
+
+  Raises:
+    RuntimeError: JAX has already started.
+  """
+  jax.config.update("jax_num_cpu_devices", cores or available_cores())
+
+
+def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
+  """A mesh of axis ``clients`` over the devices, None where there is one."""
+  devices = devices or jax.devices()
+  if len(devices) == 1:
+    return None
+  return jax.make_mesh(
+      (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+  """The array itself, or a copy at an address XLA can use without copying."""
+  if array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0:
+    return array
+  buffer = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+  start = -buffer.ctypes.data % _ALIGNMENT
+  out = buffer[start:start + array.nbytes].view(array.dtype)
+  out = out.reshape(array.shape)
+  out[...] = array
+  return out
+
+
+def replicate(tree: Any, mesh: Mesh | None) -> Any:
+  """Puts NumPy arrays on every device of the mesh.
+
+  On a CPU all devices share the one copy in memory.
+
+  Args:
+    tree: pytree of NumPy or JAX arrays; NumPy arrays must not be written to
+      afterwards.
+    mesh: None leaves them on the default device.
+  """
+  tree = jax.tree.map(
+      lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
+  if mesh is None:
+    return jax.device_put(tree, jax.devices()[0])
+  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))

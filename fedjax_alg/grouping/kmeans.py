@@ -1,0 +1,99 @@
+"""Lloyd's k-means in JAX, on few points of few dimensions."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array
+
+
+class Groups(NamedTuple):
+  """The result of a grouping."""
+
+  assignment: Array  #: [S] int32 group of each point; K on points left out
+  centres: Array  #: [K, d]
+  size: Array  #: [K] int32, points in each group
+
+
+def _squared_distances(points: Array, centres: Array) -> Array:
+  """[S, K]; differences first, so equal points are exactly 0 apart."""
+  gap = points[:, None, :] - centres[None, :, :]
+  return (gap * gap).sum(-1)
+
+
+def _assign(points: Array, mask: Array, centres: Array) -> Array:
+  """(40), (54): nearest centre, ties to the lowest index; K if masked."""
+  nearest = jnp.argmin(_squared_distances(points, centres), axis=1)
+  return jnp.where(mask, nearest, centres.shape[0]).astype(jnp.int32)
+
+
+def lloyd(
+    points: Array, mask: Array, centres: Array, max_steps: int = 50
+) -> Groups:
+  """Assigns and averages until no assignment changes.
+
+  An empty group keeps its centre ((41) and (55) divide by zero there, errata
+  D-13). The paper's test, a spread of at most 1e-4 within the groups ((42),
+  (56)), is never met (errata D-14).
+
+  Args:
+    points: [S, d].
+    mask: [S] bool, points that count.
+    centres: [K, d], the start.
+    max_steps: most assignments.
+
+  Returns:
+    The last assignment with the means of its groups.
+  """
+  groups = centres.shape[0]
+
+  def means(assignment: Array, centres: Array) -> tuple[Array, Array]:
+    member = assignment[None, :] == jnp.arange(groups)[:, None]  # [K, S]
+    size = member.sum(1, dtype=jnp.int32)
+    held = jnp.where(mask[:, None], points, jnp.zeros_like(points))
+    total = jnp.matmul(member.astype(points.dtype), held,
+                       precision=jax.lax.Precision.HIGHEST)
+    mean = total / jnp.maximum(size, 1).astype(points.dtype)[:, None]
+    return jnp.where(size[:, None] > 0, mean, centres), size
+
+  def body(carry):
+    step, _, assignment, centres, _ = carry
+    centres, size = means(assignment, centres)
+    new = _assign(points, mask, centres)
+    changed = jnp.any(new != assignment) & (step + 1 < max_steps)
+    # The last assignment kept is the one the centres were made of.
+    return step + 1, changed, jnp.where(changed, new, assignment), centres, size
+
+  first = _assign(points, mask, centres)
+  start = (jnp.int32(0), jnp.bool_(True), first, centres,
+           jnp.zeros(groups, jnp.int32))
+  _, _, assignment, centres, size = jax.lax.while_loop(
+      lambda carry: carry[1], body, start)
+  return Groups(assignment, centres, size)
+
+
+def farthest_first(points: Array, mask: Array, first: Array, k: int) -> Array:
+  """K start centres: ``first``, then ever the point farthest from all so far.
+
+  Splits K copies of one model into groups (errata D-08: with equal centres
+  every client would join the first).
+
+  Args:
+    points: [S, d].
+    mask: [S] bool, points that may be chosen.
+    first: [d].
+    k: K.
+
+  Returns:
+    [K, d]; ties to the lowest slot.
+  """
+  gap = ((points - first[None]) ** 2).sum(-1)
+  closest = jnp.where(mask, gap, -jnp.inf)
+  centres = [first]
+  for _ in range(k - 1):
+    chosen = points[jnp.argmax(closest)]
+    centres.append(chosen)
+    gap = ((points - chosen[None]) ** 2).sum(-1)
+    closest = jnp.where(mask, jnp.minimum(closest, gap), -jnp.inf)
+  return jnp.stack(centres)

@@ -1,0 +1,94 @@
+"""Projection on principal components through the Gram matrix.
+
+The P-dimensional decomposition is never formed: with W [P, S] the centred
+vectors, W'W = V diag(lambda) V' gives U = W V diag(lambda)^{-1/2}, so every
+product with U is one with W (diversified, (29)-(38), (48)-(51); errata D-12).
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array
+from fedjax_alg.trees import HIGHEST
+
+# An eigenvalue of a float32 Gram matrix below this share of the largest is
+# rounding: its direction is dropped.
+RELATIVE_TOLERANCE = 1e-6
+
+
+class Projection(NamedTuple):
+  """The top d components of the S masked rows of a matrix."""
+
+  mean: Array  #: [P], mean of the rows that count
+  centred: Array  #: [S, P], zero on rows that do not count
+  dual: Array  #: [S, d], V diag(lambda)^{-1/2}; U = centred' dual
+  points: Array  #: [S, d], the projected rows, V diag(lambda)^{1/2}
+
+
+def project(rows: Array, mask: Array, dimensions: int) -> Projection:
+  """Centres the rows and projects them on their first components.
+
+  The sign of a component makes the entry of largest magnitude of its
+  eigenvector positive (first such slot).
+
+  Args:
+    rows: [S, P] float32.
+    mask: [S] bool, rows that count.
+    dimensions: d; components beyond the rank are zero.
+  """
+  rows = jnp.where(mask[:, None], rows, jnp.zeros_like(rows))
+  number = jnp.maximum(mask.sum(), 1).astype(jnp.float32)
+  mean = rows.sum(0) / number
+  centred = jnp.where(mask[:, None], rows - mean[None], jnp.zeros_like(rows))
+  gram = jnp.matmul(centred, centred.T, precision=HIGHEST)
+  values, vectors = jnp.linalg.eigh(gram)
+  kept = min(dimensions, rows.shape[0])
+  values = values[::-1][:kept]
+  vectors = vectors[:, ::-1][:, :kept]
+  largest = jnp.argmax(jnp.abs(vectors), axis=0)
+  sign = jnp.sign(jnp.take_along_axis(vectors, largest[None], axis=0))
+  vectors = vectors * sign
+  top = values[0] if kept else jnp.zeros(())
+  real = values > RELATIVE_TOLERANCE * jnp.maximum(top, 0.0)
+  safe = jnp.where(real, values, jnp.ones_like(values))
+  root = jnp.sqrt(safe)[None]
+  dual = jnp.where(real[None], vectors / root, jnp.zeros_like(vectors))
+  points = jnp.where(real[None], vectors * root, jnp.zeros_like(vectors))
+  pad = ((0, 0), (0, dimensions - kept))
+  return Projection(mean, centred, jnp.pad(dual, pad), jnp.pad(points, pad))
+
+
+def place(projection: Projection, vectors: Array, *, centre: bool) -> Array:
+  """U'(v - mean) for vectors that did not make the projection.
+
+  Args:
+    projection: from ``project``.
+    vectors: [R, P].
+    centre: subtract the mean of the projected rows; (39) and (53) as printed
+      do not (errata D-11).
+
+  Returns:
+    [R, d].
+  """
+  if centre:
+    vectors = vectors - projection.mean[None]
+  inner = jnp.matmul(vectors, projection.centred.T, precision=HIGHEST)
+  return jnp.matmul(inner, projection.dual, precision=HIGHEST)
+
+
+def lift(projection: Projection, points: Array) -> Array:
+  """U z + mean (diversified, (43) and the bracket of (57)).
+
+  Args:
+    projection: from ``project``.
+    points: [R, d].
+
+  Returns:
+    [R, P].
+  """
+  inner = jnp.matmul(points, projection.dual.T, precision=HIGHEST)
+  back = jnp.matmul(inner, projection.centred, precision=HIGHEST)
+  return back + projection.mean[None]
+
+

@@ -1,0 +1,69 @@
+"""Hyper-parameters: frozen dataclasses whose fields document themselves.
+
+The same field gives the flag's type, default, help, source and range on the
+command line, and the check in the library.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+
+def hyper(
+    default: Any,
+    help: str,  # pylint: disable=redefined-builtin
+    *,
+    source: str = "",
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+  """A dataclass field that carries its documentation and its range.
+
+  Args:
+    default: its type is the hyper-parameter's type.
+    help: one line, units included.
+    source: equation or algorithm line of the paper, empty where ours.
+    minimum: least value allowed.
+    above: every value must be greater than this.
+    maximum: greatest value allowed.
+    below: every value must be less than this.
+    choices: the strings allowed.
+  """
+  return dataclasses.field(default=default, metadata=dict(
+      help=help, source=source, minimum=minimum, above=above, maximum=maximum,
+      below=below, choices=choices))
+
+
+def allowed(field: dataclasses.Field) -> str:
+  """The range of a ``hyper`` field in words, empty where any value goes."""
+  meta, parts = field.metadata, []
+  for key, word in (("minimum", "at least"), ("above", "more than"),
+                    ("maximum", "at most"), ("below", "less than")):
+    if meta.get(key) is not None:
+      parts.append(f"{word} {meta[key]:g}")
+  if meta.get("choices"):
+    parts.append("one of " + ", ".join(meta["choices"]))
+  return " and ".join(parts)
+
+
+def validate(hparams: Any) -> None:
+  """Checks every ``hyper`` field against its range.
+
+  Raises:
+    ValueError: one line that names the field, its value and what is allowed.
+  """
+  for field in dataclasses.fields(hparams):
+    value, meta = getattr(hparams, field.name), field.metadata
+    if isinstance(value, float) and not math.isfinite(value):
+      raise ValueError(f"--{field.name}={value}: must be finite")
+    bad = (
+        (meta.get("minimum") is not None and value < meta["minimum"])
+        or (meta.get("above") is not None and value <= meta["above"])
+        or (meta.get("maximum") is not None and value > meta["maximum"])
+        or (meta.get("below") is not None and value >= meta["below"])
+        or (meta.get("choices") and value not in meta["choices"]))
+    if bad:
+      raise ValueError(f"--{field.name}={value}: must be {allowed(field)}")

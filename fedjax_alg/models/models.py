@@ -1,0 +1,149 @@
+"""Softmax regression, a multi-layer perceptron and a small CNN."""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array, Key, Model, Params
+
+
+class Softmax(nn.Module):
+  """Multinomial logistic regression (MCLR), zero-initialised.
+
+  The kernel is stored [L, D], one row per class: on a CPU a step of ten
+  examples then takes half the time of the usual [D, L] (both products read
+  contiguous rows). With 784 features and 10 classes it has 7,850 parameters.
+  """
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    """[B, ...] -> logits [B, L]."""
+    x = x.reshape(x.shape[0], -1)
+    kernel = self.param(
+        "kernel", nn.initializers.zeros, (self.num_classes, x.shape[1]))
+    bias = self.param("bias", nn.initializers.zeros, (self.num_classes,))
+    logits = jax.lax.dot_general(x, kernel, (((1,), (1,)), ((), ())))
+    return logits + bias[None]
+
+
+class MLP(nn.Module):
+  """Dense layers with ReLU between them; the last has L units."""
+
+  num_classes: int
+  hidden: tuple[int, ...] = (128,)
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    """[B, ...] -> logits [B, L]."""
+    x = x.reshape(x.shape[0], -1)
+    for width in self.hidden:
+      x = nn.relu(nn.Dense(width)(x))
+    return nn.Dense(self.num_classes)(x)
+
+
+class CNN(nn.Module):
+  """Two 3x3 convolutions with 2x2 max-pooling, then dense layers.
+
+  Takes images [B, H, W] or [B, H, W, c] of at least 4 x 4 pixels.
+  """
+
+  num_classes: int
+  channels: tuple[int, ...] = (16, 32)
+  hidden: int = 64
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    """[B, H, W(, c)] -> logits [B, L]."""
+    if x.ndim == 3:
+      x = x[..., None]
+    for width in self.channels:
+      x = nn.relu(nn.Conv(width, (3, 3))(x))
+      x = nn.max_pool(x, (2, 2), strides=(2, 2))
+    x = x.reshape(x.shape[0], -1)
+    x = nn.relu(nn.Dense(self.hidden)(x))
+    return nn.Dense(self.num_classes)(x)
+
+
+def cross_entropy(logits: Array, y: Array) -> Array:
+  """-log softmax(logits)[y] of each example, [B] float32."""
+  picked = jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+  return jax.nn.logsumexp(logits, axis=1) - picked
+
+
+def _scale_softmax(tree: Params, scale: Array) -> Params:
+  """Scales column j of the kernel; the bias belongs to no feature."""
+  inner = tree["params"]
+  return {"params": {"kernel": inner["kernel"] * scale[None],
+                     "bias": inner["bias"]}}
+
+
+def from_flax(
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    *,
+    l2: float = 0.0,
+    loss: Callable[[Array, Array], Array] = cross_entropy,
+    input_dtype: Any = jnp.float32,
+) -> Model:
+  """Wraps any flax module without mutable state as a ``Model``.
+
+  Args:
+    module: maps [B, *input_shape] to logits [B, L].
+    input_shape: shape of one example.
+    l2: coefficient of (l2/2) ||w||^2.
+    loss: (logits [B, L], y [B]) -> [B].
+    input_dtype: dtype of the examples.
+
+  Raises:
+    ValueError: the module keeps state besides its parameters (batch
+      statistics, say), which no algorithm here would average.
+  """
+  example = jax.ShapeDtypeStruct((1,) + tuple(input_shape), input_dtype)
+  variables = jax.eval_shape(module.init, jax.random.key(0), example)
+  if set(variables) != {"params"}:
+    extra = ", ".join(sorted(set(variables) - {"params"}))
+    raise ValueError(f"{type(module).__name__} keeps state ({extra}); only "
+                     "modules whose variables are parameters are supported")
+
+  def init(key: Key) -> Params:
+    return module.init(key, jnp.zeros(example.shape, example.dtype))
+
+  scale = _scale_softmax if isinstance(module, Softmax) else None
+  return Model(init, module.apply, loss, float(l2), scale)
+
+
+#: name -> (module of (num_classes, width arguments), needs images)
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "softmax": lambda num_classes, hidden: Softmax(num_classes),
+    "mlp": lambda num_classes, hidden: MLP(num_classes, hidden),
+    "cnn": lambda num_classes, hidden: CNN(num_classes),
+}
+
+
+def make_model(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    l2: float = 0.0,
+    hidden: tuple[int, ...] = (128,),
+) -> Model:
+  """A model of ``MODELS`` for examples of ``input_shape``.
+
+  Raises:
+    ValueError: an unknown name, or a cnn on something that is no image.
+  """
+  if name not in MODELS:
+    raise ValueError(f"model {name!r}: must be one of {', '.join(MODELS)}")
+  if name == "cnn" and (
+      len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4):
+    size = "x".join(map(str, input_shape)) or "scalar"
+    raise ValueError(f"--model=cnn: needs images of at least 4x4 pixels, the "
+                     f"examples are {size} ({math.prod(input_shape)} numbers)")
+  return from_flax(MODELS[name](num_classes, hidden), input_shape, l2=l2)

@@ -1,0 +1,82 @@
+"""One table of algorithms: drives flags, contract tests, docs, launcher."""
+
+from collections.abc import Callable
+import dataclasses
+import difflib
+from typing import Any, NamedTuple
+
+from fedjax_alg.algorithms import diversified, fedavg, fsvrg, references
+from fedjax_alg.base import Algorithm, MapClients, Model
+
+
+class Entry(NamedTuple):
+  """What is known of one algorithm."""
+
+  hparams: type[Any]  #: frozen dataclass of ``hparams.hyper`` fields
+  build: Callable[..., Algorithm]  #: (model, hparams, *, map_clients)
+  label: str  #: name in figures and tables, as the papers print it
+  paper: str  #: where it comes from
+  all_clients: bool = False  #: every client takes part in every round
+
+
+_DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
+
+ALGORITHMS: dict[str, Entry] = {
+    "fedavg": Entry(fedavg.FedAvgHParams, fedavg.fedavg, "FedAvg",
+                    "McMahan et al., AISTATS 2017"),
+    "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
+                     "Li et al., MLSys 2020"),
+    "fsvrg": Entry(fsvrg.FSVRGHParams, fsvrg.fsvrg, "FSVRG",
+                   "Konecny et al., arXiv:1610.02527"),
+    "ma_fsvrg": Entry(diversified.DiversifiedHParams, diversified.ma_fsvrg,
+                      "MA-FSVRG", _DIVERSIFIED),
+    "ga_fsvrg": Entry(diversified.GAHParams, diversified.ga_fsvrg,
+                      "GA-FSVRG", _DIVERSIFIED),
+    "central": Entry(references.CentralHParams, references.central,
+                     "pooled optimum", "reference", True),
+    "local": Entry(references.LocalHParams, references.local,
+                   "each client alone", "reference"),
+}
+
+
+def nearest(name: str, names: Any) -> str:
+  """A hint for a misspelt name: ", did you mean 'x'?" or nothing."""
+  close = difflib.get_close_matches(name, list(names), n=1)
+  return f", did you mean {close[0]!r}?" if close else ""
+
+
+def get(name: str) -> Entry:
+  """The entry of an algorithm.
+
+  Raises:
+    ValueError: no such algorithm; names the nearest.
+  """
+  if name not in ALGORITHMS:
+    raise ValueError(
+        f"--algorithm={name}: unknown{nearest(name, ALGORITHMS)} (one of "
+        f"{', '.join(ALGORITHMS)})")
+  return ALGORITHMS[name]
+
+
+def build(
+    name: str, model: Model, *, map_clients: MapClients, **hparams: Any
+) -> Algorithm:
+  """Builds an algorithm by name.
+
+  Args:
+    name: of ``ALGORITHMS``.
+    model: the model and its objective.
+    map_clients: how clients are mapped.
+    **hparams: fields of the algorithm's hyper-parameters.
+
+  Raises:
+    ValueError: unknown name, a hyper-parameter it does not have or one out
+      of range.
+  """
+  entry = get(name)
+  known = {field.name for field in dataclasses.fields(entry.hparams)}
+  for field in hparams:
+    if field not in known:
+      raise ValueError(f"--{field}: {name} does not read it"
+                       f"{nearest(field, known)}")
+  return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)

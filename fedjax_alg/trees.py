@@ -1,0 +1,115 @@
+"""Arithmetic on parameter pytrees, with and without a leading slot axis."""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array, Params
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def add(a: Params, b: Params) -> Params:
+  """a + b."""
+  return jax.tree.map(jnp.add, a, b)
+
+
+def subtract(a: Params, b: Params) -> Params:
+  """a - b."""
+  return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(factor: Any, tree: Params) -> Params:
+  """factor * tree, ``factor`` a scalar."""
+  return jax.tree.map(lambda leaf: factor * leaf, tree)
+
+
+def add_scaled(a: Params, factor: Any, b: Params) -> Params:
+  """a + factor * b, ``factor`` a scalar."""
+  return jax.tree.map(lambda x, y: x + factor * y, a, b)
+
+
+def squared_norm(tree: Params) -> Array:
+  """Sum of the squares of all entries, [] float32."""
+  return sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)),
+             jnp.zeros(()))
+
+
+def index(tree: Params, i: Any) -> Params:
+  """Entry i of the leading axis of every leaf."""
+  return jax.tree.map(lambda leaf: leaf[i], tree)
+
+
+def repeat(tree: Params, times: int) -> Params:
+  """A new leading axis of ``times`` copies on every leaf."""
+  return jax.tree.map(
+      lambda leaf: jnp.broadcast_to(leaf[None], (times,) + leaf.shape), tree)
+
+
+def _per_slot(vector: Array, leaf: Array) -> Array:
+  return vector.reshape(vector.shape + (1,) * (leaf.ndim - vector.ndim))
+
+
+def slot_sum(weight: Array, tree: Params) -> Params:
+  """Sum over slots s of weight[s] * leaf[s]; slots of weight 0 are ignored.
+
+  Args:
+    weight: [S] float32; a slot of weight 0 changes nothing even if it holds
+      NaN (0 * NaN is NaN, so the product alone would not do).
+    tree: leaves [S, ...].
+
+  Returns:
+    Leaves [...].
+  """
+
+  def one(leaf):
+    held = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
+    return jnp.tensordot(weight, held, axes=1, precision=HIGHEST)
+
+  return jax.tree.map(one, tree)
+
+
+def slot_mean(weight: Array, tree: Params) -> Params:
+  """``slot_sum`` with the weights scaled to sum to one (all 0 gives 0)."""
+  return slot_sum(weight / jnp.maximum(weight.sum(), 1e-30), tree)
+
+
+def where_slots(chosen: Array, a: Params, b: Params) -> Params:
+  """a[s] where chosen[s], else b[s].
+
+  Args:
+    chosen: [S] bool.
+    a: leaves [S, ...].
+    b: leaves [S, ...].
+  """
+  return jax.tree.map(
+      lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
+
+
+def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
+  """Flattens a stacked tree to a matrix.
+
+  Args:
+    tree: leaves [S, ...].
+
+  Returns:
+    The matrix [S, P] and the function from any [R, P] back to leaves
+    [R, ...].
+  """
+  leaves, treedef = jax.tree.flatten(tree)
+  shapes = [leaf.shape[1:] for leaf in leaves]
+  matrix = jnp.concatenate(
+      [leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
+
+  def from_matrix(rows: Array) -> Params:
+    parts, start = [], 0
+    for shape in shapes:
+      size = math.prod(shape)
+      parts.append(rows[:, start:start + size].reshape((rows.shape[0],) + shape))
+      start += size
+    return jax.tree.unflatten(treedef, parts)
+
+  return matrix, from_matrix

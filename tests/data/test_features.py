@@ -1,0 +1,140 @@
+"""Features against plain loops written from the definitions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedjax_alg.data import features
+from fedjax_alg.data.errors import DataError
+
+
+def hog_by_loops(image, block, stride, bins, norm, scale, eps):
+  """One [H, W] image in [0, 1], float64, one pixel at a time."""
+  height, width = image.shape
+  out = []
+  for top in range(0, height - block + 1, stride):
+    for left in range(0, width - block + 1, stride):
+      cell = [0.0] * bins
+      for i in range(top, top + block):
+        for j in range(left, left + block):
+          dy = image[i + 1, j] - image[i - 1, j] if 0 < i < height - 1 else 0
+          dx = image[i, j + 1] - image[i, j - 1] if 0 < j < width - 1 else 0
+          angle = math.atan2(dy, dx) % (2 * math.pi)
+          cell[int(angle / (2 * math.pi) * bins)] += math.hypot(dx, dy)
+      if norm == "l2":
+        size = math.sqrt(sum(v * v for v in cell) + eps**2)
+      else:
+        size = sum(cell) + eps if norm == "l1" else 1
+      out += [scale * v / size for v in cell]
+  return np.array(out)
+
+
+@pytest.mark.parametrize("norm", features.HOG_NORMS)
+@pytest.mark.parametrize(
+    "shape, block, stride, bins",
+    [((28, 28), 7, 3, 9), ((32, 32), 7, 3, 9), ((8, 8), 3, 2, 4),
+     ((9, 12), 4, 3, 5)])
+def test_hog_is_the_loop(norm, shape, block, stride, bins):
+  rng = np.random.default_rng(0)
+  # Few grey levels: flat regions, empty blocks and exact angles all occur.
+  images = rng.choice(
+      np.array([0, 0, 0, 17, 255], np.uint8), (3, *shape, 1))
+  images[0, :shape[0] // 2] = 0
+  got = features.hog(
+      images, block, stride, bins, norm=norm, scale=1.5, eps=1e-3)
+  want = np.stack([
+      hog_by_loops(image[..., 0] / 255, block, stride, bins, norm, 1.5, 1e-3)
+      for image in images])
+  assert got.dtype == np.float32
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_hog_sizes_of_the_paper():
+  assert features.hog(np.zeros((2, 28, 28, 1), np.uint8)).shape == (2, 576)
+  assert features.hog(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 729)
+  assert features.hog(np.zeros((0, 28, 28, 1), np.uint8)).shape == (0, 576)
+
+
+def test_hog_empty_block_stays_zero():
+  for norm in features.HOG_NORMS:
+    flat = np.full((1, 10, 10), 0.7, np.float32)
+    np.testing.assert_array_equal(features.hog(flat, norm=norm), 0)
+
+
+def test_hog_chunks_do_not_mix_images():
+  images = np.random.default_rng(1).random((1100, 8, 8)).astype(np.float32)
+  whole = features.hog(images)
+  np.testing.assert_allclose(
+      whole[[0, 511, 512, 1099]], features.hog(images[[0, 511, 512, 1099]]),
+      rtol=1e-6, atol=1e-7)
+
+
+def test_hog_of_colour_is_hog_of_luminance():
+  images = np.random.default_rng(2).integers(
+      0, 256, (4, 16, 16, 3), dtype=np.uint8)
+  grey = (images / 255) @ np.array([0.299, 0.587, 0.114])
+  np.testing.assert_allclose(
+      features.hog(images, norm="none"),
+      features.hog(grey.astype(np.float32), norm="none"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options, shape, says", [
+    ({}, (2, 64), "--features=hog needs images"),
+    ({}, (2, 8, 8, 2), "--features=hog needs images"),
+    ({"block": 9}, (2, 8, 8), "--hog_block=9"),
+    ({"stride": 0}, (2, 8, 8), "--hog_stride=0"),
+    ({"bins": 0}, (2, 8, 8), "--hog_bins=0"),
+    ({"norm": "L2"}, (2, 8, 8), "--hog_norm=L2"),
+])
+def test_hog_refuses(options, shape, says):
+  with pytest.raises(DataError, match=says):
+    features.hog(np.zeros(shape, np.float32), **options)
+
+
+def test_standardize_uses_only_the_training_set():
+  rng = np.random.default_rng(3)
+  train = rng.normal(3, 2, (700, 2, 3)).astype(np.float32)
+  train[:, 1, 2] = 5  # never changes in training
+  test = rng.normal(size=(40, 2, 3)).astype(np.float32)
+  got_train, got_test = features.standardize(train, test)
+  mean, std = train.mean(0, np.float64), train.std(0, np.float64)
+  want = (test - mean) / (std + 0.001)
+  want[:, 1, 2] = 0
+  assert got_train.dtype == got_test.dtype == np.float32
+  assert got_train.shape == train.shape
+  np.testing.assert_allclose(got_test, want, rtol=1e-4, atol=1e-5)
+  live = got_train.reshape(700, 6)[:, :5]
+  np.testing.assert_allclose(live.mean(0), 0, atol=1e-4)
+  np.testing.assert_allclose(live.std(0), std.ravel()[:5] / (
+      std.ravel()[:5] + 0.001), rtol=1e-4)
+  np.testing.assert_array_equal(got_train[:, 1, 2], 0)
+
+
+def test_standardize_of_bytes_keeps_their_scale():
+  train = np.array([[0], [200]], np.uint8)
+  got, _ = features.standardize(train, train)
+  np.testing.assert_allclose(got, [[-100 / 100.001], [100 / 100.001]])
+
+
+def test_none_and_flatten():
+  images = np.arange(2 * 4, dtype=np.uint8).reshape(2, 2, 2, 1) * 30
+  plain = features.none(images)
+  assert plain.dtype == np.float32 and plain.shape == images.shape
+  np.testing.assert_allclose(plain, images / 255, rtol=1e-6)
+  np.testing.assert_array_equal(
+      features.flatten(images), plain.reshape(2, 4))
+  tokens = np.array([[3, 1]], np.int32)
+  assert features.none(tokens).dtype == np.int32
+
+
+def test_make_features():
+  images = np.random.default_rng(4).integers(
+      0, 256, (3, 8, 8, 1), dtype=np.uint8)
+  for kind, width in (("flatten", 64), ("hog", 4)):
+    options = {"bins": 4, "norm": "l1"} if kind == "hog" else {}
+    train, test = features.make_features(kind, **options)(images, images[:1])
+    assert train.shape == (3, width) and test.shape == (1, width)
+    np.testing.assert_array_equal(train[:1], test)
+  with pytest.raises(DataError, match="--features=sift: unknown"):
+    features.make_features("sift")

@@ -1,0 +1,135 @@
+"""Clients back to back on the device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.data import features
+from fedjax_alg.data import layout
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.partition import make_partition
+from fedjax_alg.data.sources import load_digits
+
+
+def numbered(n_train=90, n_test=30, classes=3, clients=None):
+  """Row i of the pooled data has the features (i, -i) and label i % L."""
+  i = np.arange(n_train + n_test)
+  x = np.stack([i, -i], 1).astype(np.float32)
+  y = (i % classes).astype(np.int32)
+  return Examples(x[:n_train], y[:n_train], x[n_train:], y[n_train:], classes,
+                  clients, None, "numbered")
+
+
+def rows_of(data, client):
+  shard = layout.shard_of(data, client)
+  rows = slice(int(shard.offset), int(shard.offset) + int(shard.size))
+  return np.asarray(shard.x[rows]), np.asarray(shard.y[rows])
+
+
+def test_client_data_permutes_and_pads():
+  x = np.arange(12, dtype=np.float64).reshape(6, 2)
+  y = np.array([0, 1, 2, 3, 4, 5])
+  data = layout.client_data(
+      x, y, np.array([4, 0, 5, 2]), np.array([0, 1]), np.array([1, 3]))
+  assert data.x.dtype == jnp.float32
+  assert data.y.dtype == data.offset.dtype == data.size.dtype == jnp.int32
+  assert data.x.shape == (4 + layout.PADDING_ROWS, 2)
+  assert data.y.shape == (4 + layout.PADDING_ROWS,)
+  np.testing.assert_array_equal(rows_of(data, 0)[0], x[[4]])
+  np.testing.assert_array_equal(rows_of(data, 1)[0], x[[0, 5, 2]])
+  np.testing.assert_array_equal(rows_of(data, 1)[1], [0, 5, 2])
+  assert not np.asarray(data.x[4:]).any() and not np.asarray(data.y[4:]).any()
+
+
+def test_client_data_reads_several_arrays_as_one():
+  x = np.random.default_rng(0).random((10000, 3)).astype(np.float32)
+  y = np.arange(10000, dtype=np.int32)
+  order = np.random.default_rng(1).permutation(10000)
+  split = layout.client_data(
+      (x[:7000], x[7000:]), y, order, np.array([0]), np.array([10000]))
+  np.testing.assert_array_equal(np.asarray(split.x[:10000]), x[order])
+  np.testing.assert_array_equal(np.asarray(split.y[:10000]), y[order])
+
+
+def test_client_data_keeps_tokens():
+  tokens = np.ones((4, 5), np.int32)
+  data = layout.client_data(
+      tokens, np.zeros(4), np.arange(4), np.array([0]), np.array([4]))
+  assert data.x.dtype == jnp.int32
+
+
+def test_cohort_and_padding_slots():
+  data = layout.client_data(
+      np.ones((6, 1)), np.zeros(6), np.arange(6), np.array([0, 2, 5]),
+      np.array([2, 3, 1]))
+  take = jax.jit(layout.take_cohort)
+  cohort = take(data, jnp.array([2, 3, 1], jnp.int32))
+  np.testing.assert_array_equal(cohort.ids, [2, 3, 1])
+  np.testing.assert_array_equal(cohort.shards.offset, [5, 0, 2])
+  np.testing.assert_array_equal(cohort.shards.size, [1, 0, 3])
+  np.testing.assert_array_equal(cohort.weight, [1.0, 0.0, 3.0])
+  assert cohort.weight.dtype == jnp.float32
+  assert cohort.ids.dtype == cohort.shards.size.dtype == jnp.int32
+  everyone = layout.everyone(data)
+  np.testing.assert_array_equal(everyone.ids, [0, 1, 2])
+  np.testing.assert_array_equal(everyone.shards.size, data.size)
+  shard = jax.jit(layout.shard_of)(data, jnp.int32(1))
+  assert (int(shard.offset), int(shard.size)) == (2, 3)
+
+
+@pytest.mark.parametrize("kind", ["iid", "classes", "powerlaw", "natural"])
+def test_build_gives_each_client_its_rows(kind):
+  examples = numbered(clients=np.repeat(np.arange(3), 30))
+  partition = make_partition(kind, examples, 3, 0)
+  data = layout.build(examples, partition, features.make_features("none"))
+  for split in ("train", "test"):
+    order, offset, size = (
+        getattr(partition, f"{split}_{part}")
+        for part in ("order", "offset", "size"))
+    for client in range(3):
+      rows = order[offset[client]:offset[client] + size[client]]
+      if split == "test" and not partition.pooled:
+        rows = rows + 90  # numbering of the pooled data
+      x, y = rows_of(getattr(data, split), client)
+      np.testing.assert_array_equal(x, np.stack([rows, -rows], 1))
+      np.testing.assert_array_equal(y, rows % 3)
+  for client in range(3):
+    _, y = rows_of(data.train, client)
+    np.testing.assert_array_equal(
+        data.label_histogram[client], np.bincount(y, minlength=3))
+  tested = set(np.asarray(data.global_x[:, 0]).astype(int).tolist())
+  if kind == "powerlaw":  # trains on official test rows
+    assert tested == set(partition.test_order.tolist())
+    assert not tested & set(partition.train_order.tolist())
+  else:
+    assert tested == set(range(90, 120))
+  np.testing.assert_array_equal(
+      np.asarray(data.global_y), np.asarray(data.global_x[:, 0]) % 3)
+
+
+def test_build_without_an_official_test_set():
+  examples = numbered(n_test=0, clients=np.repeat(np.arange(3), 30))
+  natural = make_partition("natural", examples, None, 0)
+  data = layout.build(examples, natural, features.make_features("none"))
+  assert data.global_x.shape == (9, 2)
+  iid = make_partition("iid", examples, 3, 0)
+  with pytest.raises(DataError, match="has no test examples"):
+    layout.build(examples, iid, features.make_features("none"))
+
+
+def test_hash_is_of_the_data_not_of_the_split():
+  digits = load_digits()
+  flat = features.make_features("flatten")
+  first, second = (
+      layout.build(digits, make_partition("iid", digits, 9, seed), flat)
+      for seed in (0, 1))
+  assert first.hash == second.hash and len(first.hash) == 64
+  moved = digits._replace(y_train=digits.y_train[::-1])
+  partition = make_partition("iid", moved, 9, 0)
+  assert layout.build(moved, partition, flat).hash != first.hash
+  scaled = layout.build(
+      digits, make_partition("iid", digits, 9, 0), features.standardize)
+  assert scaled.hash != first.hash
+  assert scaled.train.x.shape[1:] == (8, 8, 1)

@@ -1,0 +1,363 @@
+"""Every partitioner: nobody's example is lost, doubled or misplaced."""
+
+from hypothesis import given, settings, strategies as st
+import numpy as np
+import pytest
+
+from fedjax_alg.data import allocate
+from fedjax_alg.data import published
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.partition import label_histogram
+from fedjax_alg.data.partition import make_partition
+from fedjax_alg.data.partition import partition_hash
+
+quick = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def labelled(y_train, y_test, client_train=None, client_test=None):
+  y_train, y_test = (np.asarray(y, np.int32) for y in (y_train, y_test))
+  classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
+  return Examples(
+      np.zeros((len(y_train), 1), np.float32), y_train,
+      np.zeros((len(y_test), 1), np.float32), y_test, classes,
+      client_train, client_test, "made")
+
+
+@st.composite
+def data_sets(draw):
+  """Uneven classes, 60 to 160 examples each, and a seed."""
+  classes = draw(st.integers(2, 6))
+  count = draw(st.lists(
+      st.integers(60, 160), min_size=classes, max_size=classes))
+  seed = draw(st.integers(0, 2**31))
+  rng = np.random.default_rng(seed)
+  y = rng.permutation(np.repeat(np.arange(classes), count))
+  return labelled(y, rng.integers(0, classes, 70)), seed
+
+
+def check_layout(partition):
+  """Offsets say where each client's rows are, back to back."""
+  for split in ("train", "test"):
+    order, offset, size = (
+        getattr(partition, f"{split}_{part}")
+        for part in ("order", "offset", "size"))
+    assert order.dtype == np.int64
+    assert offset.dtype == size.dtype == np.int32
+    np.testing.assert_array_equal(
+        offset, np.concatenate([[0], np.cumsum(size)[:-1]]))
+    assert size.sum() == len(order) == len(set(order.tolist()))
+
+
+def check_complete(partition, examples, num_clients, minimum):
+  check_layout(partition)
+  assert len(partition.train_size) == num_clients and not partition.pooled
+  np.testing.assert_array_equal(
+      np.sort(partition.train_order), np.arange(len(examples.y_train)))
+  assert partition.train_size.min() >= minimum
+  # Local test splits follow the labels of their client.
+  train = label_histogram(partition, examples.y_train, examples.num_classes)
+  test = np.zeros_like(train)
+  for client in range(num_clients):
+    rows = partition.test_order[partition.test_offset[client]:][
+        :partition.test_size[client]]
+    test[client] = np.bincount(
+        examples.y_test[rows], minlength=examples.num_classes)
+  assert not test[train == 0].any()
+  np.testing.assert_array_equal(
+      np.sort(partition.test_order), np.arange(len(examples.y_test)))
+  part = np.bincount(examples.y_test, minlength=examples.num_classes) / (
+      train.sum(axis=0))
+  served = partition.test_size > 0
+  assert (np.abs(test - train * part)[served] < 2).all()
+
+
+@quick
+@given(data_sets(), st.integers(1, 8), st.floats(0, 2))
+def test_iid(data, num_clients, sigma):
+  examples, seed = data
+  make = lambda seed: make_partition(
+      "iid", examples, num_clients, seed, size_sigma=sigma)
+  partition = make(seed)
+  check_complete(partition, examples, num_clients, 10)
+  assert partition_hash(partition) == partition_hash(make(seed))
+  assert partition_hash(partition) != partition_hash(make(seed + 1))
+  if sigma == 0:
+    assert np.ptp(partition.train_size) <= 1
+
+
+@quick
+@given(data_sets(), st.integers(6, 12), st.data())
+def test_classes(data, num_clients, draw):
+  examples, seed = data
+  most = draw.draw(st.integers(1, min(3, examples.num_classes)))
+  least = draw.draw(st.integers(1, most))
+  make = lambda seed: make_partition(
+      "classes", examples, num_clients, seed, classes_per_client=most,
+      min_classes_per_client=least, min_client_size=5)
+  partition = make(seed)
+  check_complete(partition, examples, num_clients, 5)
+  held = (label_histogram(partition, examples.y_train) > 0).sum(axis=1)
+  assert held.min() >= least and held.max() <= most
+  assert partition_hash(partition) == partition_hash(make(seed))
+  assert partition_hash(partition) != partition_hash(make(seed + 1))
+
+
+@quick
+@given(data_sets(), st.integers(1, 8), st.floats(0.3, 10))
+def test_dirichlet(data, num_clients, alpha):
+  examples, seed = data
+  make = lambda seed: make_partition(
+      "dirichlet", examples, num_clients, seed, dirichlet_alpha=alpha,
+      min_client_size=3)
+  partition = make(seed)
+  check_complete(partition, examples, num_clients, 3)
+  assert partition_hash(partition) == partition_hash(make(seed))
+  assert partition_hash(partition) != partition_hash(make(seed + 1))
+
+
+def mnist_like():
+  """60,000 + 10,000 labels with MNIST's sizes, no images."""
+  rng = np.random.default_rng(0)
+  return labelled(rng.permutation(np.repeat(np.arange(10), 6000)),
+                  rng.permutation(np.repeat(np.arange(10), 1000)))
+
+
+def test_machines_of_the_diversified_paper():
+  examples = mnist_like()
+  for seed in range(3):
+    partition = make_partition(
+        "classes", examples, 400, seed, classes_per_client=2,
+        min_classes_per_client=1, size_sigma=0.55)
+    # The study that set the default saw sizes of 19 to 516.
+    assert 10 <= partition.train_size.min() <= 40
+    assert 400 <= partition.train_size.max() <= 900
+    assert partition.test_size.min() >= 1
+    held = (label_histogram(partition, examples.y_train) > 0).sum(axis=1)
+    assert 150 < (held == 1).sum() < 250 and held.max() == 2
+    log_std = np.log(partition.train_size).std()
+    assert 0.45 < log_std < 0.65
+
+
+@pytest.mark.parametrize("kind", ["iid", "classes"])
+def test_heavy_tails_are_raised_to_the_minimum(kind):
+  examples = mnist_like()
+  partition = make_partition(kind, examples, 400, 0, size_sigma=2.0)
+  assert partition.train_size.min() == 10
+  assert partition.train_size.sum() == 60000
+  assert partition.train_size.max() > 3000
+
+
+def test_dirichlet_alpha_sets_the_skew():
+  examples = mnist_like()
+  top = {}
+  for alpha in (0.1, 0.5, 100.0):
+    partition = make_partition(
+        "dirichlet", examples, 50, 0, dirichlet_alpha=alpha, min_client_size=1)
+    held = label_histogram(partition, examples.y_train)
+    top[alpha] = (held.max(axis=1) / held.sum(axis=1)).mean()
+    # Per class over clients: the shares of one class vary by (C - 1) /
+    # (C alpha + 1) about their mean 1 / C.
+    share = held / held.sum(axis=0)
+    want = (50 - 1) / (50 * alpha + 1)
+    np.testing.assert_allclose((share * 50).var(), want, rtol=0.35)
+  assert top[0.1] > top[0.5] + 0.1 > top[100.0] + 0.2
+
+
+def test_clients_are_not_sorted_by_class():
+  examples = mnist_like()
+  partition = make_partition("classes", examples, 20, 0)
+  labels = examples.y_train[partition.train_order[:partition.train_size[0]]]
+  changes = (np.diff(labels) != 0).mean()
+  assert changes > 0.3
+
+
+def powerlaw_by_the_book(data, rng):
+  """utils/generate of the FedProx MNIST data, with its lists and names."""
+  users = 1000
+  x = [[] for _ in range(users)]
+  idx = np.zeros(10, dtype=np.int64)
+  for user in range(users):
+    for j in range(2):
+      l = (user + j) % 10
+      x[user] += data[l][idx[l]:idx[l] + 5]
+      idx[l] += 5
+  props = rng.lognormal(0, 2.0, (10, 100, 2))
+  props = (np.array([[[len(v) - 1000]] for v in data]) * props
+           / np.sum(props, (1, 2), keepdims=True))
+  for user in range(users):
+    for j in range(2):
+      l = (user + j) % 10
+      num_samples = int(props[l, user // 10, j])
+      if idx[l] + num_samples < len(data[l]):
+        x[user] += data[l][idx[l]:idx[l] + num_samples]
+        idx[l] += num_samples
+  return x
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_powerlaw_is_the_published_generator(seed):
+  examples = mnist_like()
+  y = np.concatenate([examples.y_train, examples.y_test])
+  data = [np.flatnonzero(y == l).tolist() for l in range(10)]
+  want = powerlaw_by_the_book(data, np.random.default_rng(seed))
+  partition = make_partition("powerlaw", examples, 1000, seed)
+  check_layout(partition)
+  assert partition.pooled
+  for user, rows in enumerate(want):
+    train = partition.train_order[partition.train_offset[user]:][
+        :partition.train_size[user]]
+    test = partition.test_order[partition.test_offset[user]:][
+        :partition.test_size[user]]
+    assert len(train) == int(0.9 * len(rows))
+    assert sorted([*train, *test]) == sorted(rows)
+
+
+def test_powerlaw_leaves_a_class_that_would_be_used_up():
+  class OneTakesAll:  # every share but the first is 0
+
+    def lognormal(self, mean, sigma, shape):
+      del mean, sigma
+      share = np.zeros(shape)
+      share[:, 0, 0] = 1
+      return share
+
+    permutation = staticmethod(np.asarray)
+
+  examples = labelled(np.arange(60) % 2, [])
+  sizes = published.powerlaw(examples, 2, OneTakesAll())[2]
+  np.testing.assert_array_equal(sizes, [9, 9])  # strictly less, as published
+
+
+@pytest.mark.parametrize("classes, clients", [(10, 7), (3, 10), (2, 5)])
+def test_powerlaw_of_other_sizes(classes, clients):
+  y = np.random.default_rng(0).integers(0, classes, 900)
+  examples = labelled(y[:700], y[700:])
+  partition = make_partition("powerlaw", examples, clients, 0)
+  check_layout(partition)
+  assert (partition.train_size + partition.test_size).min() >= 10
+  held = label_histogram(partition, y, classes) > 0
+  for user in range(clients):
+    want = {user % classes, (user + 1) % classes}
+    assert set(np.flatnonzero(held[user])) == want
+  assert not set(partition.train_order) & set(partition.test_order)
+  other = make_partition("powerlaw", examples, clients, 1)
+  assert partition_hash(partition) != partition_hash(other)
+
+
+def test_natural_keeps_the_given_clients():
+  rng = np.random.default_rng(0)
+  client_train = rng.choice([3, 7, 40], 100)
+  client_test = rng.choice([3, 7, 40, 99], 30)  # 99 has nothing to train on
+  examples = labelled(
+      rng.integers(0, 4, 100), rng.integers(0, 4, 30), client_train,
+      client_test)
+  partition = make_partition("natural", examples, None, 0)
+  check_layout(partition)
+  assert not partition.pooled and partition.flags["num_clients"] == 3
+  for split, client in (("train", client_train), ("test", client_test)):
+    for index, name in enumerate((3, 7, 40)):
+      offset = getattr(partition, split + "_offset")[index]
+      size = getattr(partition, split + "_size")[index]
+      rows = getattr(partition, split + "_order")[offset:offset + size]
+      assert sorted(rows) == np.flatnonzero(client == name).tolist()
+
+
+def test_natural_holds_out_where_test_rows_name_nobody():
+  client = np.repeat([0, 1, 2, 3], [1, 2, 25, 40])
+  examples = labelled(np.zeros(68), np.zeros(5), client)
+  partition = make_partition("natural", examples, None, 0)
+  check_layout(partition)
+  assert partition.pooled
+  np.testing.assert_array_equal(partition.test_size, [0, 1, 2, 4])
+  np.testing.assert_array_equal(partition.train_size, [1, 1, 23, 36])
+  both = np.concatenate([partition.train_order, partition.test_order])
+  assert sorted(both) == list(range(68))
+  np.testing.assert_array_equal(
+      client[partition.test_order], np.repeat([1, 2, 3], [1, 2, 4]))
+
+
+def test_natural_can_take_fewer_clients():
+  client = np.repeat(np.arange(10), np.arange(1, 11))
+  examples = labelled(np.zeros(55), [], client)
+  chosen = set()
+  for seed in range(5):
+    partition = make_partition("natural", examples, 4, seed, min_client_size=3)
+    kept = np.unique(client[np.concatenate(
+        [partition.train_order, partition.test_order])])
+    assert len(kept) == 4 and kept.min() >= 2
+    chosen.add(tuple(kept))
+  assert len(chosen) > 1
+
+
+@pytest.mark.parametrize("kind, clients, options, says", [
+    ("sorted", 2, {}, "--partition=sorted: unknown"),
+    ("iid", None, {}, "needs --num_clients"),
+    ("iid", 0, {}, "--num_clients=0"),
+    ("iid", 101, {}, "--num_clients=101: more clients than the 100"),
+    ("iid", 20, {}, "--num_clients=20 --min_client_size=10 need 200"),
+    ("iid", 2, {"min_client_size": 0}, "--min_client_size=0"),
+    ("iid", 2, {"size_sigma": -1.0}, "--size_sigma=-1.0"),
+    ("iid", 2, {"size_sigma": float("nan")}, "--size_sigma=nan"),
+    ("classes", 5, {"classes_per_client": 5}, "--classes_per_client=5"),
+    ("classes", 5, {"classes_per_client": 0}, "--classes_per_client=0"),
+    ("classes", 5, {"min_classes_per_client": 3},
+     "--min_classes_per_client=3"),
+    ("classes", 3, {"classes_per_client": 1}, "at most 3 of the 4 classes"),
+    ("dirichlet", 5, {"dirichlet_alpha": 0.0}, "--dirichlet_alpha=0.0"),
+    ("dirichlet", 5, {"dirichlet_alpha": float("nan")},
+     "--dirichlet_alpha=nan"),
+    ("dirichlet", 10, {"dirichlet_alpha": 0.01},
+     "--dirichlet_alpha=0.01 with --num_clients=10"),
+    ("powerlaw", 60, {}, "--num_clients=60: --partition=powerlaw"),
+    ("natural", None, {}, "names no clients"),
+    ("natural", None, {"local_test_fraction": 1.0},
+     "--local_test_fraction=1.0"),
+])
+def test_bad_options_are_named_in_one_line(kind, clients, options, says):
+  examples = labelled(np.arange(100) % 4, np.arange(20) % 4)
+  with pytest.raises(DataError, match=says) as caught:
+    make_partition(kind, examples, clients, 0, **options)
+  assert "\n" not in str(caught.value)
+
+
+def test_a_class_too_rare_for_its_clients():
+  examples = labelled([0] * 100 + [1] * 2, [])
+  with pytest.raises(DataError, match="no split found"):
+    make_partition("classes", examples, 5, 0, classes_per_client=2)
+
+
+def test_natural_with_too_many_clients():
+  examples = labelled([0, 0], [], np.array([0, 1]))
+  with pytest.raises(DataError, match="--num_clients=3: the data set has 2"):
+    make_partition("natural", examples, 3, 0)
+
+
+@quick
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.data())
+def test_spread_stays_within_bounds(weights, draw):
+  n = len(weights)
+  low = np.array(draw.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)))
+  room = np.array(
+      draw.draw(st.lists(st.integers(0, 50), min_size=n, max_size=n)))
+  high = low + room
+  total = draw.draw(st.integers(int(low.sum()), int(high.sum())))
+  weights = np.array(weights)
+  got = allocate.spread(weights, total, low, high)
+  assert got.sum() == total
+  assert (got >= low).all() and (got <= high).all()
+  # Between two shares that are free to move, the weights decide.
+  free = (got > low) & (got < high)
+  if free.any():
+    ratio = got[free] / weights[free]
+    slack = 1 / weights[free]
+    assert (ratio - slack).max() <= (ratio + slack).min() * (1 + 1e-9)
+
+
+def test_every_client_is_tested_when_possible():
+  # 20 clients of 10, 30 test examples of which rounding starves some.
+  train = np.full((20, 1), 1)
+  train[0] = 1000
+  test = allocate.spread_test(
+      train, np.array([30]), np.random.default_rng(0))
+  assert test.min() == 1 and test.sum() == 30 and test[0, 0] == 11

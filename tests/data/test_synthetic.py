@@ -1,0 +1,99 @@
+"""Moments of synthetic(alpha, beta)."""
+
+import numpy as np
+import pytest
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.synthetic import synthetic
+
+
+def of_client(data, client):
+  return (np.concatenate([data.x_train[data.client_train == client],
+                          data.x_test[data.client_test == client]]),
+          np.concatenate([data.y_train[data.client_train == client],
+                          data.y_test[data.client_test == client]]))
+
+
+def test_sizes_are_log_normal_and_split_90_10():
+  data = synthetic(0, 0, 300, 0)
+  train = np.bincount(data.client_train, minlength=300)
+  size = train + np.bincount(data.client_test, minlength=300)
+  assert size.min() >= 50
+  np.testing.assert_array_equal(train, (0.9 * size).astype(int))
+  log = np.log(size - 50 + 0.5)
+  assert abs(np.median(log) - 4) < 0.4 and abs(log.std() - 2) < 0.3
+
+
+def test_variance_within_a_client_is_j_to_the_minus_1_2():
+  data = synthetic(1, 1, 20, 1)
+  sizes = np.bincount(data.client_train)
+  x, _ = of_client(data, sizes.argmax())
+  want = np.arange(1, 61) ** -1.2
+  np.testing.assert_allclose(x.var(axis=0), want, rtol=6 / len(x) ** 0.5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 4.0])
+def test_beta_is_the_standard_deviation_of_client_means(beta):
+  data = synthetic(0, beta, 200, 2)
+  means = np.stack([of_client(data, c)[0].mean(axis=0) for c in range(200)])
+  # The mean over 60 inputs of m_k is v_k plus noise of variance 1/60.
+  assert abs(means.mean(axis=1).std() - np.hypot(beta, 60**-0.5)) < (
+      0.03 + 0.15 * beta)
+  within = means - means.mean(axis=1, keepdims=True)
+  assert abs(within.std() - 1) < 0.05
+
+
+def test_labels_are_a_linear_function_of_each_clients_inputs():
+  # A client's labels fit one softmax regression almost perfectly...
+  data = synthetic(1, 1, 3, 3)
+  x, y = of_client(data, int(np.bincount(data.client_train).argmax()))
+  inputs = np.c_[x, np.ones(len(x))].astype(np.float64)
+  weights = np.zeros((61, 10))
+  target = np.eye(10)[y]
+  for _ in range(3000):
+    z = inputs @ weights
+    z = np.exp(z - z.max(axis=1, keepdims=True))
+    weights -= 0.3 / len(y) * inputs.T @ (
+        z / z.sum(axis=1, keepdims=True) - target)
+  assert (np.argmax(inputs @ weights, axis=1) == y).mean() > 0.9
+
+
+def test_iid_shares_one_model_and_centred_inputs():
+  data = synthetic(5, 5, 30, 4, iid=True)
+  assert abs(data.x_train.mean()) < 0.02
+  histograms = np.stack([
+      np.bincount(of_client(data, c)[1], minlength=10)
+      / len(of_client(data, c)[1]) for c in range(30)])
+  mixed = synthetic(1, 1, 30, 4)
+  skewed = np.stack([
+      np.bincount(of_client(mixed, c)[1], minlength=10)
+      / len(of_client(mixed, c)[1]) for c in range(30)])
+  assert histograms.std(axis=0).mean() < 0.06 < skewed.std(axis=0).mean()
+
+
+def test_alpha_changes_no_label():
+  # u_k is added to every entry of W_k and b_k, hence to every logit alike: a
+  # property of the published generator that only holds if W and b share it.
+  none, much = synthetic(0, 1, 10, 5), synthetic(3, 1, 10, 5)
+  np.testing.assert_array_equal(none.x_train, much.x_train)
+  np.testing.assert_array_equal(none.y_train, much.y_train)
+  assert len(np.unique(none.y_train)) > 5
+
+
+def test_same_seed_same_data():
+  first, again, other = (synthetic(1, 1, 5, seed) for seed in (6, 6, 7))
+  np.testing.assert_array_equal(first.x_train, again.x_train)
+  np.testing.assert_array_equal(first.y_test, again.y_test)
+  assert first.x_train.dtype == np.float32
+  assert first.x_train.shape != other.x_train.shape or (
+      not np.array_equal(first.x_train, other.x_train))
+
+
+@pytest.mark.parametrize("arguments, says", [
+    ((-1, 0, 3, 0), "--synthetic_alpha=-1"),
+    ((0, float("nan"), 3, 0), "--synthetic_beta=nan"),
+    ((0, 0, 0, 0), "--num_clients=0"),
+])
+def test_refuses(arguments, says):
+  with pytest.raises(DataError, match=says):
+    synthetic(*arguments)

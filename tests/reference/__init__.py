@@ -1,0 +1,1 @@
+"""NumPy oracles, written from the papers alone."""
