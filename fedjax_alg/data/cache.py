@@ -66,7 +66,8 @@ def _read(path: pathlib.Path, source: str) -> Arrays | None:
 
 def _write(path: pathlib.Path, source: str, arrays: Arrays) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
-  digest = _replace(path, lambda file: np.savez(file, **arrays))
+  save: Callable = np.savez  # its stub takes no array by a variable name
+  digest = _replace(path, lambda file: save(file, **arrays))
   manifest = {"format": _FORMAT, "source": source, "sha256": digest}
   text = json.dumps(manifest, indent=1, sort_keys=True).encode()
   _replace(_manifest_path(path), lambda file: file.write(text))

@@ -1,4 +1,10 @@
-"""Generated splits: iid, few classes per client, Dirichlet."""
+"""Generated splits: iid, few classes per client, Dirichlet.
+
+Each is a function (y [n] int, L, C, rng, options) -> owner [n] int64, the
+client of every training example.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -8,7 +14,7 @@ from fedjax_alg.data.errors import DataError
 _TRIES = 100
 
 
-def check_sizes(rows: int, num_clients: int, min_client_size: int) -> None:
+def _check_sizes(rows: int, num_clients: int, min_client_size: int) -> None:
   """Raises DataError if ``rows`` examples are too few for the clients."""
   if num_clients > rows:
     raise DataError(
@@ -22,100 +28,91 @@ def check_sizes(rows: int, num_clients: int, min_client_size: int) -> None:
 
 
 def iid(
-    rows: int, weights: np.ndarray, min_client_size: int,
-    rng: np.random.Generator,
+    y: np.ndarray, num_classes: int, num_clients: int,
+    rng: np.random.Generator, *, size_sigma: float, min_client_size: int,
 ) -> np.ndarray:
-  """[rows] int64, the client of each row; sizes in proportion to weights."""
-  low = np.full(len(weights), min_client_size)
-  size = allocate.spread(weights, rows, low, np.full(len(weights), rows))
-  return rng.permutation(np.repeat(np.arange(len(weights)), size))
+  """Random samples with log-normal sizes, none below the minimum."""
+  del num_classes
+  rows = len(y)
+  _check_sizes(rows, num_clients, min_client_size)
+  size = allocate.spread(
+      rng.lognormal(0.0, size_sigma, num_clients), rows,
+      np.full(num_clients, min_client_size), np.full(num_clients, rows))
+  return rng.permutation(np.repeat(np.arange(num_clients), size))
 
 
 def dirichlet(
-    available: np.ndarray, num_clients: int, alpha: float,
-    min_client_size: int, rng: np.random.Generator,
+    y: np.ndarray, num_classes: int, num_clients: int,
+    rng: np.random.Generator, *, dirichlet_alpha: float, min_client_size: int,
 ) -> np.ndarray:
-  """Each class over the clients by Dirichlet(alpha).
+  """Each class over the clients by a symmetric Dirichlet(alpha).
 
   Drawn again until every client has ``min_client_size`` examples.
-
-  Args:
-    available: [L] int, training examples of each class.
-    num_clients: C.
-    alpha: concentration of the symmetric Dirichlet, > 0.
-    min_client_size: least row sum.
-    rng: source of the draws.
-
-  Returns:
-    [C, L] int64, column sums ``available``.
   """
-  if not 0 < alpha < np.inf:
-    raise DataError(f"--dirichlet_alpha={alpha}: a number > 0 is needed")
-  counts = np.zeros((num_clients, len(available)), np.int64)
-  smallest = 0
+  if not 0 < dirichlet_alpha < np.inf:
+    raise DataError(
+        f"--dirichlet_alpha={dirichlet_alpha}: a number > 0 is needed")
+  _check_sizes(len(y), num_clients, min_client_size)
+  available = np.bincount(y, minlength=num_classes)
+  counts = np.zeros((num_clients, num_classes), np.int64)
+  best = 0
   for _ in range(_TRIES):
     for label in np.flatnonzero(available):
-      share = rng.dirichlet(np.full(num_clients, alpha))
+      share = rng.dirichlet(np.full(num_clients, dirichlet_alpha))
       counts[:, label] = allocate.largest_remainder(
           share, int(available[label]), rng)
-    smallest = max(smallest, int(counts.sum(axis=1).min()))
-    if smallest >= min_client_size:
-      return counts
+    best = max(best, int(counts.sum(axis=1).min()))
+    if best >= min_client_size:
+      return allocate.deal(y, counts, rng)
   raise DataError(
-      f"--dirichlet_alpha={alpha} with --num_clients={num_clients} left a"
-      f" client with fewer than --min_client_size={min_client_size} examples in"
-      f" {_TRIES} draws (best {smallest}): raise alpha or lower the other two")
+      f"--dirichlet_alpha={dirichlet_alpha} with --num_clients={num_clients}"
+      f" left a client with fewer than --min_client_size={min_client_size}"
+      f" examples in {_TRIES} draws (best {best}): raise alpha or lower the"
+      " other two")
 
 
 def classes(
-    available: np.ndarray, weights: np.ndarray, min_classes: int,
-    max_classes: int, min_client_size: int, rng: np.random.Generator,
+    y: np.ndarray, num_classes: int, num_clients: int,
+    rng: np.random.Generator, *, size_sigma: float, classes_per_client: int,
+    min_classes_per_client: int, min_client_size: int,
 ) -> np.ndarray:
-  """Every client holds min_classes to max_classes classes.
+  """Every client holds few classes, their number uniform on [min, k].
 
-  Each class has places in proportion to its examples; a client takes the
-  classes with most places left, ties at random. A client asks of each of its
-  classes the same part of its weight, and a class is spread over those who
-  hold it as they ask, never less than each one's share of the minimum.
-
-  Args:
-    available: [L] int, training examples of each class.
-    weights: [C] float > 0, relative client sizes.
-    min_classes: the number of classes is uniform on [min, max].
-    max_classes: k.
-    min_client_size: least row sum.
-    rng: source of the draws.
-
-  Returns:
-    [C, L] int64, column sums ``available``.
+  Sizes are log-normal. Each class has places in proportion to its examples; a
+  client takes the classes with most places left, ties at random. It asks of
+  each of its classes the same part of its weight, and a class is spread over
+  those who hold it as they ask, never less than each one's part of the
+  minimum.
   """
+  available = np.bincount(y, minlength=num_classes)
   present = np.flatnonzero(available)
-  if not 1 <= max_classes <= len(present):
+  if not 1 <= classes_per_client <= len(present):
     raise DataError(
-        f"--classes_per_client={max_classes}: must lie in [1,"
+        f"--classes_per_client={classes_per_client}: must lie in [1,"
         f" {len(present)}], the classes of the data")
-  if not 1 <= min_classes <= max_classes:
+  if not 1 <= min_classes_per_client <= classes_per_client:
     raise DataError(
-        f"--min_classes_per_client={min_classes}: must lie in [1,"
-        f" --classes_per_client={max_classes}]")
-  num_clients = len(weights)
+        f"--min_classes_per_client={min_classes_per_client}: must lie in [1,"
+        f" --classes_per_client={classes_per_client}]")
+  _check_sizes(len(y), num_clients, min_client_size)
   where = (f"--num_clients={num_clients}"
-           f" --classes_per_client={max_classes}")
-  if num_clients * max_classes < len(present):
+           f" --classes_per_client={classes_per_client}")
+  if num_clients * classes_per_client < len(present):
     raise DataError(
-        f"{where} hold at most {num_clients * max_classes} of the"
+        f"{where} hold at most {num_clients * classes_per_client} of the"
         f" {len(present)} classes, every class needs a client")
+  weights = rng.lognormal(0.0, size_sigma, num_clients)
   for _ in range(_TRIES):
-    number = rng.integers(min_classes, max_classes + 1, num_clients)
+    number = rng.integers(
+        min_classes_per_client, classes_per_client + 1, num_clients)
     if number.sum() < len(present):
       continue
     held = _class_sets(available[present], number, rng)
-    counts = _spread_classes(
-        available[present], weights, held, min_client_size)
-    if counts is not None:
-      result = np.zeros((num_clients, len(available)), np.int64)
-      result[:, present] = counts
-      return result
+    some = _spread_classes(available[present], weights, held, min_client_size)
+    if some is not None:
+      counts = np.zeros((num_clients, num_classes), np.int64)
+      counts[:, present] = some
+      return allocate.deal(y, counts, rng)
   raise DataError(
       f"{where} --min_client_size={min_client_size}: no split found in"
       f" {_TRIES} draws, some class has too few examples for the clients that"
@@ -152,3 +149,8 @@ def _spread_classes(available, weights, held, min_client_size):
     counts[who, label] = allocate.spread(
         weights[who] / number[who], int(rows), low, np.full(len(who), rows))
   return counts if counts.sum(axis=1).min() >= min_client_size else None
+
+
+#: kind -> its function
+OWNERS: dict[str, Callable[..., np.ndarray]] = {
+    "iid": iid, "classes": classes, "dirichlet": dirichlet}

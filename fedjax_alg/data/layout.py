@@ -130,26 +130,29 @@ def build(
   x_train, x_test = features_fn(examples.x_train, examples.x_test)
   y_train, y_test = examples.y_train, examples.y_test
   digest = _hash(x_train, y_train, x_test, y_test)
-  source, labels = x_train, y_train
-  test_source, test_labels = x_test, y_test
+  rows: tuple[np.ndarray, ...] = (x_train,)
+  test_rows: tuple[np.ndarray, ...] = (x_test,)
+  labels, test_labels = y_train, y_test
   if partition.pooled:
-    source = test_source = x_train, x_test
+    rows = test_rows = x_train, x_test
     labels = test_labels = np.concatenate([y_train, y_test])
   test = client_data(
-      test_source, test_labels, partition.test_order, partition.test_offset,
+      test_rows, test_labels, partition.test_order, partition.test_offset,
       partition.test_size)
-  official = len(y_test) > 0 and not (
-      partition.pooled and (partition.train_order >= len(y_train)).any())
-  rows = len(partition.test_order)
-  if not official and not rows:
+  trained_on = partition.pooled and (
+      partition.train_order >= len(y_train)).any()
+  num_test = len(partition.test_order)
+  if len(y_test) and not trained_on:
+    global_x, global_y = jnp.asarray(_model_dtype(x_test)), jnp.asarray(y_test)
+  elif num_test:
+    global_x, global_y = test.x[:num_test], test.y[:num_test]
+  else:
     raise DataError(
         f"the data set {examples.name} has no test examples (x_test is empty)"
         f" and --partition={partition.name} holds none out")
-  global_x = jnp.asarray(_model_dtype(x_test)) if official else test.x[:rows]
-  global_y = jnp.asarray(y_test) if official else test.y[:rows]
   histogram = label_histogram(partition, labels, examples.num_classes)
   train = client_data(
-      source, labels, partition.train_order, partition.train_offset,
+      rows, labels, partition.train_order, partition.train_offset,
       partition.train_size)
   return FederatedData(
       train, test, global_x, global_y, examples.num_classes, examples.name,

@@ -94,8 +94,6 @@ def make_partition(
   if kind not in PARTITIONS:
     raise DataError(
         f"--partition={kind}: unknown, allowed: {', '.join(PARTITIONS)}")
-  if num_clients is None and kind != "natural":
-    raise DataError(f"--partition={kind} needs --num_clients")
   if num_clients is not None and num_clients < 1:
     raise DataError(f"--num_clients={num_clients}: at least 1 is needed")
   if min_client_size is None:
@@ -108,51 +106,40 @@ def make_partition(
     raise DataError(
         f"--local_test_fraction={local_test_fraction}: must lie in (0, 1)")
   rng = np.random.default_rng(seed)
-  flags = {"partition": kind, "num_clients": num_clients, "seed": seed}
-  if kind == "powerlaw":
-    split = published.powerlaw(examples, num_clients, rng)
-    return Partition(*split, name=kind, flags=flags)
+  flags: dict[str, Any] = {"partition": kind, "seed": seed}
   if kind == "natural":
     split = published.natural(
         examples, num_clients, min_client_size, local_test_fraction, rng)
-    flags["min_client_size"] = min_client_size
     if examples.client_test is None:
       flags["local_test_fraction"] = local_test_fraction
-    partition = Partition(*split, name=kind, flags=flags)
-    flags["num_clients"] = partition.num_clients
-    return partition
-
-  available = np.bincount(examples.y_train, minlength=examples.num_classes)
-  label_skew.check_sizes(available.sum(), num_clients, min_client_size)
-  if kind == "dirichlet":
-    counts = label_skew.dirichlet(
-        available, num_clients, dirichlet_alpha, min_client_size, rng)
-    flags |= {"dirichlet_alpha": dirichlet_alpha}
-    owner = allocate.deal(examples.y_train, counts, rng)
-  else:
-    flags |= {"size_sigma": size_sigma}
-    weights = rng.lognormal(0.0, size_sigma, num_clients)
-    if kind == "classes":
-      if min_classes_per_client is None:
-        min_classes_per_client = classes_per_client
-      flags |= {"classes_per_client": classes_per_client,
-                "min_classes_per_client": min_classes_per_client}
-      counts = label_skew.classes(
-          available, weights, min_classes_per_client, classes_per_client,
-          min_client_size, rng)
-      owner = allocate.deal(examples.y_train, counts, rng)
-    else:
-      owner = label_skew.iid(available.sum(), weights, min_client_size, rng)
-  flags["min_client_size"] = min_client_size
+    flags |= {"min_client_size": min_client_size, "num_clients": len(split[1])}
+    return Partition(*split, kind, flags)
+  if num_clients is None:
+    raise DataError(f"--partition={kind} needs --num_clients")
+  flags["num_clients"] = num_clients
+  if kind == "powerlaw":
+    return Partition(
+        *published.powerlaw(examples, num_clients, rng), kind, flags)
+  if min_classes_per_client is None:
+    min_classes_per_client = classes_per_client
+  options = {
+      "iid": {"size_sigma": size_sigma},
+      "classes": {"size_sigma": size_sigma,
+                  "classes_per_client": classes_per_client,
+                  "min_classes_per_client": min_classes_per_client},
+      "dirichlet": {"dirichlet_alpha": dirichlet_alpha},
+  }[kind] | {"min_client_size": min_client_size}
+  owner = label_skew.OWNERS[kind](
+      examples.y_train, examples.num_classes, num_clients, rng, **options)
   held = np.zeros((num_clients, examples.num_classes), np.int64)
   np.add.at(held, (owner, examples.y_train), 1)
-  test = allocate.spread_test(
-      held, np.bincount(examples.y_test, minlength=examples.num_classes), rng)
-  test_owner = allocate.deal(examples.y_test, test, rng)
+  available = np.bincount(examples.y_test, minlength=examples.num_classes)
+  test_owner = allocate.deal(
+      examples.y_test, allocate.spread_test(held, available, rng), rng)
   return Partition(
       *allocate.pack(owner, num_clients, rng),
-      *allocate.pack(test_owner, num_clients, rng),
-      pooled=False, name=kind, flags=flags)
+      *allocate.pack(test_owner, num_clients, rng), False, kind,
+      flags | options)
 
 
 def partition_hash(partition: Partition) -> str:

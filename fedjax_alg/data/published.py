@@ -6,13 +6,17 @@ from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 
+#: the first seven fields of ``Partition``
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
+              np.ndarray, bool]
+
 _CLASSES = 2  # classes per client of the power law
 _FIRST = 5  # examples of each of them in the first pass
 
 
 def powerlaw(
     examples: Examples, num_clients: int, rng: np.random.Generator
-) -> tuple:
+) -> Split:
   """The generator of the FedProx repository for MNIST, for any C and L.
 
   Pools training and test rows. Client u holds the classes (u + j) % L, j in
@@ -83,7 +87,7 @@ def _back_to_back(rows: list[np.ndarray]):
 def natural(
     examples: Examples, num_clients: int | None, min_client_size: int,
     local_test_fraction: float, rng: np.random.Generator,
-) -> tuple:
+) -> Split:
   """The clients named by the data set, numbered in the order of their ids.
 
   Where the test rows name no clients, max(1, int(fraction n)) random rows of

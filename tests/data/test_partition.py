@@ -12,7 +12,8 @@ from fedjax_alg.data.partition import label_histogram
 from fedjax_alg.data.partition import make_partition
 from fedjax_alg.data.partition import partition_hash
 
-quick = settings(max_examples=40, deadline=None, derandomize=True)
+quick = settings(
+    max_examples=40, deadline=None, derandomize=True, database=None)
 
 
 def labelled(y_train, y_test, client_train=None, client_test=None):
@@ -361,3 +362,10 @@ def test_every_client_is_tested_when_possible():
   test = allocate.spread_test(
       train, np.array([30]), np.random.default_rng(0))
   assert test.min() == 1 and test.sum() == 30 and test[0, 0] == 11
+
+
+def test_test_examples_of_a_class_nobody_trains_on_stay_out():
+  examples = labelled([0] * 30 + [1] * 30, [0, 1, 2, 2, 0, 1])
+  partition = make_partition("iid", examples, 2, 0)
+  check_layout(partition)
+  assert sorted(partition.test_order) == [0, 1, 4, 5]

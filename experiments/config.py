@@ -1,0 +1,302 @@
+"""From the command line to a checked configuration, before anything is loaded.
+
+Every check that needs no data happens here, so a bad combination costs no
+minutes: algorithm x model x data x partition.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+from typing import Any
+
+from absl import flags as absl_flags
+
+from experiments import flags
+from fedjax_alg import data, registry
+from fedjax_alg.data import features as feature_kinds
+from fedjax_alg.engine import clients, evaluate, loop
+from fedjax_alg.hparams import validate
+from fedjax_alg.models import MODELS
+
+PRESETS = pathlib.Path(__file__).parent / "presets"
+
+
+class UsageError(ValueError):
+  """Something the user gave; the message is the one line they see."""
+
+
+class HelpRequested(Exception):
+  """``--help``; the message is the help."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """A checked run."""
+
+  values: dict[str, Any]  #: run flag -> value, defaults filled in
+  hparams: dict[str, Any]  #: hyper-parameter -> value, defaults filled in
+  given: dict[str, Any]  #: what the user gave, for flags.txt
+
+  def __getattr__(self, name: str) -> Any:
+    try:
+      return self.__dict__["values"][name]
+    except KeyError:
+      raise AttributeError(name) from None
+
+  @property
+  def seeds(self) -> list[int]:
+    """The seeds of the runs."""
+    return list(range(self.seed, self.seed + self.num_seeds))
+
+  def identity(self) -> str:
+    """sha256 of everything that decides the numbers of a run."""
+    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL}
+    text = json.dumps([what, self.hparams], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+  def flag_lines(self) -> list[str]:
+    """The flags that replay this run, one a line."""
+    skip = {"resume", "overwrite", "dry_run", "out_dir"}
+    lines = []
+    for name, value in self.given.items():
+      if name in skip:
+        continue
+      if isinstance(value, bool):
+        lines.append(f"--{name}={str(value).lower()}")
+      elif isinstance(value, list):
+        lines.append(f"--{name}={','.join(map(str, value))}")
+      else:
+        lines.append(f"--{name}={value}")
+    return lines
+
+
+def _find_flagfiles(argv: Sequence[str]) -> list[str]:
+  """Lets ``--flagfile=paper/name.flags`` name a preset."""
+  out = []
+  for word in argv:
+    if word.startswith(("--flagfile=", "-flagfile=")):
+      path = pathlib.Path(word.split("=", 1)[1]).expanduser()
+      if not path.is_file():
+        preset = PRESETS / path
+        if not preset.is_file():
+          raise UsageError(f"--flagfile={path}: no such file, nor a preset "
+                           f"(there are {', '.join(presets())})")
+        path = preset
+      word = f"--flagfile={path}"
+    out.append(word)
+  return out
+
+
+def presets() -> list[str]:
+  """The presets, as --flagfile takes them."""
+  return sorted(
+      str(p.relative_to(PRESETS)) for p in PRESETS.glob("*/*.flags"))
+
+
+def _choice(name: str, value: Any, options: Sequence[str]) -> None:
+  if value not in options:
+    raise UsageError(f"--{name}={value}: unknown"
+                     f"{registry.nearest(str(value), options)} (one of "
+                     f"{', '.join(options)})")
+
+
+def _at_least(values: dict[str, Any], name: str, minimum: float) -> None:
+  value = values[name]
+  if value is not None and not (
+      value >= minimum and math.isfinite(value)):
+    raise UsageError(f"--{name}={value}: must be at least {minimum:g}")
+
+
+def _above_zero(values: dict[str, Any], name: str) -> None:
+  if not (values[name] > 0 and math.isfinite(values[name])):
+    raise UsageError(f"--{name}={values[name]}: must be more than 0")
+
+
+def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
+  """Parses and checks the flags of one run.
+
+  Args:
+    argv: the words after the program's name.
+    program: for the help.
+
+  Raises:
+    UsageError: the one line that says what is wrong.
+    HelpRequested: with the text to show.
+  """
+  asks_help = any(w in ("--help", "-h", "-help", "--helpfull") for w in argv)
+  argv = [w for w in argv if w not in ("--help", "-h", "-help", "--helpfull")]
+  parsed = absl_flags.FlagValues()
+  flags.define(parsed)
+  try:
+    rest = parsed([program, *_find_flagfiles(argv)])
+  except absl_flags.Error as error:
+    raise UsageError(" ".join(str(error).split())) from error
+  if asks_help:
+    try:
+      raise HelpRequested(flags.help_text(program, parsed.algorithm))
+    except ValueError as error:
+      raise UsageError(str(error)) from error
+  if len(rest) > 1:
+    raise UsageError(f"{rest[1]!r}: not a flag; flags are --name=value")
+  given = {name: parsed[name].value for name in parsed if parsed[name].present}
+  values = {name: parsed[name].value for name in flags.run_flags()}
+  if parsed.algorithm is None:
+    raise UsageError("--algorithm: missing (one of "
+                     f"{', '.join(registry.ALGORITHMS)})")
+  try:
+    registry.get(parsed.algorithm)
+    hparams = _hparams(parsed.algorithm, given)
+  except ValueError as error:
+    raise UsageError(str(error)) from error
+  _check_run(values, given)
+  _check_conditions(values, given)
+  _check_cohort(values, hparams, given)
+  return Config(values, hparams, given)
+
+
+def _hparams(algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
+  """The algorithm's hyper-parameters with what was given."""
+  entry = registry.get(algorithm)
+  own = {field.name: field.default
+         for field in dataclasses.fields(entry.hparams)}
+  asked = {name: value for name, value in given.items()
+           if name in flags.hyper_fields()}
+  for name in asked:
+    if name not in own:
+      raise UsageError(f"--{name}: {algorithm} does not read it (read by "
+                       f"{', '.join(flags.readers(name))})")
+  if asked.get("local_steps") and "local_epochs" in asked:
+    raise UsageError("--local_steps and --local_epochs: give one of them")
+  if "local_epochs" in asked:
+    own["local_steps"] = 0
+  hparams = own | asked
+  validate(entry.hparams(**hparams))
+  return hparams
+
+
+def _check_run(values: dict[str, Any], given: dict[str, Any]) -> None:
+  """Names and ranges; fills in defaults that depend on other flags."""
+  _choice("dataset", values["dataset"], flags.DATASETS)
+  if values["partition"] is not None:
+    _choice("partition", values["partition"], data.PARTITIONS)
+  _choice("features", values["features"], data.FEATURES)
+  _choice("hog_norm", values["hog_norm"], feature_kinds.HOG_NORMS)
+  _choice("model", values["model"], tuple(MODELS))
+  _choice("map_clients", values["map_clients"], ("auto", *clients.MODES))
+  _choice("map_seeds", values["map_seeds"], ("auto", *loop.MAP_SEEDS))
+  if not values["eval_protocols"]:
+    raise UsageError("--eval_protocols: empty (of "
+                     f"{', '.join(evaluate.PROTOCOLS)})")
+  for protocol in values["eval_protocols"]:
+    _choice("eval_protocols", protocol, evaluate.PROTOCOLS)
+  values["eval_protocols"] = tuple(dict.fromkeys(values["eval_protocols"]))
+  for name in ("rounds", "num_seeds", "eval_every", "hog_block", "hog_stride",
+               "hog_bins", "client_chunk", "num_clients", "classes_per_client",
+               "min_classes_per_client", "min_client_size", "cohort_size"):
+    _at_least(values, name, 1)
+  for name in ("l2", "seed", "partition_seed", "size_sigma", "host_devices",
+               "synthetic_alpha", "synthetic_beta"):
+    _at_least(values, name, 0)
+  for name in ("dirichlet_alpha", "hog_scale"):
+    _above_zero(values, name)
+  for name, kind in (("hidden", int), ("targets", float)):
+    try:
+      values[name] = tuple(kind(word) for word in values[name])
+    except ValueError:
+      raise UsageError(f"--{name}={','.join(values[name])}: must be a list of "
+                       f"numbers") from None
+  if any(width < 1 for width in values["hidden"]):
+    raise UsageError(f"--hidden={values['hidden']}: widths must be at least 1")
+  if any(not 0 < t <= 1 for t in values["targets"]):
+    raise UsageError(f"--targets={values['targets']}: must lie in (0, 1]")
+  if values["dataset"] in ("npz", "leaf") and not values["data_path"]:
+    raise UsageError(f"--data_path: missing, --dataset={values['dataset']} "
+                     "reads your file")
+  if values["partition"] is None and values["dataset"] in ("synthetic", "leaf"):
+    values["partition"] = "natural"
+  elif values["partition"] is None and values["dataset"] != "npz":
+    values["partition"] = "iid"  # npz: once it is known whether it has clients
+  if (values["dataset"] in ("digits", "mnist", "cifar10")
+      and values["partition"] == "natural"):
+    raise UsageError(f"--partition=natural: {values['dataset']} names no "
+                     "clients (use iid, classes, dirichlet or powerlaw)")
+  if values["num_clients"] is None:
+    if values["dataset"] == "synthetic":
+      values["num_clients"] = 30
+    elif values["partition"] not in ("natural", None):
+      values["num_clients"] = 100
+  if values["partition_seed"] is None:
+    values["partition_seed"] = values["seed"]
+  if values["out_dir"] is None:
+    values["out_dir"] = f"out/{values['algorithm']}_{values['dataset']}"
+  if values["resume"] and values["overwrite"]:
+    raise UsageError("--resume and --overwrite: give one of them")
+  del given
+
+
+def _check_conditions(values: dict[str, Any], given: dict[str, Any]) -> None:
+  """Refuses a flag that this run would not read."""
+  for name, (other, when) in flags.CONDITIONS.items():
+    if name in given and values[other] is not None and (
+        values[other] not in when):
+      raise UsageError(f"--{name}: not read with --{other}={values[other]} "
+                       f"(only with {' or '.join(when)})")
+  shapes = {"synthetic": "60 numbers"}
+  if values["model"] == "cnn" and (
+      values["dataset"] in shapes or values["features"] in ("hog", "flatten")):
+    why = shapes.get(values["dataset"], f"--features={values['features']} "
+                     "makes a vector of each")
+    raise UsageError(f"--model=cnn: needs images, the examples are not ({why})")
+  if values["features"] == "hog" and values["dataset"] == "synthetic":
+    raise UsageError("--features=hog: needs images, synthetic has 60 numbers")
+
+
+def _check_cohort(
+    values: dict[str, Any], hparams: dict[str, Any], given: dict[str, Any]
+) -> None:
+  """--participation or --cohort_size, and K against the cohort."""
+  if "participation" in given and "cohort_size" in given:
+    raise UsageError("--participation and --cohort_size: give one of them")
+  if registry.get(values["algorithm"]).all_clients:
+    for name in ("participation", "cohort_size"):
+      if name in given:
+        raise UsageError(f"--{name}: {values['algorithm']} does not read it, "
+                         "it uses all data in every round")
+    values["participation"] = 1.0
+    return
+  if values["participation"] is None and values["cohort_size"] is None:
+    values["participation"] = 0.1
+  if values["participation"] is not None and not (
+      0 < values["participation"] <= 1):
+    raise UsageError(f"--participation={values['participation']}: must be "
+                     "more than 0 and at most 1")
+  if values["num_clients"] is not None:
+    cohort_size(values, hparams, values["num_clients"])
+
+
+def cohort_size(
+    values: dict[str, Any], hparams: dict[str, Any], num_clients: int) -> int:
+  """S for C clients.
+
+  Raises:
+    UsageError: no client, more than there are, or fewer than K models.
+  """
+  size = values["cohort_size"]
+  if size is None:
+    size = round(values["participation"] * num_clients)
+    name = f"--participation={values['participation']}"
+    if size < 1:
+      raise UsageError(f"{name}: gives 0 of {num_clients} clients a round "
+                       f"(at least {0.5 / num_clients:.2g})")
+  else:
+    name = f"--cohort_size={size}"
+    if size > num_clients:
+      raise UsageError(f"{name}: more than the {num_clients} clients")
+  models = hparams.get("num_models", 1)
+  if models > size:
+    raise UsageError(f"--num_models={models}: larger than the cohort of {size} "
+                     f"clients ({name} of {num_clients})")
+  return size

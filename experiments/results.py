@@ -1,0 +1,202 @@
+"""What a run leaves in --out_dir, and how it is read back."""
+
+import csv
+import json
+import os
+import pathlib
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+import fedjax_alg
+from experiments.config import Config, UsageError
+from fedjax_alg import metrics
+
+COST = ("floats_down", "floats_up", "example_gradients")
+COLUMNS = ("round", "seed", "protocol", *metrics.METRICS, *COST)
+Row = dict[str, Any]
+
+
+def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
+  """The output folder, and whether a run in it is to be resumed.
+
+  Nothing is written here, but --overwrite removes what a run left.
+
+  Raises:
+    UsageError: it holds something, or cannot be written.
+  """
+  folder = pathlib.Path(config.out_dir).expanduser()
+  if folder.exists() and not folder.is_dir():
+    raise UsageError(f"--out_dir={folder}: is a file")
+  filled = folder.is_dir() and any(folder.iterdir())
+  if filled and not (config.resume or config.overwrite):
+    raise UsageError(f"--out_dir={folder}: not empty (give --resume to go on, "
+                     "--overwrite to start anew, or another folder)")
+  parent = folder
+  while not parent.exists():
+    parent = parent.parent
+  if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
+    raise UsageError(f"--out_dir={folder}: cannot be written")
+  known = (folder / "config.json").is_file()
+  if filled and config.overwrite:
+    if not known:
+      raise UsageError(f"--out_dir={folder}: holds files of something else "
+                       "(no config.json); --overwrite removes only runs")
+    shutil.rmtree(folder)
+    known = False
+  if config.resume and filled and not known:
+    raise UsageError(f"--out_dir={folder}: holds no run to resume "
+                     "(no config.json)")
+  return folder, config.resume and known
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a file whole or not at all."""
+  partial = path.with_name(path.name + ".partial")
+  partial.write_text(text, encoding="utf-8")
+  os.replace(partial, path)
+
+
+def write_json(path: pathlib.Path, facts: Any) -> None:
+  """Writes JSON whole or not at all; NaN becomes null."""
+
+  def clean(value):
+    if isinstance(value, dict):
+      return {k: clean(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+      return [clean(v) for v in value]
+    if isinstance(value, float) and not np.isfinite(value):
+      return None
+    return value
+
+  write_text(path, json.dumps(clean(facts), indent=1) + "\n")
+
+
+def write_rows(path: pathlib.Path, rows: list[Row]) -> None:
+  """metrics.csv, whole."""
+  partial = path.with_name(path.name + ".partial")
+  with open(partial, "w", newline="", encoding="utf-8") as file:
+    writer = csv.DictWriter(file, COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+  os.replace(partial, path)
+
+
+def append_rows(path: pathlib.Path, rows: list[Row]) -> None:
+  """Adds rows to metrics.csv."""
+  with open(path, "a", newline="", encoding="utf-8") as file:
+    csv.DictWriter(file, COLUMNS).writerows(rows)
+
+
+def read_rows(path: pathlib.Path) -> list[Row]:
+  """metrics.csv with its numbers as numbers."""
+  with open(path, newline="", encoding="utf-8") as file:
+    return [{name: value if name == "protocol" else
+             int(value) if name in ("round", "seed") else float(value)
+             for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
+  """[seeds, evaluated rounds] of one metric, in order of seed and round."""
+  chosen = [r for r in rows if r["protocol"] == protocol]
+  seeds = sorted({r["seed"] for r in chosen})
+  return np.array([
+      [r[metric] for r in sorted(
+          (r for r in chosen if r["seed"] == seed), key=lambda r: r["round"])]
+      for seed in seeds])
+
+
+def protocols(rows: list[Row]) -> list[str]:
+  """The protocols of the rows, in order of appearance."""
+  return list(dict.fromkeys(r["protocol"] for r in rows))
+
+
+def spread(values: Any) -> dict[str, Any]:
+  """Mean, half-width of the 95 % interval over seeds, and the values."""
+  mean, ci95 = metrics.confidence_95(values)
+  return {"mean": mean, "ci95": ci95, "values": [float(v) for v in values]}
+
+
+def _aggregate(rows: list[Row], reduce: Any) -> dict[str, Any]:
+  """protocol -> metric -> spread of ``reduce`` over a seed's curve."""
+  return {protocol: {
+      metric: spread([reduce(metric, curve)
+                      for curve in by_seed(rows, protocol, metric)])
+      for metric in metrics.METRICS} for protocol in protocols(rows)}
+
+
+def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
+  """For each target, per seed the first evaluated round at or above it.
+
+  Of the first protocol's accuracy; null where a seed never gets there, and
+  the mean is over the seeds that do.
+  """
+  protocol = protocols(rows)[0]
+  accuracy = by_seed(rows, protocol, "accuracy")
+  numbers = sorted({r["round"] for r in rows})
+  out = {}
+  for target in targets:
+    firsts = [next((n for n, value in zip(numbers, curve) if value >= target),
+                   None) for curve in accuracy]
+    reached = [n for n in firsts if n is not None]
+    out[f"{target:.2f}" if round(target, 2) == target else f"{target:g}"] = {
+        "values": firsts, "reached": len(reached),
+        "mean": float(np.mean(reached)) if reached else None}
+  return out
+
+
+def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
+  """final, best, mean_last_10 and rounds_to of summary.json.
+
+  ``best`` is each metric's best evaluated round (least for the loss), chosen
+  on test data, as the papers do; ``mean_last_10`` averages the evaluations of
+  the last ten rounds.
+  """
+  numbers = sorted({r["round"] for r in rows})
+  late = np.array([n > numbers[-1] - 10 for n in numbers])
+
+  def best(metric, curve):
+    return curve.min() if metric == "loss" else curve.max()
+
+  return {
+      "final": _aggregate(rows, lambda _, curve: curve[-1]),
+      "best": _aggregate(rows, best),
+      "mean_last_10": _aggregate(rows, lambda _, curve: curve[late].mean()),
+      "rounds_to": rounds_to(rows, targets)}
+
+
+def peak_memory_mb() -> float:
+  """Largest resident memory of this process so far, plus the accelerator's."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  mb = peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+  if jax.default_backend() != "cpu":
+    stats = jax.devices()[0].memory_stats() or {}
+    mb += stats.get("peak_bytes_in_use", 0) / 2 ** 20
+  return round(mb, 1)
+
+
+def versions() -> dict[str, str]:
+  """What produced a result."""
+  found = {"fedjax_alg": fedjax_alg.__version__, "jax": jax.__version__,
+           "numpy": np.__version__, "python": platform.python_version()}
+  root = pathlib.Path(__file__).parent
+  try:
+    commit = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True,
+        text=True, check=True, timeout=10).stdout.strip()
+    found["commit"] = commit
+  except (OSError, subprocess.SubprocessError):
+    pass
+  return found
+
+
+def device() -> str:
+  """The devices in words."""
+  first = jax.devices()[0]
+  return f"{jax.device_count()} x {first.device_kind} ({first.platform})"

@@ -1,0 +1,225 @@
+"""From a checked configuration to everything a run needs on the device."""
+
+import functools
+import hashlib
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import config as config_lib
+from fedjax_alg import data, models, registry
+from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
+from fedjax_alg.engine import clients, evaluate, rounds, sharding
+
+#: Rows of one piece of the whole test set; pieces are shared out like clients.
+_PIECE = 500
+
+
+class Setting(NamedTuple):
+  """A run, ready to start."""
+
+  algorithm: Algorithm
+  model: Model
+  spec: FedSpec
+  data: evaluate.EvaluationData  #: on the device(s)
+  keys: rounds.RunKeys  #: each [num_seeds]
+  map_clients: MapClients
+  map_seeds: str
+  mesh: Mesh | None
+  partition: data.Partition
+  hashes: dict[str, str]  #: "data", "partition"
+  label_histogram: np.ndarray  #: [C, L]
+  plan: dict[str, Any]  #: facts for --dry_run and config.json
+
+
+def start_devices(host_devices: int = 0) -> None:
+  """Turns CPU cores into devices if JAX has not started yet."""
+  if not jax.extend.backend.backends():
+    sharding.use_host_cores(host_devices or None)
+
+
+@functools.lru_cache(maxsize=2)
+def _examples(dataset: str, source: tuple[Any, ...]) -> data.Examples:
+  if dataset == "digits":
+    return data.load_digits()
+  if dataset == "synthetic":
+    return data.synthetic(*source)
+  if dataset == "npz":
+    return data.load_npz(source[0])
+  if dataset == "leaf":
+    return data.load_leaf(source[0])
+  return data.load_tfds(dataset, source[0])
+
+
+@functools.lru_cache(maxsize=1)
+def _features(
+    dataset: str, source: tuple[Any, ...], kind: str, options: tuple[Any, ...]
+) -> data.Examples:
+  """Examples with their features computed; the last is kept for next time."""
+  examples = _examples(dataset, source)
+  x_train, x_test = data.make_features(kind, **dict(options))(
+      examples.x_train, examples.x_test)
+  return examples._replace(x_train=x_train, x_test=x_test)
+
+
+def load_examples(config: config_lib.Config) -> data.Examples:
+  """The data set of a run, features computed.
+
+  Raises:
+    DataError: it is not there or not usable; one line.
+  """
+  if config.dataset == "synthetic":
+    source = (config.synthetic_alpha, config.synthetic_beta,
+              config.num_clients, config.partition_seed, config.synthetic_iid)
+  elif config.dataset in ("npz", "leaf"):
+    source = (config.data_path,)
+  else:
+    source = (config.data_dir,)
+  options: tuple[Any, ...] = ()
+  if config.features == "hog":
+    options = (("block", config.hog_block), ("stride", config.hog_stride),
+               ("bins", config.hog_bins), ("norm", config.hog_norm),
+               ("scale", config.hog_scale))
+  return _features(config.dataset, source, config.features, options)
+
+
+def _partition(
+    config: config_lib.Config, examples: data.Examples) -> data.Partition:
+  kind = config.partition
+  if kind is None:
+    kind = "natural" if examples.client_train is not None else "iid"
+  clients_asked = config.num_clients
+  if clients_asked is None and kind != "natural":
+    clients_asked = 100
+  if config.dataset == "synthetic":
+    clients_asked = None  # its generator made them
+  return data.make_partition(
+      kind, examples, clients_asked, config.partition_seed,
+      classes_per_client=config.classes_per_client,
+      min_classes_per_client=config.min_classes_per_client,
+      dirichlet_alpha=config.dirichlet_alpha,
+      min_client_size=config.min_client_size, size_sigma=config.size_sigma,
+      local_test_fraction=config.local_test_fraction)
+
+
+def _whole_test(built: data.FederatedData) -> Any:
+  """The test set in pieces; the local splits' rows where they are all of it."""
+  total = int(np.sum(built.test.size))
+  if total == len(built.global_y):
+    x, y = built.test.x, built.test.y
+  else:
+    order = np.arange(len(built.global_y))
+    whole = data.client_data(
+        np.asarray(built.global_x), np.asarray(built.global_y), order,
+        order[:1], np.array([len(order)]))
+    x, y, total = whole.x, whole.y, len(order)
+  offset = np.arange(0, total, _PIECE, dtype=np.int32)
+  size = np.minimum(_PIECE, total - offset).astype(np.int32)
+  return built.test._replace(
+      x=x, y=y, offset=jnp.asarray(offset), size=jnp.asarray(size))
+
+
+@functools.lru_cache(maxsize=1)
+def _place(key: Any) -> Any:
+  """The data of a run on its devices; the last is kept for the next run."""
+  config, mesh = key.config, key.mesh
+  examples = load_examples(config)
+  partition = _partition(config, examples)
+  built = data.build(examples, partition, lambda *x: x)
+  placed = evaluate.EvaluationData(
+      built.train, built.test, _whole_test(built),
+      jnp.asarray(built.label_histogram, jnp.float32))
+  # NumPy views of what lies on the first device: the others share its memory.
+  placed = sharding.replicate(jax.tree.map(np.asarray, placed), mesh)
+  hashes = {"data": built.hash, "partition": data.partition_hash(partition)}
+  return placed, partition, hashes, built.label_histogram, examples.num_classes
+
+
+class _DataKey:
+  """Compares configurations by what decides their data."""
+
+  _NAMES = ("dataset", "data_dir", "data_path", "synthetic_alpha",
+            "synthetic_beta", "synthetic_iid", "partition", "num_clients",
+            "classes_per_client", "min_classes_per_client", "dirichlet_alpha",
+            "min_client_size", "size_sigma", "local_test_fraction",
+            "partition_seed", "features", "hog_block", "hog_stride",
+            "hog_bins", "hog_norm", "hog_scale")
+
+  def __init__(self, config: config_lib.Config, mesh: Mesh | None):
+    self.config, self.mesh = config, mesh
+    self.what = tuple(config.values[name] for name in self._NAMES)
+
+  def __hash__(self) -> int:
+    return hash(self.what)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _DataKey) and (
+        self.what == other.what and self.mesh == other.mesh)
+
+
+def make_setting(config: config_lib.Config) -> Setting:
+  """Loads, partitions, places; builds the model and the algorithm.
+
+  Raises:
+    DataError, UsageError, ValueError: one line that names the flag.
+  """
+  start_devices(config.host_devices)
+  mesh = sharding.clients_mesh()
+  placed, partition, hashes, histogram, num_classes = _place(
+      _DataKey(config, mesh))
+  num_clients = partition.num_clients
+  size = config_lib.cohort_size(config.values, config.hparams, num_clients)
+  on_cpu = jax.default_backend() == "cpu"
+  mode = config.map_clients
+  if mode == "auto":
+    mode = "sequential" if on_cpu else "vmap"
+  map_seeds = config.map_seeds
+  if map_seeds == "auto":
+    map_seeds = "sequential" if on_cpu or config.num_seeds == 1 else "vmap"
+  map_clients = clients.make_map_clients(
+      mode, chunk=config.client_chunk, mesh=mesh)
+  shape = tuple(placed.train.x.shape[1:])
+  model = models.make_model(
+      config.model, shape, num_classes, l2=config.l2, hidden=config.hidden)
+  algorithm = registry.build(
+      config.algorithm, model, map_clients=map_clients, **config.hparams)
+  spec = FedSpec(num_clients, size, num_classes, shape)
+  keys = jax.tree.map(lambda *k: jnp.stack(k),
+                      *[rounds.run_keys(seed) for seed in config.seeds])
+  keys = sharding.replicate(keys, mesh)
+  train_size = np.asarray(placed.train.size)
+  plan = {
+      "clients": num_clients, "cohort_size": size,
+      "train_examples": int(train_size.sum()),
+      "test_examples": int(np.asarray(placed.whole_test.size).sum()),
+      "client_size": {"min": int(train_size.min()),
+                      "mean": float(train_size.mean()),
+                      "max": int(train_size.max())},
+      "example_shape": list(shape), "classes": num_classes,
+      "parameters": sum(
+          leaf.size for leaf in jax.tree.leaves(
+              jax.eval_shape(model.init, jax.random.key(0)))),
+      "map_clients": mode, "map_seeds": map_seeds,
+      "devices": [str(d) for d in jax.devices()]}
+  return Setting(algorithm, model, spec, placed, keys, map_clients, map_seeds,
+                 mesh, partition, hashes, histogram, plan)
+
+
+def partition_facts(setting: Setting) -> dict[str, Any]:
+  """partition.json: the split itself, its flags, hash and sizes."""
+  partition = setting.partition
+  histogram = hashlib.sha256(setting.label_histogram.tobytes()).hexdigest()
+  return {
+      "name": partition.name, "flags": partition.flags,
+      "hash": setting.hashes["partition"], "pooled": partition.pooled,
+      "train_order": partition.train_order.tolist(),
+      "train_offset": partition.train_offset.tolist(),
+      "train_size": partition.train_size.tolist(),
+      "test_order": partition.test_order.tolist(),
+      "test_offset": partition.test_offset.tolist(),
+      "test_size": partition.test_size.tolist(),
+      "label_histogram": setting.label_histogram.tolist(),
+      "label_histogram_hash": histogram}

@@ -1,0 +1,110 @@
+"""Small federated problems for the tests, made with NumPy."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_alg import models
+from fedjax_alg.base import ClientData, FedSpec, Model
+from fedjax_alg.data import layout
+
+#: Heavy-tailed; 64 fills one block of a full pass exactly, 90 takes two.
+SIZES = (3, 90, 7, 12, 45, 5, 20, 9, 64, 4, 15, 30)
+FEATURES, CLASSES = 12, 4
+L2 = 0.01
+
+
+class Problem(NamedTuple):
+  """A federated data set with a model for it."""
+
+  model: Model
+  data: ClientData
+  clients: list[tuple[np.ndarray, np.ndarray]]  #: (x, y) of each client
+  spec: FedSpec  #: its cohort is 8 of the 12, or all of a small problem
+
+
+def client_data(clients) -> ClientData:
+  """Lays the clients' arrays out back to back."""
+  x = np.concatenate([x for x, _ in clients])
+  y = np.concatenate([y for _, y in clients])
+  size = np.array([len(y) for _, y in clients])
+  return layout.client_data(
+      x, y, np.arange(len(y)), np.cumsum(size) - size, size)
+
+
+def make_clients(sizes=SIZES, seed=0):
+  """Three kinds of clients whose models differ, on sparse features.
+
+  Feature 8 is held by every other client, 9 by every third one, 10 by client
+  1 alone in few examples, 11 by nobody.
+  """
+  rng = np.random.default_rng(seed)
+  shared = rng.normal(size=(FEATURES, CLASSES))
+  kinds = 2.5 * rng.normal(size=(3, FEATURES, CLASSES))
+  clients = []
+  for i, size in enumerate(sizes):
+    x = rng.normal(size=(size, FEATURES))
+    x *= rng.random((size, FEATURES)) < 0.7
+    x[:, 8] *= i % 2 == 0
+    x[:, 9] *= i % 3 == 0
+    x[:, 10] *= (i == 1) & (rng.random(size) < 0.2)
+    x[:, 11] = 0
+    x = x.astype(np.float32)
+    y = np.argmax(x @ (shared + kinds[i % 3]), axis=1).astype(np.int32)
+    clients.append((x, y))
+  return clients
+
+
+def softmax_problem() -> Problem:
+  """12 clients, 12 features, 4 classes, softmax regression with L2."""
+  clients = make_clients()
+  model = models.make_model("softmax", (FEATURES,), CLASSES, l2=L2)
+  return Problem(model, client_data(clients), clients,
+                 FedSpec(len(clients), 8, CLASSES, (FEATURES,)))
+
+
+def image_problem() -> Problem:
+  """5 clients of 6 x 6 images in 3 classes, a small perceptron."""
+  rng = np.random.default_rng(1)
+  clients = []
+  for size in (6, 17, 9, 70, 4):
+    y = rng.integers(3, size=size).astype(np.int32)
+    x = rng.normal(size=(size, 6, 6)) + y[:, None, None] * np.eye(6)
+    clients.append((x.astype(np.float32), y))
+  model = models.make_model("mlp", (6, 6), 3, l2=1e-3, hidden=(8,))
+  return Problem(model, client_data(clients), clients,
+                 FedSpec(len(clients), 5, 3, (6, 6)))
+
+
+def some_params(model: Model, seed=0, size=0.3):
+  """Parameters away from the initial ones (softmax starts at zero)."""
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+      lambda leaf: leaf + size * rng.normal(size=leaf.shape).astype(leaf.dtype),
+      model.init(jax.random.key(seed)))
+
+
+def assert_equal(a: Any, b: Any) -> None:
+  """Two pytrees are the same bit for bit (NaN equals NaN)."""
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for path, (x, y) in _pairs(a, b):
+    np.testing.assert_array_equal(x, y, err_msg=path, strict=True)
+
+
+def assert_close(a: Any, b: Any, rtol=1e-5, atol=1e-6) -> None:
+  """Two pytrees are equal but for rounding."""
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for path, (x, y) in _pairs(a, b):
+    np.testing.assert_allclose(x, y, rtol, atol, err_msg=path, strict=True)
+
+
+def differ(a: Any, b: Any) -> bool:
+  """Some entry of some leaf differs."""
+  return any(not np.array_equal(x, y) for _, (x, y) in _pairs(a, b))
+
+
+def _pairs(a, b):
+  for (path, x), y in zip(
+      jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+    yield jax.tree_util.keystr(path), (np.asarray(x), np.asarray(y))
