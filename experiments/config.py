@@ -73,27 +73,40 @@ class Config:
     return lines
 
 
-def _find_flagfiles(argv: Sequence[str]) -> list[str]:
-  """Lets ``--flagfile=paper/name.flags`` name a preset."""
-  out = []
+def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
+  """Replaces each ``--flagfile=FILE`` by the flags in it, also nested ones.
+
+  A name that is no file is looked for among the presets, so
+  ``--flagfile=diversified/headline.flags`` works from any folder. Later flags
+  win over earlier ones.
+
+  Raises:
+    UsageError: no such file, or files that include one another.
+  """
+  out: list[str] = []
   for word in argv:
-    if word.startswith(("--flagfile=", "-flagfile=")):
-      path = pathlib.Path(word.split("=", 1)[1]).expanduser()
-      if not path.is_file():
-        preset = PRESETS / path
-        if not preset.is_file():
-          raise UsageError(f"--flagfile={path}: no such file, nor a preset "
-                           f"(there are {', '.join(presets())})")
-        path = preset
-      word = f"--flagfile={path}"
-    out.append(word)
+    if not word.startswith(("--flagfile=", "-flagfile=")):
+      out.append(word)
+      continue
+    name = word.split("=", 1)[1]
+    path = pathlib.Path(name).expanduser()
+    if not path.is_file():
+      path = PRESETS / name
+    if not path.is_file():
+      raise UsageError(f"--flagfile={name}: no such file, nor a preset (there "
+                       f"are {', '.join(presets())})")
+    if depth > 8:
+      raise UsageError(f"--flagfile={name}: flagfiles include one another")
+    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    words = [line for line in lines if line and not line.startswith("#")]
+    out += expand_flagfiles(words, depth + 1)
   return out
 
 
 def presets() -> list[str]:
   """The presets, as --flagfile takes them."""
   return sorted(
-      str(p.relative_to(PRESETS)) for p in PRESETS.glob("*/*.flags"))
+      str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
 
 
 def _choice(name: str, value: Any, options: Sequence[str]) -> None:
@@ -131,7 +144,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
   parsed = absl_flags.FlagValues()
   flags.define(parsed)
   try:
-    rest = parsed([program, *_find_flagfiles(argv)])
+    rest = parsed([program, *expand_flagfiles(argv)])
   except absl_flags.Error as error:
     raise UsageError(" ".join(str(error).split())) from error
   if asks_help:

@@ -6,7 +6,7 @@
 ``--help`` lists the flags, ``--algorithm=NAME --help`` an algorithm's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import json
 import pathlib
@@ -22,7 +22,7 @@ from experiments import config as config_lib
 from experiments import plots, results, setting as setting_lib
 from experiments.progress import Progress
 from fedjax_alg import metrics, registry
-from fedjax_alg.engine import checkpoint, evaluate, loop
+from fedjax_alg.engine import checkpoint, evaluate, loop, sharding
 
 
 class RunError(RuntimeError):
@@ -39,7 +39,8 @@ class _Programs:
     start = functools.partial(
         loop.initial_states, s.algorithm, s.model, s.spec,
         map_seeds=s.map_seeds)
-    self._init = jax.jit(start).lower(s.data.train, s.keys).compile()
+    self._init = jax.jit(start, out_shardings=sharding.replicated(s.mesh)
+                         ).lower(s.data.train, s.keys).compile()
     shapes = jax.eval_shape(start, s.data.train, s.keys)
     self.protocols = evaluate.supported_protocols(
         s.algorithm, config.eval_protocols)
@@ -57,13 +58,13 @@ class _Programs:
 
     every = min(config.eval_every, config.rounds)
     run = loop.make_run_rounds(
-        s.algorithm, s.spec.cohort_size, every, s.map_seeds)
+        s.algorithm, s.spec.cohort_size, every, s.map_seeds, s.mesh)
     zero = jnp.int32(0)
     # Placed like the real states, so that the program takes them as they are.
-    replicated = self._init.output_shardings
     shapes = jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=where), shapes, replicated)
+            leaf.shape, leaf.dtype, sharding=where),
+        shapes, self._init.output_shardings)
     self._run = run.lower(shapes, s.data.train, s.keys, zero, zero).compile()
     self._evaluate = jax.jit(evaluate_all).lower(
         s.data, shapes, s.keys).compile()
@@ -370,27 +371,41 @@ def one_line(error: BaseException) -> str:
   return " ".join(str(error).split())
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
+def guarded(command: Callable[[], None]) -> int:
+  """Runs a command; what the user did wrong is one line, not a traceback.
+
+  Returns:
+    The exit status: 0, 1 a run that had to stop, 2 wrong use, 130 interrupted.
+  """
   try:
-    config = config_lib.parse(sys.argv[1:] if argv is None else argv)
-    summary = execute(config)
+    command()
   except config_lib.HelpRequested as help_text:
     print(help_text)
-    return 0
-  except (config_lib.UsageError, ValueError) as error:
+  except ValueError as error:  # UsageError and DataError among them
     print(f"error: {one_line(error)}", file=sys.stderr)
     return 2
   except (RunError, OSError) as error:
     print(f"error: {one_line(error)}", file=sys.stderr)
     return 1
   except KeyboardInterrupt:
-    print("interrupted; --resume goes on from the last checkpoint",
-          file=sys.stderr)
+    print("interrupted; give the command again, with --resume for a single "
+          "run, to go on", file=sys.stderr)
     return 130
+  return 0
+
+
+def command(argv: Sequence[str]) -> None:
+  """Parses the flags and plays the run."""
+  config = config_lib.parse(argv)
+  summary = execute(config)
   if summary:
     print_summary(config, summary)
-  return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command line; returns the exit status."""
+  return guarded(functools.partial(
+      command, sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":

@@ -36,9 +36,11 @@ class Setting(NamedTuple):
 
 
 def start_devices(host_devices: int = 0) -> None:
-  """Turns CPU cores into devices if JAX has not started yet."""
-  if not jax.extend.backend.backends():
+  """Turns CPU cores into devices, unless JAX has started already."""
+  try:
     sharding.use_host_cores(host_devices or None)
+  except RuntimeError:
+    pass
 
 
 @functools.lru_cache(maxsize=2)

@@ -69,7 +69,11 @@ def central(
 
   def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
     del spec, key
-    return CentralState(params, optimiser.init(params))
+    # Optax starts some counters with a weak type; round 1 would make them
+    # strong, and the run would compile twice.
+    start = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, leaf.dtype), optimiser.init(params))
+    return CentralState(params, start)
 
   def round_(state: CentralState, cohort: Cohort, key: Key):
     del key

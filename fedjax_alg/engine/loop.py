@@ -11,12 +11,13 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 import jax.numpy as jnp
 
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
-from fedjax_alg.engine import rounds
+from fedjax_alg.engine import rounds, sharding
 
 #: How the seeds' axis is run: one after the other, or vectorised.
 MAP_SEEDS = ("sequential", "vmap")
@@ -99,6 +100,7 @@ def make_run_rounds(
     cohort_size: int,
     max_rounds: int,
     map_seeds: str = "sequential",
+    mesh: Mesh | None = None,
 ) -> Callable[..., tuple[State, RunLog]]:
   """The jitted program of a run.
 
@@ -107,6 +109,7 @@ def make_run_rounds(
     cohort_size: S.
     max_rounds: most rounds of one call.
     map_seeds: see ``over_seeds``.
+    mesh: the devices of ``map_clients``; every one holds the states.
 
   Returns:
     ``run_rounds(states, data, keys, start, count)``: plays rounds ``start``
@@ -135,7 +138,8 @@ def make_run_rounds(
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
 
-  @functools.partial(jax.jit, donate_argnums=0)
+  @functools.partial(
+      jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh))
   def run_rounds(
       states: State, data: ClientData, keys: rounds.RunKeys, start: Array,
       count: Array) -> tuple[State, RunLog]:

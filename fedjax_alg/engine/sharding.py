@@ -43,6 +43,15 @@ def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
       (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
 
 
+def replicated(mesh: Mesh | None) -> Any:
+  """The sharding of a value that every device holds; None without a mesh.
+
+  Given as ``out_shardings`` to the programs of a run it keeps the state where
+  the next call wants it, whatever the compiler would choose.
+  """
+  return None if mesh is None else NamedSharding(mesh, PartitionSpec())
+
+
 def _aligned(array: np.ndarray) -> np.ndarray:
   """The array itself, or a copy at an address XLA can use without copying."""
   if array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0:
@@ -67,6 +76,4 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
   """
   tree = jax.tree.map(
       lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
-  if mesh is None:
-    return jax.device_put(tree, jax.devices()[0])
-  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+  return jax.device_put(tree, replicated(mesh) or jax.devices()[0])

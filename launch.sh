@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Makes .venv if there is none, installs, and runs a command in it.
+#
+#   ./launch.sh demo                 the main job on the embedded data set
+#   ./launch.sh test [pytest args]   lint, types and tests
+#   ./launch.sh prepare mnist        download and prepare a data set (internet)
+#   ./launch.sh run --algorithm=...  one run; other modules by their name
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+venv="${FEDJAX_ALG_VENV:-.venv}"
+
+usage() {
+  sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'
+  echo "modules: $(modules)"
+}
+
+modules() {
+  # Modules with a command of their own.
+  grep -l '__main__' experiments/*.py | xargs -n1 basename | sed 's/\.py$//' |
+    tr '\n' ' '
+}
+
+find_python() {
+  local name
+  for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python; do
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+        >/dev/null 2>&1; then
+      echo "$name"
+      return
+    fi
+  done
+  echo "error: Python 3.11 or newer is needed; set PYTHON to one" >&2
+  exit 1
+}
+
+# install EXTRA: once per extra and version of the requirements.
+install() {
+  local extra="$1" stamp want
+  if [ ! -x "$venv/bin/python" ]; then
+    local python
+    python="$(find_python)"
+    echo "making $venv with $($python --version)" >&2
+    "$python" -m venv "$venv"
+  fi
+  stamp="$venv/.installed-${extra:-base}"
+  want="$(cat setup.cfg requirements.txt pyproject.toml | cksum)"
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+    echo "installing fedjax_alg${extra:+[$extra]}" >&2
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+      -r requirements.txt -e ".${extra:+[$extra]}"
+    echo "$want" > "$stamp"
+  fi
+}
+
+command="${1:-help}"
+[ $# -gt 0 ] && shift
+case "$command" in
+  help|-h|--help)
+    usage
+    ;;
+  test)
+    install test
+    "$venv/bin/python" -m flake8 fedjax_alg experiments benchmarks tests
+    "$venv/bin/python" -m mypy
+    "$venv/bin/python" -m pytest -n auto "$@"
+    ;;
+  prepare)
+    install prepare
+    exec "$venv/bin/python" -m experiments.prepare "$@"
+    ;;
+  *)
+    if [ ! -f "experiments/$command.py" ] ||
+        ! grep -q '__main__' "experiments/$command.py"; then
+      echo "error: unknown command '$command'; one of: demo test prepare" \
+        "$(modules)" >&2
+      exit 2
+    fi
+    install ""
+    exec "$venv/bin/python" -m "experiments.$command" "$@"
+    ;;
+esac

@@ -1,0 +1,63 @@
+"""Between the library and the NumPy oracle (tests.reference.diversified)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg.base import Shard
+from fedjax_alg.client import minibatches
+from tests.reference import diversified as oracle
+
+
+def to_oracle(params):
+  """Softmax parameters as the oracle keeps them: kernel [D, L], float64."""
+  inner = params["params"]
+  return {"kernel": np.asarray(inner["kernel"], np.float64).T,
+          "bias": np.asarray(inner["bias"], np.float64)}
+
+
+def to_library(w):
+  """The inverse of ``to_oracle``, float32."""
+  return {"params": {"kernel": jnp.asarray(w["kernel"].T, jnp.float32),
+                     "bias": jnp.asarray(w["bias"], jnp.float32)}}
+
+
+def batches(problem, cohort, key, work):
+  """client id -> rows of each local step, drawn as the library draws them."""
+  # The labels of a shard of these are its row numbers.
+  numbers = jnp.arange(max(problem.data.size), dtype=jnp.int32)
+  result = {}
+  for i in np.asarray(cohort.ids).tolist():
+    size = len(problem.clients[i][1])
+    steps = int(work.num_steps(jnp.int32(size)))
+    if not work.batch_size:
+      result[i] = [np.arange(size)] * steps
+      continue
+    shard = Shard(numbers[:, None], numbers, jnp.int32(0), jnp.int32(size))
+    bits = minibatches.shuffle_bits(jax.random.fold_in(key, i))
+    result[i] = []
+    for k in range(steps):
+      _, rows, mask = _minibatch(shard, bits, jnp.int32(k), work.batch_size)
+      result[i].append(np.asarray(rows)[np.asarray(mask)])
+  return result
+
+
+_minibatch = jax.jit(minibatches.minibatch, static_argnums=3)
+
+
+def assert_step_close(start, params, expected, rtol=1e-4):
+  """The displacements of two models from ``start`` agree, and are not 0.
+
+  Args:
+    start: a model of the oracle.
+    params: a model of the library.
+    expected: a model of the oracle.
+    rtol: tolerated difference, in parts of the largest entry of the expected
+      displacement. The library computes in float32, where a parameter of
+      order 1 has an error of 1e-7.
+  """
+  mine = oracle.to_vector(oracle.add(to_oracle(params), start, -1.0))
+  theirs = oracle.to_vector(oracle.add(expected, start, -1.0))
+  largest = np.abs(theirs).max()
+  assert largest > 1e-3, "the round did nothing that could be compared"
+  np.testing.assert_allclose(mine, theirs, rtol=0, atol=rtol * largest)

@@ -1,0 +1,80 @@
+"""FedAvg and FedProx against the oracle, and their identities."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import registry
+from fedjax_alg.algorithms.fedavg import FedAvgState
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge
+from tests.reference import diversified as oracle
+
+IDS = [0, 1, 4, 5, 8, 11]
+
+
+def play(problem, name, key, start, **settings):
+  algorithm = registry.build(
+      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
+  state, aux = jax.jit(algorithm.round)(FedAvgState(start), cohort, key)
+  return state.params, aux, cohort
+
+
+@pytest.mark.parametrize("name, settings", [
+    ("fedavg", dict(local_epochs=2, batch_size=10, client_lr=0.2)),
+    ("fedavg", dict(local_steps=3, batch_size=0, server_lr=0.6)),
+    ("fedprox", dict(local_steps=6, batch_size=7, mu=0.7, server_lr=1.3)),
+])
+def test_one_round_is_the_oracles(problem, name, settings):
+  key, start = jax.random.key(3), problems.some_params(problem.model)
+  params, aux, cohort = play(problem, name, key, start, **settings)
+  work = registry.get(name).hparams(**settings)
+  batches = bridge.batches(problem, cohort, key, work)
+  w = bridge.to_oracle(start)
+  if name == "fedprox":
+    expected = oracle.fedprox_round(
+        w, problem.clients, batches, work.client_lr, work.server_lr, work.mu,
+        problems.L2, IDS)
+  else:
+    expected = oracle.fedavg_round(
+        w, problem.clients, batches, work.client_lr, work.server_lr,
+        problems.L2, IDS)
+  bridge.assert_step_close(w, params, expected.model)
+  assert aux.client["loss"].shape == (len(IDS),)
+  np.testing.assert_allclose(
+      aux.server["train_loss"], expected.weights @ aux.client["loss"], 1e-5)
+
+
+def test_fedprox_without_mu_is_fedavg(problem):
+  key, start = jax.random.key(1), problems.some_params(problem.model)
+  work = dict(local_steps=5, batch_size=4)
+  one = play(problem, "fedavg", key, start, **work)
+  other = play(problem, "fedprox", key, start, mu=0.0, **work)
+  problems.assert_equal(one[:2], other[:2])
+
+
+def test_fedavg_takes_any_model(image_problem):
+  """A perceptron on images, one client a round: plain SGD on that client."""
+  algorithm = registry.build(
+      "fedavg", image_problem.model, map_clients=clients.make_map_clients(),
+      local_steps=1, batch_size=0, client_lr=0.5)
+  start = problems.some_params(image_problem.model)
+  cohort = layout.take_cohort(image_problem.data, jnp.array([3], jnp.int32))
+  state, aux = jax.jit(algorithm.round)(
+      FedAvgState(start), cohort, jax.random.key(0))
+  x, y = image_problem.clients[3]
+  model = image_problem.model
+
+  def objective(params):
+    squares = sum((leaf ** 2).sum() for leaf in jax.tree.leaves(params))
+    return model.loss(model.apply(params, x), y).mean() + (
+        0.5 * model.l2 * squares)
+
+  loss, gradient = jax.value_and_grad(objective)(start)
+  problems.assert_close(
+      state.params, jax.tree.map(lambda w, g: w - 0.5 * g, start, gradient))
+  np.testing.assert_allclose(aux.server["train_loss"], loss, rtol=1e-5)

@@ -1,0 +1,407 @@
+"""What every registered algorithm promises (fedjax_alg.base).
+
+A new algorithm is tested here as soon as it is registered; it only has to
+state what it sends in LEDGER.
+"""
+
+import dataclasses
+import functools
+
+import jax
+from jax.extend import core as jex_core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import base, registry
+from fedjax_alg.base import Cohort, Shard
+from fedjax_alg.client import objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.svrg import FSVRGHParams
+from fedjax_alg.data import layout
+from fedjax_alg.engine import checkpoint, clients, loop, rounds, sharding
+from tests import problems
+
+SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
+
+#: Given to every algorithm that has the field.
+SMALL = dict(local_steps=4, batch_size=5, num_models=3, threshold=1)
+#: Draws nothing at random.
+DETERMINISTIC = {"central"}
+
+
+def small_settings(entry):
+  """Settings of a short test; all else stays at its default."""
+  fields = {field.name for field in dataclasses.fields(entry.hparams)}
+  settings = {k: v for k, v in SMALL.items() if k in fields}
+  if issubclass(entry.hparams, FSVRGHParams):
+    settings["client_lr"] = 1.0  # the step is client_lr / n_i, n_i >= 3
+  if "gradient_step" in fields:
+    settings["gradient_step"] = 0.1
+  return settings
+
+
+def diversified_ledger(by_gradient):
+  def ledger(d, k, n, read):
+    return (2 * k * d + d, 2 * k * d + d + 1, 3,
+            (2 * k + by_gradient) * n + 2 * read)
+  return ledger
+
+
+#: name -> floats down, up, exchanges and example gradients of a round in
+#: which k models are trained: d parameters in a model, n examples in the
+#: cohort, of which the local steps read ``read``.
+LEDGER = {
+    "fedavg": lambda d, k, n, read: (d, d, 1, read),
+    "fedprox": lambda d, k, n, read: (d, d, 1, read),
+    "fsvrg": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
+    "ma_fsvrg": diversified_ledger(0),
+    "ga_fsvrg": diversified_ledger(1),
+    "central": lambda d, k, n, read: (0, 0, 0, n),
+    "local": lambda d, k, n, read: (0, 0, 0, read),
+}
+
+
+class Bench:
+  """One algorithm with its compiled programs, shared by its tests."""
+
+  def __init__(self, name, problem):
+    self.name, self.problem = name, problem
+    entry = registry.get(name)
+    self.settings = small_settings(entry)
+    self.hparams = entry.hparams(**self.settings)
+    size = problem.spec.num_clients if entry.all_clients else (
+        problem.spec.cohort_size)
+    self.spec = problem.spec._replace(cohort_size=size)
+    self.algorithm = self.build(clients.make_map_clients())
+    self.keys = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), *map(rounds.run_keys, SEEDS))
+    self.initial = jax.jit(functools.partial(
+        loop.initial_states, self.algorithm, problem.model, self.spec))(
+            problem.data, self.keys)
+    self.run_rounds = loop.make_run_rounds(self.algorithm, size, MAX_ROUNDS)
+    self.round = jax.jit(self.algorithm.round)
+
+  def build(self, map_clients):
+    return registry.build(self.name, self.problem.model,
+                          map_clients=map_clients, **self.settings)
+
+  def run(self, states, start, count):
+    """The states after rounds start.. and the log; ``states`` is kept."""
+    return self.run_rounds(
+        jax.tree.map(jnp.copy, states), self.problem.data, self.keys,
+        jnp.int32(start), jnp.int32(count))
+
+  @functools.cache
+  def states(self, age):
+    """States of all seeds after ``age`` rounds."""
+    return self.run(self.initial, 0, age)[0] if age else self.initial
+
+  def state(self, age):
+    """The state of seed 0 after ``age`` rounds."""
+    return jax.tree.map(lambda leaf: leaf[0], self.states(age))
+
+  def round_inputs(self, number):
+    """The cohort and the key that round ``number`` of seed 0 has in a run."""
+    keys = jax.tree.map(lambda leaf: leaf[0], self.keys)
+    cohort = rounds.sample_cohort(
+        self.problem.data, self.spec.cohort_size,
+        jax.random.fold_in(keys.cohort, number))
+    return cohort, jax.random.fold_in(keys.work, number)
+
+  def padded(self, cohort):
+    """The cohort with PADDING padding slots."""
+    none = jnp.full(PADDING, self.spec.num_clients, jnp.int32)
+    return layout.take_cohort(
+        self.problem.data, jnp.concatenate([cohort.ids, none]))
+
+  @functools.cached_property
+  def deployed(self):
+    """(state) -> params of every client and of a newcomer, their losses."""
+    algorithm, problem = self.algorithm, self.problem
+    count = self.spec.num_clients
+    ids = jnp.arange(count + 1, dtype=jnp.int32)  # id C is the newcomer
+    holder = ids % count  # whose data are those of client 0
+    shards = layout.take_cohort(problem.data, holder).shards
+
+    @jax.jit
+    def deployed(state, key):
+      def one(shard, client_id, key):
+        params = algorithm.client_params(state, client_id, shard, key)
+        return params, objective.full_loss(problem.model, params, shard)
+
+      return jax.vmap(one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
+          shards, ids, rounds.client_keys(key, ids))
+
+    return deployed
+
+
+@pytest.fixture(scope="module", name="bench", params=list(registry.ALGORITHMS))
+def fixture_bench(request, problem):
+  return Bench(request.param, problem)
+
+
+#: Rounds of every kind: first, round T+1 of the diversified methods, later.
+AGES = (0, 1, 3)
+
+
+def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
+  cohort, key = bench.round_inputs(0)
+  state = bench.state(0)
+  new, aux = jax.eval_shape(bench.algorithm.round, state, cohort, key)
+  assert jax.tree.structure(new) == jax.tree.structure(state)
+  old = jax.eval_shape(lambda s: s, state)
+  for name, a, b in zip(loop.leaf_names(state), jax.tree.leaves(old),
+                        jax.tree.leaves(new), strict=True):
+    assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+    assert not a.weak_type and not b.weak_type, name
+  slots = cohort.ids.shape[0]
+  for name, leaf in aux.client.items():
+    assert leaf.shape == (slots,), name
+  assert isinstance(aux.cost, base.RoundCost)
+  for name in ("down", "up", "exchanges", "example_gradients"):
+    leaf = getattr(aux.cost, name)
+    assert (leaf.shape, leaf.dtype) == ((), jnp.int32), name
+  assert aux.cost.central_flops.dtype == jnp.float32
+  assert aux.cost.central_flops.shape == ()
+
+
+def test_setup_keeps_structure(bench):
+  params = bench.problem.model.init(jax.random.key(0))
+  state = bench.algorithm.init(params, bench.spec, jax.random.key(1))
+  after = jax.eval_shape(
+      bench.algorithm.setup, state, layout.everyone(bench.problem.data),
+      jax.random.key(2))
+  assert jax.tree.structure(after) == jax.tree.structure(state)
+  for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+    assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    assert not b.weak_type
+
+
+def test_second_call_does_not_compile(bench):
+  cohort, key = bench.round_inputs(0)
+  cohort = bench.padded(cohort)
+  state, _ = bench.round(bench.state(0), cohort, key)
+  compiled = bench.round._cache_size()
+  bench.round(state, cohort, key)
+  assert bench.round._cache_size() == compiled
+
+
+def test_run_compiles_once_whatever_remains(bench):
+  states, _ = bench.run(bench.initial, 0, 3)
+  compiled = bench.run_rounds._cache_size()
+  bench.run(states, 3, 2)
+  assert bench.run_rounds._cache_size() == compiled == 1
+
+
+def test_inputs_stay_and_the_same_inputs_give_the_same_bits(bench):
+  cohort, key = bench.round_inputs(3)
+  inputs = (bench.state(3), bench.padded(cohort), key)
+  before = checkpoint.state_hash(jax.tree.map(np.array, inputs[:2]))
+  first = bench.round(*inputs)
+  second = bench.round(*inputs)
+  problems.assert_equal(first, second)
+  assert checkpoint.state_hash(inputs[:2]) == before
+  assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(inputs))
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_padding_slots_change_nothing(bench, age):
+  """A round of a run, and the same round with padding slots."""
+  cohort, key = bench.round_inputs(age)
+  states, log = bench.run(bench.states(age), age, 1)
+  plain_aux = jax.tree.map(lambda leaf: leaf[0, 0], log.aux)
+  padded, aux = bench.round(bench.state(age), bench.padded(cohort), key)
+  problems.assert_close(
+      padded, jax.tree.map(lambda leaf: leaf[0], states))
+  problems.assert_close(
+      jax.tree.map(lambda leaf: leaf[:-PADDING], aux.client), plain_aux.client)
+  problems.assert_close(aux.server, plain_aux.server)
+  # The server's arithmetic may be counted by slots.
+  problems.assert_equal(aux.cost[:-1], plain_aux.cost[:-1])
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_slot_order_changes_nothing(bench, age):
+  cohort, key = bench.round_inputs(age)
+  cohort = bench.padded(cohort)
+  order = np.random.default_rng(age).permutation(cohort.ids.shape[0])
+  shards = cohort.shards
+  mixed = Cohort(
+      cohort.ids[order],
+      Shard(shards.x, shards.y, shards.offset[order], shards.size[order]),
+      cohort.weight[order])
+  state, aux = bench.round(bench.state(age), cohort, key)
+  mixed_state, mixed_aux = bench.round(bench.state(age), mixed, key)
+  problems.assert_close(mixed_state, state)
+  problems.assert_close(
+      mixed_aux.client, jax.tree.map(lambda leaf: leaf[order], aux.client))
+  problems.assert_close(mixed_aux.server, aux.server)
+
+
+def nan_padded(bench, cohort):
+  """Padding slots whose offset points at rows full of NaN."""
+  cohort = bench.padded(cohort)
+  x = cohort.shards.x
+  # No client's last block reaches these rows.
+  first = x.shape[0] - layout.PADDING_ROWS + objective.BLOCK_ROWS
+  shards = cohort.shards._replace(
+      x=x.at[first:].set(jnp.nan),
+      offset=jnp.where(cohort.weight > 0, cohort.shards.offset, first))
+  return cohort._replace(shards=shards)
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
+  cohort, key = bench.round_inputs(age)
+  expected, aux = bench.round(bench.state(age), bench.padded(cohort), key)
+  poisoned, bad_aux = bench.round(
+      bench.state(age), nan_padded(bench, cohort), key)
+  problems.assert_equal(poisoned, expected)
+  problems.assert_equal(bad_aux.server, aux.server)
+
+
+@pytest.mark.parametrize("mode", ["vmap", "chunks", "four devices"])
+def test_client_maps_agree(bench, mesh, mode):
+  """On a cohort whose padding slots point at NaN."""
+  if mode == "four devices":
+    map_clients = clients.make_map_clients("sequential", mesh=mesh)
+  else:
+    map_clients = clients.make_map_clients(mode, chunk=3)
+  round_ = jax.jit(bench.build(map_clients).round)
+  for age in AGES:
+    cohort, key = bench.round_inputs(age)
+    inputs = (bench.state(age), nan_padded(bench, cohort), key)
+    expected, aux = bench.round(*inputs)
+    if mode == "four devices":
+      inputs = sharding.replicate(inputs, mesh)
+    state, other_aux = round_(*inputs)
+    problems.assert_close(state, expected)
+    slots = slice(0, bench.spec.cohort_size)
+    problems.assert_close(
+        jax.tree.map(lambda leaf: leaf[slots], other_aux.client),
+        jax.tree.map(lambda leaf: leaf[slots], aux.client))
+    problems.assert_equal(other_aux.cost, aux.cost)
+
+
+def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
+  whole, log = bench.run(bench.initial, 0, 6)
+  half, first_log = bench.run(bench.initial, 0, 3)
+  checkpoint.save(tmp_path, half, 3, {})
+  shapes = jax.eval_shape(lambda s: s, bench.initial)
+  restored, header, warnings = checkpoint.load_latest(tmp_path, shapes)
+  assert header["round"] == 3 and not warnings
+  problems.assert_equal(restored, half)
+  resumed, second_log = bench.run(jax.device_put(restored), 3, 3)
+  problems.assert_equal(resumed, whole)
+  problems.assert_equal(
+      jax.tree.map(lambda a, b: np.concatenate([a[:, :3], b[:, :3]], 1),
+                   first_log, second_log),
+      jax.tree.map(lambda leaf: np.asarray(leaf)[:, :6], log))
+  assert bench.run_rounds._cache_size() == 1
+
+
+def test_only_the_seed_changes_a_run(bench):
+  cohort, key = bench.round_inputs(0)
+  cohort = bench.padded(cohort)
+  one, _ = bench.round(bench.state(0), cohort, key)
+  other, _ = bench.round(bench.state(0), cohort, jax.random.key(99))
+  assert problems.differ(one, other) == (bench.name not in DETERMINISTIC)
+  if bench.name not in DETERMINISTIC:
+    states = bench.states(3)
+    assert problems.differ(jax.tree.map(lambda leaf: leaf[0], states),
+                           jax.tree.map(lambda leaf: leaf[1], states))
+    assert problems.differ(bench.state(0), bench.state(1))
+
+
+def test_all_that_a_run_makes_is_finite(bench):
+  states, log = bench.run(bench.initial, 0, 6)
+  for name, finite in {**loop.all_finite(bench.initial),
+                       **loop.all_finite(states)}.items():
+    assert finite, name
+  for name, rows in log.finite.items():
+    assert rows[:, :6].all(), name
+    assert not rows[:, 6:].any(), name
+  for leaf in jax.tree.leaves(log.aux):
+    assert np.isfinite(leaf).all()
+
+
+def test_client_params_have_the_models_structure(bench):
+  expected = bench.problem.model.init(jax.random.key(0))
+  params, losses = bench.deployed(bench.state(3), jax.random.key(5))
+  assert jax.tree.structure(params) == jax.tree.structure(expected)
+  for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(expected),
+                  strict=True):
+    assert a.shape == (bench.spec.num_clients + 1, *b.shape)
+    assert a.dtype == b.dtype
+    assert np.isfinite(a).all()
+  assert np.isfinite(losses).all()
+
+
+def test_global_params_have_a_leading_axis(bench):
+  if bench.algorithm.global_params is None:
+    assert bench.name == "local"
+    return
+  expected = bench.problem.model.init(jax.random.key(0))
+  models = bench.algorithm.global_params(bench.state(3))
+  k = getattr(bench.hparams, "num_models", 1)
+  assert jax.tree.structure(models) == jax.tree.structure(expected)
+  for a, b in zip(jax.tree.leaves(models), jax.tree.leaves(expected),
+                  strict=True):
+    assert (a.shape, a.dtype) == ((k, *b.shape), b.dtype)
+
+
+def read_by_steps(work, sizes):
+  """Examples the local steps read, counted step by step."""
+  total = 0
+  for size in sizes:
+    batch = work.batch_size or size
+    per_epoch = [min(batch, size - start) for start in range(0, size, batch)]
+    steps = work.local_steps or work.local_epochs * len(per_epoch)
+    total += sum(per_epoch[k % len(per_epoch)] for k in range(steps))
+  return total
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_ledger(bench, age):
+  assert bench.name in LEDGER, (
+      f"state in LEDGER what a client of {bench.name} sends and receives")
+  cohort, key = bench.round_inputs(age)
+  _, aux = bench.round(bench.state(age), bench.padded(cohort), key)
+  models = getattr(bench.hparams, "num_models", 1)
+  if age < getattr(bench.hparams, "threshold", 0):
+    models = 1
+  sizes = np.asarray(cohort.shards.size).tolist()
+  read = read_by_steps(bench.hparams, sizes) if isinstance(
+      bench.hparams, LocalWork) else 0
+  size = base.num_params(bench.problem.model.init(key))
+  expected = LEDGER[bench.name](size, models, sum(sizes), read)
+  assert tuple(int(a) for a in aux.cost[:4]) == expected
+  assert aux.cost.central_flops >= 0
+
+
+def test_it_learns(bench):
+  """A convex problem: the clients' own losses fall."""
+  before = bench.deployed(bench.state(0), jax.random.key(5))[1]
+  after = bench.deployed(bench.state(MAX_ROUNDS), jax.random.key(5))[1]
+  weight = np.array([*problems.SIZES, 0]) / sum(problems.SIZES)
+  assert weight @ after < 0.85 * (weight @ before)
+
+
+def primitives(jaxpr):
+  """Names of all primitives of a jaxpr and of those inside it."""
+  for eqn in jaxpr.eqns:
+    yield eqn.primitive.name
+    for sub in jex_core.jaxprs_in_params(eqn.params):
+      yield from primitives(sub)
+
+
+def test_nothing_leaves_the_device_during_a_run(bench):
+  args = (jax.tree.map(jnp.copy, bench.initial), bench.problem.data,
+          bench.keys, jnp.int32(0), jnp.int32(2))
+  names = set(primitives(bench.run_rounds.trace(*args).jaxpr.jaxpr))
+  assert "while" in names
+  assert not [n for n in names if "callback" in n or "print" in n]
+  with jax.transfer_guard("disallow"):
+    states, _ = bench.run_rounds(*args)
+  problems.assert_equal(states, bench.states(2))
