@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
 
+from experiments import central_time
 from experiments import config as config_lib
 from experiments import plots, report, results, run, suite
 from fedjax_alg import registry
@@ -208,7 +209,6 @@ def command(argv: Sequence[str]) -> None:
   names = [*FIGURES, "table1"] if values.figure == "all" else [values.figure]
   for name in names:
     if name == "table1":
-      from experiments import central_time  # pylint: disable=g-import-not-at-top
       central_time.make_table(root, values.scale == "quick", said)
       continue
     make_figure(name, FIGURES[name], values.panels, root, common, said)

@@ -141,9 +141,10 @@ CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress", "data_dir",
            "rounds", "targets")
 
-_DEFINERS = {int: flags.DEFINE_integer, float: flags.DEFINE_float,
-             bool: flags.DEFINE_bool, str: flags.DEFINE_string,
-             list: flags.DEFINE_list}
+_DEFINERS: dict[type, Any] = {
+    int: flags.DEFINE_integer, float: flags.DEFINE_float,
+    bool: flags.DEFINE_bool, str: flags.DEFINE_string,
+    list: flags.DEFINE_list}
 
 
 def run_flags() -> dict[str, Any]:
@@ -170,8 +171,7 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
 def readers(name: str) -> list[str]:
   """The algorithms that read a hyper-parameter."""
   return [algorithm for algorithm, entry in registry.ALGORITHMS.items()
-          if name in {field.name for field in dataclasses.fields(entry.hparams)}
-          ]
+          if name in (f.name for f in dataclasses.fields(entry.hparams))]
 
 
 def define(values: flags.FlagValues) -> None:

@@ -48,23 +48,28 @@ class Comparison(NamedTuple):
     return "above" if gap > 0 else "below"
 
 
+def read_claims(paper: str) -> list[dict[str, str]]:
+  """All rows of claims/<paper>.csv, as text."""
+  with open(CLAIMS / f"{paper}.csv", newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
 def load_claims(paper: str, artifact: str) -> list[Claim]:
   """The plain numbers of one figure or table; shares become percent."""
   claims = []
-  with open(CLAIMS / f"{paper}.csv", newline="", encoding="utf-8") as file:
-    for row in csv.DictReader(file):
-      if row["artifact"].lower() != artifact.lower():
-        continue
-      try:
-        value = float(row["value"])
-      except ValueError:
-        continue  # an ordering, or a number lost in extraction
-      unit = row["unit"]
-      if unit == "fraction":
-        value, unit = 100.0 * value, "%"
-      claims.append(Claim(
-          row["artifact"], row["panel"], row["method"], row["metric"], value,
-          unit, row["note"]))
+  for row in read_claims(paper):
+    if row["artifact"].lower() != artifact.lower():
+      continue
+    try:
+      value = float(row["value"])
+    except ValueError:
+      continue  # an ordering, or a number lost in extraction
+    unit = row["unit"]
+    if unit == "fraction":
+      value, unit = 100.0 * value, "%"
+    claims.append(Claim(
+        row["artifact"], row["panel"], row["method"], row["metric"], value,
+        unit, row["note"]))
   return claims
 
 

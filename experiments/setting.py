@@ -73,6 +73,7 @@ def load_examples(config: config_lib.Config) -> data.Examples:
   Raises:
     DataError: it is not there or not usable; one line.
   """
+  source: tuple[Any, ...]
   if config.dataset == "synthetic":
     source = (config.synthetic_alpha, config.synthetic_beta,
               config.num_clients, config.partition_seed, config.synthetic_iid)

@@ -108,7 +108,8 @@ def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
     parts, start = [], 0
     for shape in shapes:
       size = math.prod(shape)
-      parts.append(rows[:, start:start + size].reshape((rows.shape[0],) + shape))
+      part = rows[:, start:start + size]
+      parts.append(part.reshape((rows.shape[0],) + shape))
       start += size
     return jax.tree.unflatten(treedef, parts)
 

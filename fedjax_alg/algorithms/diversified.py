@@ -94,12 +94,41 @@ def _global_params(state: DiversifiedState) -> Params:
   return state.models
 
 
+def group_vectors(
+    hparams: DiversifiedHParams, vectors: Params, centres: Params,
+    present: Array, splitting: Array) -> tuple[Params, grouping.Groups]:
+  """k-means on the first K-1 components, lifted back ((25)-(43), (44)-(56)).
+
+  Args:
+    hparams: hyper-parameters.
+    vectors: [S, ...] what is grouped, trained models or gradients.
+    centres: [K, ...] where the groups start.
+    present: [S] bool.
+    splitting: [] bool, the K centres are equal copies.
+
+  Returns:
+    The groups' means in the full space [K, ...], and the groups.
+  """
+  rows, from_rows = trees.to_matrix(vectors)
+  starts, _ = trees.to_matrix(centres)
+  k = starts.shape[0]
+  projection = grouping.project(rows, present, k - 1)
+  start = grouping.place(projection, starts, centre=hparams.centre_projection)
+  if hparams.split == "farthest":
+    apart = grouping.farthest_first(projection.points, present, start[0], k)
+    start = jnp.where(splitting, apart, start)
+  groups = grouping.lloyd(projection.points, present, start)
+  return from_rows(grouping.lift(projection, groups.centres)), groups
+
+
 def _diversified(
     model: Model,
     hparams: DiversifiedHParams,
-    by_gradient: bool,
+    gradient_step: float | None,
     map_clients: MapClients,
 ) -> Algorithm[DiversifiedState]:
+  """Both methods; grouping by gradients if there is a gradient step."""
+  by_gradient = gradient_step is not None
   scales = hparams.local_scaling and model.scale_features is not None
   central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2,
                      hparams.eps, hparams.central_rule)
@@ -149,48 +178,23 @@ def _diversified(
     loss = jnp.take_along_axis(losses, preference[:, None], axis=1)[:, 0]
     return _Trained(trained, preference, loss, anchors)
 
-  def group(
-      vectors: Params, centres: Params, present: Array, splitting: Array
-  ) -> tuple[Params, grouping.Groups]:
-    """k-means on the first K-1 components, lifted back ((25)-(43)).
-
-    Args:
-      vectors: [S, ...] what is grouped.
-      centres: [K, ...] where the groups start.
-      present: [S] bool.
-      splitting: [] bool, the K centres are equal copies.
-
-    Returns:
-      The groups' means in the full space [K, ...], and the groups.
-    """
-    rows, from_rows = trees.to_matrix(vectors)
-    starts, _ = trees.to_matrix(centres)
-    k = starts.shape[0]
-    projection = grouping.project(rows, present, k - 1)
-    start = grouping.place(
-        projection, starts, centre=hparams.centre_projection)
-    if hparams.split == "farthest":
-      apart = grouping.farthest_first(projection.points, present, start[0], k)
-      start = jnp.where(splitting, apart, start)
-    groups = grouping.lloyd(projection.points, present, start)
-    return from_rows(grouping.lift(projection, groups.centres)), groups
-
   def regroup(models, trained, statistics, cohort, splitting):
     """w*_k: Procedure 2 by models, Procedure 3 by gradients."""
     present = cohort.weight > 0
-    if not by_gradient:
-      means, groups = group(trained.params, models, present, splitting)
-      return means, groups
+    if gradient_step is None:
+      return group_vectors(
+          hparams, trained.params, models, present, splitting)
     _, gradients = map_clients(
         lambda _, shard, params: objective.full_value_and_grad(
             model, params, shard), (), cohort.shards, trained.params)
-    means, groups = group(gradients, trained.anchors, present, splitting)
+    means, groups = group_vectors(
+        hparams, gradients, trained.anchors, present, splitting)
     participants = present.sum().astype(jnp.float32)
     update = jax.vmap(lambda tree: features.scale_aggregate(
         model, hparams.aggregate_scaling, statistics, participants, tree)
         )(means)
     # (57)-(58) add a mean gradient to the model, which climbs (errata D-19).
-    return trees.add_scaled(models, -hparams.gradient_step, update), groups
+    return trees.add_scaled(models, -gradient_step, update), groups
 
   def play(models, moments, statistics, splitting, cohort: Cohort, key: Key):
     """One round with the k models given (k = 1 during the warm-up)."""
@@ -241,9 +245,10 @@ def _diversified(
   def round_(state: DiversifiedState, cohort: Cohort, key: Key):
 
     def warmup(key):
-      one = jax.tree.map(lambda leaf: leaf[:1], (state.models, state.moments))
+      first, m = jax.tree.map(
+          lambda leaf: leaf[:1], (state.models, state.moments))
       models, moments, aux = play(
-          *one, state.statistics, jnp.bool_(False), cohort, key)
+          first, m, state.statistics, jnp.bool_(False), cohort, key)
       copies = jax.tree.map(
           lambda leaf: jnp.repeat(leaf, hparams.num_models, axis=0),
           (models, moments))
@@ -288,7 +293,7 @@ def ma_fsvrg(
     ValueError: a hyper-parameter out of range.
   """
   validate(hparams)
-  return _diversified(model, hparams, False, map_clients)
+  return _diversified(model, hparams, None, map_clients)
 
 
 def ga_fsvrg(
@@ -305,4 +310,4 @@ def ga_fsvrg(
     ValueError: a hyper-parameter out of range.
   """
   validate(hparams)
-  return _diversified(model, hparams, True, map_clients)
+  return _diversified(model, hparams, hparams.gradient_step, map_clients)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
+from fedjax_alg.base import Algorithm, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, no_setup, num_params
 from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.client.minibatches import LocalWork
@@ -78,7 +78,7 @@ def _average_of_local_sgd(
         train, state.params, cohort.shards, client_keys(key, cohort.ids))
     mean = trees.slot_mean(cohort.weight, update)
     params = trees.add_scaled(state.params, hparams.server_lr, mean)
-    size: Array = num_params(params)
+    size = num_params(params)
     cost = round_cost(
         down=size, up=size, exchanges=1,
         example_gradients=jax.vmap(hparams.examples_read)(

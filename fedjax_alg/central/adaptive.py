@@ -14,7 +14,7 @@ RULES = ("corrected", "printed")
 class AdaptiveState(NamedTuple):
   """First and second moments of one model's anchor gradient."""
 
-  count: Array  #: [] int32, accelerated rounds so far
+  rounds: Array  #: [] int32, accelerated rounds so far
   m: Params  #: m_hat, like the parameters
   v: Params  #: v_hat, like the parameters
 
@@ -66,13 +66,13 @@ def adaptive(
 
   def update(gradient, state, params=None):
     del params
-    count = state.count + 1
+    rounds = state.rounds + 1
     m = jax.tree.map(
         lambda m, g: beta1 * m + (1.0 - beta1) * g, state.m, gradient)
     v = jax.tree.map(
         lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state.v, gradient)
-    step = factor * jnp.sqrt(1.0 - beta2 ** count.astype(jnp.float32))
+    step = factor * jnp.sqrt(1.0 - beta2 ** rounds.astype(jnp.float32))
     updates = jax.tree.map(lambda m, v: -step * m / jnp.sqrt(v + eps), m, v)
-    return updates, AdaptiveState(count, m, v)
+    return updates, AdaptiveState(rounds, m, v)
 
   return optax.GradientTransformation(init, update)

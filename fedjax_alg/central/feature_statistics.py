@@ -82,4 +82,3 @@ def scale_aggregate(
   if mode == "all":
     return update
   return trees.scale(common, update)
-

@@ -117,7 +117,12 @@ def load_latest(
       continue
     target = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), like)
     try:
-      state = serialization.from_bytes(target, payload)
+      saved = serialization.msgpack_restore(payload)
+      # Flax drops what the target does not have without a word.
+      if jax.tree.structure(saved) != jax.tree.structure(
+          serialization.to_state_dict(target)):
+        raise ValueError("structure")
+      state = serialization.from_state_dict(target, saved)
       shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(target)]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
         raise ValueError("shapes")

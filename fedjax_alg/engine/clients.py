@@ -1,7 +1,7 @@
 """How the code of one client is mapped over a cohort.
 
-An algorithm calls ``map_clients(fn, shared, shards, *args)`` and never knows which of
-these runs it:
+An algorithm calls ``map_clients(fn, shared, shards, *args)`` and never knows
+which of these runs it:
 
 - ``sequential``: one client after the other, exactly the work there is. Best
   on a CPU, where a client's loop has as many steps as the client needs.
@@ -106,7 +106,8 @@ def make_map_clients(
     if devices == 1:
       out = local_map(fn, shared, dealt, args)
     else:
-      spec, whole = PartitionSpec(AXIS), PartitionSpec()
+      spec: Any = PartitionSpec(AXIS)
+      whole: Any = PartitionSpec()
       out = jax.shard_map(
           functools.partial(local_map, fn), mesh=mesh,
           in_specs=(whole, Shard(whole, whole, spec, spec), spec),

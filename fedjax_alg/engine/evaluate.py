@@ -108,8 +108,9 @@ def make_evaluate(
       return count_shard(model, params, test)
 
     counts = map_clients(
-        one_client, (state, data.test.x, data.test.y), cohort.shards, cohort.ids,
-        rounds.client_keys(key, cohort.ids), data.test.offset, data.test.size)
+        one_client, (state, data.test.x, data.test.y), cohort.shards,
+        cohort.ids, rounds.client_keys(key, cohort.ids), data.test.offset,
+        data.test.size)
     return jax.tree.map(lambda leaf: leaf.sum(0), counts)
 
   def preferred_counts(

@@ -31,9 +31,11 @@ class RunLog(NamedTuple):
 
 
 def _name(path: tuple[Any, ...]) -> str:
+  # Flax wraps parameters in a dictionary {"params": ...}: not worth a word.
   parts = [str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
-           for k in path]
-  return "/".join(part for part in parts if part != "params")
+           for k in path
+           if k != jax.tree_util.DictKey("params")]
+  return "/".join(parts)
 
 
 def leaf_names(tree: Any) -> list[str]:
@@ -101,7 +103,7 @@ def make_run_rounds(
     max_rounds: int,
     map_seeds: str = "sequential",
     mesh: Mesh | None = None,
-) -> Callable[..., tuple[State, RunLog]]:
+) -> Any:
   """The jitted program of a run.
 
   Args:

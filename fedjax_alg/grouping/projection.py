@@ -90,5 +90,3 @@ def lift(projection: Projection, points: Array) -> Array:
   inner = jnp.matmul(points, projection.dual.T, precision=HIGHEST)
   back = jnp.matmul(inner, projection.centred, precision=HIGHEST)
   return back + projection.mean[None]
-
-

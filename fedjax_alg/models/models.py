@@ -114,8 +114,11 @@ def from_flax(
   def init(key: Key) -> Params:
     return module.init(key, jnp.zeros(example.shape, example.dtype))
 
+  def apply(params: Params, x: Array) -> Array:
+    return jnp.asarray(module.apply(params, x))
+
   scale = _scale_softmax if isinstance(module, Softmax) else None
-  return Model(init, module.apply, loss, float(l2), scale)
+  return Model(init, apply, loss, float(l2), scale)
 
 
 #: name -> (module of (num_classes, width arguments), needs images)

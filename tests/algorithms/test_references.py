@@ -36,7 +36,8 @@ def test_central_reaches_the_optimum_of_logistic_regression(problem):
       C=1 / (len(y) * problems.L2), fit_intercept=False, tol=1e-8,
       max_iter=1000)
   reference.fit(np.column_stack([x, np.ones(len(y))]), y)
-  optimum = {"kernel": reference.coef_[:, :-1].T, "bias": reference.coef_[:, -1]}
+  optimum = {"kernel": reference.coef_[:, :-1].T,
+             "bias": reference.coef_[:, -1]}
   mine = bridge.to_oracle(state.params)
   np.testing.assert_allclose(mine["kernel"], optimum["kernel"], atol=2e-3)
   np.testing.assert_allclose(mine["bias"], optimum["bias"], atol=2e-3)

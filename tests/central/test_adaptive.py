@@ -1,0 +1,88 @@
+"""(62)-(64) against the oracle, optax and a formula by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_alg import central
+from tests.reference import diversified as oracle
+
+RNG = np.random.default_rng(0)
+GRADIENTS = [{"kernel": RNG.normal(size=(3, 2)).astype(np.float32),
+              "bias": np.array([1e-5, 3.0], np.float32)} for _ in range(4)]
+
+
+def displacements(rule, steps=4, **settings):
+  """What each of the steps adds, and the last state."""
+  transformation = central.adaptive(rule=rule, **settings)
+  state = transformation.init(GRADIENTS[0])
+  updates = []
+  for gradient in GRADIENTS[:steps]:
+    update, state = transformation.update(gradient, state)
+    updates.append(update)
+  return updates, state
+
+
+@pytest.mark.parametrize("rule", ["corrected", "printed"])
+@pytest.mark.parametrize("beta1, eps", [(0.0, 1e-8), (0.9, 1e-3)])
+def test_steps_are_the_oracles(rule, beta1, eps):
+  updates, state = displacements(
+      rule, learning_rate=0.05, beta1=beta1, beta2=0.99, eps=eps)
+  w = oracle.zeros_like(GRADIENTS[0])
+  moments = oracle.zero_moments(w)
+  for r, (gradient, update) in enumerate(zip(GRADIENTS, updates), 1):
+    old = w
+    w, moments = oracle.accelerate(
+        w, oracle.as_model(gradient), moments, r, 0.05, beta1, 0.99, eps, rule)
+    for name in w:
+      np.testing.assert_allclose(
+          update[name], (w[name] - old[name]), rtol=1e-5)
+  assert state.rounds == 4 and state.rounds.dtype == jnp.int32
+  for name in w:
+    np.testing.assert_allclose(state.m[name], moments.m[name], rtol=1e-5)
+    np.testing.assert_allclose(state.v[name], moments.v[name], rtol=1e-5)
+
+
+def test_without_first_moment_corrected_is_adam():
+  """But for eps, which is inside the root here: negligible at 1e-14."""
+  mine, _ = displacements("corrected", learning_rate=0.1, beta1=0.0, eps=1e-14)
+  adam = optax.adam(0.1, b1=0.0, b2=0.999, eps=1e-9)
+  params = jax.tree.map(jnp.zeros_like, GRADIENTS[0])
+  state = adam.init(params)
+  for gradient, update in zip(GRADIENTS, mine):
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+      theirs, state = adam.update(gradient, state)
+    np.testing.assert_allclose(update["kernel"], theirs["kernel"], rtol=1e-4)
+
+
+def test_eps_stands_inside_the_root():
+  (update,), _ = displacements(
+      "corrected", steps=1, learning_rate=1.0, beta1=0.0, beta2=0.999, eps=1e-4)
+  g = 1e-5
+  inside = -np.sqrt(0.001) * g / np.sqrt(0.001 * g * g + 1e-4)
+  np.testing.assert_allclose(update["bias"][0], inside, rtol=1e-4)
+  outside = -np.sqrt(0.001) * g / (np.sqrt(0.001) * g + 1e-4)
+  assert abs(inside / outside) < 0.02
+
+
+@pytest.mark.parametrize("beta1, ratio", [(0.0, 31.62), (0.9, 3.162)])
+def test_the_printed_step_is_longer(beta1, ratio):
+  """By (1 - beta1) / sqrt(1 - beta2) in every round."""
+  printed, _ = displacements("printed", beta1=beta1)
+  corrected, _ = displacements("corrected", beta1=beta1)
+  for a, b in zip(printed, corrected):
+    np.testing.assert_allclose(a["kernel"] / b["kernel"], ratio, rtol=1e-3)
+
+
+def test_a_zero_gradient_moves_nothing():
+  transformation = central.adaptive()
+  zero = {"w": jnp.zeros(3)}
+  update, _ = transformation.update(zero, transformation.init(zero))
+  np.testing.assert_array_equal(update["w"], np.zeros(3))
+
+
+def test_an_unknown_rule_is_named():
+  with pytest.raises(ValueError, match="central rule 'adam': must be one of"):
+    central.adaptive(rule="adam")

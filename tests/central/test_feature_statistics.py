@@ -1,0 +1,66 @@
+"""Counts of features over all clients, and A_r."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.central import feature_statistics as features
+from fedjax_alg.client.svrg import feature_scaling
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge
+from tests.reference import diversified as oracle
+
+
+@pytest.fixture(scope="module", name="statistics")
+def fixture_statistics(problem):
+  return features.gather_statistics(
+      layout.everyone(problem.data), clients.make_map_clients())
+
+
+def test_statistics_are_those_of_all_clients(problem, statistics):
+  counts, total = oracle.total_counts(problem.clients)
+  np.testing.assert_allclose(statistics.share, counts / total, rtol=1e-6)
+  holders = sum((x != 0).any(0).astype(int) for x, _ in problem.clients)
+  np.testing.assert_array_equal(statistics.holders, holders)
+  assert holders[10] == 1 and holders[11] == 0
+  assert statistics.clients == 12
+
+
+def test_before_any_report_every_feature_is_everywhere(problem):
+  none = features.no_statistics(problem.spec)
+  np.testing.assert_array_equal(none.share, np.ones(12))
+  np.testing.assert_array_equal(none.holders, np.full(12, 12))
+
+
+def test_local_scaling_is_the_oracles(problem, statistics):
+  counts, total = oracle.total_counts(problem.clients)
+  for i in (0, 1, 5):
+    np.testing.assert_allclose(
+        feature_scaling(layout.shard_of(problem.data, i), statistics.share),
+        oracle.feature_scaling(problem.clients[i][0], counts, total), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["all", "paper", "none"])
+def test_aggregate_scaling_is_the_oracles(problem, statistics, mode):
+  update = problems.some_params(problem.model)
+  scaled = features.scale_aggregate(
+      problem.model, mode, statistics, jnp.float32(5), update)
+  a_r = oracle.aggregate_scaling(problem.clients, range(5), mode)
+  expected = oracle.scale(a_r, bridge.to_oracle(update))
+  mine = bridge.to_oracle(scaled)
+  np.testing.assert_allclose(mine["kernel"], expected["kernel"], rtol=1e-5)
+  np.testing.assert_allclose(mine["bias"], expected["bias"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode, factor", [("all", 1), ("paper", 0.25),
+                                          ("none", 1)])
+def test_a_model_without_features_takes_a_scalar(
+    image_problem, statistics, mode, factor):
+  update = problems.some_params(image_problem.model)
+  scaled = features.scale_aggregate(
+      image_problem.model, mode, statistics, jnp.float32(3), update)
+  problems.assert_close(scaled, {"params": {
+      name: {k: factor * v for k, v in layer.items()}
+      for name, layer in update["params"].items()}})

@@ -1,0 +1,62 @@
+"""SGD and SVRG on one client, step by step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.client import objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import proximal, sgd
+from fedjax_alg.client.svrg import svrg
+from fedjax_alg.data import layout
+from tests import problems
+
+FULL = LocalWork(local_steps=3, batch_size=0)
+
+
+def test_sgd_on_full_batches_is_gradient_descent_with_a_proximal_term(problem):
+  model, shard = problem.model, layout.shard_of(problem.data, 4)
+  start = problems.some_params(model)
+  mu = 0.8
+  gradient = jax.jit(lambda v: objective.full_value_and_grad(model, v, shard))
+  v = start
+  for _ in range(3):
+    loss, g = gradient(v)
+    v = jax.tree.map(
+        lambda v, g, w: v - 0.2 * (g + mu * (v - w)), v, g, start)
+  trained, last = jax.jit(lambda w: sgd(
+      model, w, shard, FULL, 0.2, jax.random.key(0), proximal(mu)))(start)
+  problems.assert_close(trained, v)
+  np.testing.assert_allclose(last, loss, rtol=1e-5)
+
+
+def test_svrg_at_its_own_anchor_is_gradient_descent(problem):
+  """Full batches and g = grad f_i(w_0): the correction is exact."""
+  model, shard = problem.model, layout.shard_of(problem.data, 4)
+  start = problems.some_params(model)
+  gradient = jax.jit(lambda v: objective.full_value_and_grad(model, v, shard))
+  anchor = gradient(start)[1]
+  v = start
+  for _ in range(3):
+    v = jax.tree.map(lambda v, g: v - 0.2 * g, v, gradient(v)[1])
+  size = problems.SIZES[4]
+  trained = jax.jit(lambda w, g: svrg(
+      model, w, g, shard, FULL, 0.2 * size, None, jax.random.key(0)))(
+          start, anchor)
+  problems.assert_close(trained, v)
+
+
+@pytest.mark.parametrize("batch_size", [0, 5])
+def test_an_empty_client_returns_what_it_got(problem, batch_size):
+  model = problem.model
+  shard = layout.shard_of(problem.data, 4)._replace(size=jnp.int32(0))
+  start = problems.some_params(model)
+  work = LocalWork(local_steps=3, batch_size=batch_size)
+  trained, loss = sgd(model, start, shard, work, 0.2, jax.random.key(0))
+  problems.assert_equal(trained, start)
+  assert loss == 0
+  anchor = problems.some_params(model, 1)
+  problems.assert_equal(
+      svrg(model, start, anchor, shard, work, 1.0, None, jax.random.key(0)),
+      start)

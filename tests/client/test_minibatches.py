@@ -1,0 +1,158 @@
+"""The shuffle, the mini-batches it makes and how many there are."""
+
+import functools
+
+from hypothesis import example, given, strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedjax_alg.base import Shard
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.minibatches import LocalWork
+
+LARGEST = 2000
+
+
+@jax.jit
+def first_places(bits, epoch, size):
+  """What stands at 0, 1, ... 1999; sensible below ``size``."""
+  places = jnp.minimum(jnp.arange(LARGEST, dtype=jnp.int32), size - 1)
+  return minibatches.shuffled(bits, epoch, places, size)
+
+
+def bits_of(seed):
+  return minibatches.shuffle_bits(jax.random.key(seed))
+
+
+@given(st.integers(1, LARGEST), st.integers(0, 2**31 - 1),
+       st.integers(0, 10**6))
+@example(1, 0, 0)
+@example(2, 1, 0)
+@example(LARGEST, 2, 2**31 - 3)
+def test_shuffled_is_a_permutation(size, seed, epoch):
+  rows = np.asarray(first_places(bits_of(seed), jnp.int32(epoch),
+                                 jnp.int32(size)))[:size]
+  np.testing.assert_array_equal(np.sort(rows), np.arange(size))
+
+
+def test_keys_and_epochs_give_other_orders():
+  size = jnp.int32(500)
+  orders = [first_places(bits_of(seed), jnp.int32(epoch), size)[:500]
+            for seed in range(3) for epoch in range(3)]
+  orders = np.asarray(orders)
+  for i, one in enumerate(orders):
+    for other in orders[:i]:
+      assert (one == other).mean() < 0.03
+
+
+@functools.cache
+def many_orders(size, number=4000):
+  """[number, 2 epochs, size] orders of as many keys."""
+  keys = jax.random.split(jax.random.key(7), number)
+  epochs = jnp.arange(2, dtype=jnp.int32)
+  places = jnp.arange(size, dtype=jnp.int32)
+
+  def one(key, epoch):
+    return minibatches.shuffled(
+        minibatches.shuffle_bits(key), epoch, places, jnp.int32(size))
+
+  both = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
+  return np.asarray(jax.jit(both)(keys, epochs))
+
+
+def assert_uniform(table):
+  """The counts are those of equally likely cells; fails once in 10^4."""
+  table = np.asarray(table).reshape(-1)
+  assert stats.chisquare(table).pvalue > 1e-4, table
+
+
+@pytest.mark.parametrize("size", [2, 7, 16])
+def test_a_card_may_stand_anywhere(size):
+  orders = many_orders(size)
+  for place in (0, size - 1):
+    for epoch in (0, 1):
+      assert_uniform(np.bincount(orders[:, epoch, place], minlength=size))
+
+
+@pytest.mark.parametrize("size", [7, 16])
+def test_a_pair_of_cards_may_stand_anywhere(size):
+  orders = many_orders(size)
+  for i, j in ((0, 1), (2, size - 1)):
+    table = np.zeros((size, size), int)
+    np.add.at(table, (orders[:, 0, i], orders[:, 0, j]), 1)
+    assert not np.diag(table).any()
+    assert_uniform(table[~np.eye(size, dtype=bool)])
+
+
+def test_epochs_are_independent():
+  orders = many_orders(7)
+  table = np.zeros((7, 7), int)
+  np.add.at(table, (orders[:, 0, 3], orders[:, 1, 3]), 1)
+  assert_uniform(table)
+
+
+ROWS = jnp.arange(400, dtype=jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def batch(bits, step, offset, size, batch_size):
+  """Rows (as labels) and mask of a batch; row r has the label r."""
+  shard = Shard(ROWS[:, None].astype(jnp.float32), ROWS, offset, size)
+  x, y, mask = minibatches.minibatch(shard, bits, step, batch_size)
+  return x, y, mask
+
+
+@given(st.integers(1, 60), st.integers(0, 300), st.integers(0, 1000))
+@example(7, 0, 0)
+@example(14, 5, 1)
+def test_an_epoch_visits_every_example_once(size, offset, seed):
+  bits = bits_of(seed)
+  steps = -(-size // 7)
+  for epoch in range(2):
+    seen = []
+    for k in range(steps):
+      x, y, mask = batch(bits, jnp.int32(epoch * steps + k), jnp.int32(offset),
+                         jnp.int32(size), 7)
+      np.testing.assert_array_equal(x[:, 0], y)
+      assert np.all((y >= offset) & (y < offset + size))  # masked ones too
+      seen += np.asarray(y)[np.asarray(mask)].tolist()
+    assert sorted(seen) == list(range(offset, offset + size))
+
+
+def test_an_empty_client_reads_nothing():
+  _, _, mask = batch(bits_of(0), jnp.int32(3), jnp.int32(0), jnp.int32(0), 7)
+  assert not mask.any()
+
+
+@pytest.mark.parametrize("work", [
+    LocalWork(local_steps=0, local_epochs=1, batch_size=10),
+    LocalWork(local_steps=0, local_epochs=3, batch_size=7),
+    LocalWork(local_steps=0, local_epochs=2, batch_size=0),
+    LocalWork(local_steps=5, batch_size=4),
+    LocalWork(local_steps=20, batch_size=10),
+    LocalWork(local_steps=3, batch_size=0),
+])
+def test_steps_and_examples_are_what_a_loop_counts(work):
+  sizes = np.arange(0, 60, dtype=np.int32)
+  steps = jax.vmap(work.num_steps)(sizes)
+  read = jax.vmap(work.examples_read)(sizes)
+  assert steps.dtype == read.dtype == jnp.int32
+  for size in sizes.tolist():
+    chunk = work.batch_size or max(size, 1)
+    epoch = [min(chunk, size - start) for start in range(0, size, chunk)]
+    number = (work.local_steps or work.local_epochs * len(epoch)) if size else 0
+    assert steps[size] == number, size
+    assert read[size] == sum(
+        epoch[k % len(epoch)] for k in range(number)), size
+
+
+def test_examples_read_are_those_of_the_masks():
+  work = LocalWork(local_steps=5, batch_size=7)
+  for size in (3, 7, 16, 50):
+    counted = sum(int(batch(
+        bits_of(0), jnp.int32(k), jnp.int32(0), jnp.int32(size), 7)[2].sum())
+        for k in range(int(work.num_steps(jnp.int32(size)))))
+    assert counted == work.examples_read(jnp.int32(size))

@@ -1,0 +1,128 @@
+"""Passes over one client against autodiff on its rows."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models
+from fedjax_alg.base import Shard
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
+from tests import problems
+
+RNG = np.random.default_rng(3)
+N, D, L = 300, 5, 3
+X = RNG.normal(size=(N, D)).astype(np.float32) * (RNG.random((N, D)) < 0.7)
+Y = RNG.integers(L, size=N).astype(np.int32)
+DATA = layout.client_data(X, Y, np.arange(N), np.array([0]), np.array([N]))
+MODELS = {
+    "softmax": models.make_model("softmax", (D,), L, l2=0.3),
+    "mlp": models.make_model("mlp", (D,), L, hidden=(4,)),
+}
+#: offset, size: within a block, full blocks, the end, nothing.
+PLACES = [(0, 1), (17, 63), (17, 64), (100, 65), (30, 130), (235, 65), (9, 0)]
+
+
+def shard_at(offset, size):
+  return Shard(DATA.x, DATA.y, jnp.int32(offset), jnp.int32(size))
+
+
+def plain(model, params, rows):
+  """The definition: mean loss over the rows, plus (l2/2) ||w||^2."""
+  squares = sum((leaf ** 2).sum() for leaf in jax.tree.leaves(params))
+  loss = 0.5 * model.l2 * squares
+  if len(X[rows]):
+    loss += model.loss(model.apply(params, X[rows]), Y[rows]).mean()
+  return loss
+
+
+@functools.cache
+def passes(name):
+  model = MODELS[name]
+  return jax.jit(lambda params, shard: (
+      *objective.full_value_and_grad(model, params, shard),
+      objective.full_loss(model, params, shard)))
+
+
+@pytest.mark.parametrize("offset, size", PLACES)
+@pytest.mark.parametrize("name", list(MODELS))
+def test_a_full_pass_is_autodiff_on_the_rows(name, offset, size):
+  model = MODELS[name]
+  params = problems.some_params(model)
+  loss, grad, only_loss = passes(name)(params, shard_at(offset, size))
+  rows = slice(offset, offset + size)
+  expected, expected_grad = jax.value_and_grad(
+      lambda params: jnp.asarray(plain(model, params, rows)))(params)
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  np.testing.assert_allclose(only_loss, expected, rtol=1e-5)
+  problems.assert_close(grad, expected_grad)
+
+
+def test_batches_of_an_epoch_average_to_a_full_pass():
+  model = MODELS["softmax"]
+  params = problems.some_params(model)
+  batch = jax.jit(functools.partial(objective.batch_value_and_grad, model))
+  total, parts = jnp.zeros(()), []
+  for start in range(0, 50, 20):  # the last has 10 of 20 rows
+    mask = jnp.arange(20) + start < 50
+    loss, grad = batch(params, X[start:start + 20], Y[start:start + 20], mask)
+    weight = float(mask.sum()) / 50
+    total += weight * loss
+    parts.append(jax.tree.map(lambda g, weight=weight: weight * g, grad))
+  loss, grad, _ = passes("softmax")(params, shard_at(0, 50))
+  np.testing.assert_allclose(total, loss, rtol=1e-5)
+  problems.assert_close(
+      jax.tree.map(lambda *leaves: sum(leaves), *parts), grad)
+
+
+def test_an_empty_batch_gives_the_regulariser():
+  model = MODELS["softmax"]
+  params = problems.some_params(model)
+  loss, grad = objective.batch_value_and_grad(
+      model, params, X[:4], Y[:4], jnp.zeros(4, bool))
+  problems.assert_close(grad, jax.tree.map(lambda w: 0.3 * w, params))
+  np.testing.assert_allclose(loss, plain(model, params, slice(0)), rtol=1e-6)
+
+
+def test_several_models_in_one_pass():
+  model = MODELS["softmax"]
+  stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(
+      problems.some_params(model, seed) for seed in range(3)))
+  shard = shard_at(30, 130)
+  losses, grads = jax.jit(jax.vmap(
+      lambda params: objective.full_value_and_grad(model, params, shard)))(
+          stack)
+  for k in range(3):
+    loss, grad, _ = passes("softmax")(
+        jax.tree.map(lambda leaf: leaf[k], stack), shard)
+    np.testing.assert_allclose(losses[k], loss, rtol=1e-6)
+    problems.assert_close(jax.tree.map(lambda leaf: leaf[k], grads), grad)
+
+
+def test_preferred_is_the_model_of_least_loss_and_the_first_of_equals():
+  model = MODELS["softmax"]
+  worst, best = sorted(
+      (problems.some_params(model, seed, 1.0) for seed in range(2)),
+      key=lambda params: -float(plain(model, params, slice(30, 160))))
+  for order, expected in (((worst, best, best), 1), ((best, worst, best), 0)):
+    stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *order)
+    chosen = objective.preferred_model(model, stack, shard_at(30, 130))
+    assert (int(chosen), chosen.dtype) == (expected, jnp.int32)
+
+
+@pytest.mark.parametrize("offset, size", PLACES)
+def test_feature_counts(offset, size):
+  counts = objective.feature_counts(shard_at(offset, size))
+  assert counts.dtype == jnp.float32
+  np.testing.assert_array_equal(
+      counts, (X[offset:offset + size] != 0).sum(0))
+
+
+def test_feature_counts_of_images_are_by_pixel(image_problem):
+  shard = layout.shard_of(image_problem.data, 3)
+  x, _ = image_problem.clients[3]
+  np.testing.assert_array_equal(
+      objective.feature_counts(shard), (x != 0).reshape(70, 36).sum(0))

@@ -1,0 +1,87 @@
+"""The table of algorithms and the ranges of their hyper-parameters."""
+
+import dataclasses
+import math
+
+import pytest
+
+from fedjax_alg import hparams, registry
+from fedjax_alg.engine import clients
+
+MAP = clients.make_map_clients()
+
+
+@pytest.mark.parametrize("wrong, hint", [
+    ("fedavgg", ", did you mean 'fedavg'?"), ("fsvgr", "did you mean 'fsvrg'"),
+    ("zzz", "--algorithm=zzz: unknown (one of fedavg, ")])
+def test_an_unknown_algorithm_gets_the_nearest_name(wrong, hint):
+  with pytest.raises(ValueError) as error:
+    registry.get(wrong)
+  assert hint in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_unknown_hyper_parameter_gets_the_nearest_name(problem):
+  with pytest.raises(ValueError, match="--local_step: fedavg does not read it, "
+                     "did you mean 'local_steps'"):
+    registry.build("fedavg", problem.model, map_clients=MAP, local_step=3)
+  with pytest.raises(ValueError, match="--mu: fedavg does not read it"):
+    registry.build("fedavg", problem.model, map_clients=MAP, mu=0.1)
+
+
+@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
+def test_defaults_are_valid_and_documented(name):
+  entry = registry.get(name)
+  hparams.validate(entry.hparams())
+  assert entry.label and entry.paper
+  assert dataclasses.fields(entry.hparams), name
+  for field in dataclasses.fields(entry.hparams):
+    assert field.metadata["help"], field.name
+    assert type(field.default) in (bool, int, float, str), field.name
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
+
+
+@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
+def test_builders_validate(name, problem):
+  """The first number with a lower bound is set below it."""
+  for field in dataclasses.fields(registry.get(name).hparams):
+    bound = field.metadata["minimum"]
+    bound = field.metadata["above"] if bound is None else bound
+    if bound is None:
+      continue
+    bad = type(field.default)(bound - 1)
+    with pytest.raises(ValueError, match=f"--{field.name}={bad}: must be"):
+      registry.build(
+          name, problem.model, map_clients=MAP, **{field.name: bad})
+    return
+  pytest.fail(f"{name} has no hyper-parameter with a lower bound")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  steps: int = hparams.hyper(3, "steps", minimum=1, maximum=10)
+  rate: float = hparams.hyper(0.1, "rate", above=0.0, below=1.0)
+  rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
+  free: float = hparams.hyper(0.0, "free")
+
+
+@pytest.mark.parametrize("values, message", [
+    (dict(steps=0), "--steps=0: must be at least 1 and at most 10"),
+    (dict(steps=11), "--steps=11: must be at least 1 and at most 10"),
+    (dict(rate=0.0), "--rate=0.0: must be more than 0 and less than 1"),
+    (dict(rate=1.0), "--rate=1.0: must be more than 0 and less than 1"),
+    (dict(rate=math.nan), "--rate=nan: must be finite"),
+    (dict(free=-math.inf), "--free=-inf: must be finite"),
+    (dict(rule="c"), "--rule=c: must be one of a, b"),
+])
+def test_what_is_out_of_range_is_said_in_one_line(values, message):
+  with pytest.raises(ValueError) as error:
+    hparams.validate(Sample(**values))
+  assert str(error.value) == message
+
+
+def test_bounds_that_are_included_are():
+  hparams.validate(Sample(steps=1))
+  hparams.validate(Sample(steps=10, rate=0.999, rule="b", free=-1e9))
+  words = [hparams.allowed(field) for field in dataclasses.fields(Sample)]
+  assert words[3] == ""

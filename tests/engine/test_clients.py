@@ -1,0 +1,85 @@
+"""How clients are mapped and dealt to devices."""
+
+from hypothesis import example, given, strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.base import Shard
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients, sharding
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=40),
+       st.integers(1, 8))
+@example([5], 4)
+@example([1000] + [1] * 39, 4)
+def test_devices_get_like_work(sizes, devices):
+  """Totals differ by at most the largest client; every slot once."""
+  slots = -(-len(sizes) // devices) * devices
+  with jax.disable_jit():  # every length would compile
+    order = np.asarray(clients._deal(
+        jnp.array(sizes, jnp.int32), slots, devices))
+  np.testing.assert_array_equal(np.sort(order), np.arange(slots))
+  padded = np.array(sizes + [0] * (slots - len(sizes)))
+  hands = padded[order].reshape(devices, -1)
+  totals = hands.sum(1)
+  assert totals.max() - totals.min() <= max(sizes)
+  assert (np.diff(hands, axis=1) <= 0).all()  # largest first
+
+
+CASES = [("sequential", 0, False), ("vmap", 0, False), ("chunks", 1, False),
+         ("chunks", 5, False), ("chunks", 50, False), ("sequential", 0, True),
+         ("vmap", 0, True), ("chunks", 2, True)]
+
+
+@pytest.mark.parametrize("mode, chunk, several", CASES)
+def test_every_map_gives_the_slots_results_in_order(
+    problem, mesh, mode, chunk, several):
+  map_clients = clients.make_map_clients(
+      mode, chunk=chunk, mesh=mesh if several else None)
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
+  extra = jnp.arange(14.0).reshape(7, 2)
+  inputs = (cohort.shards, extra, cohort.ids)
+  if several:
+    inputs = sharding.replicate(inputs, mesh)
+
+  def one_client(shared, shard, pair, number):
+    assert isinstance(shard, Shard) and shard.x.shape == problem.data.x.shape
+    first = shard.x[shard.offset, 0]
+    return {"sum": shared * pair.sum() + first, "id": number,
+            "size": shard.size}
+
+  out = jax.jit(lambda shards, extra, ids: map_clients(
+      one_client, jnp.float32(2), shards, extra, ids))(*inputs)
+  np.testing.assert_array_equal(out["id"], cohort.ids)
+  np.testing.assert_array_equal(out["size"], cohort.shards.size)
+  first = np.asarray(problem.data.x[:, 0])[np.asarray(cohort.shards.offset)]
+  np.testing.assert_allclose(
+      out["sum"], 2 * np.asarray(extra).sum(1) + first, rtol=1e-6)
+
+
+def test_padding_of_the_map_is_the_last_client_without_data():
+  """Seen by counting the sizes that client code is given."""
+  seen = []
+
+  def one_client(_, shard):
+    jax.debug.callback(lambda size: seen.append(int(size)), shard.size)
+    return shard.size
+
+  shards = Shard(
+      jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
+      jnp.array([0, 4, 6], jnp.int32), jnp.array([4, 2, 3], jnp.int32))
+  out = clients.make_map_clients("chunks", chunk=2)(one_client, (), shards)
+  jax.effects_barrier()
+  assert out.tolist() == [4, 2, 3]
+  assert sorted(seen) == [0, 2, 3, 4]
+
+
+def test_what_cannot_be_mapped_is_named():
+  with pytest.raises(ValueError, match="client map 'pmap': must be one of seq"):
+    clients.make_map_clients("pmap")
+  with pytest.raises(ValueError, match="client chunk 0: must be at least 1"):
+    clients.make_map_clients("chunks")

@@ -1,0 +1,149 @@
+"""The evaluation protocols on a case worked out with NumPy."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from fedjax_alg import metrics
+from fedjax_alg.base import Algorithm, no_setup
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients, evaluate
+from tests import problems
+
+C, K, L = 12, 3, problems.CLASSES
+
+
+class State(NamedTuple):
+  models: dict  #: [K, ...]
+
+
+def toy(global_params=lambda state: state.models):
+  """Client i deploys model i mod K."""
+
+  def client_params(state, client_id, shard, key):
+    del shard, key
+    return jax.tree.map(lambda leaf: leaf[client_id % K], state.models)
+
+  return Algorithm(lambda *_: None, no_setup, lambda *_: None, client_params,
+                   global_params)
+
+
+class Case(NamedTuple):
+  data: evaluate.EvaluationData
+  state: State
+  tests: list
+  whole: tuple
+  counts: dict
+
+
+@pytest.fixture(scope="module", name="case")
+def fixture_case(problem):
+  tests = problems.make_clients((4, 70, 1, 9, 64, 6, 5, 8, 2, 3, 11, 65), 9)
+  whole = tuple(map(np.concatenate, zip(*tests)))
+  pieces = [(whole[0][i:i + 50], whole[1][i:i + 50])
+            for i in range(0, len(whole[1]), 50)]
+  histogram = np.stack(
+      [np.bincount(y, minlength=L) for _, y in problem.clients])
+  data = evaluate.EvaluationData(
+      problem.data, problems.client_data(tests), problems.client_data(pieces),
+      jnp.asarray(histogram, jnp.float32))
+  state = State(jax.tree.map(
+      lambda *leaves: jnp.stack(leaves),
+      *(problems.some_params(problem.model, seed, 1.0) for seed in range(K))))
+  run = jax.jit(evaluate.make_evaluate(
+      toy(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
+  return Case(data, state, tests, whole,
+              jax.device_get(run(data, state, jax.random.key(0))))
+
+
+def outcome(problem, case, k, x, y):
+  """Predictions and losses of model k."""
+  params = jax.tree.map(lambda leaf: leaf[k], case.state.models)
+  logits = problem.model.apply(params, jnp.asarray(x))
+  return (np.asarray(logits).argmax(1),
+          np.asarray(problem.model.loss(logits, jnp.asarray(y)), np.float64))
+
+
+def test_global_is_every_model_on_the_whole_test_set(problem, case):
+  counts = case.counts["global"]
+  assert counts.confusion.shape == (K, L, L)
+  x, y = case.whole
+  for k in range(K):
+    predicted, losses = outcome(problem, case, k, x, y)
+    np.testing.assert_array_equal(
+        counts.confusion[k], sk.confusion_matrix(y, predicted, labels=range(L)))
+    np.testing.assert_allclose(
+        counts.loss_sum[k],
+        np.bincount(y, weights=losses, minlength=L), rtol=1e-5)
+
+
+def test_local_is_the_sum_of_the_clients_own_tests(problem, case):
+  confusion, loss = np.zeros((L, L)), np.zeros(L)
+  for i, (x, y) in enumerate(case.tests):
+    predicted, losses = outcome(problem, case, i % K, x, y)
+    np.add.at(confusion, (y, predicted), 1)
+    np.add.at(loss, y, losses)
+  np.testing.assert_array_equal(case.counts["local"].confusion, confusion)
+  np.testing.assert_allclose(case.counts["local"].loss_sum, loss, rtol=1e-5)
+  assert confusion.sum() == len(case.whole[1])
+
+
+def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
+  x, y = case.whole
+  squares = [sum(float((leaf[k] ** 2).sum()) for leaf in jax.tree.leaves(
+      case.state.models)) for k in range(K)]
+  confusion, loss, chosen = np.zeros((L, L)), np.zeros(L), set()
+  for own_x, own_y in problem.clients:
+    best = int(np.argmin([
+        outcome(problem, case, k, own_x, own_y)[1].mean()
+        + 0.5 * problems.L2 * squares[k] for k in range(K)]))
+    chosen.add(best)
+    predicted, losses = outcome(problem, case, best, x, y)
+    for label in own_y:  # as if each of its examples were a test example
+      of_class = y == label
+      confusion[label] += np.bincount(
+          predicted[of_class], minlength=L) / of_class.sum()
+      loss[label] += losses[of_class].mean()
+  assert len(chosen) > 1
+  counts = case.counts["preferred"]
+  np.testing.assert_allclose(counts.confusion, confusion, rtol=1e-4)
+  np.testing.assert_allclose(counts.loss_sum, loss, rtol=1e-4)
+  np.testing.assert_allclose(
+      counts.confusion.sum(), sum(problems.SIZES), rtol=1e-5)
+
+
+def test_count_shard_counts_the_rows_of_the_shard_only(problem, case):
+  params = jax.tree.map(lambda leaf: leaf[0], case.state.models)
+  counts = evaluate.count_shard(
+      problem.model, params, layout.shard_of(problem.data, 3))
+  x, y = problem.clients[3]
+  predicted, _ = outcome(problem, case, 0, x, y)
+  np.testing.assert_array_equal(
+      counts.confusion, sk.confusion_matrix(y, predicted, labels=range(L)))
+  assert metrics.summarise(counts)["accuracy"] == np.mean(predicted == y)
+
+
+def test_a_subset_of_the_protocols(problem, case):
+  run = evaluate.make_evaluate(
+      toy(None), problem.model, ("local",), clients.make_map_clients())
+  counts = run(case.data, case.state, jax.random.key(0))
+  assert set(counts) == {"local"}
+  np.testing.assert_array_equal(
+      counts["local"].confusion, case.counts["local"].confusion)
+
+
+def test_a_method_without_global_models_has_only_local():
+  both = evaluate.PROTOCOLS
+  assert evaluate.supported_protocols(toy(), both) == both
+  assert evaluate.supported_protocols(toy(None), both) == ("local",)
+  assert evaluate.supported_protocols(toy(None), ("global",)) == ()
+
+
+def test_an_unknown_protocol_is_named(problem):
+  with pytest.raises(ValueError, match="evaluation protocol 'test': must be"):
+    evaluate.make_evaluate(
+        toy(), problem.model, ("test",), clients.make_map_clients())

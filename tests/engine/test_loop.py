@@ -1,0 +1,106 @@
+"""The compiled run: seeds, logs, names."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import registry
+from fedjax_alg.engine import clients, loop, rounds
+from tests import problems
+
+
+class Inner(NamedTuple):
+  w: dict
+  count: jax.Array
+
+
+def test_leaves_are_named_as_they_are_reached():
+  state = Inner({"params": {"kernel": jnp.zeros(2), "bias": [jnp.zeros(1)]}},
+                jnp.int32(0))
+  assert loop.leaf_names(state) == ["w/bias/0", "w/kernel", "count"]
+  assert set(loop.all_finite(state)) == {"w/bias/0", "w/kernel"}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_named(bad):
+  finite = loop.all_finite({"a": jnp.array([1.0, bad]), "b": jnp.zeros(3)})
+  assert {name: bool(v) for name, v in finite.items()} == {
+      "a": False, "b": True}
+
+
+@pytest.fixture(scope="module", name="run")
+def fixture_run(problem):
+  """(seeds, count, map_seeds) -> states and log of FedAvg."""
+  algorithm = registry.build(
+      "fedavg", problem.model, map_clients=clients.make_map_clients(),
+      local_steps=2, batch_size=3)
+  programs = {m: loop.make_run_rounds(algorithm, 4, 6, m)
+              for m in loop.MAP_SEEDS}
+
+  def run(seeds, count, map_seeds="sequential", start=0):
+    keys = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), *map(rounds.run_keys, seeds))
+    states = loop.initial_states(
+        algorithm, problem.model, problem.spec, problem.data, keys, map_seeds)
+    return programs[map_seeds](
+        states, problem.data, keys, jnp.int32(start), jnp.int32(count))
+
+  return run
+
+
+def test_a_seed_has_the_same_bits_in_any_company(run):
+  together, log = run((0, 1, 2), 4)
+  alone, log_alone = run((1,), 4)
+  problems.assert_equal(
+      jax.tree.map(lambda leaf: leaf[1:2], together), alone)
+  problems.assert_equal(jax.tree.map(lambda leaf: leaf[1:2], log), log_alone)
+
+
+def test_seeds_may_be_vectorised(run):
+  problems.assert_close(run((0, 1, 2), 4, "vmap"), run((0, 1, 2), 4))
+
+
+def test_the_log_has_the_rounds_played_and_zeros(run):
+  _, log = run((0, 1, 2), 4)
+  loss = np.asarray(log.aux.server["train_loss"])
+  assert loss.shape == (3, 6)
+  assert (loss[:, :4] > 0).all() and not loss[:, 4:].any()
+  np.testing.assert_array_equal(
+      np.asarray(log.aux.cost.down), [[52] * 4 + [0] * 2] * 3)
+  assert log.aux.client["loss"].shape == (3, 6, 4)
+  for flags in log.finite.values():
+    assert flags[:, :4].all() and not flags[:, 4:].any()
+
+
+def test_no_rounds_change_nothing(run, problem):
+  states, log = run((0, 1, 2), 0)
+  initial = problem.model.init(rounds.run_keys(0).model)
+  problems.assert_equal(
+      jax.tree.map(lambda leaf: leaf[0], states.params), initial)
+  assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(log))
+
+
+def test_rounds_are_counted_from_the_start_given(run):
+  """Rounds 0-1 are not rounds 2-3."""
+  assert problems.differ(run((0, 1, 2), 2)[0], run((0, 1, 2), 2, start=2)[0])
+
+
+def test_the_state_is_donated(problem):
+  algorithm = registry.build(
+      "local", problem.model, map_clients=clients.make_map_clients(),
+      local_steps=1, batch_size=0)
+  keys = jax.tree.map(lambda leaf: leaf[None], rounds.run_keys(0))
+  states = loop.initial_states(
+      algorithm, problem.model, problem.spec, problem.data, keys)
+  loop.make_run_rounds(algorithm, 4, 2)(
+      states, problem.data, keys, jnp.int32(0), jnp.int32(1))
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states))
+  assert not problem.data.x.is_deleted()
+
+
+def test_an_unknown_seed_map_is_named():
+  with pytest.raises(ValueError, match="seed map 'pmap': must be one of"):
+    loop.over_seeds(lambda: None, "pmap")

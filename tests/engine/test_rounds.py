@@ -1,0 +1,84 @@
+"""Keys and cohorts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from fedjax_alg.base import Algorithm, RoundAux, no_setup, round_cost
+from fedjax_alg.engine import rounds
+
+
+def key_data(keys):
+  return np.asarray(jax.random.key_data(keys))
+
+
+def test_streams_of_a_run_are_independent():
+  streams = [key_data(key) for seed in (0, 1) for key in rounds.run_keys(seed)]
+  assert len({tuple(data.tolist()) for data in streams}) == 10
+  assert len(rounds.RunKeys._fields) == 5
+  for a, b in zip(rounds.run_keys(3), rounds.run_keys(3)):
+    np.testing.assert_array_equal(key_data(a), key_data(b))
+
+
+def test_a_clients_key_follows_its_id_not_its_slot():
+  key = jax.random.key(0)
+  ids = jnp.array([4, 0, 7, 9], jnp.int32)
+  keys = key_data(rounds.client_keys(key, ids))
+  order = np.array([2, 0, 3, 1])
+  np.testing.assert_array_equal(
+      key_data(rounds.client_keys(key, ids[order])), keys[order])
+  np.testing.assert_array_equal(
+      keys[0], key_data(jax.random.fold_in(key, 4)))
+  assert len({tuple(row) for row in keys.tolist()}) == 4
+
+
+def test_a_cohort_is_sorted_without_repetition_and_uniform(problem):
+  draw = jax.jit(lambda key: rounds.sample_cohort(problem.data, 5, key).ids)
+  ids = np.asarray(jax.vmap(draw)(jax.random.split(jax.random.key(0), 2000)))
+  assert (np.diff(ids, axis=1) > 0).all()
+  assert ids.min() == 0 and ids.max() == 11
+  # Each appears in 5 of 12 cohorts.
+  counts = np.bincount(ids.reshape(-1), minlength=12)
+  assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_cohort_holds_its_clients(problem):
+  cohort = rounds.sample_cohort(problem.data, 5, jax.random.key(1))
+  ids = np.asarray(cohort.ids)
+  np.testing.assert_array_equal(
+      cohort.shards.offset, problem.data.offset[ids])
+  np.testing.assert_array_equal(cohort.shards.size, problem.data.size[ids])
+  np.testing.assert_array_equal(cohort.weight, problem.data.size[ids])
+  assert cohort.weight.dtype == jnp.float32
+
+
+def test_a_full_cohort_is_everyone_whatever_the_key(problem):
+  for seed in range(2):
+    cohort = rounds.sample_cohort(problem.data, 12, jax.random.key(seed))
+    np.testing.assert_array_equal(cohort.ids, np.arange(12))
+
+
+def spy(with_key):
+  """An algorithm whose state is what its last round got."""
+
+  def round_(state, cohort, key):
+    del state
+    out = cohort.ids, jax.random.key_data(key) if with_key else key
+    return out, RoundAux({}, {}, round_cost(0, 0, 0, 0))
+
+  return Algorithm(lambda *_: (), no_setup, round_, lambda *_: None, None)
+
+
+def test_a_round_is_a_function_of_seed_and_number(problem):
+  def play(seed, number):
+    state, _ = rounds.play_round(
+        spy(True), problem.data, 5, rounds.run_keys(seed), jnp.int32(number),
+        None)
+    return tuple(map(tuple, jax.tree.map(np.ndarray.tolist,
+                                         jax.device_get(state))))
+
+  assert play(0, 3) == play(0, 3)
+  others = [play(seed, number) for seed in (0, 1) for number in range(4)]
+  assert len({ids for ids, _ in others}) == 8
+  assert len({key for _, key in others}) == 8

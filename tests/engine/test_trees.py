@@ -1,0 +1,68 @@
+"""Arithmetic on parameter trees."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import trees
+from tests import problems
+
+RNG = np.random.default_rng(0)
+
+
+def tree(*shape):
+  return {"b": jnp.asarray(RNG.normal(size=(*shape, 2)), jnp.float32),
+          "a": (jnp.asarray(RNG.normal(size=(*shape, 3, 2)), jnp.float32),
+                jnp.asarray(RNG.normal(size=shape), jnp.float32))}
+
+
+def test_arithmetic_is_leaf_by_leaf():
+  a, b = tree(4), tree(4)
+  leaves = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
+  for result, expected in (
+      (trees.add(a, b), [x + y for x, y in leaves]),
+      (trees.subtract(a, b), [x - y for x, y in leaves]),
+      (trees.scale(-2.0, a), [-2 * x for x, _ in leaves]),
+      (trees.add_scaled(a, 0.5, b), [x + 0.5 * y for x, y in leaves]),
+      (trees.index(a, 2), [x[2] for x, _ in leaves]),
+      (trees.repeat(a, 3), [np.stack([x] * 3) for x, _ in leaves])):
+    assert jax.tree.structure(result) == jax.tree.structure(a)
+    for mine, theirs in zip(jax.tree.leaves(result), expected):
+      np.testing.assert_allclose(mine, theirs, rtol=1e-6, strict=True)
+  np.testing.assert_allclose(
+      trees.squared_norm(a), sum((x ** 2).sum() for x, _ in leaves), rtol=1e-6)
+
+
+def test_slot_sums_are_weighted_and_ignore_slots_of_weight_zero():
+  stack, weight = tree(5), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0])
+  poisoned = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), stack)
+  for total, factor in ((trees.slot_sum(weight, poisoned), 1),
+                        (trees.slot_mean(weight, poisoned), 6)):
+    for mine, leaf in zip(jax.tree.leaves(total), jax.tree.leaves(stack)):
+      expected = np.tensordot(np.asarray(weight), leaf, axes=1) / factor
+      np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_mean_over_nobody_is_zero():
+  mean = trees.slot_mean(jnp.zeros(5), tree(5))
+  assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(mean))
+
+
+def test_where_slots_takes_whole_slots():
+  a, b = tree(3), tree(3)
+  chosen = jnp.array([True, False, True])
+  mixed = trees.where_slots(chosen, a, b)
+  for s in range(3):
+    problems.assert_equal(
+        trees.index(mixed, s), trees.index(a if chosen[s] else b, s))
+
+
+def test_a_matrix_becomes_the_tree_again():
+  stack = tree(5)
+  matrix, back = trees.to_matrix(stack)
+  assert matrix.shape == (5, 6 + 1 + 2)
+  problems.assert_equal(back(matrix), stack)
+  problems.assert_equal(back(matrix[:2]), jax.tree.map(lambda a: a[:2], stack))
+  np.testing.assert_allclose(
+      (matrix ** 2).sum(1),
+      [trees.squared_norm(trees.index(stack, s)) for s in range(5)], rtol=1e-6)

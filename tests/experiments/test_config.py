@@ -1,0 +1,147 @@
+"""Flags: what is refused, in one line; presets; replay; help."""
+
+import dataclasses
+
+import pytest
+
+from experiments import config, flags
+from fedjax_alg import registry
+
+# words on the command line -> what the one line must name
+REFUSED = [
+    ("", ["--algorithm", "fedavg"]),
+    ("--algorithm=fedvg", ["--algorithm=fedvg", "did you mean 'fedavg'"]),
+    ("--algorithm=fedavg --dataset=mnst", ["mnst", "'mnist'"]),
+    ("--algorithm=fedavg --model=softmx", ["softmx", "'softmax'"]),
+    ("--algorithm=fedavg --partition=dirchlet", ["dirchlet", "'dirichlet'"]),
+    ("--algorithm=fedavg --features=hogg", ["hogg", "'hog'"]),
+    ("--algorithm=fedavg --beta1=0.5", ["--beta1", "fedavg", "ma_fsvrg"]),
+    ("--algorithm=fedavg --num_models=2", ["--num_models", "fedavg"]),
+    ("--algorithm=fedavg --participation=0", ["participation", "more than 0"]),
+    ("--algorithm=fedavg --participation=1.5", ["1.5", "at most 1"]),
+    ("--algorithm=fedavg --participation=nan", ["participation", "nan"]),
+    ("--algorithm=fedavg --participation=0.001", ["gives 0 of 100"]),
+    ("--algorithm=fedavg --cohort_size=101", ["101", "100 clients"]),
+    ("--algorithm=fedavg --cohort_size=3 --participation=.1",
+     ["give one of them"]),
+    ("--algorithm=ma_fsvrg --num_models=11", ["--num_models=11", "10"]),
+    ("--algorithm=fedavg --client_lr=-0.1", ["--client_lr=-0.1", "more than"]),
+    ("--algorithm=fedavg --client_lr=inf", ["--client_lr=inf", "finite"]),
+    ("--algorithm=fedavg --l2=-1", ["--l2=-1", "at least 0"]),
+    ("--algorithm=fedavg --rounds=0", ["--rounds=0", "at least 1"]),
+    ("--algorithm=fedavg --rounds=many", ["rounds", "many"]),
+    ("--algorithm=fedavg --num_seeds=0", ["--num_seeds=0"]),
+    ("--algorithm=fedavg --nonsense=1", ["nonsense"]),
+    ("--algorithm=fedavg stray", ["'stray'"]),
+    ("--algorithm=fedavg --hog_bins=5", ["--hog_bins", "--features=none"]),
+    ("--algorithm=fedavg --dirichlet_alpha=1", ["--dirichlet_alpha", "iid"]),
+    ("--algorithm=fedavg --data_dir=/x", ["--data_dir", "digits"]),
+    ("--algorithm=fedavg --dataset=npz", ["--data_path", "missing"]),
+    ("--algorithm=fedavg --partition=natural", ["natural", "digits"]),
+    ("--algorithm=fedavg --model=cnn --features=flatten", ["cnn", "images"]),
+    ("--algorithm=fedavg --eval_protocols=globl", ["globl", "'global'"]),
+    ("--algorithm=fedavg --local_steps=3 --local_epochs=2",
+     ["--local_steps", "--local_epochs"]),
+    ("--algorithm=central --participation=0.1", ["--participation", "central"]),
+    ("--algorithm=ma_fsvrg --beta1=1", ["--beta1=1", "less than 1"]),
+    ("--algorithm=ma_fsvrg --central_rule=adam", ["adam", "printed"]),
+    ("--algorithm=fedavg --resume --overwrite", ["--resume", "--overwrite"]),
+    ("--algorithm=fedavg --flagfile=nowhere.flags", ["nowhere.flags"]),
+    ("--algorithm=fedavg --targets=0.9,high", ["--targets"]),
+]
+
+
+@pytest.mark.parametrize("words,named", REFUSED, ids=[r[0] for r in REFUSED])
+def test_refused_in_one_line(words, named):
+  with pytest.raises(ValueError) as caught:
+    config.parse(words.split())
+  message = str(caught.value)
+  assert "\n" not in message
+  for part in named:
+    assert part in message
+
+
+@pytest.mark.parametrize("preset", config.presets())
+def test_preset_parses(preset):
+  words = [f"--flagfile={preset}"]
+  if "algorithm=" not in "".join(config.expand_flagfiles(words)):
+    words.append("--algorithm=fedavg")
+  parsed = config.parse(words)
+  assert parsed.rounds >= 1
+
+
+def test_there_are_presets():
+  assert "diversified/headline.flags" in config.presets()
+  assert "diversified/stated.flags" in config.presets()
+
+
+def test_stated_preset_has_the_papers_values():
+  parsed = config.parse(["--flagfile=diversified/stated.flags"])
+  assert parsed.l2 == 0.01
+  assert parsed.num_clients == 400
+  assert parsed.hparams["beta1"] == 0.0
+  assert parsed.hparams["beta2"] == 0.999
+  assert parsed.hparams["client_lr"] == 12
+  assert parsed.hparams["num_models"] == parsed.hparams["threshold"] == 4
+
+
+def test_flags_replay(tmp_path):
+  words = ("--algorithm=ga_fsvrg --beta1=0.5 --noaccelerate --cohort_size=12 "
+           "--partition=classes --eval_protocols=global,local --hidden=4,5 "
+           "--model=mlp --num_seeds=2").split()
+  first = config.parse(words)
+  file = tmp_path / "flags.txt"
+  file.write_text("\n".join(first.flag_lines()) + "\n", encoding="utf-8")
+  again = config.parse([f"--flagfile={file}"])
+  assert again == first
+  assert again.identity() == first.identity()
+
+
+def test_identity_ignores_where_and_sees_what():
+  base = ["--algorithm=fedavg"]
+  one = config.parse(base).identity()
+  assert config.parse([*base, "--out_dir=x", "--rounds=7"]).identity() == one
+  assert config.parse([*base, "--seed=1"]).identity() != one
+  assert config.parse([*base, "--client_lr=0.2"]).identity() != one
+
+
+def test_later_flags_win_over_a_flagfile():
+  words = ["--flagfile=diversified/headline.flags", "--algorithm=ma_fsvrg"]
+  assert config.parse(words).algorithm == "ma_fsvrg"
+
+
+def test_flagfiles_that_include_one_another(tmp_path):
+  file = tmp_path / "loop.flags"
+  file.write_text(f"--flagfile={file}\n", encoding="utf-8")
+  with pytest.raises(config.UsageError, match="one another"):
+    config.parse([f"--flagfile={file}"])
+
+
+def test_epochs_replace_the_default_steps():
+  parsed = config.parse(["--algorithm=fsvrg", "--local_epochs=2"])
+  assert parsed.hparams["local_steps"] == 0
+
+
+@pytest.mark.parametrize("algorithm", registry.ALGORITHMS)
+def test_help_names_every_hyper_parameter(algorithm):
+  with pytest.raises(config.HelpRequested) as caught:
+    config.parse([f"--algorithm={algorithm}", "--help"])
+  text = str(caught.value)
+  for field in dataclasses.fields(registry.get(algorithm).hparams):
+    assert f"--{field.name}:" in text
+
+
+def test_help_names_every_run_flag():
+  with pytest.raises(config.HelpRequested) as caught:
+    config.parse(["--help"])
+  for name in flags.run_flags():
+    assert f"--{name}:" in str(caught.value)
+
+
+def test_conditions_name_flags_that_exist():
+  known = flags.run_flags()
+  for name, (other, _) in flags.CONDITIONS.items():
+    assert name in known
+    assert other in known
+  assert set(flags.NEUTRAL) <= set(known)
+  assert not set(known) & set(flags.hyper_fields())

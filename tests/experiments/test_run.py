@@ -1,0 +1,278 @@
+"""A run from the command line: what it writes, resumes, refuses."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import results, run
+from fedjax_alg import metrics
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=20",
+         "--cohort_size=4", "--eval_every=2", "--noprogress"]
+
+
+def play(out_dir, *words):
+  """Exit status of a small run."""
+  return run.main([*SMALL, f"--out_dir={out_dir}", *words])
+
+
+def summary_of(folder):
+  return json.loads((folder / "summary.json").read_text("utf-8"))
+
+
+@pytest.fixture(name="finished", scope="module")
+def _finished(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("runs") / "finished"
+  assert play(folder, "--algorithm=ma_fsvrg", "--num_models=2",
+              "--threshold=2", "--client_lr=2", "--rounds=7",
+              "--num_seeds=2") == 0
+  return folder
+
+
+def test_files(finished):
+  for name in ("flags.txt", "config.json", "partition.json", "partition.png",
+               "metrics.csv", "curves.png", "summary.json", "checkpoint"):
+    assert (finished / name).exists(), name
+
+
+def test_metrics_csv(finished):
+  header = (finished / "metrics.csv").read_text("utf-8").splitlines()[0]
+  assert header == (
+      "round,seed,protocol,accuracy,loss,macro_precision,macro_recall,"
+      "macro_f1,micro_precision,micro_recall,micro_f1,floats_down,floats_up,"
+      "example_gradients")
+  rows = results.read_rows(finished / "metrics.csv")
+  assert sorted({r["round"] for r in rows}) == [2, 4, 6, 7]
+  assert {r["seed"] for r in rows} == {0, 1}
+  assert {r["protocol"] for r in rows} == {
+      "global", "global_mean", "local", "preferred"}
+  assert len(rows) == 4 * 2 * 4
+  best = results.by_seed(rows, "global", "accuracy")
+  mean = results.by_seed(rows, "global_mean", "accuracy")
+  assert (best >= mean - 1e-12).all()
+
+
+def test_cost_is_counted(finished):
+  """d = 650; two warm-up rounds with one model, five with K = 2."""
+  cost = summary_of(finished)["cost"]
+  cohort, d = 4, 650
+  down = cohort * (2 * (2 * d + d) + 5 * (4 * d + d))
+  assert cost["floats_down"]["values"] == [down, down]
+  assert cost["floats_up"]["values"] == [down + 7 * cohort] * 2
+  last = cost["per_client_last_round"]
+  assert (last["floats_down"], last["floats_up"], last["exchanges"]) == (
+      5 * d, 5 * d + 1, 3)
+
+
+def test_summary(finished):
+  summary = summary_of(finished)
+  for part in ("final", "best", "mean_last_10"):
+    for protocol in ("global", "global_mean", "local", "preferred"):
+      assert set(summary[part][protocol]) == set(metrics.METRICS)
+      assert set(summary[part][protocol]["accuracy"]) == {
+          "mean", "ci95", "values"}
+  rows = results.read_rows(finished / "metrics.csv")
+  curves = results.by_seed(rows, "local", "accuracy")
+  final = summary["final"]["local"]["accuracy"]
+  np.testing.assert_allclose(final["values"], curves[:, -1])
+  np.testing.assert_allclose(final["mean"], curves[:, -1].mean())
+  np.testing.assert_allclose(
+      summary["best"]["local"]["accuracy"]["values"], curves.max(1))
+  assert set(summary["rounds_to"]) == {"0.90", "0.95", "0.98"}
+  assert set(summary["timing"]) >= {"compile_s", "steady_s_per_round"}
+  assert set(summary["hashes"]) == {"data", "partition", "final_state"}
+  for key in ("peak_memory_mb", "versions", "device", "cost"):
+    assert summary[key]
+
+
+def test_flags_txt_replays_to_the_same_bits(finished, tmp_path):
+  assert run.main([f"--flagfile={finished / 'flags.txt'}",
+                   f"--out_dir={tmp_path / 'again'}"]) == 0
+  assert summary_of(tmp_path / "again")["hashes"] == (
+      summary_of(finished)["hashes"])
+
+
+def test_a_seed_gives_the_same_numbers_alone(finished, tmp_path):
+  assert play(tmp_path / "one", "--algorithm=ma_fsvrg", "--num_models=2",
+              "--threshold=2", "--client_lr=2", "--rounds=7", "--seed=1",
+              "--partition_seed=0") == 0
+  alone = results.by_seed(
+      results.read_rows(tmp_path / "one" / "metrics.csv"), "local", "loss")
+  both = results.by_seed(
+      results.read_rows(finished / "metrics.csv"), "local", "loss")
+  np.testing.assert_allclose(alone[0], both[1], rtol=1e-5)
+  assert abs(both[0] - both[1]).max() > 1e-3
+
+
+def test_finished_run_is_left_alone(finished, capsys):
+  before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
+  assert run.main([f"--flagfile={finished / 'flags.txt'}",
+                   f"--out_dir={finished}", "--resume"]) == 0
+  assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
+  assert "nothing to do" in capsys.readouterr().err
+
+
+def test_resumed_run_is_bit_equal(finished, tmp_path):
+  folder = tmp_path / "halves"
+  words = ("--algorithm=ma_fsvrg --num_models=2 --threshold=2 --client_lr=2 "
+           "--num_seeds=2").split()
+  # Five rounds end between two evaluations of the whole run: one row more.
+  assert play(folder, *words, "--rounds=5") == 0
+  assert play(folder, *words, "--rounds=7", "--resume") == 0
+  assert summary_of(folder)["hashes"] == summary_of(finished)["hashes"]
+  whole = [r for r in results.read_rows(finished / "metrics.csv")]
+  halves = [r for r in results.read_rows(folder / "metrics.csv")
+            if r["round"] != 5]
+  assert halves == whole
+
+
+def test_killed_run_resumes_to_the_same_bits(tmp_path):
+  words = [*SMALL, "--algorithm=fedavg", "--rounds=4000"]
+  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+  def command(folder):
+    return [sys.executable, "-m", "experiments.run", *words,
+            f"--out_dir={folder}"]
+
+  with subprocess.Popen(
+      command(tmp_path / "killed"), cwd=tmp_path, env=environment,
+      stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("checkpoint/round_000000[2-9]*")):
+      assert time.monotonic() < deadline and process.poll() is None
+      time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+  assert not (tmp_path / "killed" / "summary.json").exists()
+  # To a round just past the last one that the killed run can have reached.
+  reached = max(int(p.stem.split("_")[1]) for p in (
+      tmp_path / "killed" / "checkpoint").glob("round_*.ckpt"))
+  end = f"--rounds={reached + 5}"
+  subprocess.run([*command(tmp_path / "killed"), "--resume", end], check=True,
+                 cwd=tmp_path, env=environment, capture_output=True)
+  subprocess.run([*command(tmp_path / "whole"), end], check=True,
+                 cwd=tmp_path, env=environment, capture_output=True)
+  assert summary_of(tmp_path / "killed")["hashes"] == (
+      summary_of(tmp_path / "whole")["hashes"])
+  assert (tmp_path / "killed" / "metrics.csv").read_text() == (
+      tmp_path / "whole" / "metrics.csv").read_text()
+
+
+def test_damaged_checkpoint_falls_back(finished, tmp_path, capsys):
+  words = ("--algorithm=ma_fsvrg --num_models=2 --threshold=2 --client_lr=2 "
+           "--num_seeds=2").split()
+  folder = tmp_path / "run"
+  assert play(folder, *words, "--rounds=4") == 0
+  newest = sorted((folder / "checkpoint").glob("*.ckpt"))[-1]
+  raw = bytearray(newest.read_bytes())
+  raw[-10] ^= 1
+  newest.write_bytes(raw)
+  capsys.readouterr()
+  assert play(folder, *words, "--rounds=7", "--resume") == 0
+  said = capsys.readouterr().err
+  assert "damaged" in said and "the one before" in said
+  assert summary_of(folder)["hashes"] == summary_of(finished)["hashes"]
+
+
+def test_resume_with_other_flags_is_refused(finished, capsys):
+  before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
+  assert run.main([f"--flagfile={finished / 'flags.txt'}", "--beta1=0.3",
+                   f"--out_dir={finished}", "--resume"]) == 2
+  said = capsys.readouterr().err
+  assert "--beta1" in said and said.count("\n") == 1
+  assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
+
+
+def test_filled_folder_is_refused(finished, tmp_path, capsys):
+  assert play(finished, "--algorithm=fedavg") == 2
+  assert "not empty" in capsys.readouterr().err
+  (tmp_path / "thesis.tex").write_text("mine", encoding="utf-8")
+  assert play(tmp_path, "--algorithm=fedavg", "--overwrite") == 2
+  assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_folder_that_cannot_be_made(tmp_path, capsys):
+  (tmp_path / "file").write_text("x", encoding="utf-8")
+  assert play(tmp_path / "file" / "run", "--algorithm=fedavg") == 2
+  assert "cannot be written" in capsys.readouterr().err
+
+
+def test_non_finite_training_stops(tmp_path, capsys):
+  folder = tmp_path / "run"
+  assert play(folder, "--algorithm=fedavg", "--client_lr=1e38",
+              "--rounds=6") == 1
+  said = capsys.readouterr().err
+  assert "non-finite in round" in said and "params/" in said
+  assert said.count("\n") == 1
+  assert not (folder / "summary.json").exists()
+
+
+def test_too_many_clients(tmp_path, capsys):
+  assert run.main(["--algorithm=fedavg", "--num_clients=5000",
+                   f"--out_dir={tmp_path / 'run'}"]) == 2
+  assert "--num_clients=5000" in capsys.readouterr().err
+  assert not (tmp_path / "run").exists()
+
+
+def test_too_many_classes_per_client(tmp_path, capsys):
+  assert run.main(["--algorithm=fedavg", "--partition=classes",
+                   "--classes_per_client=11",
+                   f"--out_dir={tmp_path / 'run'}"]) == 2
+  assert "--classes_per_client=11" in capsys.readouterr().err
+
+
+def test_mnist_that_is_not_there(tmp_path, capsys):
+  assert run.main(["--algorithm=fedavg", "--dataset=mnist",
+                   f"--data_dir={tmp_path}",
+                   f"--out_dir={tmp_path / 'run'}"]) == 2
+  said = capsys.readouterr().err
+  assert str(tmp_path) in said and "launch.sh prepare mnist" in said
+  assert said.count("\n") == 1
+
+
+def test_npz_of_the_user(tmp_path):
+  rng = np.random.default_rng(0)
+  y = rng.integers(0, 3, 300)
+  x = rng.normal(size=(300, 5)).astype(np.float32) + 3 * np.eye(5)[y]
+  np.savez(tmp_path / "mine.npz", x_train=x[:200], y_train=y[:200],
+           x_test=x[200:], y_test=y[200:],
+           client_train=np.arange(200) % 8)
+  assert run.main([
+      "--algorithm=fedavg", "--dataset=npz",
+      f"--data_path={tmp_path / 'mine.npz'}", "--cohort_size=4",
+      "--rounds=10", "--noprogress", "--eval_protocols=local,global",
+      f"--out_dir={tmp_path / 'run'}"]) == 0
+  summary = summary_of(tmp_path / "run")
+  assert list(summary["final"]) == ["local", "global"]
+  assert summary["final"]["global"]["accuracy"]["mean"] > 0.9
+  facts = json.loads((tmp_path / "run" / "partition.json").read_text())
+  assert facts["name"] == "natural" and len(facts["train_size"]) == 8
+
+
+def test_dry_run_writes_nothing(tmp_path, capsys):
+  assert play(tmp_path / "run", "--algorithm=ga_fsvrg", "--dry_run") == 0
+  said = capsys.readouterr().out
+  for word in ("map_clients", "program_mb", "cohort_size", "state models/"):
+    assert word in said
+  assert not (tmp_path / "run").exists()
+
+
+def test_reference_rows(tmp_path):
+  """Pooled optimum above FedAvg on the whole test set; local on its own."""
+  assert run.main([*[w for w in SMALL if "cohort" not in w],
+                   "--algorithm=central", "--rounds=20",
+                   f"--out_dir={tmp_path / 'central'}"]) == 0
+  assert play(tmp_path / "local", "--algorithm=local", "--rounds=20",
+              "--local_epochs=5") == 0
+  central = summary_of(tmp_path / "central")["final"]
+  local = summary_of(tmp_path / "local")["final"]
+  assert central["global"]["accuracy"]["mean"] > 0.93
+  assert list(local) == ["local"]
+  assert local["local"]["accuracy"]["mean"] > 0.9

@@ -1,0 +1,109 @@
+"""Lloyd's k-means against scikit-learn and the oracle."""
+
+from hypothesis import assume, given, strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.cluster import KMeans
+
+from fedjax_alg import grouping
+from tests.reference import diversified as oracle
+
+POINTS, DIMENSIONS, GROUPS = 24, 2, 4
+lloyd = jax.jit(grouping.lloyd, static_argnums=3)
+
+
+def draw(seed):
+  """Points, which of them count, and centres; float32."""
+  rng = np.random.default_rng(seed)
+  points = rng.normal(size=(POINTS, DIMENSIONS)).astype(np.float32)
+  mask = rng.random(POINTS) < 0.8
+  mask[:GROUPS] = True
+  points[~mask] = np.nan if seed % 2 else 50.0
+  centres = points[:GROUPS] + np.float32(0.1)
+  return points, mask, centres
+
+
+@given(st.integers(0, 10**6))
+def test_lloyd_is_that_of_scikit_learn(seed):
+  points, mask, centres = draw(seed)
+  # scikit-learn moves an empty group elsewhere, ours stays.
+  for steps in range(1, 8):
+    assignment, _ = oracle.kmeans(points[mask], centres, steps)
+    assume(len(set(assignment)) == GROUPS)
+  groups = lloyd(points, mask, centres)
+  reference = KMeans(
+      GROUPS, init=centres.astype(np.float64), n_init=1, max_iter=50, tol=0,
+      algorithm="lloyd").fit(points[mask].astype(np.float64))
+  np.testing.assert_array_equal(groups.assignment[mask], reference.labels_)
+  assert (np.asarray(groups.assignment)[~mask] == GROUPS).all()
+  np.testing.assert_allclose(
+      groups.centres, reference.cluster_centers_, atol=1e-5)
+  np.testing.assert_array_equal(
+      groups.size, np.bincount(reference.labels_, minlength=GROUPS))
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 50]))
+def test_lloyd_is_that_of_the_oracle(seed, steps):
+  """With an empty group (the last centre is far away), and stopped early."""
+  points, mask, centres = draw(seed)
+  centres[-1] = 1e3
+  groups = lloyd(points, mask, centres, steps)
+  assignment, means = oracle.kmeans(points[mask], centres, steps)
+  np.testing.assert_array_equal(groups.assignment[mask], assignment)
+  np.testing.assert_allclose(groups.centres, means, rtol=1e-5, atol=1e-5)
+  assert groups.size[-1] == 0
+  np.testing.assert_array_equal(groups.centres[-1], centres[-1])
+
+
+def test_ties_go_to_the_lowest_group():
+  points = jnp.array([[0.0], [2.0], [1.0]])
+  groups = grouping.lloyd(
+      points, jnp.ones(3, bool), jnp.array([[2.0], [0.0], [0.0]]))
+  # 1 is as far from 0 as from 2; 0 is nearest to two equal centres.
+  assert groups.assignment.tolist() == [1, 0, 0]
+  assert groups.size.tolist() == [2, 1, 0]
+  np.testing.assert_array_equal(groups.centres, [[1.5], [0.0], [0.0]])
+
+
+def test_equal_centres_part_one_by_one():
+  """All points join the first copy, whose mean then leaves the others."""
+  points = jnp.array([[0.0], [1.0], [9.0]])
+  first = grouping.lloyd(points, jnp.ones(3, bool), jnp.zeros((2, 1)), 1)
+  assert first.assignment.tolist() == [0, 0, 0]
+  whole = grouping.lloyd(points, jnp.ones(3, bool), jnp.zeros((2, 1)))
+  assert whole.assignment.tolist() == [1, 1, 0]
+
+
+def test_nobody_counts():
+  groups = grouping.lloyd(
+      jnp.full((3, 2), jnp.nan), jnp.zeros(3, bool), jnp.ones((2, 2)))
+  assert groups.assignment.tolist() == [2, 2, 2]
+  assert groups.size.tolist() == [0, 0]
+  np.testing.assert_array_equal(groups.centres, np.ones((2, 2)))
+
+
+def test_no_dimensions_means_one_group():
+  groups = grouping.lloyd(
+      jnp.zeros((3, 0)), jnp.array([True, True, False]), jnp.zeros((1, 0)))
+  assert groups.assignment.tolist() == [0, 0, 1]
+  assert groups.size.tolist() == [2]
+
+
+@given(st.integers(0, 10**6))
+def test_farthest_first_is_that_of_the_oracle(seed):
+  points, mask, centres = draw(seed)
+  points[~mask] = 50.0
+  result = farthest_first(points, mask, centres[0], GROUPS)
+  expected = oracle.farthest_first(points[mask], centres[0], GROUPS)
+  np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+farthest_first = jax.jit(grouping.farthest_first, static_argnums=3)
+
+
+def test_farthest_first_takes_the_lowest_slot_of_equals():
+  points = jnp.array([[1.0, 0.0], [0.0, 2.0], [2.0, 0.0], [9.0, 9.0]])
+  mask = jnp.array([True, True, True, False])
+  centres = grouping.farthest_first(points, mask, jnp.zeros(2), 3)
+  np.testing.assert_array_equal(centres, [[0, 0], [0, 2], [2, 0]])

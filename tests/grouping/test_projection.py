@@ -1,0 +1,103 @@
+"""The projection through the Gram matrix against a plain SVD."""
+
+from hypothesis import given, strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import grouping
+from tests.reference import diversified as oracle
+
+project = jax.jit(grouping.project, static_argnums=2)
+
+
+def draw(seed, rank=30):
+  """9 rows of 30 numbers, of which 7 count; well separated components."""
+  rng = np.random.default_rng(seed)
+  mask = np.arange(9) % 4 != 3
+  basis = np.linalg.qr(rng.normal(size=(30, 7)))[0]
+  left = np.linalg.qr(rng.normal(size=(7, 7)))[0]
+  size = np.where(np.arange(7) < rank, 3.0 * 0.5 ** np.arange(7), 0.0)
+  rows = np.full((9, 30), np.nan, np.float32)
+  rows[mask] = (left * size) @ basis.T + rng.normal(size=30)
+  return rows, mask
+
+
+@given(st.integers(0, 10**6))
+def test_points_are_those_of_the_svd(seed):
+  rows, mask = draw(seed)
+  mine = project(rows, mask, 3)
+  theirs = oracle.project(list(rows[mask].astype(np.float64)), 4)
+  np.testing.assert_allclose(mine.mean, theirs.mean, atol=1e-5)
+  # The sign is a convention; an entry may tie with its opposite.
+  sign = np.sign((np.asarray(mine.points)[mask] * theirs.points).sum(0))
+  np.testing.assert_allclose(
+      np.asarray(mine.points)[mask], theirs.points * sign, atol=2e-5)
+  points = np.asarray(mine.points)
+  assert (points[np.abs(points).argmax(0), np.arange(3)] > 0).all()
+  basis = np.asarray(mine.centred).T @ np.asarray(mine.dual)
+  np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-4)
+  np.testing.assert_allclose(basis, theirs.basis * sign, atol=1e-4)
+  assert not np.asarray(mine.centred)[~mask].any()
+  np.testing.assert_allclose(points[~mask], 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("centre", [True, False])
+def test_place_and_lift(centre):
+  rows, mask = draw(1)
+  others = np.random.default_rng(2).normal(size=(4, 30)).astype(np.float32)
+  mine = project(rows, mask, 3)
+  theirs = oracle.project(list(rows[mask].astype(np.float64)), 4)
+  sign = np.sign((np.asarray(mine.points)[mask] * theirs.points).sum(0))
+  placed = grouping.place(mine, others, centre=centre)
+  np.testing.assert_allclose(
+      placed, [oracle.project_centre(theirs, v, centre) * sign for v in others],
+      atol=1e-4)
+  np.testing.assert_allclose(
+      grouping.lift(mine, placed),
+      [oracle.lift(theirs, z * sign) for z in np.asarray(placed)], atol=1e-4)
+  # A row that made the projection is placed on its own point.
+  np.testing.assert_allclose(
+      grouping.place(mine, rows[mask], centre=True),
+      np.asarray(mine.points)[mask], atol=1e-5)
+
+
+def test_all_components_lose_nothing():
+  rows, mask = draw(3)
+  mine = project(rows, mask, 6)
+  np.testing.assert_allclose(
+      grouping.lift(mine, mine.points)[mask], rows[mask], atol=1e-4)
+
+
+def test_components_beyond_the_rank_are_zero():
+  rows, mask = draw(4, rank=2)
+  mine = project(rows, mask, 5)
+  assert np.asarray(mine.points)[:, :2].any(0).all()
+  assert not np.asarray(mine.points)[:, 2:].any()
+  assert not np.asarray(mine.dual)[:, 2:].any()
+
+
+def test_equal_rows_have_no_components():
+  mine = project(np.ones((4, 5), np.float32), np.ones(4, bool), 2)
+  assert not np.asarray(mine.points).any()
+  np.testing.assert_array_equal(
+      grouping.lift(mine, mine.points), np.ones((4, 5)))
+
+
+def test_more_dimensions_than_rows():
+  rows = np.array([[0.0, 1.0], [2.0, 1.0]], np.float32)
+  mine = grouping.project(jnp.asarray(rows), jnp.ones(2, bool), 4)
+  assert mine.points.shape == mine.dual.shape == (2, 4)
+  np.testing.assert_allclose(grouping.lift(mine, mine.points), rows, atol=1e-6)
+  assert not np.asarray(mine.points)[:, 1:].any()
+
+
+def test_no_dimensions_lift_to_the_mean():
+  """K = 1: the group's representative is the mean of the participants."""
+  rows, mask = draw(5)
+  mine = grouping.project(jnp.asarray(rows), jnp.asarray(mask), 0)
+  assert mine.points.shape == (9, 0)
+  np.testing.assert_allclose(
+      grouping.lift(mine, jnp.zeros((1, 0)))[0], rows[mask].mean(0),
+      rtol=1e-5, atol=1e-6)

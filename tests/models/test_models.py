@@ -1,0 +1,97 @@
+"""Models: sizes, objectives, what is refused."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_alg import models
+from fedjax_alg.base import num_params
+
+
+def count(model):
+  return num_params(jax.eval_shape(model.init, jax.random.key(0)))
+
+
+@pytest.mark.parametrize("name, shape, options, expected", [
+    ("softmax", (784,), {}, 7850),
+    ("softmax", (28, 28, 1), {}, 7850),
+    ("mlp", (784,), {}, 101770),
+    ("mlp", (784,), dict(hidden=(64, 32)), 784 * 64 + 64 + 64 * 32 + 32 + 330),
+    # 3x3 filters 1 -> 16 -> 32, 7 x 7 x 32 -> 64 -> 10.
+    ("cnn", (28, 28), {}, 160 + 4640 + 1568 * 64 + 64 + 650),
+    ("cnn", (32, 32, 3), {}, 448 + 4640 + 2048 * 64 + 64 + 650),
+])
+def test_number_of_parameters(name, shape, options, expected):
+  assert count(models.make_model(name, shape, 10, **options)) == expected
+
+
+@pytest.mark.parametrize("name", list(models.MODELS))
+def test_logits_and_loss(name):
+  model = models.make_model(name, (6, 6), 3, hidden=(5,))
+  params = model.init(jax.random.key(1))
+  x = jax.random.normal(jax.random.key(2), (7, 6, 6))
+  y = jnp.arange(7, dtype=jnp.int32) % 3
+  logits = model.apply(params, x)
+  assert (logits.shape, logits.dtype) == ((7, 3), jnp.float32)
+  np.testing.assert_allclose(
+      model.loss(logits, y),
+      optax.softmax_cross_entropy_with_integer_labels(logits, y), rtol=1e-5)
+  assert (model.scale_features is not None) == (name == "softmax")
+
+
+def test_softmax_starts_at_zero_and_is_linear():
+  model = models.make_model("softmax", (4,), 3)
+  params = model.init(jax.random.key(0))
+  assert not any(leaf.any() for leaf in jax.tree.leaves(params))
+  kernel, bias = np.arange(12.0).reshape(3, 4), np.array([1.0, 2.0, 3.0])
+  x = np.array([[1.0, 0.0, -1.0, 2.0]])
+  logits = model.apply({"params": {
+      "kernel": jnp.asarray(kernel, jnp.float32),
+      "bias": jnp.asarray(bias, jnp.float32)}}, jnp.asarray(x, jnp.float32))
+  np.testing.assert_allclose(logits, x @ kernel.T + bias)
+
+
+def test_features_are_scaled_by_column():
+  model = models.make_model("softmax", (4,), 3)
+  ones = jax.tree.map(jnp.ones_like, model.init(jax.random.key(0)))
+  scaled = model.scale_features(ones, jnp.array([1.0, 2.0, 3.0, 4.0]))
+  np.testing.assert_array_equal(
+      scaled["params"]["kernel"], np.tile([1, 2, 3, 4], (3, 1)))
+  np.testing.assert_array_equal(scaled["params"]["bias"], np.ones(3))
+
+
+def test_a_large_logit_gives_a_finite_loss():
+  model = models.make_model("softmax", (4,), 3)
+  loss = model.loss(jnp.array([[1e4, 0.0, 0.0]]), jnp.array([1], jnp.int32))
+  np.testing.assert_allclose(loss, [1e4])
+
+
+def test_own_flax_modules_are_accepted_and_state_is_refused():
+
+  class Normalised(nn.Module):
+
+    @nn.compact
+    def __call__(self, x):
+      return nn.BatchNorm(use_running_average=False)(nn.Dense(3)(x))
+
+  with pytest.raises(ValueError, match=r"Normalised keeps state \(batch_stats"):
+    models.from_flax(Normalised(), (4,))
+  model = models.from_flax(nn.Dense(3), (4,), l2=0.5)
+  assert model.l2 == 0.5 and model.scale_features is None
+  assert count(model) == 15
+
+
+@pytest.mark.parametrize("shape, said", [
+    ((784,), "784"), ((3, 3), "3x3"), ((2, 28, 1), "2x28x1"), ((), "scalar")])
+def test_a_cnn_needs_images(shape, said):
+  with pytest.raises(ValueError, match="--model=cnn: needs images") as error:
+    models.make_model("cnn", shape, 10)
+  assert said in str(error.value)
+
+
+def test_an_unknown_model_is_named():
+  with pytest.raises(ValueError, match="model 'resnet': must be one of softm"):
+    models.make_model("resnet", (4,), 2)
