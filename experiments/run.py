@@ -87,7 +87,8 @@ class _Programs:
 
   def count(self, states: Any) -> dict[str, metrics.Counts]:
     s = self.setting
-    return jax.device_get(self._evaluate(s.data, states, s.keys))
+    counts = jax.device_get(self._evaluate(s.data, states, s.keys))
+    return {protocol: counts[protocol] for protocol in self.protocols}
 
   def memory_mb(self) -> float:
     """What the largest program needs beside this process, by its compiler."""

@@ -43,3 +43,11 @@ def test_pages_name_files_that_exist():
       if "." in path.rsplit("/", 1)[-1] and not (ROOT / path).exists():
         missing.append(f"{page.name}: {path}")
   assert not missing
+
+
+def test_readme_example_runs():
+  text = (ROOT / "README.md").read_text("utf-8")
+  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
+  names = {"__name__": "readme"}
+  exec(compile(block, "README.md", "exec"), names)
+  assert float(names["aux"].server["train_loss"]) < 2.0
