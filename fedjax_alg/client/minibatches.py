@@ -9,6 +9,7 @@ a client of 10 rows costs what 10 rows cost beside a client of 3,000, under
 
 from collections.abc import Callable
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,13 @@ from fedjax_alg.hparams import hyper
 # A card has been moved to a uniformly random place with probability
 # 1 - 2^-ROUNDS, a pair of cards is mixed up to (3/4)^ROUNDS = 0.1 %.
 ROUNDS = 24
+
+
+#: Steps whose rows are drawn at once.
+CHUNK_STEPS = 64
+
+#: (*params) -> for each the pair (mean loss, gradient) on one mini-batch
+Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,27 +95,31 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
     [B] int32; over all positions of an epoch a permutation of [0, n).
   """
   n = size.astype(jnp.uint32)
-  card = position.astype(jnp.uint32)
-  salt = _mix(epoch.astype(jnp.uint32) + jnp.uint32(1))
-  for r in range(ROUNDS):
-    word = _mix(bits[r] ^ salt)
-    pivot = word % n
+  words = _mix(bits ^ _mix(epoch.astype(jnp.uint32) + jnp.uint32(1)))
+  pivots = words % n
+  coins = words + jnp.arange(ROUNDS, dtype=jnp.uint32)
+
+  def swap_or_not(r: Array, card: Array) -> Array:
+    pivot = pivots[r]
     partner = jnp.where(pivot >= card, pivot - card, pivot + n - card)
     # The coin belongs to the unordered pair {card, partner}.
-    coin = _mix(jnp.maximum(card, partner) ^ (word + jnp.uint32(r)))
-    card = jnp.where(coin >> 31 == 1, partner, card)
-  return card.astype(jnp.int32)
+    coin = _mix(jnp.maximum(card, partner) ^ coins[r])
+    return jnp.where(coin >> 31 == 1, partner, card)
+
+  # A loop, not ROUNDS copies of the code: those take a second to compile.
+  return jax.lax.fori_loop(
+      0, ROUNDS, swap_or_not, position.astype(jnp.uint32)).astype(jnp.int32)
 
 
-def minibatch(
+def batch_rows(
     shard: Shard, bits: Array, step: Array, batch_size: int
-) -> tuple[Array, Array, Array]:
-  """Mini-batch ``step`` of the client's endless shuffled stream.
+) -> tuple[Array, Array]:
+  """Rows of mini-batch ``step`` of the client's endless shuffled stream.
 
   Every epoch visits each example once; its last batch may be short.
 
   Returns:
-    x [B, ...], y [B] int32, mask [B] bool.
+    Rows of x and y [B] int32, mask [B] bool.
   """
   per_epoch = jnp.maximum(batches_per_epoch(shard.size, batch_size), 1)
   position = step % per_epoch * batch_size + jnp.arange(
@@ -116,30 +128,64 @@ def minibatch(
   position = jnp.clip(position, 0, jnp.maximum(shard.size - 1, 0))
   rows = shard.offset + shuffled(
       bits, step // per_epoch, position, jnp.maximum(shard.size, 1))
-  x = shard.x.at[rows].get(mode="promise_in_bounds")
-  y = shard.y.at[rows].get(mode="promise_in_bounds")
-  return x, y, mask
+  return rows, mask
 
 
-def stochastic_gradient(
-    model: Model, shard: Shard, work: LocalWork, key: Key
-) -> Callable[..., tuple[Array, ...]]:
-  """The client's gradient oracle: ``gradient(step, *params)``.
+def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
+  """x [B, ...] and y [B] of rows that are known to exist."""
+  return (shard.x.at[rows].get(mode="promise_in_bounds"),
+          shard.y.at[rows].get(mode="promise_in_bounds"))
 
-  Returns:
-    A function that gives, for each of the params it gets, the pair (mean
-    loss, gradient) on the one mini-batch of ``step`` (on all the client's
-    data with batch_size 0).
+
+def fold_steps(
+    model: Model, shard: Shard, work: LocalWork, key: Key,
+    fn: Callable[[Gradient, Any], Any], carry: Any) -> Any:
+  """Folds ``fn(gradient, carry)`` over the client's local steps.
+
+  Args:
+    model: the model.
+    shard: the client's training data.
+    work: number of steps and batch size.
+    key: consumed.
+    fn: one step. Its ``gradient(*params)`` gives, for each of the params it
+      gets, the pair (mean loss, gradient) on the one mini-batch of the step
+      (on all the client's data with batch_size 0).
+    carry: the start; its structure is kept.
   """
+  steps = work.num_steps(shard.size)
   if not work.batch_size:
     del key
-    return lambda step, *params: tuple(
-        objective.full_value_and_grad(model, p, shard) for p in params)
+
+    def full_gradient(*params: Params):
+      return tuple(
+          objective.full_value_and_grad(model, p, shard) for p in params)
+
+    return jax.lax.fori_loop(
+        jnp.int32(0), steps, lambda _, carry: fn(full_gradient, carry), carry)
+
   bits = shuffle_bits(key)
+  # Rows of many steps are drawn at once: the shuffle then costs next to
+  # nothing beside the steps.
+  chunk = min(work.local_steps or CHUNK_STEPS, CHUNK_STEPS)
 
-  def gradient(step: Array, *params: Params):
-    batch = minibatch(shard, bits, step, work.batch_size)
-    return tuple(
-        objective.batch_value_and_grad(model, p, *batch) for p in params)
+  def play_chunk(c: Array, carry: Any) -> Any:
+    first = c * chunk
+    rows, mask = jax.vmap(
+        lambda step: batch_rows(shard, bits, step, work.batch_size))(
+            first + jnp.arange(chunk, dtype=jnp.int32))
 
-  return gradient
+    def play_step(k: Array, carry: Any) -> Any:
+      x, y = take_rows(shard, rows[k])
+
+      def gradient(*params: Params):
+        return tuple(
+            objective.batch_value_and_grad(model, p, x, y, mask[k])
+            for p in params)
+
+      return fn(gradient, carry)
+
+    return jax.lax.fori_loop(
+        jnp.int32(0), jnp.minimum(steps - first, chunk), play_step, carry)
+
+  return jax.lax.fori_loop(
+      jnp.int32(0), (steps + chunk - 1) // chunk, play_chunk, carry)

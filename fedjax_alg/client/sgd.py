@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import jax
+import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
@@ -47,15 +47,13 @@ def sgd(
     The trained parameters and the loss of the last mini-batch, [] float32
     (0 where the client takes no step).
   """
-  gradient = minibatches.stochastic_gradient(model, shard, work, key)
 
-  def step(k: Array, carry: tuple[Params, Array]):
+  def step(gradient: minibatches.Gradient, carry: tuple[Params, Array]):
     params, _ = carry
-    ((loss, grad),) = gradient(k, params)
+    ((loss, grad),) = gradient(params)
     if correct is not None:
       grad = correct(grad, params, start)
     return trees.add_scaled(params, -learning_rate, grad), loss
 
-  zero = jax.numpy.zeros(())
-  return jax.lax.fori_loop(
-      jax.numpy.int32(0), work.num_steps(shard.size), step, (start, zero))
+  return minibatches.fold_steps(
+      model, shard, work, key, step, (start, jnp.zeros(())))

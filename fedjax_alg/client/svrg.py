@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
@@ -80,14 +79,12 @@ def svrg(
     w_{i,K}, the trained parameters; ``start`` for an empty shard.
   """
   rate = learning_rate / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  gradient = minibatches.stochastic_gradient(model, shard, work, key)
 
-  def step(k: Array, params: Params) -> Params:
-    (_, here), (_, there) = gradient(k, params, start)
+  def step(gradient: minibatches.Gradient, params: Params) -> Params:
+    (_, here), (_, there) = gradient(params, start)
     drift = trees.subtract(here, there)
     if scaling is not None and model.scale_features is not None:
       drift = model.scale_features(drift, scaling)
     return trees.add_scaled(params, -rate, trees.add(drift, anchor))
 
-  return jax.lax.fori_loop(
-      jnp.int32(0), work.num_steps(shard.size), step, start)
+  return minibatches.fold_steps(model, shard, work, key, step, start)

@@ -92,6 +92,11 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
   return facts, payload
 
 
+def _leaf_paths(tree: Any) -> list[str]:
+  return [jax.tree_util.keystr(path)
+          for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
 def load_latest(
     folder: pathlib.Path, like: Any
 ) -> tuple[Any, dict[str, Any], list[str]]:
@@ -119,8 +124,7 @@ def load_latest(
     try:
       saved = serialization.msgpack_restore(payload)
       # Flax drops what the target does not have without a word.
-      if jax.tree.structure(saved) != jax.tree.structure(
-          serialization.to_state_dict(target)):
+      if _leaf_paths(saved) != _leaf_paths(serialization.to_state_dict(target)):
         raise ValueError("structure")
       state = serialization.from_state_dict(target, saved)
       shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(target)]

@@ -15,7 +15,6 @@ about the same number of examples. On a CPU the devices are its cores
 """
 
 from collections.abc import Callable
-import functools
 import math
 from typing import Any
 
@@ -32,7 +31,7 @@ MODES = ("sequential", "vmap", "chunks")
 def _deal(size: Array, slots: int, devices: int) -> Array:
   """Which slot stands where so that every device gets like work.
 
-  Slots are sorted by size, largest first, and dealt to and fro.
+  Slots go, largest first, to the device with the least work that has room.
 
   Args:
     size: [S] int32.
@@ -43,13 +42,22 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
     [S'] int32 slot numbers; numbers >= S are padding. Device d takes entries
     d * S'/devices and on, largest first.
   """
+  room = slots // devices
   padded = jnp.concatenate(
-      [size, jnp.full((slots - size.shape[0],), -1, size.dtype)])
+      [size, jnp.zeros((slots - size.shape[0],), size.dtype)])
   largest_first = jnp.argsort(-padded, stable=True).astype(jnp.int32)
-  hands = largest_first.reshape(-1, devices)
-  backwards = jnp.arange(hands.shape[0]) % 2 == 1
-  hands = jnp.where(backwards[:, None], hands[:, ::-1], hands)
-  return hands.T.reshape(-1)
+
+  def deal(k, carry):
+    load, held, order = carry
+    device = jnp.argmin(jnp.where(
+        held < room, load, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
+    slot = largest_first[k]
+    return (load.at[device].add(padded[slot]), held.at[device].add(1),
+            order.at[device * room + held[device]].set(slot))
+
+  nothing = jnp.zeros(devices, jnp.int32)
+  return jax.lax.fori_loop(
+      0, slots, deal, (nothing, nothing, jnp.zeros(slots, jnp.int32)))[2]
 
 
 def make_map_clients(
@@ -103,16 +111,24 @@ def make_map_clients(
     size = jnp.where(order < slots, shards.size[real], 0)
     dealt = Shard(shards.x, shards.y, shards.offset[real], size)
     args = jax.tree.map(lambda leaf: leaf[real], args)
-    if devices == 1:
-      out = local_map(fn, shared, dealt, args)
-    else:
-      spec: Any = PartitionSpec(AXIS)
-      whole: Any = PartitionSpec()
-      out = jax.shard_map(
-          functools.partial(local_map, fn), mesh=mesh,
-          in_specs=(whole, Shard(whole, whole, spec, spec), spec),
-          out_specs=spec, check_vma=False)(shared, dealt, args)
     back = jnp.argsort(order)[:slots]
-    return jax.tree.map(lambda leaf: leaf[back], out)
+
+    def in_order(out, back):
+      return jax.tree.map(lambda leaf: leaf[back], out)
+
+    if devices == 1:
+      return in_order(local_map(fn, shared, dealt, args), back)
+
+    def on_device(shared, dealt, args, back):
+      # Gathered here, so that what follows is not laid out over the mesh.
+      out = local_map(fn, shared, dealt, args)
+      return in_order(jax.lax.all_gather(out, AXIS, tiled=True), back)
+
+    spec: Any = PartitionSpec(AXIS)
+    whole: Any = PartitionSpec()
+    return jax.shard_map(
+        on_device, mesh=mesh,
+        in_specs=(whole, Shard(whole, whole, spec, spec), spec, whole),
+        out_specs=whole, check_vma=False)(shared, dealt, args, back)
 
   return map_clients

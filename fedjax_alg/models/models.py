@@ -28,8 +28,10 @@ class Softmax(nn.Module):
     kernel = self.param(
         "kernel", nn.initializers.zeros, (self.num_classes, x.shape[1]))
     bias = self.param("bias", nn.initializers.zeros, (self.num_classes,))
-    logits = jax.lax.dot_general(x, kernel, (((1,), (1,)), ((), ())))
-    return logits + bias[None]
+    # [L, B], then transposed: a tenth of a step faster on a CPU, if the
+    # compiler is kept from folding the transpose into the product.
+    logits = jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
+    return jax.lax.optimization_barrier(logits).T + bias[None]
 
 
 class MLP(nn.Module):
@@ -72,7 +74,9 @@ class CNN(nn.Module):
 
 def cross_entropy(logits: Array, y: Array) -> Array:
   """-log softmax(logits)[y] of each example, [B] float32."""
-  picked = jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+  # A comparison, not a gather, whose gradient would be a scatter.
+  labels = jnp.arange(logits.shape[1], dtype=y.dtype)
+  picked = jnp.where(y[:, None] == labels[None], logits, 0.0).sum(1)
   return jax.nn.logsumexp(logits, axis=1) - picked
 
 

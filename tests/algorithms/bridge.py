@@ -24,8 +24,6 @@ def to_library(w):
 
 def batches(problem, cohort, key, work):
   """client id -> rows of each local step, drawn as the library draws them."""
-  # The labels of a shard of these are its row numbers.
-  numbers = jnp.arange(max(problem.data.size), dtype=jnp.int32)
   result = {}
   for i in np.asarray(cohort.ids).tolist():
     size = len(problem.clients[i][1])
@@ -33,16 +31,16 @@ def batches(problem, cohort, key, work):
     if not work.batch_size:
       result[i] = [np.arange(size)] * steps
       continue
-    shard = Shard(numbers[:, None], numbers, jnp.int32(0), jnp.int32(size))
+    shard = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(size))
     bits = minibatches.shuffle_bits(jax.random.fold_in(key, i))
     result[i] = []
     for k in range(steps):
-      _, rows, mask = _minibatch(shard, bits, jnp.int32(k), work.batch_size)
+      rows, mask = _batch_rows(shard, bits, jnp.int32(k), work.batch_size)
       result[i].append(np.asarray(rows)[np.asarray(mask)])
   return result
 
 
-_minibatch = jax.jit(minibatches.minibatch, static_argnums=3)
+_batch_rows = jax.jit(minibatches.batch_rows, static_argnums=3)
 
 
 def assert_step_close(start, params, expected, rtol=1e-4):

@@ -101,8 +101,8 @@ ROWS = jnp.arange(400, dtype=jnp.int32)
 def batch(bits, step, offset, size, batch_size):
   """Rows (as labels) and mask of a batch; row r has the label r."""
   shard = Shard(ROWS[:, None].astype(jnp.float32), ROWS, offset, size)
-  x, y, mask = minibatches.minibatch(shard, bits, step, batch_size)
-  return x, y, mask
+  rows, mask = minibatches.batch_rows(shard, bits, step, batch_size)
+  return *minibatches.take_rows(shard, rows), mask
 
 
 @given(st.integers(1, 60), st.integers(0, 300), st.integers(0, 1000))
@@ -120,6 +120,16 @@ def test_an_epoch_visits_every_example_once(size, offset, seed):
       assert np.all((y >= offset) & (y < offset + size))  # masked ones too
       seen += np.asarray(y)[np.asarray(mask)].tolist()
     assert sorted(seen) == list(range(offset, offset + size))
+
+
+def test_every_epoch_has_its_own_order():
+  orders = [[
+      np.asarray(batch(bits_of(0), jnp.int32(9 * epoch + k), jnp.int32(0),
+                       jnp.int32(60), 7)[1]).tolist() for k in range(9)]
+            for epoch in range(3)]
+  for one, other in ((0, 1), (0, 2), (1, 2)):
+    assert sum(a == b for a, b in zip(
+        sum(orders[one], []), sum(orders[other], []))) < 15
 
 
 def test_an_empty_client_reads_nothing():

@@ -29,6 +29,11 @@ def test_devices_get_like_work(sizes, devices):
   assert (np.diff(hands, axis=1) <= 0).all()  # largest first
 
 
+def test_cards_are_dealt_to_and_fro():
+  order = np.asarray(clients._deal(jnp.arange(1, 9, dtype=jnp.int32), 8, 4))
+  assert (order.reshape(4, 2) + 1).tolist() == [[8, 1], [7, 2], [6, 3], [5, 4]]
+
+
 CASES = [("sequential", 0, False), ("vmap", 0, False), ("chunks", 1, False),
          ("chunks", 5, False), ("chunks", 50, False), ("sequential", 0, True),
          ("vmap", 0, True), ("chunks", 2, True)]

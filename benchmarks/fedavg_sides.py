@@ -1,0 +1,143 @@
+"""The two sides of ``vs_fedjax``: each prepares, then measures on request.
+
+A side is a function of the flags that returns (measure, facts); ``measure``
+plays ``args.rounds`` rounds from a given one on, ``facts`` is printed once.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import timing, workloads
+from fedjax_alg import base, data, models, registry
+from fedjax_alg.engine import clients, loop, rounds, sharding
+
+COHORT, EPOCHS, BATCH, LEARNING_RATE, SEED = 20, 20, 10, 0.03, 0
+
+Measure = Callable[[int], dict[str, Any]]
+
+
+def steps_of(size: Any) -> Any:
+  """Local steps of clients that hold ``size`` examples."""
+  return EPOCHS * -(-size // BATCH)
+
+
+def cohorts(
+    fed: data.FederatedData, start: int, count: int) -> list[np.ndarray]:
+  """The clients of ``count`` rounds, the same for both sides."""
+  key = rounds.run_keys(SEED).cohort
+  return [np.asarray(rounds.sample_cohort(
+      fed.train, COHORT, jax.random.fold_in(key, start + r)).ids)
+      for r in range(count)]
+
+
+def answer(
+    fed: data.FederatedData, ids: list[np.ndarray], seconds: float,
+    kernel: Any, bias: Any) -> dict[str, Any]:
+  """What a measurement gives; kernel [784, 10] and bias [10]."""
+  size = np.asarray(fed.train.size)
+  logits = np.asarray(fed.global_x) @ np.asarray(kernel) + np.asarray(bias)
+  right = logits.argmax(1) == np.asarray(fed.global_y)
+  return {"seconds": seconds, "accuracy": float(right.mean()),
+          "steps": sum(int(steps_of(size[chosen]).sum()) for chosen in ids)}
+
+
+def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
+  """This library, one device per core."""
+  sharding.use_host_cores()
+  fed = workloads.powerlaw(args)
+  mesh = sharding.clients_mesh()
+  model = models.make_model("softmax", fed.train.x.shape[1:], fed.num_classes)
+  algorithm = registry.build(
+      "fedavg", model,
+      map_clients=clients.make_map_clients("sequential", mesh=mesh),
+      client_lr=LEARNING_RATE, local_epochs=EPOCHS, batch_size=BATCH)
+  train = sharding.replicate(jax.tree.map(np.asarray, fed.train), mesh)
+  keys = sharding.replicate(
+      jax.tree.map(lambda key: key[None], rounds.run_keys(SEED)), mesh)
+  spec = base.FedSpec(len(fed.train.size), COHORT, fed.num_classes,
+                      fed.train.x.shape[1:])
+  state = sharding.replicate(
+      loop.initial_states(algorithm, model, spec, train, keys), mesh)
+  count = jnp.int32(args.rounds)
+  play, seconds = timing.compiled(
+      loop.make_run_rounds(algorithm, COHORT, args.rounds, mesh=mesh),
+      state, train, keys, jnp.int32(0), count)
+
+  def measure(start: int) -> dict[str, Any]:
+    nonlocal state
+    (state, _), taken = timing.timed(
+        play, state, train, keys, jnp.int32(start), count)
+    kernel, bias = (state.params["params"][k][0] for k in ("kernel", "bias"))
+    ids = cohorts(fed, start, args.rounds)
+    return answer(fed, ids, taken, kernel.T, bias)
+
+  return measure, {"data": fed.name, "compile": seconds,
+                   "cores": sharding.available_cores(), "jax": jax.__version__}
+
+
+def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
+  """FedJAX, on one device."""
+  if not hasattr(jax, "tree_map"):
+    setattr(jax, "tree_map", jax.tree.map)
+  import fedjax as fj  # pylint: disable=g-import-not-at-top
+  from fedjax.algorithms import fed_avg  # pylint: disable=g-import-not-at-top
+
+  class Client(fj.ClientDataset):
+    """Takes EPOCHS * ceil(n / BATCH) steps."""
+
+    def shuffle_repeat_batch(self, hparams=None, **kwargs):
+      steps = steps_of(len(self))
+      return super().shuffle_repeat_batch(
+          hparams.replace(num_epochs=None, num_steps=steps), **kwargs)
+
+  fed = workloads.powerlaw(args)
+  x, y, offset, size = (np.asarray(leaf) for leaf in fed.train)
+  held = [Client({"x": x[o:o + n], "y": y[o:o + n]})
+          for o, n in zip(offset, size)]
+
+  def logits(params, batch, rng=None):
+    del rng
+    return batch["x"] @ params["w"] + params["b"]
+
+  def init(rng):
+    del rng
+    return {"w": jnp.zeros((x.shape[1], fed.num_classes)),
+            "b": jnp.zeros(fed.num_classes)}
+
+  model = fj.Model(
+      init, logits, logits, lambda batch, out:
+      fj.metrics.unreduced_cross_entropy_loss(batch["y"], out), {})
+  algorithm = fed_avg.federated_averaging(
+      fj.model_grad(model), fj.optimizers.sgd(LEARNING_RATE),
+      fj.optimizers.sgd(1.0), fj.ShuffleRepeatBatchHParams(
+          batch_size=BATCH, num_epochs=EPOCHS, drop_remainder=False))
+  state = algorithm.init(model.init(None))
+
+  def play(state, ids, keys):
+    for chosen, round_keys in zip(ids, keys):
+      state, _ = algorithm.apply(state, [
+          (int(i), held[i], key) for i, key in zip(chosen, round_keys)])
+    return state.params, state
+
+  def measure(start: int) -> dict[str, Any]:
+    nonlocal state
+    ids = cohorts(fed, start, args.rounds)
+    keys = [list(jax.random.split(jax.random.PRNGKey(start + r), COHORT))
+            for r in range(args.rounds)]
+    (params, state), taken = timing.timed(play, state, ids, keys)
+    return answer(fed, ids, taken, params["w"], params["b"])
+
+  smallest = [np.array([int(size.argmin())])]
+  _, seconds = timing.timed(
+      play, algorithm.init(model.init(None)), smallest,
+      [[jax.random.PRNGKey(0)]])
+  own = float((-(-EPOCHS * size // BATCH)).sum() / steps_of(size).sum())
+  return measure, {"compile": seconds, "own_steps": own}
+
+
+SIDES = {"fedjax_alg": ours, "fedjax": fedjax}

@@ -1,0 +1,173 @@
+"""One round of MA-FSVRG or GA-FSVRG, and where its time goes.
+
+  python -m benchmarks.phases --data_dir=~/tensorflow_datasets
+
+MNIST-HoG over 400 clients of one or two classes, 40 a round, K = 4 models, the
+algorithm's default hyper-parameters but no warm-up (threshold 0). The round is
+timed inside the program of a run; each phase is a program of its own, which
+costs its start and end, so their sum is a little more than the round.
+"""
+
+import argparse
+from collections.abc import Callable
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import timing, workloads
+from fedjax_alg import base, models, registry, trees
+from fedjax_alg.algorithms import diversified
+from fedjax_alg.central import adaptive
+from fedjax_alg.client import objective, svrg
+from fedjax_alg.engine import clients, loop, rounds, sharding
+
+COHORT, SEED = 40, 0
+
+
+def parse() -> argparse.Namespace:
+  """The flags."""
+  parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+  workloads.add_flags(parser)
+  parser.add_argument("--algorithm", default="ga_fsvrg",
+                      choices=("ma_fsvrg", "ga_fsvrg"))
+  parser.add_argument("--rounds", type=int, default=10,
+                      help="rounds of one measurement")
+  parser.add_argument("--repeats", type=int, default=10,
+                      help="measurements of the round and of each phase")
+  args = parser.parse_args()
+  if args.rounds < 1 or args.repeats < 1:
+    parser.error("--rounds and --repeats must be at least 1")
+  return args
+
+
+def phases(
+    model: base.Model, hparams: Any, by_gradient: bool, map_clients: Any
+) -> dict[str, Callable[..., Any]]:
+  """name -> the phase as a function of what the run holds at that point."""
+  central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2,
+                     hparams.eps, hparams.central_rule)
+
+  def full_passes(at):
+    def one_client(models_, shard):
+      return jax.vmap(lambda params: objective.full_value_and_grad(
+          model, params, shard))(models_)
+    return map_clients(one_client, at["models"], at["cohort"].shards)
+
+  def train(at):
+    def one_client(shared, shard, k, key):
+      models_, anchors, share = shared
+      return svrg.svrg(
+          model, trees.index(models_, k), trees.index(anchors, k), shard,
+          hparams, hparams.client_lr, svrg.feature_scaling(shard, share), key)
+    return map_clients(
+        one_client, (at["models"], at["anchors"], at["share"]),
+        at["cohort"].shards, at["preference"],
+        rounds.client_keys(at["key"], at["cohort"].ids))
+
+  def gradients(at):
+    return map_clients(
+        lambda _, shard, params: objective.full_value_and_grad(
+            model, params, shard)[1], (), at["cohort"].shards, at["trained"])
+
+  def group(at):
+    vectors = at["gradients"] if by_gradient else at["trained"]
+    centres = at["anchors"] if by_gradient else at["models"]
+    return diversified.group_vectors(
+        hparams, vectors, centres, at["cohort"].weight > 0, jnp.bool_(False))
+
+  def step(at):
+    anchors = trees.slot_mean(at["cohort"].weight, at["passes"][1])
+    return jax.vmap(central.update)(anchors, at["moments"])
+
+  def sample(at):
+    cohort = rounds.sample_cohort(at["data"], COHORT, at["key"])
+    return cohort.ids, cohort.shards.offset, cohort.weight
+
+  out: dict[str, Callable[..., Any]] = {
+      "cohort sampling": sample,
+      "full passes, K models": full_passes,
+      "local training": train,
+  }
+  if by_gradient:
+    out["gradients of the trained"] = gradients
+  return out | {
+      "grouping": group,
+      "full passes after the step": full_passes,
+      "mean and central step": step,
+  }
+
+
+def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
+  """Times the round inside a run; returns what the phases start from."""
+  fed = workloads.one_or_two_classes(args)
+  mesh = sharding.clients_mesh()
+  map_clients = clients.make_map_clients("sequential", mesh=mesh)
+  shape = fed.train.x.shape[1:]
+  model = models.make_model("softmax", shape, fed.num_classes, l2=1e-4)
+  hparams = registry.get(args.algorithm).hparams(threshold=0)
+  algorithm = registry.get(args.algorithm).build(
+      model, hparams, map_clients=map_clients)
+  train = sharding.replicate(jax.tree.map(np.asarray, fed.train), mesh)
+  keys = sharding.replicate(
+      jax.tree.map(lambda key: key[None], rounds.run_keys(SEED)), mesh)
+  spec = base.FedSpec(len(fed.train.size), COHORT, fed.num_classes, shape)
+  state = sharding.replicate(jax.jit(functools.partial(
+      loop.initial_states, algorithm, model, spec))(train, keys), mesh)
+  count = jnp.int32(args.rounds)
+  play, compile_seconds = timing.compiled(
+      loop.make_run_rounds(algorithm, COHORT, args.rounds, mesh=mesh),
+      state, train, keys, jnp.int32(0), count)
+  seconds = []
+  for i in range(args.repeats + 1):
+    (state, _), taken = timing.timed(
+        play, state, train, keys, jnp.int32(i * args.rounds), count)
+    seconds.append(taken / args.rounds)
+  cores = 1 if mesh is None else mesh.devices.size
+  print(f"{args.algorithm} on {fed.name}, HoG, {len(fed.train.size)} clients, "
+        f"{COHORT} a round; {cores} cores, JAX {jax.__version__}")
+  print(f"{'milliseconds':28}    least     median   greatest  compile s")
+  row("round, in a run", timing.spread(seconds[1:]), compile_seconds)
+  one = jax.tree.map(lambda leaf: leaf[0], state)
+  return model, hparams, map_clients, train, one, mesh
+
+
+def row(name: str, seconds: timing.Spread, compile_seconds: float) -> None:
+  """Prints one line of the table."""
+  in_ms = timing.Spread(*(1e3 * value for value in seconds))
+  print(f"{name:28}{in_ms.text()}  {compile_seconds:9.1f}")
+
+
+def main() -> None:
+  """Prints the table."""
+  args = parse()
+  sharding.use_host_cores()
+  model, hparams, map_clients, train, state, mesh = run_to_steady_state(args)
+  at = {"data": train, "models": state.models, "moments": state.moments,
+        "share": state.statistics.share, "key": jax.random.key(SEED)}
+  at = sharding.replicate(at, mesh)
+  at["cohort"] = jax.jit(rounds.sample_cohort, static_argnums=1)(
+      train, COHORT, at["key"])
+  by_gradient = args.algorithm == "ga_fsvrg"
+  total = 0.0
+  for name, phase in phases(model, hparams, by_gradient, map_clients).items():
+    out, seconds, compile_seconds = timing.steady(
+        phase, at, repeats=args.repeats)
+    row("  " + name, seconds, compile_seconds)
+    total += seconds.median
+    if name.startswith("full passes"):
+      at["passes"] = out
+      at["anchors"] = trees.slot_mean(at["cohort"].weight, out[1])
+      at["preference"] = jnp.argmin(out[0], axis=1).astype(jnp.int32)
+    elif name == "local training":
+      at["trained"] = out
+    elif name == "gradients of the trained":
+      at["gradients"] = out
+  print(f"{'  sum of the medians':28}{'':11}{1e3 * total:9.2f}")
+  print(f"peak memory of the process: {timing.peak_megabytes():.0f} MB")
+
+
+if __name__ == "__main__":
+  main()

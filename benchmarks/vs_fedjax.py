@@ -1,0 +1,136 @@
+"""FedAvg here and in FedJAX 0.0.17: the same work, in turn, on one machine.
+
+  pip install -e .[bench]
+  python -m benchmarks.vs_fedjax --data_dir=~/tensorflow_datasets
+
+Softmax regression with SGD on MNIST over 1,000 clients (power law of FedProx),
+20 clients a round, 20 epochs of batches of 10, learning rate 0.03, no
+regulariser. Both take the same clients in the same rounds and the same number
+of local steps, epochs * ceil(n_i / batch) for client i. Each runs in a process
+of its own, set up as suits it best, and rests while the other is measured:
+
+- here: one device per core, clients one after the other on each, all rounds of
+  a measurement in one program;
+- FedJAX: ``fed_avg`` with its default ``jit`` backend on one device, its SGD,
+  a ``fedjax.Model`` of plain JAX functions (weights [784, 10], the faster
+  layout there), batches of NumPy arrays from memory, asynchronous dispatch.
+  Its ``pmap`` backend calls functions that JAX has removed. FedJAX counts
+  ceil(epochs * n_i / batch) steps of full batches; here it is asked for the
+  steps above. ``jax.tree_map`` is put back for it.
+
+Process start, data, compiling (of FedJAX: its first client) and one warm-up
+measurement are not counted. The accuracies, on all clients' test data after
+the last round, say that both have learnt the same.
+"""
+
+import argparse
+from collections.abc import Callable
+import importlib.util
+import json
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks import timing, workloads
+from benchmarks.fedavg_sides import SIDES
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+  """The flags; --side is for the workers."""
+  parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+  workloads.add_flags(parser)
+  parser.add_argument("--rounds", type=int, default=10,
+                      help="rounds of one measurement")
+  parser.add_argument("--repeats", type=int, default=10,
+                      help="pairs of measurements")
+  parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+  args = parser.parse_args(argv)
+  if args.rounds < 1 or args.repeats < 1:
+    parser.error("--rounds and --repeats must be at least 1")
+  return args
+
+
+class Worker:
+  """A process that measures one side whenever it is asked to."""
+
+  def __init__(self, side: str, argv: list[str]):
+    command = [sys.executable, "-m", "benchmarks.vs_fedjax", *argv]
+    self._process = subprocess.Popen(
+        [*command, f"--side={side}"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True)
+    self.ready = self._answer()
+
+  def _answer(self) -> dict[str, Any]:
+    """The next line of JSON; whatever else is printed is passed over."""
+    assert self._process.stdout is not None
+    for line in self._process.stdout:
+      if line.startswith("{"):
+        return json.loads(line)
+    raise SystemExit("vs_fedjax: a worker died, its message is above")
+
+  def measure(self, start: int) -> dict[str, Any]:
+    """Plays the rounds from ``start`` on."""
+    assert self._process.stdin is not None
+    print(start, file=self._process.stdin, flush=True)
+    return self._answer()
+
+  def close(self) -> None:
+    assert self._process.stdin is not None
+    self._process.stdin.close()
+    self._process.wait()
+
+
+def serve(args: argparse.Namespace) -> None:
+  """The worker's life: prepare, then one measurement per line of stdin."""
+  measure, facts = SIDES[args.side](args)
+  print(json.dumps(facts), flush=True)
+  for line in sys.stdin:
+    print(json.dumps(measure(int(line))), flush=True)
+
+
+def compare(args: argparse.Namespace, argv: list[str]) -> None:
+  """Measures the sides in turn and prints the table."""
+  workers = {side: Worker(side, argv) for side in SIDES}
+  answers: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+
+  def measure_of(side: str) -> Callable[[int], float]:
+    def measure(repeat: int) -> float:
+      answers[side].append(workers[side].measure(repeat * args.rounds))
+      return 1e6 * answers[side][-1]["seconds"] / answers[side][-1]["steps"]
+    return measure
+
+  times = timing.in_turn(
+      {side: measure_of(side) for side in SIDES}, args.repeats + 1)
+  for worker in workers.values():
+    worker.close()
+  work = [[answer["steps"] for answer in answers[side]] for side in SIDES]
+  if work[0] != work[1]:
+    raise SystemExit("vs_fedjax: the two sides did not do the same work")
+  facts = {key: value for w in workers.values() for key, value in
+           w.ready.items()}
+  print(f"{facts['data']}; {facts['cores']} cores, JAX {facts['jax']}; "
+        f"{sum(work[0]) / len(work[0]) / args.rounds:.0f} local steps a round "
+        f"(FedJAX's own count: {facts['own_steps']:.0%} of them)")
+  print(f"{'microseconds per local step':28}    least     median   greatest")
+  for side, values in times.items():
+    print(f"{side:28}{timing.spread(values[1:]).text()}   compile "
+          f"{workers[side].ready['compile']:.1f} s, accuracy "
+          f"{answers[side][-1]['accuracy']:.3f}")
+  a, b = (times[side][1:] for side in SIDES)
+  ratios = [theirs / ours for ours, theirs in zip(a, b)]
+  print(f"{'FedJAX / fedjax_alg':28}{timing.spread(ratios).text()}")
+
+
+def main() -> None:
+  """Compares the two, or serves as one of them."""
+  args = parse()
+  if args.side:
+    serve(args)
+    return
+  if importlib.util.find_spec("fedjax") is None:
+    sys.exit("vs_fedjax: FedJAX is not installed: pip install -e .[bench]")
+  compare(args, sys.argv[1:])
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,63 @@
+"""The data of the benchmarks: MNIST, or a stand-in of its shape."""
+
+import argparse
+
+import numpy as np
+
+from fedjax_alg import data
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """--data_dir and --cache_dir."""
+  parser.add_argument(
+      "--data_dir", default=None,
+      help="TFDS folder with MNIST (python -m experiments.prepare); without "
+      "MNIST a synthetic stand-in of its shape is used")
+  parser.add_argument(
+      "--cache_dir", default=None,
+      help="where decoded images are kept (default: in --data_dir)")
+
+
+def mnist(args: argparse.Namespace) -> data.Examples:
+  """MNIST of ``--data_dir``, or a stand-in whose name says so."""
+  try:
+    return data.load_tfds("mnist", args.data_dir, args.cache_dir)
+  except data.DataError:
+    return stand_in()
+
+
+def stand_in(seed: int = 0) -> data.Examples:
+  """60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes.
+
+  A class is a fixed blurred pattern, an image is its pattern plus noise.
+  """
+  rng = np.random.default_rng(seed)
+  coarse = rng.random((10, 7, 7), np.float32)
+  patterns = np.kron(coarse, np.ones((1, 4, 4), np.float32))
+
+  def split(n):
+    y = rng.integers(0, 10, n, dtype=np.int32)
+    noise = rng.random((n, 28, 28), np.float32)
+    x = 255 * np.clip(patterns[y] * .6 + noise * .4, 0, 1)
+    return x.astype(np.uint8)[..., None], y
+
+  x_train, y_train = split(60_000)
+  x_test, y_test = split(10_000)
+  return data.Examples(x_train, y_train, x_test, y_test, 10, None, None,
+                       "synthetic stand-in for MNIST")
+
+
+def powerlaw(args: argparse.Namespace) -> data.FederatedData:
+  """MNIST over 1,000 clients by the power law of FedProx; 784 features."""
+  examples = mnist(args)
+  partition = data.make_partition("powerlaw", examples, 1000, seed=0)
+  return data.build(examples, partition, data.make_features("flatten"))
+
+
+def one_or_two_classes(args: argparse.Namespace) -> data.FederatedData:
+  """MNIST-HoG over 400 clients of 1 or 2 classes each; 576 features."""
+  examples = mnist(args)
+  partition = data.make_partition(
+      "classes", examples, 400, seed=0, classes_per_client=2,
+      min_classes_per_client=1, size_sigma=.55)
+  return data.build(examples, partition, data.make_features("hog"))
