@@ -39,7 +39,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
   """The flags; --side is for the workers."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
-  parser.add_argument("--rounds", type=int, default=10,
+  parser.add_argument("--rounds", type=int, default=30,
                       help="rounds of one measurement")
   parser.add_argument("--repeats", type=int, default=10,
                       help="pairs of measurements")
