@@ -71,7 +71,7 @@ case "$command" in
   *)
     if [ ! -f "experiments/$command.py" ] ||
         ! grep -q '__main__' "experiments/$command.py"; then
-      echo "error: unknown command '$command'; one of: demo test prepare" \
+      echo "error: unknown command '$command'; one of: test" \
         "$(modules)" >&2
       exit 2
     fi
