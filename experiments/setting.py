@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,8 @@ from experiments import config as config_lib
 from fedjax_alg import data, models, registry
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.engine import clients, evaluate, rounds, sharding
+
+_COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
 #: Rows of one piece of the whole test set; pieces are shared out like clients.
 _PIECE = 500
@@ -36,7 +39,15 @@ class Setting(NamedTuple):
 
 
 def start_devices(host_devices: int = 0) -> None:
-  """Turns CPU cores into devices, unless JAX has started already."""
+  """Turns CPU cores into devices, unless JAX has started already.
+
+  Compiled programs are kept in ~/.cache/fedjax_alg/jax, so a command given
+  again, or a run resumed, starts at once; $JAX_COMPILATION_CACHE_DIR names
+  another folder.
+  """
+  if not jax.config.jax_compilation_cache_dir:
+    jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
   try:
     sharding.use_host_cores(host_devices or None)
   except RuntimeError:
