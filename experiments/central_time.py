@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import report, results
+from experiments import report, results, setting
 from fedjax_alg import models, trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.base import FedSpec
@@ -84,6 +84,7 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
 
 def make_table(root: pathlib.Path, quick: bool, said: str) -> str:
   """Times every cell and writes table1.md beside the paper's numbers."""
+  setting.start_devices()
   paper = _paper_seconds()
   ours = {}
   for label, by_gradient in (("MA-FSVRG", False), ("GA-FSVRG", True)):

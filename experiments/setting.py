@@ -45,7 +45,7 @@ def start_devices(host_devices: int = 0) -> None:
   again, or a run resumed, starts at once; $JAX_COMPILATION_CACHE_DIR names
   another folder.
   """
-  if not jax.config.jax_compilation_cache_dir:
+  if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
   try:

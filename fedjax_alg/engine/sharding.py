@@ -6,6 +6,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
+import scipy.linalg  # noqa: F401  (loads the LAPACK that JAX calls)
+import threadpoolctl
 
 from fedjax_alg.engine.clients import AXIS
 
@@ -32,6 +34,9 @@ def use_host_cores(cores: int | None = None) -> None:
     RuntimeError: JAX has already started.
   """
   jax.config.update("jax_num_cpu_devices", cores or available_cores())
+  # Every device calls LAPACK (an eigendecomposition, say) on its own core;
+  # BLAS threads of their own would fight: 300 ms a round instead of 50.
+  threadpoolctl.threadpool_limits(limits=1, user_api="blas")
 
 
 def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
