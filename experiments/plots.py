@@ -114,7 +114,7 @@ def panels(
     ends = [results.by_seed(rows, protocol, metric)[:, -1].min()
             for rows in runs.values()]
     if metric != "loss" and ends:
-      low = max(0.0, min(ends) - 0.12)
+      low = max(0.0, min(ends) - 0.08)
       axis.set_ylim(low, min(1.0, axis.get_ylim()[1] + 0.01))
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()

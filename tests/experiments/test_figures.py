@@ -62,7 +62,7 @@ def test_verdict(paper, ours, ci95, verdict):
 
 
 def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(diversified, "methods", lambda figure: [
+  monkeypatch.setattr(diversified, "methods", lambda figure, settings: [
       ("FedAvg", ("--flagfile=diversified/methods/fedavg.flags",)),
       ("FSVRG", ("--flagfile=diversified/methods/fsvrg.flags",
                  "--client_lr=2"))])
