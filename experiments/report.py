@@ -30,6 +30,7 @@ class Comparison(NamedTuple):
   """One row of a table, in the claim's unit."""
 
   panel: str
+  title: str
   method: str
   metric: str
   paper: float | None
@@ -89,8 +90,8 @@ def compare(
         c.method == method) and c.metric.removeprefix("test_") == metric]
     late = summary["mean_last_10"][protocol][metric]
     rows.append(Comparison(
-        cell.panel, cell.label, metric, found[0] if found else None,
-        100 * late["mean"], 100 * late["ci95"],
+        cell.panel, cell.panel_title, cell.label, metric,
+        found[0] if found else None, 100 * late["mean"], 100 * late["ci95"],
         100 * summary["best"][protocol][metric]["mean"]))
   return rows
 
@@ -104,8 +105,8 @@ def markdown(title: str, rows: Sequence[Comparison], notes: str) -> str:
     paper = "-" if r.paper is None else f"{r.paper:.1f}"
     gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
     lines.append(
-        f"| {r.panel} | {r.method} | {r.metric} | {paper} | {r.ours:.2f} +- "
-        f"{r.ci95:.2f} | {r.best:.2f} | {gap} | {r.verdict} |")
+        f"| {r.panel}: {r.title} | {r.method} | {r.metric} | {paper} | "
+        f"{r.ours:.2f} +- {r.ci95:.2f} | {r.best:.2f} | {gap} | {r.verdict} |")
   return "\n".join([*lines, "", notes.strip(), ""])
 
 

@@ -95,11 +95,23 @@ def append_rows(path: pathlib.Path, rows: list[Row]) -> None:
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
-  """metrics.csv with its numbers as numbers."""
+  """metrics.csv with its numbers as numbers.
+
+  A last line that a killed run left incomplete is dropped: it belongs to a
+  round after the last checkpoint.
+
+  Raises:
+    UsageError: it has other columns.
+  """
   with open(path, newline="", encoding="utf-8") as file:
-    return [{name: value if name == "protocol" else
-             int(value) if name in ("round", "seed") else float(value)
-             for name, value in row.items()} for row in csv.DictReader(file)]
+    reader = csv.DictReader(file)
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+      raise UsageError(f"{path}: damaged, its columns are not those of a run")
+    raw = [row for row in reader if None not in row.values() and (
+        "" not in row.values())]
+  return [{name: value if name == "protocol" else
+           int(value) if name in ("round", "seed") else float(value)
+           for name, value in row.items()} for row in raw]
 
 
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:

@@ -284,6 +284,9 @@ def _restore(
         folder / "checkpoint", programs.shapes)
   except checkpoint.CheckpointError as error:
     raise RunError(str(error)) from error
+  if facts.get("identity") != programs.config.identity():
+    raise RunError(f"the checkpoint in {folder} is of other flags than its "
+                   "config.json")
   rows = [row for row in results.read_rows(folder / "metrics.csv")
           if row["round"] <= facts["round"]]
   return (programs.place(states), facts["round"], np.array(facts["cost"]),

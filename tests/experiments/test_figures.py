@@ -20,6 +20,8 @@ def test_every_cell_parses(name):
   # The data preset has the last word on the data, not on a stated L2.
   assert all(c.dataset == figure.data for c in parsed)
   for cell, run in zip(cells, parsed):
+    if "L2" in cell.panel_title:
+      continue
     assert run.l2 == (0.01 if "stated" in cell.label else 1e-4)
 
 
@@ -57,7 +59,7 @@ def test_claims_are_read():
     (98.2, 97.8, 0.1, "below"), (98.2, 97.8, 0.5, "same"),
     (None, 50.0, 0.0, "no number in the paper")])
 def test_verdict(paper, ours, ci95, verdict):
-  row = report.Comparison("a", "X", "accuracy", paper, ours, ci95, ours)
+  row = report.Comparison("a", "10 %", "X", "accuracy", paper, ours, ci95, ours)
   assert row.verdict == verdict
 
 

@@ -171,6 +171,8 @@ def test_damaged_checkpoint_falls_back(finished, tmp_path, capsys):
   folder = tmp_path / "run"
   assert play(folder, *words, "--rounds=4") == 0
   newest = sorted((folder / "checkpoint").glob("*.ckpt"))[-1]
+  with open(folder / "metrics.csv", "a", encoding="utf-8") as file:
+    file.write("5,0,glob")  # killed while it wrote
   raw = bytearray(newest.read_bytes())
   raw[-10] ^= 1
   newest.write_bytes(raw)
