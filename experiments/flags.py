@@ -108,7 +108,8 @@ GROUPS: dict[str, _Rows] = {
         ("client_chunk", int, 8, "clients per chunk and device (chunks)"),
         ("map_seeds", str, "auto", "how seeds are mapped: auto, "
          + ", ".join(loop.MAP_SEEDS)
-         + "; auto: sequential on a CPU, else vmap if memory allows"),
+         + "; auto: sequential on a CPU, else vmap (sequential needs less "
+         "memory)"),
         ("host_devices", int, 0,
          "CPU cores to train clients on in parallel; 0: all"),
     ),
