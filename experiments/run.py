@@ -9,6 +9,7 @@
 from collections.abc import Callable, Sequence
 import functools
 import json
+import os
 import pathlib
 import sys
 import time
@@ -382,9 +383,13 @@ def guarded(command: Callable[[], None]) -> int:
     The exit status: 0, 1 a run that had to stop, 2 wrong use, 130 interrupted.
   """
   try:
-    command()
-  except config_lib.HelpRequested as help_text:
-    print(help_text)
+    try:
+      command()
+    except config_lib.HelpRequested as help_text:
+      print(help_text, flush=True)
+  except BrokenPipeError:  # the reader of a pipe (head, less) has gone
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
   except ValueError as error:  # UsageError and DataError among them
     print(f"error: {one_line(error)}", file=sys.stderr)
     return 2
