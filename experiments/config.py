@@ -73,6 +73,14 @@ class Config:
     return lines
 
 
+_HELP = ("--help", "-h", "-help", "--helpfull")
+
+
+def asks_help(argv: Sequence[str]) -> bool:
+  """Whether the command line asks for the help."""
+  return any(word in _HELP for word in argv)
+
+
 def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   """Replaces each ``--flagfile=FILE`` by the flags in it, also nested ones.
 
@@ -139,15 +147,15 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     UsageError: the one line that says what is wrong.
     HelpRequested: with the text to show.
   """
-  asks_help = any(w in ("--help", "-h", "-help", "--helpfull") for w in argv)
-  argv = [w for w in argv if w not in ("--help", "-h", "-help", "--helpfull")]
+  wants_help = asks_help(argv)
+  argv = [word for word in argv if word not in _HELP]
   parsed = absl_flags.FlagValues()
   flags.define(parsed)
   try:
     rest = parsed([program, *expand_flagfiles(argv)])
   except absl_flags.Error as error:
     raise UsageError(" ".join(str(error).split())) from error
-  if asks_help:
+  if wants_help:
     try:
       raise HelpRequested(flags.help_text(program, parsed.algorithm))
     except ValueError as error:
@@ -164,7 +172,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     hparams = _hparams(parsed.algorithm, given)
   except ValueError as error:
     raise UsageError(str(error)) from error
-  _check_run(values, given)
+  _check_run(values)
   _check_conditions(values, given)
   _check_cohort(values, hparams, given)
   return Config(values, hparams, given)
@@ -190,7 +198,7 @@ def _hparams(algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
   return hparams
 
 
-def _check_run(values: dict[str, Any], given: dict[str, Any]) -> None:
+def _check_run(values: dict[str, Any]) -> None:
   """Names and ranges; fills in defaults that depend on other flags."""
   _choice("dataset", values["dataset"], flags.DATASETS)
   if values["partition"] is not None:
@@ -247,7 +255,6 @@ def _check_run(values: dict[str, Any], given: dict[str, Any]) -> None:
     values["out_dir"] = f"out/{values['algorithm']}_{values['dataset']}"
   if values["resume"] and values["overwrite"]:
     raise UsageError("--resume and --overwrite: give one of them")
-  del given
 
 
 def _check_conditions(values: dict[str, Any], given: dict[str, Any]) -> None:

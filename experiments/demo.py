@@ -9,7 +9,6 @@ rates are the best of a grid (presets/demo/), as are those of MA and GA.
 """
 
 from collections.abc import Sequence
-import functools
 import pathlib
 import sys
 from typing import Any
@@ -44,7 +43,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
 
 def command(argv: Sequence[str]) -> None:
   """Runs the four methods, prints the table, draws the figure."""
-  if any(word in ("--help", "-h", "-help") for word in argv):
+  if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(
         f"{__doc__}\nAny --flag=value goes to every run "
         "(python -m experiments.run --help).")
@@ -72,8 +71,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command; returns the exit status."""
-  return run.guarded(functools.partial(
-      command, sys.argv[1:] if argv is None else list(argv)))
+  return run.guarded(command, argv)
 
 
 if __name__ == "__main__":

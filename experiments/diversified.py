@@ -7,7 +7,6 @@ paper's numbers beside ours (Markdown). Runs that are finished are reused.
 """
 
 from collections.abc import Sequence
-import functools
 import pathlib
 import sys
 from typing import Any, NamedTuple
@@ -225,7 +224,7 @@ def usage() -> str:
 
 def command(argv: Sequence[str]) -> None:
   """Parses the flags and makes the figures."""
-  if any(word in ("--help", "-h", "-help") for word in argv):
+  if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(usage())
   values = _flag_values()
   own = [w for w in argv if w.lstrip("-").split("=")[0] in values]
@@ -256,8 +255,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command; returns the exit status."""
-  return run.guarded(functools.partial(
-      command, sys.argv[1:] if argv is None else list(argv)))
+  return run.guarded(command, argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ it); no run does.
 """
 
 from collections.abc import Sequence
-import functools
 import sys
 
 from experiments import config as config_lib
@@ -17,7 +16,7 @@ from fedjax_alg import data
 
 def command(argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
-  if any(word in ("--help", "-h", "-help") for word in argv):
+  if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(__doc__.strip())
   data_dir, names = None, []
   for word in argv:
@@ -42,8 +41,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command; returns the exit status."""
-  return run.guarded(functools.partial(
-      command, sys.argv[1:] if argv is None else list(argv)))
+  return run.guarded(command, argv)
 
 
 if __name__ == "__main__":

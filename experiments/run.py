@@ -376,15 +376,21 @@ def one_line(error: BaseException) -> str:
   return " ".join(str(error).split())
 
 
-def guarded(command: Callable[[], None]) -> int:
+def guarded(
+    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None
+) -> int:
   """Runs a command; what the user did wrong is one line, not a traceback.
+
+  Args:
+    command: gets the words after the program's name.
+    argv: those words; None takes the process's own.
 
   Returns:
     The exit status: 0, 1 a run that had to stop, 2 wrong use, 130 interrupted.
   """
   try:
     try:
-      command()
+      command(sys.argv[1:] if argv is None else list(argv))
     except config_lib.HelpRequested as help_text:
       print(help_text, flush=True)
   except BrokenPipeError:  # the reader of a pipe (head, less) has gone
@@ -413,8 +419,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command line; returns the exit status."""
-  return guarded(functools.partial(
-      command, sys.argv[1:] if argv is None else argv))
+  return guarded(command, argv)
 
 
 if __name__ == "__main__":

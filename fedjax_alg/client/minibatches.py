@@ -22,7 +22,6 @@ from fedjax_alg.hparams import hyper
 # 1 - 2^-ROUNDS, a pair of cards is mixed up to (3/4)^ROUNDS = 0.1 %.
 ROUNDS = 24
 
-
 #: Steps whose rows are drawn at once.
 CHUNK_STEPS = 64
 
