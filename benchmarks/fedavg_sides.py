@@ -72,7 +72,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
     nonlocal state
     (state, _), taken = timing.timed(
         play, state, train, keys, jnp.int32(start), count)
-    kernel, bias = (state.params["params"][k][0] for k in ("kernel", "bias"))
+    kernel, bias = (state.models["params"][k][0, 0] for k in ("kernel", "bias"))
     ids = cohorts(fed, start, args.rounds)
     return answer(fed, ids, taken, kernel.T, bias)
 
@@ -96,7 +96,7 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
           hparams.replace(num_epochs=None, num_steps=steps), **kwargs)
 
   fed = workloads.powerlaw(args)
-  x, y, offset, size = (np.asarray(leaf) for leaf in fed.train)
+  x, y, offset, size = (np.asarray(leaf) for leaf in fed.train[:4])
   held = [Client({"x": x[o:o + n], "y": y[o:o + n]})
           for o, n in zip(offset, size)]
 

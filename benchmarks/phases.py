@@ -60,8 +60,10 @@ def phases(
     def one_client(shared, shard, k, key):
       models_, anchors, share = shared
       return svrg.svrg(
-          model, trees.index(models_, k), trees.index(anchors, k), shard,
-          hparams, hparams.client_lr, svrg.feature_scaling(shard, share), key)
+          model, trees.index(models_, k), trees.index(models_, k),
+          trees.index(anchors, k), shard, hparams,
+          svrg.normalised_rate(hparams.client_lr, shard), key,
+          svrg.feature_scaling(shard, share))
     return map_clients(
         one_client, (at["models"], at["anchors"], at["share"]),
         at["cohort"].shards, at["preference"],
@@ -145,8 +147,8 @@ def main() -> None:
   args = parse()
   sharding.use_host_cores()
   model, hparams, map_clients, train, state, mesh = run_to_steady_state(args)
-  at = {"data": train, "models": state.models, "moments": state.moments,
-        "share": state.statistics.share, "key": jax.random.key(SEED)}
+  at = {"data": train, "models": state.models, "moments": state.server,
+        "share": state.memory.share, "key": jax.random.key(SEED)}
   at = sharding.replicate(at, mesh)
   at["cohort"] = jax.jit(rounds.sample_cohort, static_argnums=1)(
       train, COHORT, at["key"])

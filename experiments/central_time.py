@@ -1,10 +1,10 @@
-"""Table I of the diversified paper: the server's own time, K x participation.
+"""The server's own time: Table I (diversified), Fig. 8 (conjugate).
 
-What the paper timed, for how many rounds and on which data set is not stated;
-the rates are those of its CIFAR-10 runs. Here: everything the server computes
-in a round (two averages of K gradients, projection, k-means, scaling,
-acceleration) on vectors of CIFAR-10's size, 1,000 machines, for 100 rounds,
-each with a barrier, compile time apart.
+Table I is K x participation. What the paper timed, for how many rounds and on
+which data set is not stated; the rates are those of its CIFAR-10 runs. Here:
+everything the server computes in a round (two averages of K gradients,
+projection, k-means, scaling, acceleration) on vectors of CIFAR-10's size,
+1,000 machines, for 100 rounds, each with a barrier, compile time apart.
 """
 
 import functools
@@ -17,11 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments import config as config_lib
 from experiments import report, results, setting
-from fedjax_alg import models, trees
-from fedjax_alg.algorithms import diversified
+from fedjax_alg import composition, models, registry, trees
+from fedjax_alg.algorithms import conjugate, diversified
 from fedjax_alg.base import FedSpec
-from fedjax_alg.central import adaptive, feature_statistics
+from fedjax_alg.central import adaptive, feature_statistics, steps
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
@@ -55,8 +58,68 @@ def _server(k: int, by_gradient: bool) -> Any:
   return jax.jit(server), model, central
 
 
+def median_seconds(fn: Any, args: tuple[Any, ...], repeats: int) -> float:
+  """Median wall time of ``fn(*args)`` with a barrier, after a first call."""
+  jax.block_until_ready(fn(*args))
+  times = []
+  for _ in range(repeats):
+    began = time.perf_counter()
+    jax.block_until_ready(fn(*args))
+    times.append(time.perf_counter() - began)
+  return float(np.median(times))
+
+
+#: The server steps beside the plain average.
+_STEPS: dict[str, Any] = {"cfsvrg": conjugate.cfsvrg_server,
+                          "clsfsvrg": conjugate.clsfsvrg_server}
+
+
+def central_seconds(config: config_lib.Config, repeats: int = 20) -> float:
+  """Seconds of the server's part of one round of a run with one model.
+
+  The mean of the clients' updates, and for the conjugate methods the mean of
+  their gradients, the direction and the line search, which is done where it
+  starts: at the initial model, along the gradient on the validation data.
+
+  Args:
+    config: of the run.
+    repeats: the median of so many calls.
+  """
+  made = setting.make_setting(config)
+  entry = registry.get(config.algorithm)
+  hparams = entry.hparams(**config.hparams)
+  step = _STEPS.get(config.algorithm, lambda hparams: steps.average())(hparams)
+  params = made.model.init(jax.random.key(0))
+  updates = trees.repeat(params, made.spec.cohort_size)
+  cohort = layout.everyone(made.data.train)
+
+  def server(params, state, updates, gradients, cohort):
+    weight = jnp.ones(made.spec.cohort_size)
+    params = trees.add(params, trees.slot_mean(weight, updates))
+    if step.when == "aggregate":
+      return params
+    gradient = trees.slot_mean(weight, gradients)
+    extra: dict[str, Any] = {}
+    if step.needs_validation:
+      extra = composition.validation_arguments(
+          made.model, cohort.validation, made.map_clients)
+    moves, state = step.transform.update(
+        gradient, state, params, grad=gradient, **extra)
+    return optax.apply_updates(params, moves), state
+
+  gradients = updates
+  if step.needs_validation:
+    shard = cohort.validation
+    _, one = jax.jit(functools.partial(
+        objective.full_value_and_grad, made.model))(params, shard)
+    gradients = trees.repeat(one, made.spec.cohort_size)
+  return median_seconds(
+      jax.jit(server), (params, step.transform.init(params), updates,
+                        gradients, cohort), repeats)
+
+
 def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
-  """Median seconds of one round times the rounds."""
+  """Seconds of all rounds."""
   server, model, central = _server(k, by_gradient)
   keys = jax.random.split(jax.random.key(0), 4)
   like = jax.eval_shape(model.init, keys[0])
@@ -73,13 +136,8 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
       draw(keys[1], slots))
   gradients = draw(keys[2], slots, k)
   moments = jax.vmap(central.init)(state)
-  jax.block_until_ready(server(state, moments, vectors, gradients))
-  times = []
-  for _ in range(repeats):
-    began = time.perf_counter()
-    jax.block_until_ready(server(state, moments, vectors, gradients))
-    times.append(time.perf_counter() - began)
-  return float(np.median(times)) * _ROUNDS
+  return _ROUNDS * median_seconds(
+      server, (state, moments, vectors, gradients), repeats)
 
 
 def make_table(root: pathlib.Path, quick: bool, said: str) -> str:

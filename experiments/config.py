@@ -18,8 +18,8 @@ from experiments import flags
 from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
 from fedjax_alg.engine import clients, evaluate, loop
-from fedjax_alg.hparams import validate
-from fedjax_alg.models import MODELS
+from fedjax_alg.hparams import reads, validate
+from fedjax_alg.models import make_model, MODELS
 
 PRESETS = pathlib.Path(__file__).parent / "presets"
 
@@ -164,16 +164,19 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     raise UsageError(f"{rest[1]!r}: not a flag; flags are --name=value")
   given = {name: parsed[name].value for name in parsed if parsed[name].present}
   values = {name: parsed[name].value for name in flags.run_flags()}
-  if parsed.algorithm is None:
+  if values["algorithm"] is None and given.keys() & {"client_update", "server"}:
+    values["algorithm"] = "composed"
+  if values["algorithm"] is None:
     raise UsageError("--algorithm: missing (one of "
                      f"{', '.join(registry.ALGORITHMS)})")
   try:
-    registry.get(parsed.algorithm)
-    hparams = _hparams(parsed.algorithm, given)
+    registry.get(values["algorithm"])
+    hparams = _hparams(values["algorithm"], given)
   except ValueError as error:
     raise UsageError(str(error)) from error
   _check_run(values)
   _check_conditions(values, given)
+  _check_validation(values, hparams)
   _check_cohort(values, hparams, given)
   return Config(values, hparams, given)
 
@@ -194,8 +197,31 @@ def _hparams(algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
   if "local_epochs" in asked:
     own["local_steps"] = 0
   hparams = own | asked
-  validate(entry.hparams(**hparams))
+  made = entry.hparams(**hparams)
+  validate(made)
+  for name in asked:
+    if not reads(made, name):
+      other, when = entry.hparams.__dataclass_fields__[name].metadata["when"]
+      raise UsageError(
+          f"--{name}: not read with --{other}={hparams[other]} (only with "
+          f"{' or '.join(when)})")
+  # Halves that do not fit are refused by the builder; it needs no data.
+  registry.build(
+      algorithm, make_model("softmax", (1,), 2),
+      map_clients=clients.make_map_clients(), **hparams)
   return hparams
+
+
+def _check_validation(
+    values: dict[str, Any], hparams: dict[str, Any]) -> None:
+  """A line search needs examples that the server holds."""
+  entry = registry.get(values["algorithm"])
+  if entry.needs_validation(entry.hparams(**hparams)) and not (
+      values["validation_clients"]):
+    name = "server" if "server" in hparams else "algorithm"
+    raise UsageError(
+        f"--{name}={hparams.get('server', values['algorithm'])}: searches its "
+        "step on validation data, give --validation_clients (at least 1)")
 
 
 def _check_run(values: dict[str, Any]) -> None:
@@ -214,12 +240,16 @@ def _check_run(values: dict[str, Any]) -> None:
   for protocol in values["eval_protocols"]:
     _choice("eval_protocols", protocol, evaluate.PROTOCOLS)
   values["eval_protocols"] = tuple(dict.fromkeys(values["eval_protocols"]))
+  if "validation" in values["eval_protocols"] and (
+      values["validation_clients"] == 0):
+    raise UsageError("--eval_protocols=validation: needs "
+                     "--validation_clients of at least 1, there are 0")
   for name in ("rounds", "num_seeds", "eval_every", "hog_block", "hog_stride",
                "hog_bins", "client_chunk", "num_clients", "classes_per_client",
                "min_classes_per_client", "min_client_size", "cohort_size"):
     _at_least(values, name, 1)
   for name in ("l2", "seed", "partition_seed", "size_sigma", "host_devices",
-               "synthetic_alpha", "synthetic_beta"):
+               "synthetic_alpha", "synthetic_beta", "validation_clients"):
     _at_least(values, name, 0)
   for name in ("dirichlet_alpha", "hog_scale"):
     _above_zero(values, name)
@@ -249,6 +279,11 @@ def _check_run(values: dict[str, Any]) -> None:
       values["num_clients"] = 30
     elif values["partition"] not in ("natural", None):
       values["num_clients"] = 100
+  if values["num_clients"] is not None:
+    try:
+      data.check_hold_out(values["validation_clients"], values["num_clients"])
+    except data.DataError as error:
+      raise UsageError(str(error)) from error
   if values["partition_seed"] is None:
     values["partition_seed"] = values["seed"]
   if values["out_dir"] is None:
@@ -294,29 +329,32 @@ def _check_cohort(
     raise UsageError(f"--participation={values['participation']}: must be "
                      "more than 0 and at most 1")
   if values["num_clients"] is not None:
-    cohort_size(values, hparams, values["num_clients"])
+    cohort_size(values, hparams,
+                values["num_clients"] - values["validation_clients"])
 
 
 def cohort_size(
     values: dict[str, Any], hparams: dict[str, Any], num_clients: int) -> int:
-  """S for C clients.
+  """S for C clients, those that --validation_clients leaves.
 
   Raises:
     UsageError: no client, more than there are, or fewer than K models.
   """
+  held = values["validation_clients"]
+  left = f" that --validation_clients={held} leaves" if held else ""
   size = values["cohort_size"]
   if size is None:
     size = round(values["participation"] * num_clients)
     name = f"--participation={values['participation']}"
     if size < 1:
-      raise UsageError(f"{name}: gives 0 of {num_clients} clients a round "
-                       f"(at least {0.5 / num_clients:.2g})")
+      raise UsageError(f"{name}: gives 0 of {num_clients} clients{left} a "
+                       f"round (at least {0.5 / num_clients:.2g})")
   else:
     name = f"--cohort_size={size}"
     if size > num_clients:
-      raise UsageError(f"{name}: more than the {num_clients} clients")
+      raise UsageError(f"{name}: more than the {num_clients} clients{left}")
   models = hparams.get("num_models", 1)
   if models > size:
     raise UsageError(f"--num_models={models}: larger than the cohort of {size} "
-                     f"clients ({name} of {num_clients})")
+                     f"clients ({name} of {num_clients}{left})")
   return size

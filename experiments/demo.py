@@ -11,7 +11,6 @@ rates are the best of a grid (presets/demo/), as are those of MA and GA.
 from collections.abc import Sequence
 import pathlib
 import sys
-from typing import Any
 
 from experiments import config as config_lib
 from experiments import plots, results, run, suite
@@ -27,8 +26,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
   for outcome in outcomes:
     accuracy = outcome.summary["final"]["global"]["accuracy"]
     reached = outcome.summary["rounds_to"]["0.90"]
-    cost: dict[str, Any] = outcome.summary["cost"]
-    sent = cost["floats_down"]["mean"] + cost["floats_up"]["mean"]
+    sent = outcome.summary["cost"]["total_floats"]["mean"]
     seeds = len(reached["values"])
     when = "-"
     if reached["reached"]:

@@ -22,7 +22,8 @@ _Rows = tuple[tuple[str, Any, Any, str], ...]
 
 GROUPS: dict[str, _Rows] = {
     "Run": (
-        ("algorithm", str, None, "one of " + ", ".join(registry.ALGORITHMS)),
+        ("algorithm", str, None, "one of " + ", ".join(registry.ALGORITHMS)
+         + "; composed where only --client_update or --server is given"),
         ("rounds", int, 100, "communication rounds"),
         ("participation", float, None,
          "share of the clients in each round, (0, 1]; default 0.1"),
@@ -64,6 +65,10 @@ GROUPS: dict[str, _Rows] = {
          "part of its data a client keeps for testing (natural)"),
         ("partition_seed", int, None,
          "seed of the partition, shared by all --num_seeds; default --seed"),
+        ("validation_clients", int, 0, "clients of the partition, chosen at "
+         "random by --partition_seed, that never take part: the server holds "
+         "their training examples as validation data, their local test "
+         "examples are not used; C and --participation are of the others"),
     ),
     "Features": (
         ("features", str, "none", "one of " + ", ".join(data.FEATURES)
@@ -84,12 +89,15 @@ GROUPS: dict[str, _Rows] = {
     "Evaluation": (
         ("eval_every", int, 5, "rounds between evaluations; the last round "
          "is always evaluated"),
-        ("eval_protocols", list, list(evaluate.PROTOCOLS),
+        ("eval_protocols", list, list(evaluate.DEFAULT_PROTOCOLS),
          "of " + ", ".join(evaluate.PROTOCOLS) + ": global = the global "
          "model(s) on the whole test set (K models: the best, and their mean "
          "as global_mean), local = what each client would deploy on its own "
          "test split, preferred = each client's preferred global model on its "
-         "own mixture of classes"),
+         "own mixture of classes, validation = the global model(s) on the "
+         "server's validation data (--validation_clients), train = the global "
+         "model(s) on all clients' training data (K models: as global, and "
+         "validation_mean, train_mean)"),
         ("targets", list, ["0.90", "0.95", "0.98"],
          "accuracies for rounds_to, first protocol"),
     ),
@@ -193,10 +201,14 @@ def help_text(program: str, algorithm: str | None) -> str:
     entry = registry.get(algorithm)
     lines = [f"{algorithm}: {entry.label} ({entry.paper})", "",
              "Hyper-parameters:"]
+    names = {field.name for field in dataclasses.fields(entry.hparams)}
     for field in dataclasses.fields(entry.hparams):
       notes = [f"default {field.default}"]
       if allowed(field):
         notes.append(allowed(field))
+      when = field.metadata["when"]
+      if when and when[0] in names:
+        notes.append(f"only with --{when[0]}=" + "|".join(when[1]))
       if field.metadata["source"]:
         notes.append("source: " + field.metadata["source"])
       lines.append(f"  --{field.name}: {field.metadata['help']}\n"

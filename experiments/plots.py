@@ -1,54 +1,70 @@
-"""Pictures: curves over rounds, and who holds which classes."""
+"""Pictures: curves over rounds or costs, bars, who holds which classes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
 import matplotlib
 import numpy as np
 
-from experiments import results
+from experiments import records, results
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
 
-X_LABEL = "communication round"
+#: --x_axis -> column of the rows, label of the axis.
+X_AXES = {
+    "rounds": ("round", "communication round"),
+    "floats": ("total_floats", "floats sent, all participants, both ways"),
+    "example_gradients": ("total_example_gradients",
+                          "per-example gradients, all participants"),
+    "seconds": ("seconds", "seconds on this machine, without compiling"),
+}
 
 
 def draw_curves(
-    axis: Any, runs: Mapping[str, list[results.Row]], protocol: str,
-    metric: str) -> None:
+    axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
+    metric: str, x_axis: str = "rounds") -> None:
   """Mean over seeds with the range of the seeds, one line per run.
 
   Args:
     axis: matplotlib axes.
-    runs: label -> rows of metrics.csv.
+    runs: label -> rows of metrics.csv (with ``seconds`` where x is seconds).
     protocol: which rows.
     metric: which column.
+    x_axis: of ``X_AXES``; each point stands at the mean of its seeds' x.
   """
+  column, x_label = X_AXES[x_axis]
   for label, rows in runs.items():
     values = results.by_seed(rows, protocol, metric)
     if not values.size:
       continue
-    numbers = sorted({r["round"] for r in rows})
-    line, = axis.plot(numbers, values.mean(0), label=label, linewidth=1.5)
+    x = results.by_seed(rows, protocol, column).mean(0)
+    line, = axis.plot(x, values.mean(0), label=label, linewidth=1.5)
     if len(values) > 1:
-      axis.fill_between(numbers, values.min(0), values.max(0),
+      axis.fill_between(x, values.min(0), values.max(0),
                         color=line.get_color(), alpha=0.15, linewidth=0)
-  axis.set_xlabel(X_LABEL)
+  axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)
 
 
+def _legend(figure: Any, axis: Any) -> None:
+  """The lines of one panel, named below all of them."""
+  handles, labels = axis.get_legend_handles_labels()
+  figure.legend(handles, labels, fontsize=8, loc="outside lower center",
+                ncols=min(len(labels), 7 if axis.figure.axes[1:] else 4))
+
+
 def save(figure: Any, *paths: pathlib.Path) -> None:
   """Writes a figure and frees it."""
-  figure.tight_layout()
+  figure.set_layout_engine("constrained")
   for path in paths:
     figure.savefig(path, dpi=130)
   plt.close(figure)
 
 
-def run_curves(path: pathlib.Path, rows: list[results.Row], title: str) -> None:
+def run_curves(path: pathlib.Path, rows: list[records.Row], title: str) -> None:
   """curves.png of one run: accuracy and loss, one line per protocol."""
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
   for axis, metric in zip(axes, ("accuracy", "loss")):
@@ -87,12 +103,66 @@ def histogram(
   save(figure, path)
 
 
+def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
+  """Fits y to what matters: the first rounds would squeeze it into a line.
+
+  Args:
+    axis: drawn.
+    curves: [seeds, rounds] of each line.
+    metric: the loss has a logarithmic axis instead.
+  """
+  curves = [c for c in curves if c.size and np.isfinite(c).all()]
+  if not curves:
+    return
+  if metric == "loss":
+    axis.set_yscale("log")
+    return
+  low = max(0.0, min(c[:, -1].min() for c in curves) - 0.08)
+  axis.set_ylim(low, min(1.0, axis.get_ylim()[1] + 0.01))
+
+
+def bars(
+    paths: list[pathlib.Path],
+    parts: Mapping[str, Mapping[str, Sequence[float | None]]],
+    groups: Sequence[str],
+    title: str,
+) -> None:
+  """A picture of grouped bars, one panel beside the other.
+
+  Args:
+    paths: files to write.
+    parts: panel, its y label -> method -> a height for each group; None is
+      drawn as a cross at the bottom.
+    groups: below the bars.
+    title: above all.
+  """
+  figure, axes = plt.subplots(
+      1, len(parts), figsize=(4.6 * len(parts) + 1, 3.6), squeeze=False)
+  for axis, (name, methods) in zip(axes.flat, parts.items()):
+    width = 0.8 / max(len(methods), 1)
+    for i, (label, heights) in enumerate(methods.items()):
+      x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
+      drawn = axis.bar(x, [h or 0.0 for h in heights], width, label=label)
+      missing = [at for at, h in zip(x, heights) if h is None]
+      if missing:
+        axis.plot(missing, [0.0] * len(missing), "x", clip_on=False,
+                  color=drawn.patches[0].get_facecolor(), markersize=5)
+    axis.set_xticks(np.arange(len(groups)), groups)
+    axis.set_ylabel(name)
+    axis.grid(alpha=0.3, axis="y")
+    axis.set_axisbelow(True)
+  _legend(figure, axes[0, 0])
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
 def panels(
     paths: list[pathlib.Path],
-    cells: Mapping[str, Mapping[str, list[results.Row]]],
+    cells: Mapping[str, Mapping[str, list[records.Row]]],
     protocol: str,
     metric: str,
     title: str,
+    x_axis: str = "rounds",
 ) -> None:
   """A figure of several panels, two a row.
 
@@ -102,22 +172,19 @@ def panels(
     protocol: which rows.
     metric: which column.
     title: above all.
+    x_axis: of ``X_AXES``.
   """
   columns = min(2, len(cells))
   lines = -(-len(cells) // columns)
   figure, axes = plt.subplots(
       lines, columns, figsize=(4.6 * columns, 3.4 * lines), squeeze=False)
   for axis, (name, runs) in zip(axes.flat, cells.items()):
-    draw_curves(axis, runs, protocol, metric)
+    draw_curves(axis, runs, protocol, metric, x_axis)
     axis.set_title(name, fontsize=9)
-    # The first rounds would squeeze everything that matters into a line.
-    ends = [results.by_seed(rows, protocol, metric)[:, -1].min()
-            for rows in runs.values()]
-    if metric != "loss" and ends:
-      low = max(0.0, min(ends) - 0.08)
-      axis.set_ylim(low, min(1.0, axis.get_ylim()[1] + 0.01))
+    _zoom(axis, [results.by_seed(rows, protocol, metric)
+                 for rows in runs.values()], metric)
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()
-  axes[0, 0].legend(fontsize=8)
+  _legend(figure, axes[0, 0])
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 import csv
 import pathlib
-from typing import Any, NamedTuple
+import re
+from typing import NamedTuple
 
-from experiments import results, suite
+from experiments import records, results, suite
+from experiments.verdicts import TIE
 
 CLAIMS = pathlib.Path(__file__).parent / "claims"
-
-#: Differences up to this many points are ties: the papers say "approximately"
-#: and readings of one formula differ by as much.
-TIE = 0.3
 
 
 class Claim(NamedTuple):
@@ -24,10 +22,11 @@ class Claim(NamedTuple):
   value: float
   unit: str
   note: str
+  round: int | None  #: of this round; None: of the whole run
 
 
 class Comparison(NamedTuple):
-  """One row of a table, in the claim's unit."""
+  """One row of a table, shares in percent."""
 
   panel: str
   title: str
@@ -70,14 +69,20 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
       value, unit = 100.0 * value, "%"
     claims.append(Claim(
         row["artifact"], row["panel"], row["method"], row["metric"], value,
-        unit, row["note"]))
+        unit, row["note"], _round(row["setting"])))
   return claims
+
+
+def _round(setting: str) -> int | None:
+  """The N of "..., round N"."""
+  found = re.search(r"\bround (\d+)", setting)
+  return int(found[1]) if found else None
 
 
 def compare(
     outcomes: Sequence[suite.Outcome], claims: Sequence[Claim], protocol: str,
     metric: str) -> list[Comparison]:
-  """Each outcome beside the claim of its panel and method, in percent.
+  """Each outcome beside the claim of its panel and method.
 
   Ours is the mean over the evaluations of the last ten rounds, which no
   choice on test data enters; ``best`` is the best evaluated round.
@@ -87,50 +92,118 @@ def compare(
     cell, summary = outcome.cell, outcome.summary
     method = cell.label.split(" (")[0]
     found = [c.value for c in claims if c.panel == cell.panel and (
-        c.method == method) and c.metric.removeprefix("test_") == metric]
+        c.method == method) and c.metric.removeprefix("test_") == metric
+             and c.round is None]
+    factor = results.factor(metric)
     late = summary["mean_last_10"][protocol][metric]
+    best = summary["best"][protocol][metric]
     rows.append(Comparison(
         cell.panel, cell.panel_title, cell.label, metric,
-        found[0] if found else None, 100 * late["mean"], 100 * late["ci95"],
-        100 * summary["best"][protocol][metric]["mean"]))
+        found[0] if found else None, factor * late["mean"],
+        factor * late["ci95"], factor * best["mean"]))
   return rows
 
 
-def markdown(title: str, rows: Sequence[Comparison], notes: str) -> str:
-  """The table paper | ours mean +- CI | difference | verdict."""
-  lines = [f"# {title}", "", "| panel | method | metric | paper | ours (mean "
-           "of the last 10 rounds +- 95 % CI) | best round | difference | "
-           "verdict |", "|---|---|---|---|---|---|---|---|"]
+def markdown(
+    title: str, rows: Sequence[Comparison], parts: Sequence[str]) -> str:
+  """The table paper | ours mean +- CI | difference | verdict.
+
+  Args:
+    title: heading.
+    rows: of the table; the columns of the paper go where it has no number.
+    parts: Markdown below it; empty ones are left out.
+  """
+  numbers = any(r.paper is not None for r in rows)
+  head = ["panel", "method", "metric"] + numbers * ["paper"] + [
+      "ours (mean of the last 10 rounds +- 95 % CI)", "best round"
+  ] + numbers * ["difference", "verdict"]
+  lines = [line(head), line(["---"] * len(head))]
   for r in rows:
+    digits = 4 if r.metric == "loss" else 2
     paper = "-" if r.paper is None else f"{r.paper:.1f}"
     gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
-    lines.append(
-        f"| {r.panel}: {r.title} | {r.method} | {r.metric} | {paper} | "
-        f"{r.ours:.2f} +- {r.ci95:.2f} | {r.best:.2f} | {gap} | {r.verdict} |")
-  return "\n".join([*lines, "", notes.strip(), ""])
+    lines.append(line([
+        f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
+        f"{r.ours:.{digits}f} +- {r.ci95:.{digits}f}", f"{r.best:.{digits}f}",
+        *numbers * [gap, r.verdict]]))
+  return join(title, ["\n".join(lines), *parts])
+
+
+def deployed(outcomes: Sequence[suite.Outcome]) -> str:
+  """Section: what clients deploy, on their own test splits.
+
+  For Per-FedAvg that is the global model after its adaptation step; the
+  table above has it before.
+  """
+  names = [name for name in ("local", "preferred")
+           if all(name in o.summary["mean_last_10"] for o in outcomes)]
+  if not names:
+    return ""
+  lines = ["## On the clients' own data", "", "Accuracy, mean of the last ten "
+           "rounds: `local` is what a client deploys on its own test split "
+           "(PFedAvg: after one adaptation step on its training data; MA, GA: "
+           "the model it prefers), `preferred` its preferred global model on "
+           "its own mixture of classes.", "",
+           line(["panel", "method", *names]), line(["---"] * (2 + len(names)))]
+  for o in outcomes:
+    found = [o.summary["mean_last_10"][name]["accuracy"] for name in names]
+    lines.append(line([o.cell.panel, o.cell.label, *(
+        f"{100 * v['mean']:.2f} +- {100 * v['ci95']:.2f}" for v in found)]))
+  return "\n".join(lines)
+
+
+def line(words: Sequence[object]) -> str:
+  """A line of a Markdown table."""
+  return "| " + " | ".join(map(str, words)) + " |"
+
+
+def join(title: str, parts: Sequence[str]) -> str:
+  """A page of parts with an empty line between them."""
+  kept = [part.strip() for part in parts if part.strip()]
+  return "\n\n".join([f"# {title}", *kept]) + "\n"
 
 
 def points_csv(
     path: pathlib.Path, outcomes: Sequence[suite.Outcome], protocol: str,
     metric: str) -> None:
-  """The points of a figure's curves."""
+  """The points of a figure's curves, with their costs and times."""
+  costs = [*records.ROUND_COST, *records.TOTALS, "seconds"]
   with open(path, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file)
     writer.writerow(["panel", "panel_title", "method", "round", "seed",
-                     metric, *results.COST])
+                     metric, *costs])
     for outcome in outcomes:
       cell = outcome.cell
       for row in outcome.rows:
         if row["protocol"] == protocol:
           writer.writerow([
               cell.panel, cell.panel_title, cell.label, row["round"],
-              row["seed"], row[metric], *(row[c] for c in results.COST)])
+              row["seed"], row[metric], *(row[c] for c in costs)])
 
 
-def provenance(outcomes: Sequence[suite.Outcome], flags: Any) -> str:
-  """What a table was made with, as Markdown."""
-  summary = outcomes[-1].summary
-  versions = ", ".join(f"{k} {v}" for k, v in summary["versions"].items())
-  return (f"Made by `{flags}`; {versions}; {summary['device']}. A difference "
-          f"of at most {TIE} points, or within the interval, counts as the "
-          "same.")
+def provenance(
+    outcomes: Sequence[suite.Outcome], said: str, notes: str) -> str:
+  """What a table was made with: command, versions, devices, flags.
+
+  Args:
+    outcomes: the runs.
+    said: the command.
+    notes: said behind it.
+  """
+
+  def all_of(values):
+    return " and ".join(dict.fromkeys(values))
+
+  versions = all_of(", ".join(
+      f"{k} {v}" for k, v in o.summary["versions"].items()) for o in outcomes)
+  devices = all_of(o.summary["device"] for o in outcomes)
+  text = (f"Made by `{said}`; {versions}; {devices}. A difference of at most "
+          f"{TIE} points, or within the interval, counts as the same. {notes}")
+  lines = [text.strip(), "", "<details><summary>Flags of the runs of panel "
+           f"{outcomes[0].cell.panel}</summary>", ""]
+  for outcome in outcomes:
+    if outcome.cell.panel == outcomes[0].cell.panel:
+      flags = " ".join(word for word in outcome.cell.flags
+                       if not word.startswith("--data_dir="))
+      lines.append(f"- {outcome.cell.label}: `{flags}`")
+  return "\n".join([*lines, "", "</details>"])

@@ -1,6 +1,5 @@
-"""What a run leaves in --out_dir, and how it is read back."""
+"""What a run leaves in --out_dir beside its tables: folder, summary."""
 
-import csv
 import json
 import os
 import pathlib
@@ -16,11 +15,8 @@ import numpy as np
 
 import fedjax_alg
 from experiments.config import Config, UsageError
+from experiments.records import ROUND_COST, TOTALS, Row
 from fedjax_alg import metrics
-
-COST = ("floats_down", "floats_up", "example_gradients")
-COLUMNS = ("round", "seed", "protocol", *metrics.METRICS, *COST)
-Row = dict[str, Any]
 
 
 def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
@@ -78,42 +74,6 @@ def write_json(path: pathlib.Path, facts: Any) -> None:
   write_text(path, json.dumps(clean(facts), indent=1) + "\n")
 
 
-def write_rows(path: pathlib.Path, rows: list[Row]) -> None:
-  """metrics.csv, whole."""
-  partial = path.with_name(path.name + ".partial")
-  with open(partial, "w", newline="", encoding="utf-8") as file:
-    writer = csv.DictWriter(file, COLUMNS)
-    writer.writeheader()
-    writer.writerows(rows)
-  os.replace(partial, path)
-
-
-def append_rows(path: pathlib.Path, rows: list[Row]) -> None:
-  """Adds rows to metrics.csv."""
-  with open(path, "a", newline="", encoding="utf-8") as file:
-    csv.DictWriter(file, COLUMNS).writerows(rows)
-
-
-def read_rows(path: pathlib.Path) -> list[Row]:
-  """metrics.csv with its numbers as numbers.
-
-  A last line that a killed run left incomplete is dropped: it belongs to a
-  round after the last checkpoint.
-
-  Raises:
-    UsageError: it has other columns.
-  """
-  with open(path, newline="", encoding="utf-8") as file:
-    reader = csv.DictReader(file)
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-      raise UsageError(f"{path}: damaged, its columns are not those of a run")
-    raw = [row for row in reader if None not in row.values() and (
-        "" not in row.values())]
-  return [{name: value if name == "protocol" else
-           int(value) if name in ("round", "seed") else float(value)
-           for name, value in row.items()} for row in raw]
-
-
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
   """[seeds, evaluated rounds] of one metric, in order of seed and round."""
   chosen = [r for r in rows if r["protocol"] == protocol]
@@ -122,6 +82,11 @@ def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
       [r[metric] for r in sorted(
           (r for r in chosen if r["seed"] == seed), key=lambda r: r["round"])]
       for seed in seeds])
+
+
+def factor(metric: str) -> float:
+  """What a table multiplies a metric by: shares become percent."""
+  return 1.0 if metric == "loss" else 100.0
 
 
 def protocols(rows: list[Row]) -> list[str]:
@@ -181,6 +146,27 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
       "best": _aggregate(rows, best),
       "mean_last_10": _aggregate(rows, lambda _, curve: curve[late].mean()),
       "rounds_to": rounds_to(rows, targets)}
+
+
+def cost(rows: list[Row], cohort: int) -> dict[str, Any]:
+  """cost of summary.json, from the rows of the last round.
+
+  Args:
+    rows: metrics.csv.
+    cohort: S.
+
+  Returns:
+    The totals, each a spread over seeds; ``last_round``, the mean over seeds
+    of one round's share; clients_per_round; rounds.
+  """
+  final = rows[-1]
+  last = [r for r in rows if r["round"] == final["round"]
+          and r["protocol"] == final["protocol"]]
+  return {
+      **{name: spread([r[name] for r in last]) for name in TOTALS},
+      "last_round": {name: float(np.mean([r[name] for r in last]))
+                     for name in ROUND_COST},
+      "clients_per_round": cohort, "rounds": final["round"]}
 
 
 def peak_memory_mb() -> float:

@@ -12,12 +12,14 @@ import numpy as np
 
 from experiments import config as config_lib
 from fedjax_alg import data, models, registry
-from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
+from fedjax_alg.base import Algorithm, ClientData, FedSpec, MapClients
+from fedjax_alg.base import Model
 from fedjax_alg.engine import clients, evaluate, rounds, sharding
 
 _COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
-#: Rows of one piece of the whole test set; pieces are shared out like clients.
+#: Rows of one piece of the whole test set, or of the validation rows; pieces
+#: are shared out like clients.
 _PIECE = 500
 
 
@@ -110,30 +112,40 @@ def _partition(
     clients_asked = 100
   if config.dataset == "synthetic":
     clients_asked = None  # its generator made them
-  return data.make_partition(
+  partition = data.make_partition(
       kind, examples, clients_asked, config.partition_seed,
       classes_per_client=config.classes_per_client,
       min_classes_per_client=config.min_classes_per_client,
       dirichlet_alpha=config.dirichlet_alpha,
       min_client_size=config.min_client_size, size_sigma=config.size_sigma,
       local_test_fraction=config.local_test_fraction)
+  return data.hold_out(
+      partition, config.validation_clients, config.partition_seed)
+
+
+def _pieces(first: int, total: int) -> evaluate.Pieces:
+  offset = np.arange(0, total, _PIECE, dtype=np.int32)
+  size = np.minimum(_PIECE, total - offset).astype(np.int32)
+  return evaluate.Pieces(jnp.asarray(first + offset), jnp.asarray(size))
 
 
 def _whole_test(built: data.FederatedData) -> Any:
   """The test set in pieces; the local splits' rows where they are all of it."""
-  total = int(np.sum(built.test.size))
-  if total == len(built.global_y):
-    x, y = built.test.x, built.test.y
-  else:
-    order = np.arange(len(built.global_y))
+  whole, total = built.test, len(built.global_y)
+  if not built.whole_is_local:
+    order = np.arange(total)
     whole = data.client_data(
         np.asarray(built.global_x), np.asarray(built.global_y), order,
-        order[:1], np.array([len(order)]))
-    x, y, total = whole.x, whole.y, len(order)
-  offset = np.arange(0, total, _PIECE, dtype=np.int32)
-  size = np.minimum(_PIECE, total - offset).astype(np.int32)
-  return built.test._replace(
-      x=x, y=y, offset=jnp.asarray(offset), size=jnp.asarray(size))
+        order[:1], np.array([total]))
+  return whole._replace(**_pieces(0, total)._asdict())
+
+
+def _validation(built: data.FederatedData) -> evaluate.Pieces | None:
+  """The server's rows in pieces."""
+  if built.train.validation is None:
+    return None
+  first, total = np.asarray(built.train.validation).tolist()
+  return _pieces(first, total)
 
 
 @functools.lru_cache(maxsize=1)
@@ -145,7 +157,7 @@ def _place(key: Any) -> Any:
   built = data.build(examples, partition, lambda *x: x)
   placed = evaluate.EvaluationData(
       built.train, built.test, _whole_test(built),
-      jnp.asarray(built.label_histogram, jnp.float32))
+      jnp.asarray(built.label_histogram, jnp.float32), _validation(built))
   # NumPy views of what lies on the first device: the others share its memory.
   placed = sharding.replicate(jax.tree.map(np.asarray, placed), mesh)
   hashes = {"data": built.hash, "partition": data.partition_hash(partition)}
@@ -159,8 +171,8 @@ class _DataKey:
             "synthetic_beta", "synthetic_iid", "partition", "num_clients",
             "classes_per_client", "min_classes_per_client", "dirichlet_alpha",
             "min_client_size", "size_sigma", "local_test_fraction",
-            "partition_seed", "features", "hog_block", "hog_stride",
-            "hog_bins", "hog_norm", "hog_scale")
+            "partition_seed", "validation_clients", "features", "hog_block",
+            "hog_stride", "hog_bins", "hog_norm", "hog_scale")
 
   def __init__(self, config: config_lib.Config, mesh: Mesh | None):
     self.config, self.mesh = config, mesh
@@ -172,6 +184,45 @@ class _DataKey:
   def __eq__(self, other: object) -> bool:
     return isinstance(other, _DataKey) and (
         self.what == other.what and self.mesh == other.mesh)
+
+
+def _check_adapts(config: config_lib.Config, train: ClientData) -> None:
+  """A client that adapts the model must have something to adapt it on."""
+  empty = np.flatnonzero(np.asarray(train.size) == 0)
+  if registry.get(config.algorithm).adapts and len(empty) and (
+      "local" in config.eval_protocols):
+    raise config_lib.UsageError(
+        f"--eval_protocols=local: {config.algorithm} adapts the model on each "
+        f"client's training data, and client {empty[0]} has none")
+
+
+def _check_memory(
+    config: config_lib.Config, algorithm: Algorithm, model: Model,
+    spec: FedSpec) -> None:
+  """Refuses a state that this machine cannot hold."""
+  key = jax.random.key(0)
+  shapes = jax.eval_shape(
+      lambda key: algorithm.init(model.init(key), spec, key), key)
+  needed = config.num_seeds * sum(
+      leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  have = memory_bytes()
+  if needed > have:
+    name = f"--algorithm={config.algorithm}"
+    if config.hparams.get("variant") == "table":
+      name = "--variant=table"
+    raise config_lib.UsageError(
+        f"{name}: what is kept between rounds needs {needed / 2**30:.3g} GB "
+        f"for {config.num_seeds} seed(s), the machine has "
+        f"{have / 2**30:.3g} GB (allowed: fewer clients or seeds, a smaller "
+        "model" + (", or --variant=client)" if "table" in name else ")"))
+
+
+def memory_bytes() -> int:
+  """Memory of the device that keeps the state."""
+  stats = jax.devices()[0].memory_stats()
+  if stats and "bytes_limit" in stats:
+    return int(stats["bytes_limit"])
+  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def make_setting(config: config_lib.Config) -> Setting:
@@ -200,14 +251,18 @@ def make_setting(config: config_lib.Config) -> Setting:
       config.model, shape, num_classes, l2=config.l2, hidden=config.hidden)
   algorithm = registry.build(
       config.algorithm, model, map_clients=map_clients, **config.hparams)
-  spec = FedSpec(num_clients, size, num_classes, shape)
+  _check_adapts(config, placed.train)
+  train_size = np.asarray(placed.train.size)
+  spec = FedSpec(num_clients, size, num_classes, shape, int(train_size.sum()))
+  _check_memory(config, algorithm, model, spec)
   keys = jax.tree.map(lambda *k: jnp.stack(k),
                       *[rounds.run_keys(seed) for seed in config.seeds])
   keys = sharding.replicate(keys, mesh)
-  train_size = np.asarray(placed.train.size)
   plan = {
       "clients": num_clients, "cohort_size": size,
       "train_examples": int(train_size.sum()),
+      "validation_examples": 0 if placed.validation is None else int(
+          np.asarray(placed.validation.size).sum()),
       "test_examples": int(np.asarray(placed.whole_test.size).sum()),
       "client_size": {"min": int(train_size.min()),
                       "mean": float(train_size.mean()),
@@ -226,6 +281,14 @@ def partition_facts(setting: Setting) -> dict[str, Any]:
   """partition.json: the split itself, its flags, hash and sizes."""
   partition = setting.partition
   histogram = hashlib.sha256(setting.label_histogram.tobytes()).hexdigest()
+  held = partition.held_out
+  validation: dict[str, Any] = {}
+  if held is not None:
+    validation = {
+        "validation_clients": held.clients.tolist(),
+        "validation_order": held.train_order.tolist(),
+        "validation_size": held.train_size.tolist(),
+        "validation_test_order": held.test_order.tolist()}
   return {
       "name": partition.name, "flags": partition.flags,
       "hash": setting.hashes["partition"], "pooled": partition.pooled,
@@ -234,6 +297,6 @@ def partition_facts(setting: Setting) -> dict[str, Any]:
       "train_size": partition.train_size.tolist(),
       "test_order": partition.test_order.tolist(),
       "test_offset": partition.test_offset.tolist(),
-      "test_size": partition.test_size.tolist(),
+      "test_size": partition.test_size.tolist(), **validation,
       "label_histogram": setting.label_histogram.tolist(),
       "label_histogram_hash": histogram}

@@ -12,7 +12,7 @@ import sys
 from typing import Any, NamedTuple
 
 from experiments import config as config_lib
-from experiments import results, run
+from experiments import records, run
 
 
 class Cell(NamedTuple):
@@ -29,8 +29,12 @@ class Outcome(NamedTuple):
 
   cell: Cell
   folder: pathlib.Path
-  rows: list[results.Row]
+  rows: list[records.Row]  #: metrics.csv, with ``seconds`` of timing.csv
   summary: dict[str, Any]
+
+  def rounds(self) -> list[records.Row]:
+    """rounds.csv."""
+    return records.read_rows(self.folder / "rounds.csv", None)
 
 
 def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
@@ -47,8 +51,12 @@ def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
     flags = [*cell.flags, f"--out_dir={folder}", mode]
     run.execute(config_lib.parse(flags))
   summary = json.loads((folder / "summary.json").read_text("utf-8"))
-  return Outcome(
-      cell, folder, results.read_rows(folder / "metrics.csv"), summary)
+  rows = records.read_rows(folder / "metrics.csv")
+  timing = records.read_rows(folder / "timing.csv", records.TIMING)
+  seconds = {row["round"]: row["seconds"] for row in timing}
+  for row in rows:
+    row["seconds"] = seconds[row["round"]]
+  return Outcome(cell, folder, rows, summary)
 
 
 def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
@@ -69,9 +77,9 @@ def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
 
 def by_panel(
     outcomes: Iterable[Outcome],
-) -> Mapping[str, Mapping[str, list[results.Row]]]:
+) -> Mapping[str, Mapping[str, list[records.Row]]]:
   """panel title -> label -> rows, for ``plots.panels``."""
-  panels: dict[str, dict[str, list[results.Row]]] = {}
+  panels: dict[str, dict[str, list[records.Row]]] = {}
   for outcome in outcomes:
     title = outcome.cell.panel_title
     panels.setdefault(title, {})[outcome.cell.label] = outcome.rows

@@ -27,14 +27,18 @@ State = TypeVar("State")
 class ClientData(NamedTuple):
   """All C clients, the examples of one client contiguous, no padding.
 
-  After the last client's rows come zero rows (``data.layout.PADDING_ROWS``),
-  so that a block which starts inside a client never runs off the end.
+  After the last client's rows come the server's own, if it holds any, then
+  zero rows (``data.layout.PADDING_ROWS``), so that a block which starts inside
+  a client never runs off the end.
   """
 
   x: Array  #: [M, ...] float32 (or int32 tokens)
   y: Array  #: [M] int32 class labels
   offset: Array  #: [C] int32, first row of the client
   size: Array  #: [C] int32, examples held (n_i)
+  #: [2] int32, first row and number of the rows the server itself holds (of
+  #: clients that never take part); None where it holds none
+  validation: Array | None = None
 
 
 class Shard(NamedTuple):
@@ -56,6 +60,9 @@ class Cohort(NamedTuple):
   ids: Array  #: [S] int32 in [0, C); C marks a padding slot
   shards: Shard  #: offset [S], size [S] (0 on padding slots); x, y shared
   weight: Array  #: [S] float32, n_i, 0 on padding slots
+  #: the server's own examples, of clients that never take part; None: it has
+  #: none
+  validation: Shard | None = None
 
 
 class FedSpec(NamedTuple):
@@ -65,6 +72,7 @@ class FedSpec(NamedTuple):
   cohort_size: int  #: S
   num_classes: int  #: L
   input_shape: tuple[int, ...]  #: shape of one example
+  num_examples: int = 0  #: training examples of all clients
 
 
 class Model(NamedTuple):
@@ -84,6 +92,8 @@ class Model(NamedTuple):
   #: to input feature j times scale[j], others as they are. None where no
   #: parameter belongs to one feature (deep networks).
   scale_features: Callable[[Params, Array], Params] | None
+  #: whether apply(a w + b v, x) = a apply(w, x) + b apply(v, x)
+  linear: bool = False
 
 
 class RoundCost(NamedTuple):

@@ -19,6 +19,7 @@ def hyper(
     maximum: float | None = None,
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
+    when: tuple[str, tuple[Any, ...]] | None = None,
 ) -> Any:
   """A dataclass field that carries its documentation and its range.
 
@@ -31,10 +32,12 @@ def hyper(
     maximum: greatest value allowed.
     below: every value must be less than this.
     choices: the strings allowed.
+    when: (other field, its values): read only then, where the dataclass has
+      that field.
   """
   return dataclasses.field(default=default, metadata=dict(
       help=help, source=source, minimum=minimum, above=above, maximum=maximum,
-      below=below, choices=choices))
+      below=below, choices=choices, when=when))
 
 
 def allowed(field: dataclasses.Field) -> str:
@@ -47,6 +50,16 @@ def allowed(field: dataclasses.Field) -> str:
   if meta.get("choices"):
     parts.append("one of " + ", ".join(meta["choices"]))
   return " and ".join(parts)
+
+
+def reads(hparams: Any, name: str) -> bool:
+  """Whether a setting of ``hparams`` reads the field ``name``."""
+  fields = {field.name: field for field in dataclasses.fields(hparams)}
+  when = fields[name].metadata.get("when")
+  if when is None or when[0] not in fields:
+    return True
+  other, values = when
+  return getattr(hparams, other) in values and reads(hparams, other)
 
 
 def validate(hparams: Any) -> None:

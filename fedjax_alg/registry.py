@@ -5,7 +5,9 @@ import dataclasses
 import difflib
 from typing import Any, NamedTuple
 
-from fedjax_alg.algorithms import diversified, fedavg, fsvrg, references
+from fedjax_alg.algorithms import composed, conjugate, diversified, fedavg
+from fedjax_alg.algorithms import fsvrg, losac, mime, per_fedavg, references
+from fedjax_alg.algorithms import scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 
 
@@ -17,9 +19,14 @@ class Entry(NamedTuple):
   label: str  #: name in figures and tables, as the papers print it
   paper: str  #: where it comes from
   all_clients: bool = False  #: every client takes part in every round
+  #: (hparams) -> whether the server needs validation data
+  needs_validation: Callable[[Any], bool] = lambda hparams: False
+  adapts: bool = False  #: what a client deploys is trained on its own data
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
+_CONJUGATE = "Zhao, Cai, Lu: conjugated central acceleration"
+_MIME = "Karimireddy et al., arXiv:2008.03606"
 
 ALGORITHMS: dict[str, Entry] = {
     "fedavg": Entry(fedavg.FedAvgHParams, fedavg.fedavg, "FedAvg",
@@ -32,6 +39,26 @@ ALGORITHMS: dict[str, Entry] = {
                       "MA-FSVRG", _DIVERSIFIED),
     "ga_fsvrg": Entry(diversified.GAHParams, diversified.ga_fsvrg,
                       "GA-FSVRG", _DIVERSIFIED),
+    "cfsvrg": Entry(conjugate.CFSVRGHParams, conjugate.cfsvrg, "CFSVRG",
+                    _CONJUGATE),
+    "clsfsvrg": Entry(conjugate.CLSFSVRGHParams, conjugate.clsfsvrg,
+                      "CLSFSVRG", _CONJUGATE,
+                      needs_validation=lambda hparams: True),
+    "scaffold": Entry(scaffold.ScaffoldHParams, scaffold.scaffold, "SCAFFOLD",
+                      "Karimireddy et al., ICML 2020"),
+    "mime": Entry(mime.MimeHParams, mime.mime, "Mime", _MIME),
+    "mime_lite": Entry(mime.MimeHParams, mime.mime_lite, "MimeLite", _MIME),
+    "mime_svrg": Entry(mime.MimeSVRGHParams, mime.mime_svrg, "MimeSVRG",
+                       _MIME),
+    "losac": Entry(losac.LosacHParams, losac.losac, "LoSAC",
+                   "Chen et al., ACM TKDD 2023; reconstructed"),
+    "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
+                        "PFedAvg", "Fallah et al., NeurIPS 2020",
+                        adapts=True),
+    "composed": Entry(
+        composed.ComposedHParams, composed.composed, "composed",
+        "any --client_update with any --server",
+        needs_validation=lambda hparams: hparams.server == "cg_line_search"),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True),
     "local": Entry(references.LocalHParams, references.local,

@@ -32,15 +32,43 @@ def add_scaled(a: Params, factor: Any, b: Params) -> Params:
   return jax.tree.map(lambda x, y: x + factor * y, a, b)
 
 
+def dot(a: Params, b: Params) -> Array:
+  """Inner product of all entries, [] float32."""
+  pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  return sum((jnp.vdot(x, y, precision=HIGHEST) for x, y in pairs),
+             jnp.zeros(()))
+
+
 def squared_norm(tree: Params) -> Array:
   """Sum of the squares of all entries, [] float32."""
-  return sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)),
-             jnp.zeros(()))
+  return dot(tree, tree)
+
+
+def where(chosen: Array, a: Params, b: Params) -> Params:
+  """a where ``chosen`` ([] bool), else b."""
+  return jax.tree.map(lambda x, y: jnp.where(chosen, x, y), a, b)
 
 
 def index(tree: Params, i: Any) -> Params:
   """Entry i of the leading axis of every leaf."""
   return jax.tree.map(lambda leaf: leaf[i], tree)
+
+
+def rows(table: Params, ids: Array) -> Params:
+  """Rows ``ids`` [S] of a table [C, ...]; any row for an id outside it."""
+  return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip"), table)
+
+
+def add_rows(table: Params, ids: Array, changes: Params) -> Params:
+  """Adds ``changes`` [S, ...] to rows ``ids``; ids outside are dropped."""
+  return jax.tree.map(
+      lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes)
+
+
+def set_rows(table: Params, ids: Array, values: Params) -> Params:
+  """Puts ``values`` [S, ...] into rows ``ids``; ids outside are dropped."""
+  return jax.tree.map(
+      lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values)
 
 
 def repeat(tree: Params, times: int) -> Params:

@@ -13,6 +13,7 @@ from fedjax_alg.data import layout
 
 #: Heavy-tailed; 64 fills one block of a full pass exactly, 90 takes two.
 SIZES = (3, 90, 7, 12, 45, 5, 20, 9, 64, 4, 15, 30)
+VALIDATION = 70
 FEATURES, CLASSES = 12, 4
 L2 = 0.01
 
@@ -24,15 +25,19 @@ class Problem(NamedTuple):
   data: ClientData
   clients: list[tuple[np.ndarray, np.ndarray]]  #: (x, y) of each client
   spec: FedSpec  #: its cohort is 8 of the 12, or all of a small problem
+  validation: Any = None  #: (x, y) the server holds
 
 
-def client_data(clients) -> ClientData:
-  """Lays the clients' arrays out back to back."""
-  x = np.concatenate([x for x, _ in clients])
-  y = np.concatenate([y for _, y in clients])
+def client_data(clients, validation=None) -> ClientData:
+  """Lays the clients' arrays out back to back, then the server's (x, y)."""
+  held = [] if validation is None else [validation]
+  x = np.concatenate([x for x, _ in [*clients, *held]])
+  y = np.concatenate([y for _, y in [*clients, *held]])
   size = np.array([len(y) for _, y in clients])
+  rows = np.arange(len(y))
   return layout.client_data(
-      x, y, np.arange(len(y)), np.cumsum(size) - size, size)
+      x, y, rows[:size.sum()], np.cumsum(size) - size, size,
+      rows[size.sum():] if held else None)
 
 
 def make_clients(sizes=SIZES, seed=0):
@@ -59,11 +64,15 @@ def make_clients(sizes=SIZES, seed=0):
 
 
 def softmax_problem() -> Problem:
-  """12 clients, 12 features, 4 classes, softmax regression with L2."""
-  clients = make_clients()
+  """12 clients, 12 features, 4 classes, softmax regression with L2.
+
+  The server holds VALIDATION examples of a thirteenth client.
+  """
+  *clients, held = make_clients((*SIZES, VALIDATION))
   model = models.make_model("softmax", (FEATURES,), CLASSES, l2=L2)
-  return Problem(model, client_data(clients), clients,
-                 FedSpec(len(clients), 8, CLASSES, (FEATURES,)))
+  return Problem(
+      model, client_data(clients, held), clients,
+      FedSpec(len(clients), 8, CLASSES, (FEATURES,), sum(SIZES)), held)
 
 
 def image_problem() -> Problem:

@@ -11,56 +11,71 @@ docs/papers/diversified.md.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, num_params, round_cost
-from fedjax_alg.central import adaptive, feature_statistics as features
-from fedjax_alg.central.adaptive import RULES, AdaptiveState
+from fedjax_alg.algorithms.fsvrg import svrg_update
+from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
+from fedjax_alg.central import steps
+from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
-from fedjax_alg.client.svrg import FSVRGHParams, feature_scaling, svrg
-from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.client.svrg import FSVRGHParams
+from fedjax_alg.composition import ComposedState, Grouping, compose
 from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
-class DiversifiedHParams(FSVRGHParams):
-  """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
+class Groups:
+  """Hyper-parameters of K global models."""
 
   num_models: int = hyper(
       4, "K, global models the server keeps", minimum=1,
-      source="the paper's C")
+      source="the diversified paper's C")
   threshold: int = hyper(
       4, "T, rounds with one model before the grouping starts", minimum=0,
-      source="section IV-A")
+      source="diversified, section IV-A")
+  split: str = hyper(
+      "farthest", "how round T+1 parts the K copies: farthest = farthest-first "
+      "participants as centres, copies = centres stay equal, groups part one "
+      "by one", choices=("farthest", "copies"),
+      source="diversified (39), (53)")
+  centre_projection: bool = hyper(
+      True, "subtract the participants' mean from the projected group "
+      "centres; false as printed", source="diversified (39), (53)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+  """Hyper-parameters of the adaptive acceleration."""
+
+  beta1: float = hyper(
+      0.9, "decay of the first moment of what the server steps along",
+      minimum=0.0, below=1.0, source="diversified (62)",
+      when=("server", ("adam", "adaptive")))
+  beta2: float = hyper(
+      0.999, "decay of its second moment", minimum=0.0, below=1.0,
+      source="diversified (63)", when=("server", ("adam", "adaptive")))
+  eps: float = hyper(
+      1e-8, "inside the root (adaptive), outside (adam)", above=0.0,
+      source="diversified (64)", when=("server", ("adam", "adaptive")))
+  central_rule: str = hyper(
+      "corrected", "corrected = Adam with second-moment correction, printed = "
+      "(64) as printed, whose step is (1-beta1)/sqrt(1-beta2) times longer",
+      choices=RULES, source="diversified (64)",
+      when=("server", ("adaptive",)))
+
+
+@dataclasses.dataclass(frozen=True)
+class DiversifiedHParams(Moments, Groups, FSVRGHParams):
+  """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
+
   accelerate: bool = hyper(
       True, "adaptive central acceleration", source="Procedure 4")
   server_lr: float = hyper(
       0.02, "alpha_g^0, step of the acceleration, per round", above=0.0,
       source="(64)")
-  beta1: float = hyper(
-      0.9, "decay of the anchor gradients' first moment", minimum=0.0,
-      below=1.0, source="(62)")
-  beta2: float = hyper(
-      0.999, "decay of the anchor gradients' second moment", minimum=0.0,
-      below=1.0, source="(63)")
-  eps: float = hyper(1e-8, "inside the root", above=0.0, source="(64)")
-  central_rule: str = hyper(
-      "corrected", "corrected = Adam with second-moment correction, printed = "
-      "(64) as printed, whose step is (1-beta1)/sqrt(1-beta2) times longer",
-      choices=RULES, source="(64)")
-  split: str = hyper(
-      "farthest", "how round T+1 parts the K copies: farthest = farthest-first "
-      "participants as centres, copies = centres stay equal, groups part one "
-      "by one", choices=("farthest", "copies"), source="(39), (53)")
-  centre_projection: bool = hyper(
-      True, "subtract the participants' mean from the projected group "
-      "centres; false as printed", source="(39), (53)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,35 +87,13 @@ class GAHParams(DiversifiedHParams):
       "as printed", source="(57)-(58)")
 
 
-class DiversifiedState(NamedTuple):
-  """The server of MA-FSVRG and GA-FSVRG."""
-
-  models: Params  #: [K, ...], w_hat_k; equal copies during the warm-up
-  moments: AdaptiveState  #: [K, ...]
-  round: Array  #: [] int32, rounds completed
-  statistics: features.FeatureStatistics
-
-
-class _Trained(NamedTuple):
-  """What Procedure 1 gives, slot by slot."""
-
-  params: Params  #: [S, ...], w_{i,K}
-  preference: Array  #: [S] int32, (18)
-  loss: Array  #: [S] float32, full loss of the preferred model
-  anchors: Params  #: [K, ...], g_k, (17)
-
-
-def _global_params(state: DiversifiedState) -> Params:
-  return state.models
-
-
 def group_vectors(
-    hparams: DiversifiedHParams, vectors: Params, centres: Params,
+    options: Groups, vectors: Params, centres: Params,
     present: Array, splitting: Array) -> tuple[Params, grouping.Groups]:
   """k-means on the first K-1 components, lifted back ((25)-(43), (44)-(56)).
 
   Args:
-    hparams: hyper-parameters.
+    options: how the groups are made.
     vectors: [S, ...] what is grouped, trained models or gradients.
     centres: [K, ...] where the groups start.
     present: [S] bool.
@@ -113,172 +106,65 @@ def group_vectors(
   starts, _ = trees.to_matrix(centres)
   k = starts.shape[0]
   projection = grouping.project(rows, present, k - 1)
-  start = grouping.place(projection, starts, centre=hparams.centre_projection)
-  if hparams.split == "farthest":
+  start = grouping.place(projection, starts, centre=options.centre_projection)
+  if options.split == "farthest":
     apart = grouping.farthest_first(projection.points, present, start[0], k)
     start = jnp.where(splitting, apart, start)
   groups = grouping.lloyd(projection.points, present, start)
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
 
-def _diversified(
-    model: Model,
-    hparams: DiversifiedHParams,
-    gradient_step: float | None,
-    map_clients: MapClients,
-) -> Algorithm[DiversifiedState]:
-  """Both methods; grouping by gradients if there is a gradient step."""
-  by_gradient = gradient_step is not None
-  scales = hparams.local_scaling and model.scale_features is not None
-  central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2,
-                     hparams.eps, hparams.central_rule)
+def by_model(options: Groups) -> Grouping:
+  """Groups of trained models; w*_k is a group's mean (Procedure 2)."""
 
-  def init(params: Params, spec: FedSpec, key: Key) -> DiversifiedState:
-    del key
-    models = trees.repeat(params, hparams.num_models)
-    return DiversifiedState(
-        models, jax.vmap(central.init)(models), jnp.zeros((), jnp.int32),
-        features.no_statistics(spec))
+  def regroup(models, trained, anchors, cohort, splitting, scale):
+    del anchors, scale
+    return group_vectors(
+        options, trained, models, cohort.weight > 0, splitting)
 
-  def setup(state, everyone: Cohort, key: Key) -> DiversifiedState:
-    del key
-    return state._replace(
-        statistics=features.gather_statistics(everyone, map_clients))
+  return Grouping(options.num_models, options.threshold, regroup,
+                  flops=_grouping_flops)
 
-  def full_passes(models: Params, cohort: Cohort) -> tuple[Array, Params]:
-    """Losses [S, K] and gradients [S, K, ...] of every model everywhere."""
 
-    def one_client(models, shard):
-      return jax.vmap(lambda params: objective.full_value_and_grad(
-          model, params, shard))(models)
+def by_gradient(
+    model: Model, options: Groups, gradient_step: float,
+    map_clients: MapClients) -> Grouping:
+  """Groups of the gradients at the trained models (Procedure 3).
 
-    return map_clients(one_client, models, cohort.shards)
+  w*_k = w_hat_k - gradient_step A_r (mean gradient of the group). The trained
+  models themselves go no further (errata D-17).
+  """
 
-  def procedure_1(
-      models: Params, statistics: features.FeatureStatistics,
-      cohort: Cohort, key: Key) -> _Trained:
-    """Preference and variance-reduced local training, (17)-(24)."""
-    losses, gradients = full_passes(models, cohort)
-    # (17) averages over S^r, not S^{r-1}, whose members never see the models
-    # after acceleration; every participant counts for every k (errata D-06).
-    anchors = trees.slot_mean(cohort.weight, gradients)
-    preference = jnp.argmin(losses, axis=1).astype(jnp.int32)
-
-    def train(shared, shard, preference, key):
-      models, anchors, share = shared
-      scaling = feature_scaling(shard, share) if scales else None
-      return svrg(
-          model, trees.index(models, preference),
-          trees.index(anchors, preference), shard, hparams,
-          hparams.client_lr, scaling, key)
-
-    trained = map_clients(
-        train, (models, anchors, statistics.share), cohort.shards, preference,
-        client_keys(key, cohort.ids))
-    loss = jnp.take_along_axis(losses, preference[:, None], axis=1)[:, 0]
-    return _Trained(trained, preference, loss, anchors)
-
-  def regroup(models, trained, statistics, cohort, splitting):
-    """w*_k: Procedure 2 by models, Procedure 3 by gradients."""
-    present = cohort.weight > 0
-    if gradient_step is None:
-      return group_vectors(
-          hparams, trained.params, models, present, splitting)
+  def regroup(models, trained, anchors, cohort, splitting, scale):
     _, gradients = map_clients(
         lambda _, shard, params: objective.full_value_and_grad(
-            model, params, shard), (), cohort.shards, trained.params)
+            model, params, shard), (), cohort.shards, trained)
     means, groups = group_vectors(
-        hparams, gradients, trained.anchors, present, splitting)
-    participants = present.sum().astype(jnp.float32)
-    update = jax.vmap(lambda tree: features.scale_aggregate(
-        model, hparams.aggregate_scaling, statistics, participants, tree)
-        )(means)
+        options, gradients, anchors, cohort.weight > 0, splitting)
     # (57)-(58) add a mean gradient to the model, which climbs (errata D-19).
-    return trees.add_scaled(models, -gradient_step, update), groups
+    return trees.add_scaled(
+        models, -gradient_step, jax.vmap(scale)(means)), groups
 
-  def play(models, moments, statistics, splitting, cohort: Cohort, key: Key):
-    """One round with the k models given (k = 1 during the warm-up)."""
-    k = jax.tree.leaves(models)[0].shape[0]
-    present = cohort.weight > 0
-    participants = present.sum().astype(jnp.float32)
-    trained = procedure_1(models, statistics, cohort, key)
-    target, groups = regroup(models, trained, statistics, cohort, splitting)
-    # An empty group takes no grouping step (errata D-13).
-    target = trees.where_slots(groups.size > 0, target, models)
+  return Grouping(options.num_models, options.threshold, regroup,
+                  full_passes=1, flops=_grouping_flops)
 
-    # (60): w_k = w_hat_k + A_r (w*_k - w_hat_k)
-    step = jax.vmap(lambda tree: features.scale_aggregate(
-        model, hparams.aggregate_scaling, statistics, participants, tree)
-        )(trees.subtract(target, models))
-    models = trees.add(models, step)
 
-    passes = k
-    if hparams.accelerate:
-      passes += k
-      _, gradients = full_passes(models, cohort)
-      anchors = trees.slot_mean(cohort.weight, gradients)  # (61)
-      updates, moments = jax.vmap(central.update)(anchors, moments)
-      models = optax.apply_updates(models, updates)
+def _grouping_flops(slots: int, size: int, k: int) -> float:
+  """Gram matrix, and two products with [S, P] for the K centres."""
+  return 2.0 * size * slots * (slots + 2 * k)
 
-    size = num_params(models) // k
-    exchanges = 2 + (1 if hparams.accelerate else 0)
-    read = jax.vmap(hparams.examples_read)(cohort.shards.size).sum()
-    slots = cohort.ids.shape[0]
-    cost = round_cost(
-        # Down: the k models, the preferred anchor, the k models of (60).
-        # Up: k gradients and the preference, the trained model or its
-        # gradient, k gradients again (errata D-20).
-        down=passes * size + size, up=passes * size + size + 1,
-        exchanges=exchanges,
-        example_gradients=2 * read
-        + (passes + (1 if by_gradient else 0)) * cohort.shards.size.sum(),
-        # Gram matrix, and two products with [S, P] for the K centres.
-        central_flops=2.0 * size * slots * (slots + 2 * k))
-    padded = jnp.zeros(hparams.num_models, jnp.int32).at[:k].set(groups.size)
-    aux = RoundAux(
-        {"loss": trained.loss, "preference": trained.preference,
-         "assignment": groups.assignment},
-        {"train_loss": trees.slot_mean(cohort.weight, trained.loss),
-         "group_size": padded}, cost)
-    return models, moments, aux
 
-  def round_(state: DiversifiedState, cohort: Cohort, key: Key):
-
-    def warmup(key):
-      first, m = jax.tree.map(
-          lambda leaf: leaf[:1], (state.models, state.moments))
-      models, moments, aux = play(
-          first, m, state.statistics, jnp.bool_(False), cohort, key)
-      copies = jax.tree.map(
-          lambda leaf: jnp.repeat(leaf, hparams.num_models, axis=0),
-          (models, moments))
-      return (*copies, aux)
-
-    def grouped(key):
-      splitting = state.round == hparams.threshold
-      return play(state.models, state.moments, state.statistics, splitting,
-                  cohort, key)
-
-    if hparams.num_models == 1:
-      models, moments, aux = grouped(key)
-    else:
-      models, moments, aux = jax.lax.cond(
-          state.round < hparams.threshold, warmup, grouped, key)
-    return state._replace(
-        models=models, moments=moments, round=state.round + 1), aux
-
-  def client_params(state, client_id, shard, key):
-    """The global model the client prefers on its own data (18)."""
-    del client_id, key
-    return trees.index(
-        state.models, objective.preferred_model(model, state.models, shard))
-
-  return Algorithm(init, setup, round_, client_params, _global_params)
+def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
+  if not hparams.accelerate:
+    return steps.average()
+  return steps.adaptive_step(
+      hparams.server_lr, hparams.beta1, hparams.beta2, hparams.eps,
+      hparams.central_rule)
 
 
 def ma_fsvrg(
     model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
-) -> Algorithm[DiversifiedState]:
+) -> Algorithm[ComposedState]:
   """MA-FSVRG: participants grouped by their trained models (Procedure 2).
 
   With one model, no acceleration and equal sizes it is FSVRG (the group mean
@@ -293,12 +179,13 @@ def ma_fsvrg(
     ValueError: a hyper-parameter out of range.
   """
   validate(hparams)
-  return _diversified(model, hparams, None, map_clients)
+  return compose(model, svrg_update(model, hparams), _server(hparams),
+                 map_clients=map_clients, grouping=by_model(hparams))
 
 
 def ga_fsvrg(
     model: Model, hparams: GAHParams, *, map_clients: MapClients
-) -> Algorithm[DiversifiedState]:
+) -> Algorithm[ComposedState]:
   """GA-FSVRG: grouped by the gradients at their trained models (Procedure 3).
 
   Args:
@@ -310,4 +197,6 @@ def ga_fsvrg(
     ValueError: a hyper-parameter out of range.
   """
   validate(hparams)
-  return _diversified(model, hparams, hparams.gradient_step, map_clients)
+  groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)
+  return compose(model, svrg_update(model, hparams), _server(hparams),
+                 map_clients=map_clients, grouping=groups)

@@ -13,17 +13,13 @@ paper's analysis samples by n_i and averages uniformly).
 """
 
 import dataclasses
-from typing import NamedTuple
 
-import jax
-
-from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, no_setup, num_params
-from fedjax_alg.base import round_cost, shared_client_params
+from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import proximal, sgd
-from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
+from fedjax_alg.composition import compose
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -40,60 +36,36 @@ class FedAvgHParams(LocalWork):
 
 
 @dataclasses.dataclass(frozen=True)
-class FedProxHParams(FedAvgHParams):
-  """Hyper-parameters of FedProx."""
+class Proximal:
+  """Hyper-parameters of the proximal term."""
 
   mu: float = hyper(
       0.1, "weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
-      source="Li et al. (2)")
+      source="Li et al. (2)", when=("client_update", ("prox",)))
 
 
-class FedAvgState(NamedTuple):
-  """The server's model."""
-
-  params: Params
-
-
-def _global_params(state: FedAvgState) -> Params:
-  return trees.repeat(state.params, 1)
+@dataclasses.dataclass(frozen=True)
+class FedProxHParams(Proximal, FedAvgHParams):
+  """Hyper-parameters of FedProx."""
 
 
-def _average_of_local_sgd(
-    model: Model, hparams: FedAvgHParams, mu: float, map_clients: MapClients
-) -> Algorithm[FedAvgState]:
+def sgd_update(
+    model: Model, work: LocalWork, client_lr: float, mu: float = 0.0
+) -> ClientUpdate:
+  """Plain local SGD; with mu > 0 on FedProx's objective."""
   correct = proximal(mu) if mu else None
 
-  def init(params: Params, spec: FedSpec, key: Key) -> FedAvgState:
-    del spec, key
-    return FedAvgState(params)
+  def train(received, shard, own, key):
+    del own
+    return Trained(*sgd(
+        model, received.start, shard, work, client_lr, key, correct))
 
-  def round_(state: FedAvgState, cohort: Cohort, key: Key):
-
-    def train(params, shard, key):
-      trained, loss = sgd(
-          model, params, shard, hparams, hparams.client_lr, key, correct)
-      return trees.subtract(trained, params), loss
-
-    update, loss = map_clients(
-        train, state.params, cohort.shards, client_keys(key, cohort.ids))
-    mean = trees.slot_mean(cohort.weight, update)
-    params = trees.add_scaled(state.params, hparams.server_lr, mean)
-    size = num_params(params)
-    cost = round_cost(
-        down=size, up=size, exchanges=1,
-        example_gradients=jax.vmap(hparams.examples_read)(
-            cohort.shards.size).sum())
-    aux = RoundAux({"loss": loss}, {"train_loss": trees.slot_mean(
-        cohort.weight, loss)}, cost)
-    return FedAvgState(params), aux
-
-  return Algorithm(init, no_setup, round_, shared_client_params(
-      _global_params), _global_params)
+  return ClientUpdate(train, work)
 
 
 def fedavg(
     model: Model, hparams: FedAvgHParams, *, map_clients: MapClients
-) -> Algorithm[FedAvgState]:
+) -> Algorithm[ComposedState]:
   """FedAvg: w <- w + server_lr sum_i (n_i/n^r) (v_i - w).
 
   Args:
@@ -105,12 +77,14 @@ def fedavg(
     ValueError: a hyper-parameter out of range.
   """
   validate(hparams)
-  return _average_of_local_sgd(model, hparams, 0.0, map_clients)
+  return compose(
+      model, sgd_update(model, hparams, hparams.client_lr),
+      steps.average(hparams.server_lr), map_clients=map_clients)
 
 
 def fedprox(
     model: Model, hparams: FedProxHParams, *, map_clients: MapClients
-) -> Algorithm[FedAvgState]:
+) -> Algorithm[ComposedState]:
   """FedProx: FedAvg whose steps follow g(v; B) + mu (v - w).
 
   With mu = 0 it is FedAvg.
@@ -124,4 +98,6 @@ def fedprox(
     ValueError: a hyper-parameter out of range.
   """
   validate(hparams)
-  return _average_of_local_sgd(model, hparams, hparams.mu, map_clients)
+  return compose(
+      model, sgd_update(model, hparams, hparams.client_lr, hparams.mu),
+      steps.average(hparams.server_lr), map_clients=map_clients)

@@ -5,7 +5,7 @@ have feature j non-zero (diversified, (19)).
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -60,20 +60,23 @@ def scale_aggregate(
       parameters belong to none (deep networks) takes A as a scalar.
     mode: "all": C / omega^j, the rule of the original FSVRG, at least 1;
       "paper": |S| / omega^j as printed, about the participation rate for
-      dense features (errata D-18); "none": the identity.
+      dense features (errata D-18); "holders": 1 / omega^j, what (21) and the
+      1/S of (22) make together in the conjugate paper (errata C-08); "none":
+      the identity.
     statistics: of all clients.
     participants: [] float32, |S|.
     update: like the parameters.
 
   Returns:
     The scaled update. The bias is a feature that every client holds, so its
-    factor is 1, |S|/C or 1. A feature no client holds has factor 1.
+    factor is 1, |S|/C, 1/C or 1. A feature no client holds has factor 1.
   """
   if mode == "none":
     return update
-  # |S|/omega is written (|S|/C) (C/omega): the first factor is what the bias
-  # and any parameter without a feature gets.
-  common = participants / statistics.clients if mode == "paper" else 1.0
+  # |S|/omega is written (|S|/C) (C/omega), 1/omega is (1/C) (C/omega): the
+  # first factor is what the bias and a parameter without a feature get.
+  common: Any = {"all": 1.0, "paper": participants / statistics.clients,
+                 "holders": 1.0 / statistics.clients}[mode]
   rarity = jnp.where(
       statistics.holders > 0,
       statistics.clients / jnp.maximum(statistics.holders, 1.0), 1.0 / common)

@@ -52,14 +52,35 @@ class LocalWork:
 
   def examples_read(self, size: Array) -> Array:
     """Examples whose gradient the steps take, [] int32."""
-    if not self.local_steps:
-      return self.local_epochs * size
     if not self.batch_size:
-      return self.local_steps * size
+      return self.num_steps(size) * size
     per_epoch = batches_per_epoch(size, self.batch_size)
-    epochs = self.local_steps // jnp.maximum(per_epoch, 1)
-    rest = (self.local_steps - epochs * per_epoch) * self.batch_size
-    return jnp.where(size > 0, epochs * size + rest, 0)
+    steps = self.num_steps(size)
+    epochs = steps // jnp.maximum(per_epoch, 1)
+    return epochs * size + (steps - epochs * per_epoch) * self.batch_size
+
+  def examples_by_batch(self, size: Array, batches_per_step: int) -> Array:
+    """Examples in the first, second, ... mini-batch of all steps together.
+
+    Args:
+      size: [] int32, examples of the client.
+      batches_per_step: mini-batches that one step takes.
+
+    Returns:
+      [batches_per_step] int32.
+    """
+    places = jnp.arange(batches_per_step, dtype=jnp.int32)
+    if not self.batch_size:
+      return jnp.zeros_like(places) + self.num_steps(size) * size
+    per_epoch = jnp.maximum(batches_per_epoch(size, self.batch_size), 1)
+
+    def add(k, total):
+      batch = (k * batches_per_step + places) % per_epoch
+      return total + jnp.clip(
+          size - batch * self.batch_size, 0, self.batch_size)
+
+    return jax.lax.fori_loop(
+        jnp.int32(0), self.num_steps(size), add, jnp.zeros_like(places))
 
 
 def batches_per_epoch(size: Array, batch_size: int) -> Array:
@@ -138,18 +159,20 @@ def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
 
 def fold_steps(
     model: Model, shard: Shard, work: LocalWork, key: Key,
-    fn: Callable[[Gradient, Any], Any], carry: Any) -> Any:
-  """Folds ``fn(gradient, carry)`` over the client's local steps.
+    fn: Callable[..., Any], carry: Any, batches_per_step: int = 1) -> Any:
+  """Folds ``fn(gradient, ..., carry)`` over the client's local steps.
 
   Args:
     model: the model.
     shard: the client's training data.
     work: number of steps and batch size.
     key: consumed.
-    fn: one step. Its ``gradient(*params)`` gives, for each of the params it
-      gets, the pair (mean loss, gradient) on the one mini-batch of the step
-      (on all the client's data with batch_size 0).
+    fn: one step. It gets a ``gradient`` for each mini-batch of the step, and
+      the carry; ``gradient(*params)`` gives, for each of the params it gets,
+      the pair (mean loss, gradient) on that mini-batch (on all the client's
+      data with batch_size 0).
     carry: the start; its structure is kept.
+    batches_per_step: mini-batches that one step takes from the stream.
   """
   steps = work.num_steps(shard.size)
   if not work.batch_size:
@@ -159,8 +182,9 @@ def fold_steps(
       return tuple(
           objective.full_value_and_grad(model, p, shard) for p in params)
 
+    gradients = (full_gradient,) * batches_per_step
     return jax.lax.fori_loop(
-        jnp.int32(0), steps, lambda _, carry: fn(full_gradient, carry), carry)
+        jnp.int32(0), steps, lambda _, carry: fn(*gradients, carry), carry)
 
   bits = shuffle_bits(key)
   # Rows of many steps are drawn at once: the shuffle then costs next to
@@ -170,18 +194,23 @@ def fold_steps(
   def play_chunk(c: Array, carry: Any) -> Any:
     first = c * chunk
     rows, mask = jax.vmap(
-        lambda step: batch_rows(shard, bits, step, work.batch_size))(
-            first + jnp.arange(chunk, dtype=jnp.int32))
+        lambda batch: batch_rows(shard, bits, batch, work.batch_size))(
+            first * batches_per_step
+            + jnp.arange(chunk * batches_per_step, dtype=jnp.int32))
 
-    def play_step(k: Array, carry: Any) -> Any:
-      x, y = take_rows(shard, rows[k])
+    def batch_gradient(b: Array) -> Gradient:
+      x, y = take_rows(shard, rows[b])
 
       def gradient(*params: Params):
         return tuple(
-            objective.batch_value_and_grad(model, p, x, y, mask[k])
+            objective.batch_value_and_grad(model, p, x, y, mask[b])
             for p in params)
 
-      return fn(gradient, carry)
+      return gradient
+
+    def play_step(k: Array, carry: Any) -> Any:
+      return fn(*(batch_gradient(k * batches_per_step + j)
+                  for j in range(batches_per_step)), carry)
 
     return jax.lax.fori_loop(
         jnp.int32(0), jnp.minimum(steps - first, chunk), play_step, carry)

@@ -1,7 +1,9 @@
 """Variance-reduced local training (FSVRG; diversified, (20)-(24))."""
 
+from collections.abc import Callable
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
@@ -10,7 +12,7 @@ from fedjax_alg.client import minibatches, objective
 from fedjax_alg.hparams import hyper
 
 #: Readings of A_r (diversified, (59)); applied by central.feature_statistics.
-AGGREGATE_SCALING = ("all", "paper", "none")
+AGGREGATE_SCALING = ("all", "paper", "none", "holders")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +30,9 @@ class FSVRGHParams(minibatches.LocalWork):
       source="(20)-(21)")
   aggregate_scaling: str = hyper(
       "all", "A_r: all = C/omega (original FSVRG), paper = |S|/omega as "
-      "printed, none = 1", choices=AGGREGATE_SCALING,
-      source="(59)")
+      "printed in the diversified paper, holders = 1/omega as printed in the "
+      "conjugate paper, none = 1", choices=AGGREGATE_SCALING,
+      source="diversified (59); conjugate (21)-(22)")
 
 
 def feature_scaling(shard: Shard, feature_share: Array) -> Array:
@@ -49,42 +52,53 @@ def feature_scaling(shard: Shard, feature_share: Array) -> Array:
   return jnp.where(counts > 0, ratio, jnp.ones_like(ratio))
 
 
+def normalised_rate(learning_rate: float, shard: Shard) -> Array:
+  """alpha_l / n_i, the step of FSVRG's client i ((23)), [] float32."""
+  return learning_rate / jnp.maximum(shard.size, 1).astype(jnp.float32)
+
+
 def svrg(
     model: Model,
     start: Params,
+    reference: Params,
     anchor: Params,
     shard: Shard,
     work: minibatches.LocalWork,
-    learning_rate: float,
-    scaling: Array | None,
+    rate: float | Array,
     key: Key,
+    scaling: Array | None = None,
+    precondition: Callable[[Params], Params] = lambda direction: direction,
 ) -> Params:
-  """K_local steps w <- w - (alpha_l/n_i) (Lambda_i [g_i(w) - g_i(w_0)] + g).
+  """K_local steps w <- w - rate (Lambda_i [g_i(w) - g_i(w_ref)] + g).
 
   Both stochastic gradients of a step read the same mini-batch (without it
-  nothing is reduced; not stated in the paper). g_i includes the gradient of
+  nothing is reduced; not stated in the papers). g_i includes the gradient of
   the regulariser, so Lambda_i multiplies it too, as printed.
 
   Args:
     model: the model.
-    start: w_0, where the anchor gradient was measured.
+    start: w_{i,0}, where training starts.
+    reference: w_ref, where the anchor gradient was measured; ``start`` unless
+      the server moved the model in between.
     anchor: g, the anchor gradient.
     shard: the client's training data.
     work: number of steps and batch size.
-    learning_rate: alpha_l; each step uses alpha_l / n_i.
-    scaling: [D], the diagonal of Lambda_i, or None for the identity.
+    rate: length of a step.
     key: consumed.
+    scaling: [D], the diagonal of Lambda_i, or None for the identity.
+    precondition: applied to the direction of every step (Mime's base
+      optimiser).
 
   Returns:
     w_{i,K}, the trained parameters; ``start`` for an empty shard.
   """
-  rate = learning_rate / jnp.maximum(shard.size, 1).astype(jnp.float32)
 
   def step(gradient: minibatches.Gradient, params: Params) -> Params:
-    (_, here), (_, there) = gradient(params, start)
+    (_, here), (_, there) = gradient(params, reference)
     drift = trees.subtract(here, there)
     if scaling is not None and model.scale_features is not None:
       drift = model.scale_features(drift, scaling)
-    return trees.add_scaled(params, -rate, trees.add(drift, anchor))
+    direction = precondition(trees.add(drift, anchor))
+    return jax.tree.map(lambda p, d: p - rate * d, params, direction)
 
   return minibatches.fold_steps(model, shard, work, key, step, start)

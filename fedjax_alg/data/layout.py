@@ -24,7 +24,7 @@ _CHUNK = 4096
 class FederatedData(NamedTuple):
   """What a run needs to know of its data."""
 
-  train: ClientData
+  train: ClientData  #: and the server's validation rows, where it has some
   test: ClientData  #: the local test splits
   global_x: Array  #: [N, ...] the global test set, no padding rows
   global_y: Array  #: [N] int32
@@ -32,6 +32,8 @@ class FederatedData(NamedTuple):
   name: str
   hash: str  #: sha256 (hex) of features and labels, before they were dealt
   label_histogram: np.ndarray  #: [C, L] int64, training examples (host)
+  #: the global test set has the rows of the local test splits, in some order
+  whole_is_local: bool
 
 
 def client_data(
@@ -40,8 +42,12 @@ def client_data(
     order: np.ndarray,
     offset: np.ndarray,
     size: np.ndarray,
+    validation: np.ndarray | None = None,
 ) -> ClientData:
   """Rows in the order of the clients, then PADDING_ROWS zero rows.
+
+  The server's validation rows lie between them, back to back: one set of
+  arrays serves clients and server.
 
   Args:
     x: [n, ...]; int32 (tokens) stays, all else becomes float32. A sequence of
@@ -50,10 +56,15 @@ def client_data(
     order: [M] int, row of x at each place.
     offset: [C] int, first place of each client.
     size: [C] int, rows of each client.
+    validation: [V] int, rows of x that the server holds; None: it holds none.
 
   Returns:
-    Device arrays, x and y with M + PADDING_ROWS rows.
+    Device arrays, x and y with M + V + PADDING_ROWS rows.
   """
+  held = None
+  if validation is not None:
+    held = jnp.asarray([len(order), len(validation)], jnp.int32)
+    order = np.concatenate([order, validation])
   parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
   dtype = np.int32 if parts[0].dtype == np.int32 else np.float32
   places = len(order) + PADDING_ROWS
@@ -70,7 +81,7 @@ def client_data(
   classes[:len(order)] = y[order]
   return ClientData(
       jnp.asarray(rows), jnp.asarray(classes),
-      jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32))
+      jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32), held)
 
 
 def shard_of(data: ClientData, client: Array | int) -> Shard:
@@ -93,15 +104,20 @@ def take_cohort(data: ClientData, ids: Array) -> Cohort:
       size 0 and weight 0.
 
   Returns:
-    The cohort, its weights the numbers of examples.
+    The cohort, its weights the numbers of examples, with the server's
+    validation rows where ``data`` has some.
   """
   num_clients = data.size.shape[0]
   padding = ids >= num_clients
   known = jnp.where(padding, 0, ids)
   offset = jnp.where(padding, 0, data.offset[known])
   size = jnp.where(padding, 0, data.size[known])
+  validation = None
+  if data.validation is not None:
+    validation = Shard(data.x, data.y, data.validation[0], data.validation[1])
   return Cohort(
-      ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32))
+      ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
+      validation)
 
 
 def build(
@@ -111,7 +127,9 @@ def build(
 
   The global test set is the official one, unless the partition trains on rows
   of it (``powerlaw``) or there is none: then it is the union of the local test
-  splits.
+  splits. Of clients held out, the server gets the training rows; their local
+  test rows are in no such union, and where the data set itself names the
+  client of each test row (``natural``) not in the official test set either.
 
   On the host the training features exist at most twice, as computed and
   permuted; neither outlives this call.
@@ -139,24 +157,35 @@ def build(
   test = client_data(
       test_rows, test_labels, partition.test_order, partition.test_offset,
       partition.test_size)
-  trained_on = partition.pooled and (
-      partition.train_order >= len(y_train)).any()
+  held_out = partition.held_out
+  validation = None if held_out is None else held_out.train_order
+  trained_on = partition.pooled and any(
+      (order >= len(y_train)).any()
+      for order in (partition.train_order, validation) if order is not None)
+  if held_out is not None and partition.name == "natural" and (
+      not partition.pooled):
+    x_test, y_test = (
+        np.delete(a, held_out.test_order, axis=0) for a in (x_test, y_test))
   num_test = len(partition.test_order)
   if len(y_test) and not trained_on:
     global_x, global_y = jnp.asarray(_model_dtype(x_test)), jnp.asarray(y_test)
+    whole_is_local = not partition.pooled and num_test == len(y_test)
   elif num_test:
     global_x, global_y = test.x[:num_test], test.y[:num_test]
+    whole_is_local = True
   else:
+    left = "" if held_out is None else (
+        f", or none that --validation_clients={len(held_out.clients)} leaves")
     raise DataError(
         f"the data set {examples.name} has no test examples (x_test is empty)"
-        f" and --partition={partition.name} holds none out")
+        f" and --partition={partition.name} holds none out{left}")
   histogram = label_histogram(partition, labels, examples.num_classes)
   train = client_data(
       rows, labels, partition.train_order, partition.train_offset,
-      partition.train_size)
+      partition.train_size, validation)
   return FederatedData(
       train, test, global_x, global_y, examples.num_classes, examples.name,
-      digest, histogram)
+      digest, histogram, whole_is_local)
 
 
 def _model_dtype(x: np.ndarray) -> np.ndarray:

@@ -14,6 +14,19 @@ from fedjax_alg.data.examples import Examples
 PARTITIONS = ("iid", "classes", "dirichlet", "powerlaw", "natural")
 
 
+class HeldOut(NamedTuple):
+  """The N clients that never take part, see ``hold_out``."""
+
+  clients: np.ndarray  #: [N] int32, their ids before they were held out
+  #: [V] int64, the rows the server validates on: their training rows, client
+  #: by client, indices like ``Partition.train_order``
+  train_order: np.ndarray
+  train_size: np.ndarray  #: [N] int32, rows of each; they sum to V
+  #: [U] int64, their local test rows, which nobody uses; indices like
+  #: ``Partition.test_order``
+  test_order: np.ndarray
+
+
 class Partition(NamedTuple):
   """Which rows each client holds, the rows of one client contiguous.
 
@@ -32,6 +45,7 @@ class Partition(NamedTuple):
   pooled: bool
   name: str  #: the kind
   flags: dict[str, Any]  #: every option that the split depends on
+  held_out: HeldOut | None = None  #: clients that are not among the C
 
   @property
   def num_clients(self) -> int:
@@ -148,6 +162,9 @@ def partition_hash(partition: Partition) -> str:
   for array, dtype in zip(partition[:6], ("<i8", "<i4", "<i4") * 2):
     digest.update(f"{array.shape}".encode())
     digest.update(np.ascontiguousarray(array, dtype).tobytes())
+  for array in partition.held_out or ():
+    digest.update(f"held out {array.shape}".encode())
+    digest.update(np.ascontiguousarray(array, "<i8").tobytes())
   return digest.hexdigest()
 
 

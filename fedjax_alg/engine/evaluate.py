@@ -9,6 +9,10 @@
   classes. A model's mistakes per class come from the whole test set, weighted
   by the class frequencies of the clients that prefer it: the accuracy on
   "own" classes without the noise of small local test splits.
+- ``validation``: every global model on the rows the server holds, of clients
+  that never take part, [K] counts.
+- ``train``: every global model on the training data of all clients, [K]
+  counts; the clients' counts are added.
 """
 
 from collections.abc import Callable
@@ -25,7 +29,18 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import rounds
 
-PROTOCOLS = ("global", "local", "preferred")
+PROTOCOLS = ("global", "local", "preferred", "validation", "train")
+#: What a run evaluates when it is not told.
+DEFAULT_PROTOCOLS = ("global", "local", "preferred")
+#: Those whose counts have a leading axis [K], one entry a global model.
+PER_MODEL = ("global", "validation", "train")
+
+
+class Pieces(NamedTuple):
+  """Rows in V pieces, which ``map_clients`` shares out like clients."""
+
+  offset: Array  #: [V] int32, first row of each piece
+  size: Array  #: [V] int32
 
 
 class EvaluationData(NamedTuple):
@@ -35,6 +50,8 @@ class EvaluationData(NamedTuple):
   test: ClientData  #: [C] clients' own test splits
   whole_test: ClientData  #: the test set in pieces, each like a client
   class_weight: Array  #: [C, L] float32, training examples by class
+  #: the server's rows of ``train.x``; None where it holds none
+  validation: Pieces | None = None
 
 
 def count_shard(model: Model, params: Params, shard: Shard) -> metrics.Counts:
@@ -78,8 +95,9 @@ def make_evaluate(
     map_clients: how clients, and pieces of the test set, are mapped.
 
   Returns:
-    ``evaluate(data, state, key)``: protocol -> Counts; leaves of "global"
-    have a leading axis [K].
+    ``evaluate(data, state, key)``: protocol -> Counts; leaves of a protocol in
+    ``PER_MODEL`` have a leading axis [K]. It raises ValueError where
+    "validation" is wanted of data without validation rows.
 
   Raises:
     ValueError: an unknown protocol.
@@ -89,13 +107,13 @@ def make_evaluate(
     raise ValueError(f"evaluation protocol {unknown[0]!r}: must be one of "
                      f"{', '.join(PROTOCOLS)}")
 
-  def whole_counts(models: Params, pieces: ClientData) -> metrics.Counts:
-    """Counts of K models, leaves [K, ...]."""
+  def whole_counts(models: Params, shards: Shard) -> metrics.Counts:
+    """Counts of K models over all shards together, leaves [K, ...]."""
 
     def one_piece(models, shard):
       return jax.vmap(lambda params: count_shard(model, params, shard))(models)
 
-    per_piece = map_clients(one_piece, models, layout.everyone(pieces).shards)
+    per_piece = map_clients(one_piece, models, shards)
     return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
 
   def local_counts(data: EvaluationData, state: State, key: Key):
@@ -126,16 +144,30 @@ def make_evaluate(
         (whole.confusion * per_example[..., None]).sum(0),
         (whole.loss_sum * per_example).sum(0))
 
+  def validation_counts(data: EvaluationData, models: Params):
+    if data.validation is None:
+      raise ValueError("evaluation protocol 'validation': the data hold no "
+                       "validation rows")
+    return whole_counts(models, Shard(
+        data.train.x, data.train.y, data.validation.offset,
+        data.validation.size))
+
   def evaluate(data: EvaluationData, state: State, key: Key):
     counts = {}
-    if "global" in protocols or "preferred" in protocols:
+    if any(p != "local" for p in protocols):
       assert algorithm.global_params is not None
       models = algorithm.global_params(state)
-      whole = whole_counts(models, data.whole_test)
-      if "global" in protocols:
-        counts["global"] = whole
-      if "preferred" in protocols:
-        counts["preferred"] = preferred_counts(data, models, whole)
+      if "global" in protocols or "preferred" in protocols:
+        whole = whole_counts(models, layout.everyone(data.whole_test).shards)
+        if "global" in protocols:
+          counts["global"] = whole
+        if "preferred" in protocols:
+          counts["preferred"] = preferred_counts(data, models, whole)
+      if "validation" in protocols:
+        counts["validation"] = validation_counts(data, models)
+      if "train" in protocols:
+        counts["train"] = whole_counts(
+            models, layout.everyone(data.train).shards)
     if "local" in protocols:
       counts["local"] = local_counts(data, state, key)
     return counts

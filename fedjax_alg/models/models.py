@@ -109,7 +109,9 @@ def from_flax(
       statistics, say), which no algorithm here would average.
   """
   example = jax.ShapeDtypeStruct((1,) + tuple(input_shape), input_dtype)
-  variables = jax.eval_shape(module.init, jax.random.key(0), example)
+  # The key inside: one made outside would start JAX.
+  variables = jax.eval_shape(
+      lambda x: module.init(jax.random.key(0), x), example)
   if set(variables) != {"params"}:
     extra = ", ".join(sorted(set(variables) - {"params"}))
     raise ValueError(f"{type(module).__name__} keeps state ({extra}); only "
@@ -121,8 +123,9 @@ def from_flax(
   def apply(params: Params, x: Array) -> Array:
     return jnp.asarray(module.apply(params, x))
 
-  scale = _scale_softmax if isinstance(module, Softmax) else None
-  return Model(init, apply, loss, float(l2), scale)
+  softmax = isinstance(module, Softmax)
+  return Model(init, apply, loss, float(l2),
+               _scale_softmax if softmax else None, linear=softmax)
 
 
 #: name -> (module of (num_classes, width arguments), needs images)

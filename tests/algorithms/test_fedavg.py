@@ -1,14 +1,10 @@
 """FedAvg and FedProx against the oracle, and their identities."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_alg import registry
-from fedjax_alg.algorithms.fedavg import FedAvgState
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -17,11 +13,7 @@ IDS = [0, 1, 4, 5, 8, 11]
 
 
 def play(problem, name, key, start, **settings):
-  algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(), **settings)
-  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
-  state, aux = jax.jit(algorithm.round)(FedAvgState(start), cohort, key)
-  return state.params, aux, cohort
+  return bridge.play(problem, name, IDS, key, start, **settings)
 
 
 @pytest.mark.parametrize("name, settings", [
@@ -61,13 +53,10 @@ def test_fedprox_without_mu_is_fedavg(problem):
 
 def test_fedavg_takes_any_model(image_problem):
   """A perceptron on images, one client a round: plain SGD on that client."""
-  algorithm = registry.build(
-      "fedavg", image_problem.model, map_clients=clients.make_map_clients(),
-      local_steps=1, batch_size=0, client_lr=0.5)
   start = problems.some_params(image_problem.model)
-  cohort = layout.take_cohort(image_problem.data, jnp.array([3], jnp.int32))
-  state, aux = jax.jit(algorithm.round)(
-      FedAvgState(start), cohort, jax.random.key(0))
+  params, aux, _ = bridge.play(
+      image_problem, "fedavg", [3], jax.random.key(0), start, local_steps=1,
+      batch_size=0, client_lr=0.5)
   x, y = image_problem.clients[3]
   model = image_problem.model
 
@@ -78,5 +67,5 @@ def test_fedavg_takes_any_model(image_problem):
 
   loss, gradient = jax.value_and_grad(objective)(start)
   problems.assert_close(
-      state.params, jax.tree.map(lambda w, g: w - 0.5 * g, start, gradient))
+      params, jax.tree.map(lambda w, g: w - 0.5 * g, start, gradient))
   np.testing.assert_allclose(aux.server["train_loss"], loss, rtol=1e-5)

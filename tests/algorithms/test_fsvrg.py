@@ -1,13 +1,10 @@
 """FSVRG against the oracle, and against gradient descent."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_alg import registry
-from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -16,19 +13,7 @@ IDS = [0, 1, 4, 5, 8, 11]
 
 
 def play(problem, ids, key, start, **settings):
-  algorithm = registry.build(
-      "fsvrg", problem.model, map_clients=clients.make_map_clients(),
-      **settings)
-  cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-
-  @jax.jit
-  def one_round(params):
-    state = algorithm.init(params, problem.spec, key)
-    state = algorithm.setup(state, layout.everyone(problem.data), key)
-    return algorithm.round(state, cohort, key)
-
-  state, aux = one_round(start)
-  return state.params, aux, cohort
+  return bridge.play(problem, "fsvrg", ids, key, start, **settings)
 
 
 @pytest.mark.parametrize("settings", [

@@ -40,9 +40,8 @@ def test_svrg_at_its_own_anchor_is_gradient_descent(problem):
   v = start
   for _ in range(3):
     v = jax.tree.map(lambda v, g: v - 0.2 * g, v, gradient(v)[1])
-  size = problems.SIZES[4]
   trained = jax.jit(lambda w, g: svrg(
-      model, w, g, shard, FULL, 0.2 * size, None, jax.random.key(0)))(
+      model, w, w, g, shard, FULL, 0.2, jax.random.key(0)))(
           start, anchor)
   problems.assert_close(trained, v)
 
@@ -58,5 +57,5 @@ def test_an_empty_client_returns_what_it_got(problem, batch_size):
   assert loss == 0
   anchor = problems.some_params(model, 1)
   problems.assert_equal(
-      svrg(model, start, anchor, shard, work, 1.0, None, jax.random.key(0)),
+      svrg(model, start, start, anchor, shard, work, 1.0, jax.random.key(0)),
       start)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import base, registry
-from fedjax_alg.base import Cohort, Shard
+from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import FSVRGHParams
@@ -57,6 +57,15 @@ LEDGER = {
     "fsvrg": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
     "ma_fsvrg": diversified_ledger(0),
     "ga_fsvrg": diversified_ledger(1),
+    "cfsvrg": lambda d, k, n, read: (3 * d, 2 * d, 2, n + 2 * read),
+    "clsfsvrg": lambda d, k, n, read: (3 * d, 2 * d, 2, n + 2 * read),
+    "scaffold": lambda d, k, n, read: (2 * d, 2 * d, 1, read),
+    "mime": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
+    "mime_lite": lambda d, k, n, read: (d, d, 1, read),
+    "mime_svrg": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
+    "losac": lambda d, k, n, read: (2 * d, 2 * d, 1, read),
+    "per_fedavg": lambda d, k, n, read: (d, d, 1, read),
+    "composed": lambda d, k, n, read: (k * d, d + 1, 1, read),
     "central": lambda d, k, n, read: (0, 0, 0, n),
     "local": lambda d, k, n, read: (0, 0, 0, read),
 }
@@ -227,10 +236,11 @@ def test_slot_order_changes_nothing(bench, age):
   cohort = bench.padded(cohort)
   order = np.random.default_rng(age).permutation(cohort.ids.shape[0])
   shards = cohort.shards
-  mixed = Cohort(
-      cohort.ids[order],
-      Shard(shards.x, shards.y, shards.offset[order], shards.size[order]),
-      cohort.weight[order])
+  mixed = cohort._replace(
+      ids=cohort.ids[order],
+      shards=Shard(
+          shards.x, shards.y, shards.offset[order], shards.size[order]),
+      weight=cohort.weight[order])
   state, aux = bench.round(bench.state(age), cohort, key)
   mixed_state, mixed_aux = bench.round(bench.state(age), mixed, key)
   problems.assert_close(mixed_state, state)
@@ -355,14 +365,19 @@ def test_global_params_have_a_leading_axis(bench):
     assert (a.shape, a.dtype) == ((k, *b.shape), b.dtype)
 
 
-def read_by_steps(work, sizes):
-  """Examples the local steps read, counted step by step."""
+#: Mini-batches of a local step, where it is not one.
+BATCHES_PER_STEP = {"per_fedavg": 2}
+
+
+def read_by_steps(work, sizes, batches_per_step):
+  """Examples the local steps read, counted batch by batch."""
   total = 0
   for size in sizes:
     batch = work.batch_size or size
     per_epoch = [min(batch, size - start) for start in range(0, size, batch)]
     steps = work.local_steps or work.local_epochs * len(per_epoch)
-    total += sum(per_epoch[k % len(per_epoch)] for k in range(steps))
+    total += sum(per_epoch[k % len(per_epoch)]
+                 for k in range(steps * batches_per_step))
   return total
 
 
@@ -376,8 +391,9 @@ def test_ledger(bench, age):
   if age < getattr(bench.hparams, "threshold", 0):
     models = 1
   sizes = np.asarray(cohort.shards.size).tolist()
-  read = read_by_steps(bench.hparams, sizes) if isinstance(
-      bench.hparams, LocalWork) else 0
+  read = read_by_steps(
+      bench.hparams, sizes, BATCHES_PER_STEP.get(bench.name, 1)
+      ) if isinstance(bench.hparams, LocalWork) else 0
   size = base.num_params(bench.problem.model.init(key))
   expected = LEDGER[bench.name](size, models, sum(sizes), read)
   assert tuple(int(a) for a in aux.cost[:4]) == expected

@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 from fedjax_alg import metrics
 from fedjax_alg.base import Algorithm, no_setup
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, evaluate
+from fedjax_alg.engine import clients, evaluate, sharding
 from tests import problems
 
 C, K, L = 12, 3, problems.CLASSES
@@ -37,6 +37,7 @@ class Case(NamedTuple):
   state: State
   tests: list
   whole: tuple
+  validation: tuple
   counts: dict
 
 
@@ -48,15 +49,23 @@ def fixture_case(problem):
             for i in range(0, len(whole[1]), 50)]
   histogram = np.stack(
       [np.bincount(y, minlength=L) for _, y in problem.clients])
+  # The server's rows, of a client like the others, stand behind theirs.
+  validation, = problems.make_clients((83,), 5)
+  x, y = map(np.concatenate, zip(*problem.clients, validation))
+  own = sum(problems.SIZES)
+  train = layout.client_data(
+      x, y, np.arange(own), np.asarray(problem.data.offset),
+      np.asarray(problem.data.size), own + np.arange(83))
   data = evaluate.EvaluationData(
-      problem.data, problems.client_data(tests), problems.client_data(pieces),
-      jnp.asarray(histogram, jnp.float32))
+      train, problems.client_data(tests), problems.client_data(pieces),
+      jnp.asarray(histogram, jnp.float32), evaluate.Pieces(
+          own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])))
   state = State(jax.tree.map(
       lambda *leaves: jnp.stack(leaves),
       *(problems.some_params(problem.model, seed, 1.0) for seed in range(K))))
   run = jax.jit(evaluate.make_evaluate(
       toy(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
-  return Case(data, state, tests, whole,
+  return Case(data, state, tests, whole, validation,
               jax.device_get(run(data, state, jax.random.key(0))))
 
 
@@ -68,10 +77,13 @@ def outcome(problem, case, k, x, y):
           np.asarray(problem.model.loss(logits, jnp.asarray(y)), np.float64))
 
 
-def test_global_is_every_model_on_the_whole_test_set(problem, case):
-  counts = case.counts["global"]
+@pytest.mark.parametrize("protocol", evaluate.PER_MODEL)
+def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
+  counts = case.counts[protocol]
   assert counts.confusion.shape == (K, L, L)
-  x, y = case.whole
+  x, y = {"global": case.whole, "validation": case.validation,
+          "train": tuple(map(np.concatenate, zip(*problem.clients)))}[protocol]
+  assert counts.confusion[0].sum() == len(y)
   for k in range(K):
     predicted, losses = outcome(problem, case, k, x, y)
     np.testing.assert_array_equal(
@@ -134,6 +146,34 @@ def test_a_subset_of_the_protocols(problem, case):
   assert set(counts) == {"local"}
   np.testing.assert_array_equal(
       counts["local"].confusion, case.counts["local"].confusion)
+
+
+@pytest.mark.parametrize("mode", clients.MODES)
+def test_pieces_are_shared_out_over_devices(problem, case, mesh, mode):
+  protocols = ("validation", "train")
+  run = jax.jit(evaluate.make_evaluate(
+      toy(), problem.model, protocols,
+      clients.make_map_clients(mode, chunk=2, mesh=mesh)))
+  counts = run(*sharding.replicate((case.data, case.state), mesh),
+               jax.random.key(0))
+  assert set(counts) == set(protocols)
+  for protocol in protocols:
+    np.testing.assert_array_equal(
+        counts[protocol].confusion, case.counts[protocol].confusion)
+    np.testing.assert_allclose(
+        counts[protocol].loss_sum, case.counts[protocol].loss_sum, rtol=1e-5)
+
+
+def test_validation_rows_that_nobody_holds(problem, case):
+  run = evaluate.make_evaluate(
+      toy(), problem.model, ("validation",), clients.make_map_clients())
+  with pytest.raises(ValueError, match="the data hold no validation rows"):
+    run(case.data._replace(validation=None), case.state, jax.random.key(0))
+
+
+def test_the_protocols_are_known():
+  assert set(evaluate.PER_MODEL) < set(evaluate.PROTOCOLS)
+  assert evaluate.DEFAULT_PROTOCOLS == ("global", "local", "preferred")
 
 
 def test_a_method_without_global_models_has_only_local():

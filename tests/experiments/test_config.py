@@ -1,6 +1,8 @@
 """Flags: what is refused, in one line; presets; replay; help."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -48,6 +50,52 @@ REFUSED = [
     ("--algorithm=fedavg --resume --overwrite", ["--resume", "--overwrite"]),
     ("--algorithm=fedavg --flagfile=nowhere.flags", ["nowhere.flags"]),
     ("--algorithm=fedavg --targets=0.9,high", ["--targets"]),
+    ("--algorithm=fedavg --validation_clients=-1",
+     ["--validation_clients=-1", "at least 0"]),
+    ("--algorithm=fedavg --validation_clients=few",
+     ["validation_clients", "few"]),
+    ("--algorithm=fedavg --validation_clients=100",
+     ["--validation_clients=100", "leaves none of the 100", "at most 99"]),
+    ("--algorithm=central --num_clients=7 --validation_clients=8",
+     ["--validation_clients=8", "leaves none of the 7"]),
+    ("--algorithm=fedavg --dataset=synthetic --validation_clients=30",
+     ["--validation_clients=30", "leaves none of the 30"]),
+    ("--algorithm=fedavg --validation_clients=60 --cohort_size=41",
+     ["--cohort_size=41", "40 clients that --validation_clients=60 leaves"]),
+    ("--algorithm=fedavg --validation_clients=97",
+     ["--participation=0.1", "0 of 3 clients that --validation_clients=97"]),
+    ("--algorithm=ma_fsvrg --num_models=3 --validation_clients=80",
+     ["--num_models=3", "20 that --validation_clients=80 leaves"]),
+    ("--algorithm=fedavg --eval_protocols=global,validation",
+     ["--eval_protocols=validation", "--validation_clients"]),
+    ("--algorithm=clsfsvrg",
+     ["--algorithm=clsfsvrg", "--validation_clients", "at least 1"]),
+    ("--server=cg_line_search",
+     ["--server=cg_line_search", "--validation_clients", "at least 1"]),
+    ("--algorithm=clsfsvrg --validation_clients=5 --gamma=1",
+     ["--gamma=1", "more than 0", "less than 1"]),
+    ("--algorithm=clsfsvrg --validation_clients=5 --gamma=0", ["--gamma=0"]),
+    ("--algorithm=cfsvrg --beta_rule=pr", ["--beta_rule=pr", "fr, pr+"]),
+    ("--server=nesterov", ["--server=nesterov", "average", "cg_line_search"]),
+    ("--client_update=prx", ["--client_update=prx", "prox"]),
+    ("--client_update=sgd --mu=1",
+     ["--mu", "not read with --client_update=sgd", "prox"]),
+    ("--client_update=mime --base_momentum=.5",
+     ["--base_momentum", "--base=sgd", "momentum or adam"]),
+    ("--server=average --gamma=.5", ["--gamma", "--server=average"]),
+    ("--client_update=scaffold --num_models=3",
+     ["--num_models=3", "variate belongs to one model"]),
+    ("--client_update=losac --num_models=2",
+     ["--num_models=2", "delayed gradients"]),
+    ("--client_update=mime --base=adam --num_models=2",
+     ["--num_models=2", "statistics belong to one model"]),
+    ("--client_update=sgd --num_models=2 --grouping=gradient",
+     ["--grouping=gradient", "--client_update=sgd", "anchor gradients"]),
+    ("--algorithm=losac --variant=table --local_steps=0",
+     ["--local_steps=0", "--variant=table"]),
+    ("--algorithm=losac --variant=table --batch_size=0",
+     ["--batch_size=0", "--variant=table"]),
+    ("--algorithm=per_fedavg --hf_delta=.1", ["--hf_delta", "--hessian=fo"]),
 ]
 
 
@@ -61,11 +109,23 @@ def test_refused_in_one_line(words, named):
     assert part in message
 
 
+def test_parsing_does_not_start_jax():
+  """Else the cores would not become devices any more."""
+  code = ("from experiments import config\n"
+          "for name in ('fedavg', 'losac', 'cfsvrg', 'central'):\n"
+          "  config.parse(['--algorithm=' + name])\n"
+          "from jax._src import xla_bridge\n"
+          "raise SystemExit(len(xla_bridge._backends))\n")
+  subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 @pytest.mark.parametrize("preset", config.presets())
 def test_preset_parses(preset):
   words = [f"--flagfile={preset}"]
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
     words.append("--algorithm=fedavg")
+  if "/methods" in preset:  # what the figures put behind it
+    words.append(f"--flagfile={preset.split('/')[0]}/mnist.flags")
   parsed = config.parse(words)
   assert parsed.rounds >= 1
 
@@ -103,6 +163,17 @@ def test_identity_ignores_where_and_sees_what():
   assert config.parse([*base, "--out_dir=x", "--rounds=7"]).identity() == one
   assert config.parse([*base, "--seed=1"]).identity() != one
   assert config.parse([*base, "--client_lr=0.2"]).identity() != one
+
+
+def test_validation_clients_leave_the_rest():
+  parsed = config.parse("--algorithm=fedavg --validation_clients=60 "
+                        "--cohort_size=40 --eval_protocols=validation".split())
+  assert parsed.validation_clients == 60 and parsed.num_clients == 100
+  assert config.parse(["--algorithm=fedavg"]).eval_protocols == (
+      "global", "local", "preferred")
+  assert parsed.identity() != config.parse(
+      "--algorithm=fedavg --validation_clients=59 --cohort_size=40 "
+      "--eval_protocols=validation".split()).identity()
 
 
 def test_later_flags_win_over_a_flagfile():

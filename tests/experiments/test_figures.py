@@ -4,44 +4,134 @@ import csv
 
 import pytest
 
-from experiments import config, diversified, report, suite
+from experiments import config, conjugate, diversified, figures, plots
+from experiments import records, report, results, suite
+from fedjax_alg import registry
 
-DIGITS = ["--dataset=digits", "--features=none", "--num_clients=20",
-          "--size_sigma=0.3", "--rounds=4", "--eval_every=2",
-          "--participation=0.25", "--noprogress"]
+DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",
+          "--size_sigma=0.3", "--rounds=4", "--participation=0.25",
+          "--noprogress")
+PAPERS = [diversified.PAPER, conjugate.PAPER]
+FIGURES = [(paper, name) for paper in PAPERS for name in paper.figures]
 
 
-@pytest.mark.parametrize("name", diversified.FIGURES)
-def test_every_cell_parses(name):
-  figure = diversified.FIGURES[name]
-  cells = diversified.cells(figure, diversified.FULL)
+def cells_of(name, common=(), paper=diversified.PAPER):
+  return figures.cells(paper, paper.figures[name], common)
+
+
+def request(root, *common, **more):
+  return figures.Request(root, (*DIGITS, *common), "here", **more)
+
+
+@pytest.fixture(name="presets")
+def _presets(tmp_path, monkeypatch):
+  """A conjugate paper on digits, whatever its real flag files say."""
+  folder = tmp_path / "presets" / "conjugate"
+  (folder / "methods").mkdir(parents=True)
+  (folder / "methods_cifar10").mkdir()
+
+  def write(name, *words):
+    (folder / f"{name}.flags").write_text("\n".join(words))
+
+  write("mnist", "--dataset=digits", "--num_clients=20", "--rounds=4",
+        "--validation_clients=2", "--noprogress")
+  write("cifar10", "--dataset=digits", "--num_clients=20", "--rounds=3",
+        "--validation_clients=2", "--noprogress")
+  write("headline", "--flagfile=conjugate/mnist.flags", "--algorithm=clsfsvrg",
+        "--line_search_test=decrease", "--l2=0.001")
+  write("methods/losac", "--algorithm=losac", "--client_lr=0.5", "--l2=0.01")
+  write("methods/fedavg", "--algorithm=fedavg", "--client_lr=0.5")
+  write("methods/not_there", "--algorithm=not_there")
+  write("methods_cifar10/fedavg", "--client_lr=0.25")
+  monkeypatch.setattr(config, "PRESETS", tmp_path / "presets")
+  return folder
+
+
+@pytest.mark.parametrize("paper,name", FIGURES)
+def test_every_cell_parses(paper, name):
+  figure = paper.figures[name]
+  if not figures.methods(paper, figure, figures.SETTINGS):
+    pytest.skip("its presets are not written yet")
+  cells = figures.cells(paper, figure, figures.FULL)
   parsed = [config.parse(cell.flags) for cell in cells]
-  assert {c.panel for c in cells} == {p[0] for p in figure.panels}
-  # The data preset has the last word on the data, not on a stated L2.
+  assert {c.panel for c in cells} == {p.letter for p in figure.panels}
+  # The data preset has the last word on the data.
   assert all(c.dataset == figure.data for c in parsed)
-  for cell, run in zip(cells, parsed):
-    if "L2" in cell.panel_title:
-      continue
-    assert run.l2 == (0.01 if "stated" in cell.label else 1e-4)
+  assert all(c.eval_every == figure.eval_every for c in parsed)
+  assert all(figure.protocol in c.eval_protocols for c in parsed)
+
+
+def test_data_preset_leaves_a_stated_l2():
+  for cell in cells_of("fig1"):
+    l2 = config.parse(cell.flags).l2
+    assert l2 == (0.01 if "stated" in cell.label else 1e-4)
 
 
 def test_panels_vary_what_the_figure_says():
   def values(name, flag):
-    cells = diversified.cells(diversified.FIGURES[name], ())
-    return {c.panel: {config.parse(x.flags).hparams[flag] for x in cells
-                      if x.panel == c.panel} for c in cells}
+    return {c.panel: {config.parse(x.flags).hparams[flag]
+                      for x in cells_of(name) if x.panel == c.panel}
+            for c in cells_of(name)}
 
   assert values("fig8", "threshold") == dict(a={2}, b={4}, c={6}, d={8})
   assert values("fig9", "num_models") == dict(a={2}, b={4}, c={6}, d={8})
   assert values("fig10", "beta1") == dict(a={0.0}, b={0.5}, c={0.8}, d={0.9})
 
 
+def identities(paper, name):
+  return [config.parse(c.flags).identity()
+          for c in cells_of(name, paper=paper)]
+
+
+def test_figures_of_the_same_runs_share_them(presets):
+  del presets
+  assert identities(conjugate.PAPER, "fig2") == identities(
+      conjugate.PAPER, "fig3")
+  assert identities(conjugate.PAPER, "fig4") == identities(
+      conjugate.PAPER, "fig5")
+
+
 def test_figures_1_to_4_share_their_runs():
-  first, *others = [
-      [config.parse(c.flags).identity()
-       for c in diversified.cells(diversified.FIGURES[f], ())]
-      for f in ("fig1", "fig2", "fig3", "fig4")]
+  first, *others = [identities(diversified.PAPER, name)
+                    for name in ("fig1", "fig2", "fig3", "fig4")]
   assert all(other == first for other in others)
+
+
+def test_methods_join_by_their_files(presets):
+  del presets
+  figure = conjugate.FIGURES["fig2"]._replace(panels=(
+      conjugate.FIGURES["fig2"].panels[-1],))
+  found = {c.label: config.parse(c.flags) for c in figures.cells(
+      conjugate.PAPER, figure, ())}
+  assert list(found) == ["CLSFSVRG", "FedAvg", "LoSAC"]
+  assert found["CLSFSVRG"].l2 == 0.001 and found["LoSAC"].l2 == 0.01
+  assert {c.participation for c in found.values()} == {0.05}
+  cifar = {c.label: config.parse(c.flags) for c in cells_of(
+      "fig6", paper=conjugate.PAPER)}
+  assert cifar["FedAvg"].hparams["client_lr"] == 0.25
+  assert found["FedAvg"].hparams["client_lr"] == 0.5
+
+
+def test_lines_of_fig4(presets):
+  del presets
+  found = [(c.label, config.parse(c.flags).hparams["client_lr"])
+           for c in cells_of("fig4", paper=conjugate.PAPER)
+           if c.panel == "a"]
+  assert found == [("CLSFSVRG-0.1", 0.1), ("CLSFSVRG-0.5", 0.5),
+                   ("CLSFSVRG-0.8", 0.8), ("CLSFSVRG-1", 1.0)]
+  claimed = {c["method"] for c in report.read_claims("conjugate")
+             if c["artifact"] == "Fig4" and c["metric"] == "rounds_to_98%"}
+  assert claimed == {label for label, _ in found}
+
+
+def test_claims_name_methods_that_exist():
+  labels = {entry.label for entry in registry.ALGORITHMS.values()}
+  for artifact in ("fig1", "fig2", "fig5"):
+    for claim in report.load_claims("diversified", artifact):
+      assert claim.method in labels
+  for row in report.read_claims("conjugate"):
+    if row["artifact"] == "Fig2" and row["panel"] in list("abcd"):
+      assert row["method"] in labels
 
 
 def test_claims_are_read():
@@ -52,6 +142,9 @@ def test_claims_are_read():
   shares = report.load_claims("diversified", "fig2")
   assert {c.value for c in shares if c.panel == "a"} == {
       96.0, 96.5, 94.0, 94.5}
+  single = {(c.method, c.round): c.value for c in report.load_claims(
+      "conjugate", "fig2") if c.round is not None}
+  assert single["CLSFSVRG", 16] == 96.14 and len(single) == 4
 
 
 @pytest.mark.parametrize("paper,ours,ci95,verdict", [
@@ -64,12 +157,12 @@ def test_verdict(paper, ours, ci95, verdict):
 
 
 def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(diversified, "methods", lambda figure, settings: [
+  monkeypatch.setattr(figures, "methods", lambda paper, figure, settings: [
       ("FedAvg", ("--flagfile=diversified/methods/fedavg.flags",)),
       ("FSVRG", ("--flagfile=diversified/methods/fsvrg.flags",
                  "--client_lr=2"))])
-  figure = diversified.FIGURES["fig1"]
-  diversified.make_figure("fig1", figure, ["a"], tmp_path, DIGITS, "here")
+  make = request(tmp_path, panels=("a",))
+  figures.make_figure(diversified.PAPER, "fig1", make)
   folder = tmp_path / "fig1"
   for name in ("fig1.png", "fig1.pdf", "fig1.csv", "fig1.md"):
     assert (folder / name).stat().st_size > 0
@@ -77,23 +170,92 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
     rows = list(csv.DictReader(file))
   assert {(r["method"], r["round"]) for r in rows} == {
       (m, r) for m in ("FedAvg", "FSVRG") for r in ("2", "4")}
+  assert set(rows[0]) >= {"total_floats", "exchanges", "seconds", "accuracy"}
+  text = (folder / "fig1.md").read_text()
+  assert "## Claims without a number" in text and "| not run |" in text
+  assert "- FSVRG: `--flagfile=diversified/methods/fsvrg.flags" in text
   runs = list((tmp_path / "runs").glob("*/summary.json"))
   assert len(runs) == 2
   before = {p: p.stat().st_mtime_ns for p in runs}
   capsys.readouterr()
-  diversified.make_figure("fig1", figure, ["a"], tmp_path, DIGITS, "here")
+  figures.make_figure(
+      diversified.PAPER, "fig1", make._replace(x_axis="floats"))
   assert {p: p.stat().st_mtime_ns for p in runs} == before
+  assert {p.name for p in folder.glob("*.png")} == {
+      "fig1.png", "fig1_vs_floats.png"}
+
+
+def test_conjugate_figures_are_made(presets, tmp_path, capsys):
+  del presets
+  root = tmp_path / "out"
+  common = [w for w in DIGITS if "participation" not in w
+            and "size_sigma" not in w and "features" not in w]
+  # Five per cent of 20 clients would be one.
+  for name in ("fig3", "fig7", "fig8", "fig4"):
+    assert conjugate.main([
+        f"--figure={name}", "--scale=quick", f"--out_dir={root}", *common,
+        "--participation=0.25", "--rounds=6"]) == 0, capsys.readouterr().err
+    assert (root / name / f"{name}.png").stat().st_size > 0
+  fig3 = (root / "fig3" / "fig3.md").read_text()
+  assert "the first and the last panel (a and d" in fig3
+  assert "| loss |" in fig3 and "paper |" not in fig3.splitlines()[2]
+  assert "What CLSFSVRG saves against LoSAC" in (
+      root / "fig7" / "fig7.md").read_text()
+  assert "server, s a round" in (root / "fig8" / "fig8.md").read_text()
+  assert "## Rounds to 98 %" in (root / "fig4" / "fig4.md").read_text()
+
+
+def test_x_axes():
+  """Each point at the mean of its seeds' x; every axis is a column."""
+  from matplotlib import pyplot as plt
+  rows = [{"round": n, "seed": s, "protocol": "global", "accuracy": 0.1 * n,
+           "total_floats": 100 * n + 10 * s,
+           "total_example_gradients": n, "seconds": 0.5 * n}
+          for n in (1, 2) for s in (0, 2)]
+  for name, x in (("rounds", [1, 2]), ("floats", [110, 210]),
+                  ("example_gradients", [1, 2]), ("seconds", [0.5, 1.0])):
+    figure, axis = plt.subplots()
+    plots.draw_curves(axis, {"A": rows}, "global", "accuracy", name)
+    assert list(axis.lines[0].get_xdata()) == x
+    plt.close(figure)
+  known = {*records.COLUMNS, "seconds"}
+  assert {column for column, _ in plots.X_AXES.values()} <= known
+
+
+def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
+  seen = []
+
+  def stop(paper, figure, request, settings=()):
+    del paper, request, settings
+    seen.append([p.letter for p in figure.panels])
+    raise config.UsageError("enough")
+
+  monkeypatch.setattr(figures, "outcomes_of", stop)
+  for words in ([], ["--panels=b,c"]):
+    assert diversified.main(["--figure=fig1", "--scale=quick",
+                             f"--out_dir={tmp_path}", *words]) == 2
+  assert seen == [["a", "d"], ["b", "c"]]
+
+
+@pytest.mark.parametrize("paper", [diversified, conjugate])
+def test_help(paper, capsys):
+  assert paper.main(["--help"]) == 0
+  said = capsys.readouterr().out
+  assert "--x_axis" in said and all(
+      f"  {name}" in said for name in (*paper.PAPER.figures,
+                                       *paper.PAPER.tables))
 
 
 def test_unknown_figure_and_panel(tmp_path, capsys):
-  assert diversified.main(["--figure=fig99"]) == 2
-  assert "fig99" in capsys.readouterr().err
-  assert diversified.main(["--figure=fig1", "--panels=z",
-                           f"--out_dir={tmp_path}"]) == 2
-  assert "--panels=z" in capsys.readouterr().err
-  assert diversified.main(["--figure=fig1", "--nonsense=1",
-                           f"--out_dir={tmp_path}"]) == 2
-  assert "nonsense" in capsys.readouterr().err
+  for words, said in (
+      (["--figure=fig99"], "fig99"), (["--figure=fig1", "--panels=z"],
+                                      "--panels=z"),
+      (["--figure=fig1", "--nonsense=1"], "nonsense"),
+      (["--figure=fig1", "--x_axis=miles"], "miles"),
+      (["--figure=table1", "--x_axis=floats"], "--x_axis"), ([], "--figure")):
+    assert diversified.main([*words, f"--out_dir={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
   assert not list(tmp_path.iterdir())
 
 
@@ -101,3 +263,7 @@ def test_run_folder_depends_on_what_decides_the_numbers(tmp_path):
   one = config.parse(["--algorithm=fedavg"])
   two = config.parse(["--algorithm=fedavg", "--client_lr=0.2"])
   assert suite.run_folder(tmp_path, one) != suite.run_folder(tmp_path, two)
+
+
+def test_factor():
+  assert results.factor("loss") == 1 and results.factor("accuracy") == 100

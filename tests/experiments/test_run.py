@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from experiments import results, run
+from experiments import records, results, run
 from fedjax_alg import metrics
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -39,7 +40,8 @@ def _finished(tmp_path_factory):
 
 def test_files(finished):
   for name in ("flags.txt", "config.json", "partition.json", "partition.png",
-               "metrics.csv", "curves.png", "summary.json", "checkpoint"):
+               "metrics.csv", "rounds.csv", "timing.csv", "curves.png",
+               "summary.json", "checkpoint"):
     assert (finished / name).exists(), name
 
 
@@ -48,8 +50,9 @@ def test_metrics_csv(finished):
   assert header == (
       "round,seed,protocol,accuracy,loss,macro_precision,macro_recall,"
       "macro_f1,micro_precision,micro_recall,micro_f1,floats_down,floats_up,"
-      "example_gradients")
-  rows = results.read_rows(finished / "metrics.csv")
+      "exchanges,example_gradients,central_flops,total_floats,"
+      "total_example_gradients,total_central_flops")
+  rows = records.read_rows(finished / "metrics.csv")
   assert sorted({r["round"] for r in rows}) == [2, 4, 6, 7]
   assert {r["seed"] for r in rows} == {0, 1}
   assert {r["protocol"] for r in rows} == {
@@ -64,12 +67,43 @@ def test_cost_is_counted(finished):
   """d = 650; two warm-up rounds with one model, five with K = 2."""
   cost = summary_of(finished)["cost"]
   cohort, d = 4, 650
-  down = cohort * (2 * (2 * d + d) + 5 * (4 * d + d))
-  assert cost["floats_down"]["values"] == [down, down]
-  assert cost["floats_up"]["values"] == [down + 7 * cohort] * 2
-  last = cost["per_client_last_round"]
+  down = [3 * d, 3 * d, *[5 * d] * 5]
+  sent = cohort * (2 * sum(down) + 7)
+  assert cost["total_floats"]["values"] == [sent, sent]
+  assert (cost["clients_per_round"], cost["rounds"]) == (cohort, 7)
+  last = cost["last_round"]
   assert (last["floats_down"], last["floats_up"], last["exchanges"]) == (
       5 * d, 5 * d + 1, 3)
+  rows = [r for r in records.read_rows(finished / "metrics.csv")
+          if r["seed"] == 0 and r["protocol"] == "local"]
+  assert [r["floats_down"] for r in rows] == [3 * d, 5 * d, 5 * d, 5 * d]
+  assert [r["total_floats"] for r in rows] == [
+      cohort * (2 * sum(down[:n]) + n) for n in (2, 4, 6, 7)]
+
+
+def test_rounds_csv(finished):
+  rows = records.read_rows(finished / "rounds.csv", None)
+  assert list(rows[0]) == [
+      "round", "seed", "floats_down", "floats_up", "exchanges",
+      "example_gradients", "central_flops", "group_size_0", "group_size_1",
+      "train_loss"]
+  assert [(r["round"], r["seed"]) for r in rows] == [
+      (n, seed) for n in range(1, 8) for seed in (0, 1)]
+  assert all(r["train_loss"] > 0 for r in rows)
+  assert all(r["group_size_0"] + r["group_size_1"] == 4 for r in rows[4:])
+  # The totals of metrics.csv are the sums of the rounds.
+  for column in ("example_gradients", "central_flops"):
+    per_client = 4 if column == "example_gradients" else 1
+    total = sum(r[column] for r in rows if r["seed"] == 1) * per_client
+    values = summary_of(finished)["cost"][f"total_{column}"]["values"]
+    np.testing.assert_allclose(values[1], total)
+
+
+def test_timing_csv(finished):
+  rows = records.read_rows(finished / "timing.csv", records.TIMING)
+  assert [r["round"] for r in rows] == [2, 4, 6, 7]
+  seconds = [r["seconds"] for r in rows]
+  assert seconds[0] > 0 and seconds == sorted(seconds)
 
 
 def test_summary(finished):
@@ -79,7 +113,7 @@ def test_summary(finished):
       assert set(summary[part][protocol]) == set(metrics.METRICS)
       assert set(summary[part][protocol]["accuracy"]) == {
           "mean", "ci95", "values"}
-  rows = results.read_rows(finished / "metrics.csv")
+  rows = records.read_rows(finished / "metrics.csv")
   curves = results.by_seed(rows, "local", "accuracy")
   final = summary["final"]["local"]["accuracy"]
   np.testing.assert_allclose(final["values"], curves[:, -1])
@@ -98,6 +132,9 @@ def test_flags_txt_replays_to_the_same_bits(finished, tmp_path):
                    f"--out_dir={tmp_path / 'again'}"]) == 0
   assert summary_of(tmp_path / "again")["hashes"] == (
       summary_of(finished)["hashes"])
+  for name in ("metrics.csv", "rounds.csv"):
+    assert (tmp_path / "again" / name).read_text() == (
+        finished / name).read_text()
 
 
 def test_a_seed_gives_the_same_numbers_alone(finished, tmp_path):
@@ -105,9 +142,9 @@ def test_a_seed_gives_the_same_numbers_alone(finished, tmp_path):
               "--threshold=2", "--client_lr=2", "--rounds=7", "--seed=1",
               "--partition_seed=0") == 0
   alone = results.by_seed(
-      results.read_rows(tmp_path / "one" / "metrics.csv"), "local", "loss")
+      records.read_rows(tmp_path / "one" / "metrics.csv"), "local", "loss")
   both = results.by_seed(
-      results.read_rows(finished / "metrics.csv"), "local", "loss")
+      records.read_rows(finished / "metrics.csv"), "local", "loss")
   np.testing.assert_allclose(alone[0], both[1], rtol=1e-5)
   assert abs(both[0] - both[1]).max() > 1e-3
 
@@ -128,10 +165,56 @@ def test_resumed_run_is_bit_equal(finished, tmp_path):
   assert play(folder, *words, "--rounds=5") == 0
   assert play(folder, *words, "--rounds=7", "--resume") == 0
   assert summary_of(folder)["hashes"] == summary_of(finished)["hashes"]
-  whole = [r for r in results.read_rows(finished / "metrics.csv")]
-  halves = [r for r in results.read_rows(folder / "metrics.csv")
+  whole = [r for r in records.read_rows(finished / "metrics.csv")]
+  halves = [r for r in records.read_rows(folder / "metrics.csv")
             if r["round"] != 5]
   assert halves == whole
+  assert (folder / "rounds.csv").read_text() == (
+      finished / "rounds.csv").read_text()
+
+
+def test_resume_keeps_the_times(tmp_path):
+  assert play(tmp_path / "run", "--algorithm=fedavg", "--rounds=4") == 0
+  before = (tmp_path / "run" / "timing.csv").read_text()
+  assert play(tmp_path / "run", "--algorithm=fedavg", "--rounds=6",
+              "--resume") == 0
+  assert (tmp_path / "run" / "timing.csv").read_text().startswith(before)
+
+
+def test_summary_lost_after_the_last_round_is_written_again(finished, tmp_path):
+  folder = tmp_path / "run"
+  shutil.copytree(finished, folder)
+  (folder / "summary.json").unlink()
+  assert run.main([f"--flagfile={finished / 'flags.txt'}",
+                   f"--out_dir={folder}", "--resume"]) == 0
+  for part in ("final", "cost", "hashes", "timing", "rounds_to"):
+    old, new = summary_of(finished)[part], summary_of(folder)[part]
+    old.pop("compile_s", None), new.pop("compile_s", None)
+    assert old == new
+  for name in ("metrics.csv", "rounds.csv", "timing.csv"):
+    assert (folder / name).read_text() == (finished / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "rounds.csv", "timing.csv"])
+def test_resume_with_a_damaged_table_is_refused(
+    finished, tmp_path, capsys, name):
+  folder = tmp_path / "run"
+  shutil.copytree(finished, folder)
+  (folder / "summary.json").unlink()
+  for text in ("round,seed,other\n", None):
+    (folder / name).unlink()
+    if text is not None:
+      (folder / name).write_text(text, encoding="utf-8")
+    assert run.main([f"--flagfile={finished / 'flags.txt'}",
+                     f"--out_dir={folder}", "--resume"]) == 2
+    said = capsys.readouterr().err
+    assert name in said and said.rstrip().count("\n") == 0
+
+
+def test_fewer_rounds_than_there_are_is_refused(finished, capsys):
+  assert run.main([f"--flagfile={finished / 'flags.txt'}", "--rounds=3",
+                   f"--out_dir={finished}", "--resume"]) == 2
+  assert "--rounds=3" in capsys.readouterr().err
 
 
 def test_killed_run_resumes_to_the_same_bits(tmp_path):
@@ -161,8 +244,9 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path):
                  cwd=tmp_path, env=environment, capture_output=True)
   assert summary_of(tmp_path / "killed")["hashes"] == (
       summary_of(tmp_path / "whole")["hashes"])
-  assert (tmp_path / "killed" / "metrics.csv").read_text() == (
-      tmp_path / "whole" / "metrics.csv").read_text()
+  for name in ("metrics.csv", "rounds.csv"):
+    assert (tmp_path / "killed" / name).read_text() == (
+        tmp_path / "whole" / name).read_text()
 
 
 def test_damaged_checkpoint_falls_back(finished, tmp_path, capsys):
@@ -173,6 +257,8 @@ def test_damaged_checkpoint_falls_back(finished, tmp_path, capsys):
   newest = sorted((folder / "checkpoint").glob("*.ckpt"))[-1]
   with open(folder / "metrics.csv", "a", encoding="utf-8") as file:
     file.write("5,0,glob")  # killed while it wrote
+  with open(folder / "rounds.csv", "a", encoding="utf-8") as file:
+    file.write("5,0,65")
   raw = bytearray(newest.read_bytes())
   raw[-10] ^= 1
   newest.write_bytes(raw)
@@ -211,7 +297,7 @@ def test_non_finite_training_stops(tmp_path, capsys):
   assert play(folder, "--algorithm=fedavg", "--client_lr=1e38",
               "--rounds=6") == 1
   said = capsys.readouterr().err
-  assert "non-finite in round" in said and "params/" in said
+  assert "non-finite in round" in said and "/bias (seed 0)" in said
   assert said.count("\n") == 1
   assert not (folder / "summary.json").exists()
 

@@ -1,0 +1,1 @@
+"""What the papers claim: numbers (CSV), sentences and their checks."""

@@ -1,0 +1,155 @@
+"""Makes docs/results/<paper>.md of what the figure commands wrote.
+
+  python -m experiments.publish --paper=diversified --from=out/diversified
+
+takes every table it finds there (fig*/fig*.md, table1/table1.md, ...) and its
+pictures; commentary stands in docs/results/<paper>.notes.md, a section each
+(## fig1), "## intro" above all. The same input gives the same files.
+"""
+
+from collections.abc import Sequence
+import io
+import pathlib
+import re
+import sys
+
+from absl import flags as absl_flags
+from PIL import Image
+
+from experiments import config as config_lib
+from experiments import conjugate, diversified, figures, results, run
+
+PAPERS: dict[str, figures.Paper] = {
+    paper.name: paper for paper in (diversified.PAPER, conjugate.PAPER)}
+
+#: A picture in the documentation stays below this.
+MOST_BYTES = 200_000
+
+
+def read_notes(path: pathlib.Path) -> dict[str, str]:
+  """section -> its text, of a file of ``## section`` parts; {} without one.
+
+  Raises:
+    UsageError: text before the first section.
+  """
+  if not path.is_file():
+    return {}
+  parts = re.split(r"^## +(\S+) *$", path.read_text("utf-8"), flags=re.M)
+  if re.sub(r"^#[^#].*$", "", parts[0], flags=re.M).strip():
+    raise config_lib.UsageError(
+        f"{path}: text before the first section (## intro, ## fig1, ...)")
+  return dict(zip(parts[1::2], map(str.strip, parts[2::2])))
+
+
+def _small_png(path: pathlib.Path) -> bytes:
+  """A picture below ``MOST_BYTES``: fewer colours, then fewer pixels."""
+  raw = path.read_bytes()
+  image = Image.open(path).convert("RGB")
+  width = image.width
+  while len(raw) >= MOST_BYTES:
+    small = image.resize(
+        (width, round(image.height * width / image.width)))
+    buffer = io.BytesIO()
+    small.quantize(64, dither=Image.Dither.NONE).save(
+        buffer, "PNG", optimize=True)
+    raw, width = buffer.getvalue(), round(0.85 * width)
+  return raw
+
+
+def _lower(text: str) -> tuple[str, str]:
+  """(title, rest) of a page, the headings of the rest one level down."""
+  title, rest = text.split("\n", 1)
+  return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
+
+
+def publish(
+    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path
+) -> pathlib.Path:
+  """Writes a paper's page and its pictures; returns the page.
+
+  Args:
+    paper: whose.
+    source: --out_dir of its figures.
+    target: docs/results.
+
+  Raises:
+    UsageError: there is no table, or a note of a table that is not there.
+  """
+  names = [name for name in [*paper.figures, *paper.tables]
+           if (source / name / f"{name}.md").is_file()]
+  if not names:
+    raise config_lib.UsageError(
+        f"--from={source}: holds no table of {paper.name} (make them with "
+        f"python -m experiments.{paper.name} --figure=all)")
+  file = target / f"{paper.name}.notes.md"
+  notes = read_notes(file)
+  known = ["intro", *paper.figures, *paper.tables]
+  for name in notes:
+    if name not in known:
+      raise config_lib.UsageError(
+          f"{file}: ## {name} is no section (of {', '.join(known)})")
+  target.mkdir(parents=True, exist_ok=True)
+  parts = [f"# Results: the {paper.name} paper"]
+  if "intro" in notes:
+    parts.append(notes["intro"])
+  for name in names:
+    title, rest = _lower(
+        (source / name / f"{name}.md").read_text("utf-8"))
+    parts.append(f"## {title}")
+    for picture in sorted((source / name).glob("*.png"),
+                          key=lambda path: (len(path.stem), path.stem)):
+      copy = f"{paper.name}_{picture.name}"
+      (target / copy).write_bytes(_small_png(picture))
+      parts.append(f"![{picture.stem}]({copy})")
+    parts.append(rest)
+    if name in notes:
+      parts.append(notes[name])
+  text = "\n\n".join(parts) + "\n"
+  for old in sorted(target.glob(f"{paper.name}_*.png")):
+    if old.name not in text:
+      print(f"removed {old}: no longer shown", file=sys.stderr)
+      old.unlink()
+  page = target / f"{paper.name}.md"
+  results.write_text(page, text)
+  return page
+
+
+def _flag_values() -> absl_flags.FlagValues:
+  values = absl_flags.FlagValues()
+  absl_flags.DEFINE_enum(
+      "paper", None, list(PAPERS), "whose page", flag_values=values)
+  absl_flags.DEFINE_string(
+      "from", None, "--out_dir of its figures; default out/<paper>",
+      flag_values=values)
+  absl_flags.DEFINE_string(
+      "to", "docs/results", "folder of the page", flag_values=values)
+  return values
+
+
+def command(argv: Sequence[str]) -> None:
+  """Parses the flags and writes the page."""
+  values = _flag_values()
+  if config_lib.asks_help(argv):
+    lines = [f"  --{name}: {values[name].help}"
+             + (f" (default {values[name].value})" if values[name].value
+                else "") for name in ("paper", "from", "to")]
+    raise config_lib.HelpRequested("\n".join([__doc__.strip(), "", *lines]))
+  try:
+    rest = values(["publish", *argv])
+  except absl_flags.Error as error:
+    raise config_lib.UsageError(str(error)) from error
+  if len(rest) > 1 or values.paper is None:
+    raise config_lib.UsageError(
+        f"--paper: missing (one of {', '.join(PAPERS)})")
+  source = pathlib.Path(values["from"].value or f"out/{values.paper}")
+  print(publish(PAPERS[values.paper], source.expanduser(),
+                pathlib.Path(values.to).expanduser()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return run.guarded(command, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,265 @@
+"""Chooses learning rates on validation clients: one grid, one budget for all.
+
+  python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
+
+plays every method of a paper's figures with every rate of the grid and the same
+seeds, and takes the rate of best validation accuracy on clients held out by
+--validation_clients: the mean of the last ten rounds, or of all rounds for the
+conjugate paper, which is about speed. Test data are not looked at. With --write
+the choice goes into the methods' flag files, else it is only printed.
+
+The grid is the same for every method: steps of ``RATES[data]`` per mini-batch.
+Methods that divide by the client's size n_i (FSVRG's family) get it times the
+mean size, so their step is the same; a server with a step of its own along the
+anchor gradient is tuned first at the middle rate, with as many values.
+"""
+
+from collections.abc import Sequence
+import math
+import pathlib
+import sys
+from typing import NamedTuple
+
+from absl import flags as absl_flags
+
+from experiments import config as config_lib
+from experiments import results, run, suite
+from fedjax_alg import registry
+
+#: (paper, data) -> client learning rates tried, per mini-batch step.
+RATES: dict[tuple[str, str], tuple[float, ...]] = {
+    ("conjugate", "mnist"): (3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+    ("conjugate", "cifar10"): (3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+    ("diversified", "mnist"): (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    ("diversified", "cifar10"): (0.1, 0.3, 1.0, 3.0, 10.0),
+}
+#: Methods whose step is client_lr / n_i.
+DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
+#: Server steps tried first, at the middle client rate.
+SERVER_RATES: dict[str, tuple[float, ...]] = {
+    "cfsvrg": (0.005, 0.01, 0.02, 0.05, 0.1, 1.0)}
+
+#: Rounds whose validation accuracy decides; None: all.
+LAST = {"conjugate": None, "diversified": 10}
+
+#: Runs of each value.
+SEEDS = {"conjugate": 3, "diversified": 1}
+
+#: Held out while tuning where the data preset holds none out.
+VALIDATION = {"mnist": 14, "cifar10": 35}
+
+_NOTE = "# tuned: "
+
+
+class Trial(NamedTuple):
+  """One run of the grid."""
+
+  flag: str
+  value: float
+  validation: float  #: accuracy in percent
+
+
+def _files(paper: str, data: str) -> dict[str, pathlib.Path]:
+  """algorithm -> the flag file its choice goes into."""
+  base = config_lib.PRESETS / paper
+  special = base / f"methods_{data}"
+  folder = special if special.is_dir() else base / "methods"
+  return {path.stem: folder / path.name
+          for path in sorted((base / "methods").glob("*.flags"))
+          if path.stem in registry.ALGORITHMS}
+
+
+def _data_flags(paper: str, data: str) -> list[str]:
+  """The data preset, with clients to validate on."""
+  flags = config_lib.expand_flagfiles([f"--flagfile={paper}/{data}.flags"])
+  known = dict(word.lstrip("-").split("=", 1) for word in flags if "=" in word)
+  if "validation_clients" not in known:
+    more = VALIDATION[data]
+    flags += [f"--num_clients={int(known['num_clients']) + more}",
+              f"--validation_clients={more}"]
+  return flags
+
+
+def _method_flags(paper: str, data: str, name: str) -> list[str]:
+  files = [f"{paper}/{folder}/{name}.flags"
+           for folder in ("methods", f"methods_{data}")
+           if (config_lib.PRESETS / paper / folder / f"{name}.flags").is_file()]
+  return [f"--algorithm={name}", *(f"--flagfile={file}" for file in files)]
+
+
+def _significant(value: float) -> float:
+  return float(f"{value:.2g}")
+
+
+def play(
+    paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
+    mean_size: float) -> list[list[Trial]]:
+  """The grid of one method: a list of trials for each tuned flag."""
+  rates = RATES[paper, data]
+  unit = mean_size if name in DIVIDED else 1.0
+  scaled = [_significant(rate * unit) for rate in rates]
+  stages = [("client_lr", scaled)]
+  chosen: list[str] = []
+  if name in SERVER_RATES:
+    stages.insert(0, ("server_lr", list(SERVER_RATES[name])))
+    chosen = [f"--client_lr={scaled[len(scaled) // 2]}"]
+  played = []
+  for flag, values in stages:
+    trials = []
+    for value in values:
+      cell = suite.Cell("", data, f"{name} {flag}={value:g}", (
+          *_method_flags(paper, data, name), *_data_flags(paper, data),
+          "--participation=0.1", f"--num_seeds={SEEDS[paper]}",
+          "--eval_every=5", "--eval_protocols=validation", *chosen, f"--{flag}={value}", *extra))
+      try:
+        found = 100 * _validation(suite.run_cell(cell, root), LAST[paper])
+      except run.RunError:  # it diverged
+        found = math.nan
+      trials.append(Trial(flag, value, found))
+      print(f"  {name}: --{flag}={value:g}: {found:.2f} %", flush=True)
+    played.append(trials)
+    best = choose(trials)
+    chosen = [word for word in chosen if not word.startswith(f"--{flag}=")]
+    chosen.append(f"--{flag}={best.value}")
+  return played
+
+
+def _validation(outcome: suite.Outcome, last: int | None) -> float:
+  """Mean validation accuracy of the last rounds, or of all."""
+  rows = [r for r in outcome.rows if r["protocol"] == "validation"]
+  end = max(r["round"] for r in rows)
+  kept = [r["accuracy"] for r in rows if not last or r["round"] > end - last]
+  return sum(kept) / len(kept)
+
+
+def choose(trials: Sequence[Trial]) -> Trial:
+  """The best on the validation clients; of equals the smaller step."""
+  alive = [trial for trial in trials if not math.isnan(trial.validation)]
+  if not alive:
+    raise run.RunError("every value of the grid diverged")
+  return max(alive, key=lambda trial: (trial.validation, -trial.value))
+
+
+def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
+          said: str) -> None:
+  """Puts the choice into a flag file, and the grid above it."""
+  lines = path.read_text("utf-8").splitlines() if path.is_file() else [
+      f"--algorithm={name}"]
+  flags = {trials[0].flag for trials in played}
+  kept = [line for line in lines if not line.startswith(_NOTE) and (
+      line.lstrip("-").split("=")[0] not in flags)]
+  notes, tuned = [], []
+  for trials in played:
+    grid = ", ".join(f"{t.value:g} {t.validation:.2f}" for t in trials)
+    notes.append(f"{_NOTE}{trials[0].flag}, value and validation accuracy: "
+                 f"{grid}")
+    tuned.append(f"--{trials[0].flag}={choose(trials).value:g}")
+  notes.append(f"{_NOTE}by {said}")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  results.write_text(path, "\n".join([*kept, *notes, *tuned]) + "\n")
+
+
+def table(
+    title: str, tuned: dict[str, list[list[Trial]]], last: int | None) -> str:
+  """Every method's grid as Markdown, the choice in bold."""
+  which = f"the last {last} rounds" if last else "all rounds"
+  lines = [f"# {title}", "", f"Validation accuracy in percent, mean of {which};"
+           " - diverged.", "", "| method | flag | tried | best |",
+           "|---|---|---|---|"]
+  for name, played in tuned.items():
+    for trials in played:
+      grid = ", ".join(
+          f"{t.value:g}: " + ("-" if math.isnan(t.validation) else
+                              f"{t.validation:.2f}") for t in trials)
+      lines.append(f"| {registry.get(name).label} | {trials[0].flag} | {grid} "
+                   f"| **{choose(trials).value:g}** |")
+  return "\n".join([*lines, ""])
+
+
+def _flag_values() -> absl_flags.FlagValues:
+  values = absl_flags.FlagValues()
+  absl_flags.DEFINE_enum(
+      "paper", None, sorted({p for p, _ in RATES}), "whose methods",
+      flag_values=values)
+  absl_flags.DEFINE_enum(
+      "data", "mnist", sorted({d for _, d in RATES}), "which data set",
+      flag_values=values)
+  absl_flags.DEFINE_list(
+      "methods", None, "only these algorithms", flag_values=values)
+  absl_flags.DEFINE_bool(
+      "write", False, "put the choices into the presets", flag_values=values)
+  absl_flags.DEFINE_string(
+      "data_dir", None, "folder of the prepared TFDS data sets",
+      flag_values=values)
+  absl_flags.DEFINE_string(
+      "out_dir", "out/tune", "where runs and the table go", flag_values=values)
+  return values
+
+
+_NAMES = ("paper", "data", "methods", "write", "data_dir", "out_dir")
+
+
+def usage() -> str:
+  """The help."""
+  values = _flag_values()
+  lines = ["usage: python -m experiments.tune --paper=NAME [flags]", ""]
+  for name in _NAMES:
+    tail = "" if values[name].value is None else (
+        f" (default {str(values[name].value).lower()})")
+    lines.append(f"  --{name}: {values[name].help}{tail}")
+  lines += ["", "Any further --flag=value goes to every run (python -m "
+            "experiments.run --help)."]
+  return "\n".join(lines)
+
+
+def command(argv: Sequence[str]) -> None:
+  """Parses the flags and tunes."""
+  if config_lib.asks_help(argv):
+    raise config_lib.HelpRequested(usage())
+  values = _flag_values()
+  own = [w for w in argv if w.lstrip("-").split("=")[0].removeprefix(
+      "no") in _NAMES or w.lstrip("-").split("=")[0] in _NAMES]
+  try:
+    rest = values(["tune", *own])
+  except absl_flags.Error as error:
+    raise config_lib.UsageError(str(error)) from error
+  if len(rest) > 1 or values.paper is None:
+    raise config_lib.UsageError(
+        f"--paper: missing (one of {', '.join(sorted({p for p, _ in RATES}))})")
+  extra = [w for w in argv if w not in own]
+  if values.data_dir:
+    extra.append(f"--data_dir={values.data_dir}")
+  files = _files(values.paper, values.data)
+  names = values.methods or list(files)
+  for name in names:
+    if name not in files:
+      raise config_lib.UsageError(
+          f"--methods={name}: no flag file (there are {', '.join(files)})")
+  root = pathlib.Path(values.out_dir).expanduser() / (
+      f"{values.paper}_{values.data}")
+  said = (f"python -m experiments.tune --paper={values.paper} "
+          f"--data={values.data}")
+  facts = dict(word.lstrip("-").split("=", 1) for word in _data_flags(
+      values.paper, values.data) if "=" in word)
+  examples = {"mnist": 60000, "cifar10": 50000}[values.data]
+  mean_size = examples / int(facts["num_clients"])
+  tuned = {}
+  for name in names:
+    tuned[name] = play(
+        values.paper, values.data, name, root, extra, mean_size)
+    if values.write:
+      write(files[name], name, tuned[name], said)
+  text = table(f"Learning rates: {values.paper}, {values.data}", tuned,
+               LAST[values.paper])
+  root.mkdir(parents=True, exist_ok=True)
+  results.write_text(root / "tune.md", text)
+  print(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return run.guarded(command, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,154 @@
+"""Any client update with any server step: the grid the methods are cells of.
+
+  --client_update=sgd|prox|svrg|scaffold|mime|mime_lite|losac
+  --server=average|sgd|adam|adaptive|conjugate_gradient|cg_line_search
+  --num_models=1|K, with K > 1 grouped by --grouping=model|gradient
+
+The named algorithms are cells with defaults of their own: FedAvg is sgd x
+average, FSVRG svrg x average, CLSFSVRG svrg x cg_line_search, MA-FSVRG svrg x
+adaptive x K models, and so on.
+"""
+
+import dataclasses
+
+from fedjax_alg.algorithms import conjugate, diversified, fedavg, fsvrg
+from fedjax_alg.algorithms import losac, mime, scaffold
+from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central import steps
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.svrg import FSVRGHParams
+from fedjax_alg.composition import ClientUpdate, ComposedState, Grouping
+from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.hparams import hyper, validate
+
+CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
+                  "losac")
+SERVERS = ("average", "sgd", "adam", "adaptive", "conjugate_gradient",
+           "cg_line_search")
+
+#: Learning rates where none is given.
+CLIENT_LR = {"svrg": 12.0}
+SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "adaptive": 0.02,
+             "conjugate_gradient": 0.02}
+
+_SVRG = ("client_update", ("svrg",))
+
+
+@dataclasses.dataclass(frozen=True)
+class ComposedHParams(
+    fedavg.Proximal, scaffold.Variates, mime.BaseOptimiser, losac.Delays,
+    conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
+    diversified.Moments, diversified.Groups, LocalWork):
+  """Hyper-parameters of the grid; a cell reads those of its two halves."""
+
+  client_update: str = hyper(
+      "sgd", "local method", choices=CLIENT_UPDATES)
+  server: str = hyper("average", "server step", choices=SERVERS)
+  client_weights: str = hyper(
+      "examples", "of the participants in every mean: examples = n_i / n^r, "
+      "uniform", choices=WEIGHTS)
+  local_steps: int = hyper(
+      20, "mini-batch steps per round; 0: count by --local_epochs", minimum=0)
+  client_lr: float = hyper(
+      0.0, "learning rate of the local steps (svrg: divided by n_i); 0: 0.1, "
+      "svrg 12", minimum=0.0)
+  server_lr: float = hyper(
+      0.0, "learning rate of the server; 0: average and sgd 1, adam .01, "
+      "adaptive and conjugate_gradient .02", minimum=0.0, when=(
+          "server", tuple(SERVER_LR)))
+  server_momentum: float = hyper(
+      0.9, "momentum of the server's sgd", minimum=0.0, below=1.0,
+      when=("server", ("sgd",)))
+  local_scaling: bool = hyper(
+      True, "scale the local correction by Lambda_i (rare features more)",
+      source="diversified (20)-(21)", when=_SVRG)
+  aggregate_scaling: str = dataclasses.field(
+      default="all", metadata={
+          **FSVRGHParams.__dataclass_fields__["aggregate_scaling"].metadata,
+          "when": _SVRG})
+  num_models: int = hyper(1, "K, global models the server keeps", minimum=1)
+  grouping: str = hyper(
+      "model", "what K > 1 models are grouped by: model = trained models (MA), "
+      "gradient = gradients at them (GA)", choices=("model", "gradient"))
+  gradient_step: float = hyper(
+      1.0, "length of the step along a group's gradient",
+      source="diversified (57)-(58)", when=("grouping", ("gradient",)))
+
+
+def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
+  rate = h.client_lr or CLIENT_LR.get(h.client_update, 0.1)
+  if h.client_update == "sgd":
+    return fedavg.sgd_update(model, h, rate)
+  if h.client_update == "prox":
+    return fedavg.sgd_update(model, h, rate, h.mu)
+  if h.client_update == "svrg":
+    return fsvrg.svrg_update(model, FSVRGHParams(
+        h.local_steps, h.local_epochs, h.batch_size, rate, h.local_scaling,
+        h.aggregate_scaling))
+  if h.client_update == "scaffold":
+    return scaffold.scaffold_update(model, h, rate, h.option)
+  if h.client_update == "losac":
+    return losac.losac_update(model, h, rate, h)
+  return mime.mime_update(
+      model, h, rate, h, h.client_update == "mime_lite",
+      h.client_weights == "uniform")
+
+
+def _server(h: ComposedHParams) -> steps.ServerStep:
+  rate = h.server_lr or SERVER_LR.get(h.server, 1.0)
+  if h.server == "average":
+    return steps.average(rate)
+  if h.server == "sgd":
+    return steps.sgd(rate, h.server_momentum)
+  if h.server == "adam":
+    return steps.adam(rate, h.beta1, h.beta2, h.eps)
+  if h.server == "adaptive":
+    return steps.adaptive_step(
+        rate, h.beta1, h.beta2, h.eps, h.central_rule)._replace(
+            aggregate_lr=h.aggregate_lr)
+  if h.server == "conjugate_gradient":
+    return steps.conjugate(rate, h.beta_rule, h.aggregate_lr)
+  return steps.conjugate_line_search(
+      h.beta_rule, h.aggregate_lr, gamma=h.gamma, test=h.line_search_test,
+      initial_step=h.initial_step, max_tries=h.max_tries)
+
+
+def check(hparams: ComposedHParams) -> None:
+  """Refuses a cell that makes no sense and that ``compose`` cannot know.
+
+  Raises:
+    ValueError: one line.
+  """
+  if hparams.num_models > 1 and hparams.grouping == "gradient" and not (
+      hparams.client_update in ("svrg", "mime")
+      or hparams.server in ("conjugate_gradient", "cg_line_search")):
+    raise ValueError(
+        f"--grouping=gradient: --client_update={hparams.client_update} with "
+        f"--server={hparams.server} measures no anchor gradients for the "
+        "groups to start from (svrg and mime do, and the conjugate servers)")
+
+
+def composed(
+    model: Model, hparams: ComposedHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """Any cell of the grid.
+
+  Args:
+    model: the model and its objective.
+    hparams: hyper-parameters.
+    map_clients: how clients are mapped.
+
+  Raises:
+    ValueError: a hyper-parameter out of range; halves that do not fit.
+  """
+  validate(hparams)
+  check(hparams)
+  groups: Grouping | None = None
+  if hparams.num_models > 1:
+    groups = diversified.by_model(hparams) if hparams.grouping == "model" else (
+        diversified.by_gradient(
+            model, hparams, hparams.gradient_step, map_clients))
+  return compose(
+      model, _client(model, hparams), _server(hparams),
+      map_clients=map_clients, weights=hparams.client_weights,
+      grouping=groups)

@@ -1,0 +1,270 @@
+"""LoSAC: the global gradient, refreshed after every local step.
+
+Reference: Chen et al., "LoSAC: An Efficient Local Stochastic Average Control
+Method for Federated Optimization", ACM TKDD 17(4), 2023. Only its abstract and
+what other papers say of it were at hand, so this is a reconstruction
+(docs/papers/conjugate.md says from what): SAGA whose table of delayed
+gradients is spread over the clients.
+
+Variant ``client`` keeps one delayed gradient q_k per client, G = sum_k (n_k/n)
+q_k. Variant ``table`` keeps one per fixed batch j of the client, G = sum_kj
+(n_kj/n) q_kj: memory for all batches of all clients. A local step on a
+gradient r is, with the share s of q in G:
+
+  v <- v - eta (r - q + G_l);   G_l <- G_l + s (r - q);   q <- r
+
+Up goes the drift and G_l - G; the server adds the *sum* of the latter (clients
+own disjoint parts of G), so G stays exact.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
+from fedjax_alg.base import Shard
+from fedjax_alg.central import steps
+from fedjax_alg.client import minibatches, objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
+from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class Delays:
+  """What LoSAC's clients keep."""
+
+  variant: str = hyper(
+      "client", "delayed gradients: client = one per client, table = one per "
+      "fixed batch (memory: examples / batch_size vectors)",
+      choices=("client", "table"), source="reconstruction",
+      when=("client_update", ("losac",)))
+  first_gradients: str = hyper(
+      "zeros", "delayed gradients before the first visit: zeros, or full = "
+      "every client's full gradient at the initial model (variant client)",
+      choices=("zeros", "full"), source="reconstruction",
+      when=("variant", ("client",)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LosacHParams(Delays, LocalWork):
+  """Hyper-parameters of LoSAC."""
+
+  local_steps: int = hyper(
+      20, "mini-batch steps per round; 0: count by --local_epochs (variant "
+      "client)", minimum=0)
+  client_lr: float = hyper(0.1, "eta, per step", above=0.0)
+  server_lr: float = hyper(1.0, "step along the mean update", above=0.0)
+  client_weights: str = hyper(
+      "uniform", "of the participants in the mean update", choices=WEIGHTS)
+
+
+class Memory(NamedTuple):
+  """Delayed gradients."""
+
+  estimate: Params  #: G
+  table: Params  #: [C, ...] q_k, or [R, ...] q_kj, client after client
+  first_row: Array  #: [C] int32 of the table (variant table), else [0]
+  examples: Array  #: [] float32, n
+
+
+def _client_variant(
+    model: Model, work: LocalWork, client_lr: float, first: str
+) -> ClientUpdate:
+
+  def init(params, spec):
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return Memory(zeros, trees.repeat(zeros, spec.num_clients),
+                  jnp.zeros(0, jnp.int32), jnp.zeros(()))
+
+  def setup(memory, params, everyone, map_clients):
+    examples = everyone.weight.sum()
+    if first == "zeros":
+      return memory._replace(examples=examples)
+    table = map_clients(
+        lambda params, shard: objective.full_value_and_grad(
+            model, params, shard)[1], params, everyone.shards)
+    return memory._replace(
+        estimate=trees.slot_mean(everyone.weight, table), table=table,
+        examples=examples)
+
+  def train(received, shard, own, key):
+    before, examples = received.shared
+    share = shard.size.astype(jnp.float32) / examples
+
+    def step(gradient, carry):
+      params, estimate, delayed, _ = carry
+      ((loss, fresh),) = gradient(params)
+      params, estimate = _advance(
+          params, estimate, delayed, fresh, share, client_lr)
+      return params, estimate, fresh, loss
+
+    params, estimate, delayed, loss = minibatches.fold_steps(
+        model, shard, work, key, step,
+        (received.start, before, own, jnp.zeros(())))
+    return Trained(params, loss, (
+        trees.subtract(estimate, before), trees.subtract(delayed, own)))
+
+  def merge(memory, cohort, uploads, anchors):
+    del anchors
+    changes, delayed = uploads
+    return memory._replace(
+        estimate=_add_sum(memory.estimate, cohort, changes),
+        table=trees.add_rows(memory.table, cohort.ids, delayed))
+
+  return ClientUpdate(
+      train, work, init=init, setup=setup,
+      shared=lambda memory: (memory.estimate, memory.examples),
+      own=lambda memory, cohort, keys: trees.rows(memory.table, cohort.ids),
+      merge=merge, one_model=_ONE_MODEL, extra_down=1, extra_up=1)
+
+
+_ONE_MODEL = "a client's delayed gradients belong to one model"
+
+
+def _advance(params, estimate, delayed, fresh, share, client_lr):
+  """v and G_l after a step on the gradient ``fresh`` = r."""
+  change = trees.subtract(fresh, delayed)
+  params = jax.tree.map(
+      lambda v, change, g: v - client_lr * (change + g), params, change,
+      estimate)
+  return params, trees.add_scaled(estimate, share, change)
+
+
+def _add_sum(estimate, cohort, changes):
+  present = (cohort.weight > 0).astype(jnp.float32)
+  return trees.add(estimate, trees.slot_sum(present, changes))
+
+
+def picks(key: Key, slots: int, batches: Array) -> Array:
+  """The batches that the steps of a round visit, [slots] int32.
+
+  A random order of the client's ``batches`` ([] int32), again and again; step
+  k visits entry k mod batches.
+  """
+  order = jnp.arange(slots, dtype=jnp.int32) % jnp.maximum(batches, 1)
+  return minibatches.shuffled(
+      minibatches.shuffle_bits(key), jnp.int32(0), order,
+      jnp.maximum(batches, 1))
+
+
+def fixed_batch(
+    shard: Shard, client_id: Array, batch: Array, batch_size: int
+) -> tuple[Array, Array]:
+  """Rows [B] and mask [B] of a batch that is the same in every round."""
+  key = jax.random.fold_in(jax.random.key(0), client_id)
+  return minibatches.batch_rows(
+      shard, minibatches.shuffle_bits(key), batch, batch_size)
+
+
+def _table_variant(
+    model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
+  slots, batch_size = work.local_steps, work.batch_size
+
+  def batches(size):
+    return minibatches.batches_per_epoch(size, batch_size)
+
+  def init(params, spec):
+    if not spec.num_examples:
+      raise ValueError("--variant=table needs FedSpec.num_examples")
+    # No fewer than the batches of all clients, whatever their sizes.
+    total = spec.num_examples // batch_size + spec.num_clients
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return Memory(zeros, trees.repeat(zeros, total),
+                  jnp.zeros(spec.num_clients, jnp.int32), jnp.zeros(()))
+
+  def setup(memory, params, everyone, map_clients):
+    del params, map_clients
+    count = batches(everyone.shards.size)
+    return memory._replace(
+        first_row=(jnp.cumsum(count) - count).astype(jnp.int32),
+        examples=everyone.weight.sum())
+
+  def own(memory, cohort, keys):
+    """Rows of the table that each participant will visit, and its id."""
+    total = jax.tree.leaves(memory.table)[0].shape[0]
+    first = memory.first_row.at[cohort.ids].get(mode="clip")
+    count = batches(cohort.shards.size)
+    visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)
+    # A batch visited again is the slot of its first visit.
+    live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]
+    row = jnp.where(live, first[:, None] + visited, total)
+    return trees.rows(memory.table, row), row, visited, cohort.ids
+
+  def train(received, shard, own, key):
+    del key  # the picks are made of it
+    (estimate_before, examples), (held, row, visited, client_id) = (
+        received.shared, own)
+    count = jnp.maximum(batches(shard.size), 1)
+
+    def step(k, carry):
+      params, estimate, held, _, read = carry
+      slot = k % count
+      rows, mask = fixed_batch(shard, client_id, visited[slot], batch_size)
+      x, y = minibatches.take_rows(shard, rows)
+      loss, fresh = objective.batch_value_and_grad(model, params, x, y, mask)
+      share = mask.sum().astype(jnp.float32) / examples
+      params, estimate = _advance(
+          params, estimate, trees.index(held, slot), fresh, share, client_lr)
+      held = jax.tree.map(
+          lambda rows, new: rows.at[slot].set(new), held, fresh)
+      return params, estimate, held, loss, read + mask.sum(dtype=jnp.int32)
+
+    params, estimate, held, loss, read = jax.lax.fori_loop(
+        jnp.int32(0), work.num_steps(shard.size), step,
+        (received.start, estimate_before, held, jnp.zeros(()), jnp.int32(0)))
+    return Trained(params, loss, (
+        trees.subtract(estimate, estimate_before), held, row), read)
+
+  def merge(memory, cohort, uploads, anchors):
+    del anchors
+    changes, held, row = uploads
+    flat = jax.tree.map(
+        lambda leaf: leaf.reshape((-1,) + leaf.shape[2:]), (held, row))
+    return memory._replace(
+        estimate=_add_sum(memory.estimate, cohort, changes),
+        table=trees.set_rows(memory.table, flat[1], flat[0]))
+
+  return ClientUpdate(
+      train, work, init=init, setup=setup, own=own, merge=merge,
+      shared=lambda memory: (memory.estimate, memory.examples),
+      one_model=_ONE_MODEL, extra_down=1, extra_up=1)
+
+
+def losac_update(
+    model: Model, work: LocalWork, client_lr: float, options: Delays
+) -> ClientUpdate:
+  """LoSAC's local half.
+
+  Raises:
+    ValueError: a table without a fixed number of steps or of batches.
+  """
+  if options.variant == "client":
+    return _client_variant(model, work, client_lr, options.first_gradients)
+  if not work.local_steps or not work.batch_size:
+    name = "batch_size" if work.local_steps else "local_steps"
+    raise ValueError(f"--{name}=0: --variant=table needs at least 1")
+  return _table_variant(model, work, client_lr)
+
+
+def losac(
+    model: Model, hparams: LosacHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """LoSAC, as reconstructed above.
+
+  Args:
+    model: the model and its objective.
+    hparams: hyper-parameters.
+    map_clients: how clients are mapped.
+
+  Raises:
+    ValueError: a hyper-parameter out of range.
+  """
+  validate(hparams)
+  client: Any = losac_update(model, hparams, hparams.client_lr, hparams)
+  return compose(model, client, steps.average(hparams.server_lr),
+                 map_clients=map_clients, weights=hparams.client_weights)

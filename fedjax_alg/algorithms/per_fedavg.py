@@ -1,0 +1,138 @@
+"""Per-FedAvg: a model that one gradient step adapts to any client.
+
+Reference: Fallah, Mokhtari, Ozdaglar, "Personalized Federated Learning with
+Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach", NeurIPS 2020,
+Algorithm 1. The objective is the mean of f_k(w - alpha grad f_k(w)).
+
+A local step draws independent mini-batches D, D', D'':
+  w~ = w - alpha g(w; D);   u = g(w~; D')
+  fo:    w <- w - beta u
+  hf:    w <- w - beta (u - alpha h), h = (g(w + d u; D'') - g(w - d u; D''))/2d
+  exact: the same with h = Hessian(w; D'') u by forward-over-reverse
+
+The global model is evaluated as it is; ``client_params`` is the model after
+one step of size alpha on a mini-batch of the client's *training* data (some
+public code adapts on test batches, which leaks).
+
+Deviations: d is ``hf_delta`` relative, d = hf_delta (1 + ||w||) / ||u||; an
+absolute d vanishes in float32 when u is small.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
+from fedjax_alg.central import steps
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
+from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class PerFedAvgHParams(LocalWork):
+  """Hyper-parameters of Per-FedAvg."""
+
+  adapt_lr: float = hyper(
+      0.01, "alpha, step of the adaptation; 0: FedAvg with client_lr",
+      minimum=0.0, source="Algorithm 1, line 7")
+  client_lr: float = hyper(
+      0.1, "beta, step of the local update", above=0.0,
+      source="Algorithm 1, line 8")
+  server_lr: float = hyper(
+      1.0, "step along the mean update", above=0.0)
+  hessian: str = hyper(
+      "fo", "second-order term: fo = left out, hf = by a difference of "
+      "gradients, exact = Hessian times vector",
+      choices=("fo", "hf", "exact"), source="section 4")
+  hf_delta: float = hyper(
+      1e-3, "length of the difference relative to 1 + ||w|| (hf)", above=0.0,
+      source="section 4", when=("hessian", ("hf",)))
+  client_weights: str = hyper(
+      "uniform", "of the participants in the mean: uniform (the paper), "
+      "examples = n_i / n^r", choices=WEIGHTS, source="Algorithm 1, line 10")
+
+
+def adapt(
+    model: Model, params: Params, shard: Shard, work: LocalWork,
+    adapt_lr: float, key: Key) -> Params:
+  """One SGD step on a mini-batch of the client's training data.
+
+  Returns:
+    The adapted parameters; ``params`` for a client without data.
+  """
+  once = LocalWork(local_steps=1, batch_size=work.batch_size)
+
+  def step(gradient, params):
+    ((_, grad),) = gradient(params)
+    return trees.add_scaled(params, -adapt_lr, grad)
+
+  return minibatches.fold_steps(model, shard, once, key, step, params)
+
+
+def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
+  alpha, kind = hparams.adapt_lr, hparams.hessian
+  batches = 2 if kind == "fo" else 3
+
+  def hessian_times(gradient, params, u):
+    if kind == "exact":
+      return jax.jvp(lambda p: gradient(p)[0][1], (params,), (u,))[1]
+    norm = jnp.sqrt(trees.squared_norm(u))
+    delta = hparams.hf_delta * (
+        1.0 + jnp.sqrt(trees.squared_norm(params))) / jnp.maximum(norm, 1e-30)
+    (_, ahead), (_, behind) = gradient(
+        trees.add_scaled(params, delta, u), trees.add_scaled(params, -delta, u))
+    return trees.scale(0.5 / delta, trees.subtract(ahead, behind))
+
+  def step(*args):
+    first, second, *third, (params, _) = args
+    ((_, inner),) = first(params)
+    adapted = trees.add_scaled(params, -alpha, inner)
+    ((loss, u),) = second(adapted)
+    direction = u
+    if third:
+      direction = trees.add_scaled(
+          u, -alpha, hessian_times(third[0], params, u))
+    return trees.add_scaled(params, -hparams.client_lr, direction), loss
+
+  def train(received, shard, own, key):
+    del own
+    params, loss = minibatches.fold_steps(
+        model, shard, hparams, key, step, (received.start, jnp.zeros(())),
+        batches_per_step=batches)
+    # A product with the Hessian costs two gradients on D''.
+    cost = jnp.array([1, 1, 2], jnp.int32)
+    read = hparams.examples_by_batch(shard.size, batches) @ cost[:batches]
+    return Trained(params, loss, (), read)
+
+  return ClientUpdate(train, hparams)
+
+
+def per_fedavg(
+    model: Model, hparams: PerFedAvgHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """Per-FedAvg, first-order, Hessian-free or exact.
+
+  Args:
+    model: the model and its objective.
+    hparams: hyper-parameters.
+    map_clients: how clients are mapped.
+
+  Raises:
+    ValueError: a hyper-parameter out of range.
+  """
+  validate(hparams)
+  algorithm = compose(
+      model, _update(model, hparams), steps.average(hparams.server_lr),
+      map_clients=map_clients, weights=hparams.client_weights)
+
+  def client_params(state, client_id, shard, key):
+    del client_id
+    return adapt(model, trees.index(state.models, 0), shard, hparams,
+                 hparams.adapt_lr, key)
+
+  return algorithm._replace(client_params=client_params)

@@ -1,0 +1,118 @@
+"""SCAFFOLD: control variates against client drift.
+
+Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning", ICML 2020, Algorithm 1.
+
+Every client keeps c_i, the server c = mean of all c_i, both zero at the start
+(a copy of the model, as in some public code, breaks that equality). The server
+learning rate moves the model only, never c.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, MapClients, Model, Params
+from fedjax_alg.central import steps
+from fedjax_alg.client import objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
+from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class Variates:
+  """How SCAFFOLD renews its control variates."""
+
+  option: str = hyper(
+      "II", "new c_i: I = full local gradient at the model received, II = mean "
+      "gradient of the local steps", choices=("I", "II"),
+      source="Algorithm 1, line 12", when=("client_update", ("scaffold",)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaffoldHParams(Variates, LocalWork):
+  """Hyper-parameters of SCAFFOLD."""
+
+  client_lr: float = hyper(
+      0.1, "eta_l, per step", above=0.0, source="Algorithm 1, line 10")
+  server_lr: float = hyper(
+      1.0, "eta_g, step along the mean update", above=0.0,
+      source="Algorithm 1, line 16")
+  client_weights: str = hyper(
+      "uniform", "of the participants in the mean: uniform (the paper), "
+      "examples = n_i / n^r", choices=WEIGHTS, source="Algorithm 1, line 16")
+
+
+class Variate(NamedTuple):
+  """Control variates."""
+
+  server: Params  #: c
+  clients: Params  #: [C, ...], c_i
+
+
+def scaffold_update(
+    model: Model, work: LocalWork, client_lr: float, option: str
+) -> ClientUpdate:
+  """SCAFFOLD's local half: steps along g_i(y; B) - c_i + c."""
+
+  def init(params, spec):
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return Variate(zeros, trees.repeat(zeros, spec.num_clients))
+
+  def train(received, shard, own, key):
+    start, shift = received.start, trees.subtract(received.shared, own)
+    params, loss = sgd(
+        model, start, shard, work, client_lr, key,
+        lambda gradient, params, start: trees.add(gradient, shift))
+    if option == "I":
+      _, new = objective.full_value_and_grad(model, start, shard)
+    else:
+      steps_taken = work.num_steps(shard.size).astype(jnp.float32)
+      per_step = 1.0 / (jnp.maximum(steps_taken, 1.0) * client_lr)
+      new = jax.tree.map(
+          lambda start, end, shift: (start - end) * per_step - shift,
+          start, params, shift)
+    # No step, no news.
+    changed = trees.where(shard.size > 0, trees.subtract(new, own),
+                          jax.tree.map(jnp.zeros_like, own))
+    return Trained(params, loss, changed)
+
+  def merge(memory, cohort, changes, anchors):
+    del anchors
+    clients = jax.tree.leaves(memory.clients)[0].shape[0]
+    present = (cohort.weight > 0).astype(jnp.float32)
+    # c <- c + (1/N) sum dc_i: so c stays the mean of all c_i.
+    server = trees.add(
+        memory.server, trees.slot_sum(present / clients, changes))
+    return Variate(server, trees.add_rows(memory.clients, cohort.ids, changes))
+
+  return ClientUpdate(
+      train, work, init=init, shared=lambda memory: memory.server,
+      own=lambda memory, cohort, keys: trees.rows(memory.clients, cohort.ids),
+      merge=merge, one_model="a client's variate belongs to one model",
+      extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
+
+
+def scaffold(
+    model: Model, hparams: ScaffoldHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """SCAFFOLD, options I and II.
+
+  Args:
+    model: the model and its objective.
+    hparams: hyper-parameters.
+    map_clients: how clients are mapped.
+
+  Raises:
+    ValueError: a hyper-parameter out of range.
+  """
+  validate(hparams)
+  client = scaffold_update(model, hparams, hparams.client_lr, hparams.option)
+  return compose(model, client, steps.average(hparams.server_lr),
+                 map_clients=map_clients, weights=hparams.client_weights)

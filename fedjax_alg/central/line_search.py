@@ -1,0 +1,134 @@
+"""Back-tracking line search on a value function (conjugate, (26)-(30))."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Params
+
+TESTS = ("half_gradient", "armijo", "decrease", "printed")
+
+#: Of the slope, for "armijo" (Nocedal and Wright, Algorithm 3.1).
+ARMIJO = 1e-4
+
+#: Steps whose values are computed at once: reading the examples costs more
+#: than a few more columns of the product.
+WIDTH = 4
+
+
+class BacktrackingState(NamedTuple):
+  """The last search."""
+
+  step: Array  #: [] float32, eta_r; 0 where no step passed
+  tries: Array  #: [] int32, steps tested
+  value: Array  #: [] float32, f(w)
+  new_value: Array  #: [] float32, f(w + eta d)
+
+
+def _passes(test: str, eta, decrease, square, slope) -> Array:
+  """Whether a step of length eta is accepted; NaN never is."""
+  if test == "half_gradient":
+    return decrease > 0.5 * eta * square
+  if test == "armijo":
+    return decrease >= -ARMIJO * eta * slope
+  if test == "decrease":
+    return decrease > 0
+  return decrease <= 0.5 * eta * square
+
+
+def backtracking(
+    gamma: float = 0.8,
+    test: str = "half_gradient",
+    initial_step: float = 1.0,
+    max_tries: int = 40,
+) -> optax.GradientTransformationExtraArgs:
+  r"""Scales an update d to eta d, eta = initial_step gamma^t, t = 0, 1, ...
+
+  The first eta that passes is taken, with D = f(w) - f(w + eta d):
+    half_gradient: D > (eta/2) g.g, what (29) means to say;
+    armijo:        D >= -1e-4 eta g.d;
+    decrease:      D > 0;
+    printed:       (29) as printed, D <= (eta/2) g.g, which accepts exactly the
+                   insufficient steps (errata C-11).
+  If none of max_tries passes, eta = 0: the model stays (errata C-13).
+
+  ``update`` takes ``value_fn`` (params -> value) and ``grad`` (g) as extra
+  arguments, as optax's own line searches do, so it ends a chain:
+  ``optax.chain(conjugate_gradient("fr"), backtracking())``. With ``line_fn``
+  ((params, d, eta [T]) -> values [T]) too, all steps are tested at once.
+
+  Args:
+    gamma: dampening factor, (0, 1).
+    test: one of ``TESTS``.
+    initial_step: eta tried first, in every round anew.
+    max_tries: most steps tested.
+
+  Raises:
+    ValueError: an argument out of range.
+
+  Deviations: Algorithm 1 computes rho = (eta/2) g.g once, before the loop
+  shrinks eta, and then never ends (errata C-12); here it follows eta.
+  """
+  if not 0.0 < gamma < 1.0:
+    raise ValueError(f"--gamma={gamma}: must be more than 0 and less than 1")
+  if test not in TESTS:
+    raise ValueError(f"line search test {test!r}: must be one of "
+                     f"{', '.join(TESTS)}")
+
+  def init(params: Params) -> BacktrackingState:
+    del params
+    zero = jnp.zeros(())
+    return BacktrackingState(zero, jnp.zeros((), jnp.int32), zero, zero)
+
+  def update(
+      updates: Params, state: BacktrackingState, params: Params | None = None,
+      *, value_fn: Callable[[Params], Array], grad: Params,
+      line_fn: Callable[..., Array] | None = None, **extra: Any):
+    del state, extra
+    square, slope = trees.squared_norm(grad), trees.dot(grad, updates)
+    width = max_tries if line_fn else min(WIDTH, max_tries)
+
+    def values_at(steps: Array) -> Array:
+      if line_fn:
+        return line_fn(params, updates, steps)
+      return jax.vmap(lambda step: value_fn(
+          trees.add_scaled(params, step, updates)))(steps)
+
+    def candidates(tried):
+      t = tried + jnp.arange(width, dtype=jnp.int32)
+      return t, initial_step * jnp.float32(gamma) ** t.astype(jnp.float32)
+
+    def judged(tried, t, eta, value, values):
+      good = _passes(test, eta, value - values, square, slope)
+      good = good & (t < max_tries)
+      first = jnp.argmax(good)
+      found = good[first]
+      return (jnp.where(found, t[first] + 1, jnp.minimum(
+                  tried + width, max_tries)).astype(jnp.int32),
+              found, jnp.where(found, eta[first], 0.0),
+              jnp.where(found, values[first], value))
+
+    # f(w) is read along with the first steps.
+    t, eta = candidates(jnp.int32(0))
+    values = values_at(jnp.concatenate([jnp.zeros(1), eta]))
+    value = values[0]
+    carry = judged(jnp.int32(0), t, eta, value, values[1:])
+    if width < max_tries:
+
+      def search(carry):
+        t, eta = candidates(carry[0])
+        return judged(carry[0], t, eta, value, values_at(eta))
+
+      carry = jax.lax.while_loop(
+          lambda carry: ~carry[1] & (carry[0] < max_tries), search, carry)
+    tries, _, eta, new_value = carry
+    # A direction with an infinite entry must not make 0 * inf of it.
+    taken = jax.tree.map(
+        lambda d: jnp.where(eta > 0, eta * d, jnp.zeros_like(d)), updates)
+    return taken, BacktrackingState(eta, tries, value, new_value)
+
+  return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,106 @@
+"""Server steps: what the server does beside averaging, and when.
+
+Each is an optax transformation with the point of the round at which it acts:
+
+- ``aggregate``: it is given minus the clients' mean update as its gradient
+  (Reddi et al., "Adaptive Federated Optimization", ICLR 2021);
+- ``after``: the mean update is applied, the same cohort measures the anchor
+  gradient there, and the step follows it (diversified, Procedure 4);
+- ``before``: the cohort measures the anchor gradient first, the step follows
+  it, and local training starts from where it leads (conjugate, Algorithm 1).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+from fedjax_alg.base import Array
+from fedjax_alg.central.adaptive import adaptive
+from fedjax_alg.central.conjugate_gradient import conjugate_gradient
+from fedjax_alg.central.line_search import backtracking
+
+
+def _nothing(state: Any) -> dict[str, Array]:
+  del state
+  return {}
+
+
+def _no_evaluations(state: Any) -> Array:
+  del state
+  return jnp.zeros(())
+
+
+class ServerStep(NamedTuple):
+  """An optax transformation and its place in the round."""
+
+  transform: optax.GradientTransformationExtraArgs
+  when: str  #: "aggregate", "before" or "after"
+  #: step along the clients' mean update where that is not the transform's job
+  aggregate_lr: float = 1.0
+  #: its transform is given f_v as ``value_fn`` (central.validation)
+  needs_validation: bool = False
+  #: (transform's state) -> what to log of the last step, scalars
+  report: Callable[[Any], dict[str, Array]] = _nothing
+  #: (transform's state) -> passes over the validation data in the last step
+  evaluations: Callable[[Any], Array] = _no_evaluations
+
+
+def _step(transform: optax.GradientTransformation, when: str, **more: Any):
+  return ServerStep(optax.with_extra_args_support(transform), when, **more)
+
+
+def average(learning_rate: float = 1.0) -> ServerStep:
+  """w <- w + learning_rate * mean update (FedAvg)."""
+  return _step(optax.sgd(learning_rate), "aggregate")
+
+
+def sgd(learning_rate: float = 1.0, momentum: float = 0.9) -> ServerStep:
+  """SGD with momentum on the mean update (FedAvgM, Hsu et al. 2019)."""
+  return _step(optax.sgd(learning_rate, momentum), "aggregate")
+
+
+def adam(
+    learning_rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.999,
+    eps: float = 1e-8) -> ServerStep:
+  """Adam on the mean update (FedAdam; optax's, with bias correction)."""
+  return _step(optax.adam(learning_rate, beta1, beta2, eps), "aggregate")
+
+
+def adaptive_step(*args: Any, **kwargs: Any) -> ServerStep:
+  """The diversified paper's acceleration; arguments of ``adaptive``."""
+  return _step(adaptive(*args, **kwargs), "after")
+
+
+def conjugate(
+    learning_rate: float = 0.02, beta: str = "fr", aggregate_lr: float = 1.0
+) -> ServerStep:
+  """CFSVRG's server: w_hat = w + eta d with a constant eta."""
+  return _step(
+      optax.chain(conjugate_gradient(beta), optax.scale(learning_rate)),
+      "before", aggregate_lr=aggregate_lr,
+      report=lambda state: {"beta": state[0].beta})
+
+
+def conjugate_line_search(
+    beta: str = "fr", aggregate_lr: float = 1.0, **search: Any) -> ServerStep:
+  """CLSFSVRG's server: eta by back-tracking on the validation loss.
+
+  Args:
+    beta: of ``conjugate_gradient``.
+    aggregate_lr: alpha_g of (22).
+    **search: arguments of ``backtracking``.
+  """
+
+  def report(state):
+    conjugate_state, search_state = state
+    return {"beta": conjugate_state.beta, "eta": search_state.step,
+            "line_search_tries": search_state.tries,
+            "validation_loss_before": search_state.value,
+            "validation_loss_after": search_state.new_value}
+
+  return _step(
+      optax.chain(conjugate_gradient(beta), backtracking(**search)), "before",
+      aggregate_lr=aggregate_lr, needs_validation=True, report=report,
+      evaluations=lambda state: 1.0 + state[1].tries.astype(jnp.float32))

@@ -1,0 +1,84 @@
+"""The loss on the server's own examples, f_v (conjugate, (29))."""
+
+from collections.abc import Callable
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, MapClients, Model, Params, Shard
+from fedjax_alg.client import objective
+
+#: Pieces the examples are dealt out in, over the devices of the server.
+PIECES = 16
+
+
+def _pieces(shard: Shard) -> Shard:
+  ends = shard.size * jnp.arange(PIECES + 1, dtype=jnp.int32) // PIECES
+  return Shard(
+      shard.x, shard.y, shard.offset + ends[:-1], ends[1:] - ends[:-1])
+
+
+def validation_loss(
+    model: Model, shard: Shard, map_clients: MapClients
+) -> Callable[[Params], Array]:
+  """f_v: the training objective (L2 included) on the validation examples.
+
+  Args:
+    model: the model.
+    shard: the server's examples, offset and size [].
+    map_clients: deals pieces of them to the devices, as it deals clients.
+
+  Returns:
+    (params) -> [] float32; ``jax.vmap`` over params reads the examples once.
+  """
+  pieces = _pieces(shard)
+
+  def value(params: Params) -> Array:
+    losses = map_clients(
+        functools.partial(objective.full_loss, model), params, pieces)
+    return trees.slot_mean(pieces.size.astype(jnp.float32), losses)
+
+  return value
+
+
+def validation_line(
+    model: Model, shard: Shard, map_clients: MapClients
+) -> Callable[[Params, Params, Array], Array]:
+  """f_v along a line, for many steps in one pass over the examples.
+
+  Args:
+    model: a model whose logits are linear in its parameters: those at
+      w + eta d are z(w) + eta z(d).
+    shard: the server's examples, offset and size [].
+    map_clients: deals pieces of them to the devices.
+
+  Returns:
+    (w, d, eta [T]) -> f_v(w + eta d), [T] float32.
+  """
+  assert model.linear
+  pieces = _pieces(shard)
+
+  def piece(shared, shard):
+    params, direction, steps = shared
+
+    def add_block(total, x, y, mask):
+      start, slope = model.apply(params, x), model.apply(direction, x)
+      losses = jax.vmap(
+          lambda eta: model.loss(start + eta * slope, y))(steps)
+      return total + jnp.where(mask, losses, jnp.zeros_like(losses)).sum(1)
+
+    return objective.fold_blocks(shard, add_block, jnp.zeros(steps.shape))
+
+  def values(params: Params, direction: Params, steps: Array) -> Array:
+    sums = map_clients(piece, (params, direction, steps), pieces)
+    mean = sums.sum(0) / jnp.maximum(shard.size, 1).astype(jnp.float32)
+    if not model.l2:
+      return mean
+    square = (trees.squared_norm(params)
+              + 2.0 * steps * trees.dot(params, direction)
+              + steps * steps * trees.squared_norm(direction))
+    return mean + 0.5 * model.l2 * square
+
+  return values

@@ -1,0 +1,249 @@
+"""The grid: every cell is played or refused, and holds the named methods."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import base, registry
+from fedjax_alg.algorithms.composed import CLIENT_UPDATES, SERVERS
+from fedjax_alg.base import FedSpec
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge
+
+SIZES, HELD = (6, 11, 4, 9, 5), 8
+K, STEPS = 3, 2
+KEY = jax.random.key(0)
+
+CONJUGATE = ("conjugate_gradient", "cg_line_search")
+#: Local methods whose memory belongs to one model.
+ONE_MODEL = ("scaffold", "losac")
+#: Local methods that need the anchor gradient.
+ANCHORED = ("svrg", "mime")
+#: Local methods that send a vector more each way: variates, estimates.
+VECTOR_MORE = ("scaffold", "losac")
+
+
+def allowed(client, server, grouping):
+  """Whether K models of the cell make sense."""
+  if client in ONE_MODEL:
+    return False
+  return grouping == "model" or client in ANCHORED or server in CONJUGATE
+
+
+PAIRS = list(itertools.product(CLIENT_UPDATES, SERVERS))
+TRIPLES = [(*pair, grouping) for pair in PAIRS
+           for grouping in ("model", "gradient")]
+SEVERAL = [cell for cell in TRIPLES if allowed(*cell)]
+REFUSED = [cell for cell in TRIPLES if not allowed(*cell)]
+#: Every client update, server and grouping, each pair of the last two.
+SAMPLE = [
+    ("sgd", "average", "model"), ("prox", "sgd", "model"),
+    ("svrg", "adam", "model"), ("mime", "adaptive", "model"),
+    ("mime_lite", "conjugate_gradient", "model"),
+    ("svrg", "cg_line_search", "model"), ("svrg", "average", "gradient"),
+    ("mime", "sgd", "gradient"), ("mime", "adam", "gradient"),
+    ("svrg", "adaptive", "gradient"),
+    ("prox", "conjugate_gradient", "gradient"),
+    ("mime_lite", "cg_line_search", "gradient"),
+    ("sgd", "conjugate_gradient", "gradient"),
+]
+
+
+@pytest.fixture(scope="module", name="tiny")
+def fixture_tiny():
+  """5 clients and a few examples of the server's."""
+  *made, held = problems.make_clients((*SIZES, HELD))
+  problem = problems.softmax_problem()
+  return problem._replace(
+      clients=made, data=problems.client_data(made, held), validation=held,
+      spec=FedSpec(len(made), 4, problems.CLASSES, (problems.FEATURES,),
+                   sum(SIZES)))
+
+
+def build(problem, name="composed", **settings):
+  return registry.build(
+      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+
+
+def play(problem, **settings):
+  """Start, set-up and a round as one program: (state, aux, cohort)."""
+  algorithm = build(
+      problem, local_steps=STEPS, batch_size=0, threshold=0,
+      gradient_step=0.1, **settings)
+  cohort = layout.take_cohort(problem.data, jnp.array([0, 1, 3], jnp.int32))
+
+  def whole(params, cohort, everyone, key):
+    state = algorithm.init(params, problem.spec, key)
+    state = algorithm.setup(state, everyone, key)
+    return algorithm.round(state, cohort, key)
+
+  state, aux = jax.jit(whole, compiler_options=bridge.QUICK)(
+      problems.some_params(problem.model), cohort,
+      layout.everyone(problem.data), KEY)
+  return state, aux, cohort
+
+
+def check_cell(problem, client, server, k, grouping="model"):
+  """Plays one round; all finite, the models moved, the ledger right."""
+  more = dict(client_lr=1.0) if client == "svrg" else {}
+  state, aux, cohort = play(
+      problem, client_update=client, server=server, num_models=k,
+      grouping=grouping, **more)
+  for leaf in jax.tree.leaves((state, aux)):
+    assert np.isfinite(leaf).all()
+  kernel = np.asarray(state.models["params"]["kernel"])
+  start = problems.some_params(problem.model)
+  assert kernel.shape == (k, problems.CLASSES, problems.FEATURES)
+  assert np.abs(kernel - np.asarray(start["params"]["kernel"])).max() > 1e-4
+  size, n = base.num_params(start), int(cohort.shards.size.sum())
+  before, after = server in CONJUGATE, server == "adaptive"
+  measured = before or client in ANCHORED  # the anchor gradients of w_k
+  # Down: K models; the anchor to correct with; the model the server moved; K
+  # models to measure again.
+  down = k + (client in ANCHORED) + before + k * after + (
+      client in VECTOR_MORE)
+  # Up: the trained model, K gradients for each measurement.
+  up = 1 + k * measured + k * after + (client in VECTOR_MORE)
+  assert int(aux.cost.down) == down * size
+  assert int(aux.cost.up) == up * size + (k > 1)  # and the preference
+  assert int(aux.cost.exchanges) == 1 + measured + after
+  passes = k * measured + k * after + (k > 1 and grouping == "gradient")
+  per_step = 2 if client in ANCHORED else 1
+  assert int(aux.cost.example_gradients) == (passes + STEPS * per_step) * n
+  flops = 0
+  if k > 1:  # Gram matrix of three, two products for the K centres
+    flops += 2 * size * 3 * (3 + 2 * k)
+  if server == "cg_line_search":  # f_v at w and at every step tried
+    tries = np.asarray(aux.server["line_search_tries"])
+    flops += 2 * size * HELD * (1 + tries).sum()
+  np.testing.assert_allclose(aux.cost.central_flops, flops, rtol=1e-6)
+
+
+@pytest.mark.parametrize("client, server", PAIRS)
+def test_every_cell_of_one_model(tiny, client, server):
+  check_cell(tiny, client, server, 1)
+
+
+@pytest.mark.parametrize("client, server, grouping", SAMPLE)
+def test_cells_of_several_models(tiny, client, server, grouping):
+  check_cell(tiny, client, server, K, grouping)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "client, server, grouping", [c for c in SEVERAL if c not in SAMPLE])
+def test_every_cell_of_several_models(tiny, client, server, grouping):
+  check_cell(tiny, client, server, K, grouping)
+
+
+def test_the_sample_covers_the_grid():
+  assert set(SAMPLE) <= set(SEVERAL)
+  assert {cell[0] for cell in SAMPLE} == {cell[0] for cell in SEVERAL}
+  assert {cell[1:] for cell in SAMPLE} == {cell[1:] for cell in TRIPLES}
+
+
+@pytest.mark.parametrize("client, server, grouping", REFUSED)
+def test_other_cells_are_refused(tiny, client, server, grouping):
+  """In one line that names the flag and the reason."""
+  with pytest.raises(ValueError) as error:
+    build(tiny, client_update=client, server=server, num_models=K,
+          grouping=grouping)
+  message = str(error.value)
+  assert "\n" not in message
+  if message.startswith("--grouping=gradient: "):
+    assert grouping == "gradient" and "measures no anchor gradients" in message
+    assert f"--client_update={client}" in message
+    assert f"--server={server}" in message
+  else:
+    assert message.startswith(f"--num_models={K}: ")
+    assert message.endswith("belongs to one model)") or message.endswith(
+        "belong to one model)")
+
+
+@pytest.mark.parametrize("client", ["mime", "mime_lite"])
+@pytest.mark.parametrize("optimiser", ["momentum", "adam"])
+def test_statistics_of_several_models_are_refused(tiny, client, optimiser):
+  with pytest.raises(ValueError) as error:
+    build(tiny, client_update=client, base=optimiser, num_models=K)
+  assert str(error.value) == (
+      "--num_models=3: the local method has one global model (the base "
+      "optimiser's statistics belong to one model)")
+
+
+@pytest.mark.parametrize("settings, message", [
+    (dict(client_update="sgdd"), "--client_update=sgdd: must be one of sgd,"),
+    (dict(server="mean"), "--server=mean: must be one of average, sgd, adam,"),
+    (dict(client_weights="size"), "--client_weights=size: must be one of ex"),
+    (dict(num_models=0), "--num_models=0: must be at least 1"),
+    (dict(client_lr=-1.0), "--client_lr=-1.0: must be at least 0"),
+])
+def test_a_bad_setting_is_named(tiny, settings, message):
+  with pytest.raises(ValueError) as error:
+    build(tiny, **settings)
+  assert str(error.value).startswith(message)
+  assert "\n" not in str(error.value)
+
+
+def cell(client, server, **settings):
+  return dict(client_update=client, server=server, **settings)
+
+
+_GROUPS = dict(num_models=3, threshold=1, beta1=0.8, eps=1e-6,
+               split="copies", server_lr=0.03)
+_SVRG = dict(client_lr=2.0, local_scaling=False, aggregate_scaling="paper")
+#: name -> settings that it shares with its cell, and the cell
+NAMED = {
+    "fedavg": (dict(client_lr=0.2, server_lr=0.9), cell("sgd", "average")),
+    "fedprox": (dict(client_lr=0.2, mu=0.3), cell("prox", "average")),
+    "fsvrg": (_SVRG, cell("svrg", "average")),
+    "scaffold": (dict(option="I", client_weights="uniform", server_lr=0.7),
+                 cell("scaffold", "average")),
+    "mime": (dict(base="adam", client_weights="uniform", base_eps=0.1),
+             cell("mime", "average")),
+    "mime_lite": (dict(base="momentum", client_weights="uniform"),
+                  cell("mime_lite", "average")),
+    "mime_svrg": (dict(client_weights="uniform"),
+                  cell("mime", "average", base="sgd")),
+    "losac": (dict(variant="table", client_weights="uniform"),
+              cell("losac", "average")),
+    "cfsvrg": (dict(_SVRG, beta_rule="hs", server_lr=0.1, aggregate_lr=0.8),
+               cell("svrg", "conjugate_gradient")),
+    "clsfsvrg": (dict(_SVRG, beta_rule="dy", gamma=0.7, initial_step=2.0,
+                      line_search_test="armijo", max_tries=9),
+                 cell("svrg", "cg_line_search")),
+    "ma_fsvrg": (dict(_SVRG, **_GROUPS), cell("svrg", "adaptive")),
+    "ga_fsvrg": (dict(_SVRG, **_GROUPS, gradient_step=0.2),
+                 cell("svrg", "adaptive", grouping="gradient")),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_algorithms_are_cells(tiny, name):
+  """One program, word for word, hence one result, bit for bit."""
+  shared, settings = NAMED[name]
+  shared = dict(local_steps=3, batch_size=4, **shared)
+  cohort = layout.take_cohort(tiny.data, jnp.array([0, 1, 3], jnp.int32))
+  programs, states = [], []
+  for algorithm in (build(tiny, name, **shared),
+                    build(tiny, **shared, **settings)):
+    state = algorithm.init(problems.some_params(tiny.model), tiny.spec, KEY)
+    states.append(state)
+    programs.append([
+        jax.jit(fn).lower(*args).as_text() for fn, args in (
+            (algorithm.setup, (state, layout.everyone(tiny.data), KEY)),
+            (algorithm.round, (state, cohort, KEY)))])
+  problems.assert_equal(*states)
+  assert programs[0] == programs[1]
+
+
+def test_learning_rates_of_0_are_the_defaults(tiny):
+  """0.1 for a step of sgd, 12 / n_i for svrg's; the server's per step."""
+  for client, rate in (("sgd", 0.1), ("svrg", 12.0)):
+    given = play(tiny, client_update=client, client_lr=rate)
+    default = play(tiny, client_update=client)
+    problems.assert_equal(default[:2], given[:2])

@@ -1,0 +1,149 @@
+"""Conjugate directions against the oracle, and on a quadratic."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_alg.central.conjugate_gradient import BETA_RULES
+from fedjax_alg.central.conjugate_gradient import conjugate_gradient
+from tests.reference import conjugate as oracle
+
+
+def tree(vector):
+  """A vector [5] as parameters."""
+  vector = jnp.asarray(vector, jnp.float32)
+  return {"a": vector[:4].reshape(2, 2), "b": vector[4:]}
+
+
+def flat(params):
+  return np.concatenate([np.ravel(params["a"]), params["b"]])
+
+
+@functools.cache
+def compiled(rule):
+  transform = conjugate_gradient(rule)
+  return transform.init, jax.jit(transform.update)
+
+
+@pytest.mark.parametrize("rule", BETA_RULES)
+def test_directions_are_the_oracles(rule):
+  """A chain of gradients, some of which make the last direction climb."""
+  rng = np.random.default_rng(2)
+  init, update = compiled(rule)
+  state = init(tree(np.zeros(5)))
+  g_prev = d_prev = None
+  restarts = []
+  for number in range(16):
+    g = rng.normal(size=5).astype(np.float32)
+    g *= np.float32(rng.choice([0.3, 1.0, 3.0]))
+    direction, state = update(tree(g), state)
+    g = g.astype(np.float64)
+    found = oracle.direction(rule, g, g_prev, d_prev)
+    np.testing.assert_allclose(
+        flat(direction), found.d, rtol=0, atol=1e-5 * np.abs(found.d).max())
+    np.testing.assert_allclose(
+        state.beta, 0.0 if found.restarted else found.beta, rtol=1e-4)
+    assert int(state.rounds) == number + 1
+    np.testing.assert_array_equal(flat(state.direction), flat(direction))
+    np.testing.assert_array_equal(flat(state.gradient), g)
+    g_prev, d_prev = g, flat(direction).astype(np.float64)
+    restarts.append(found.restarted)
+  assert any(restarts) and not all(restarts[1:])
+
+
+def test_a_negative_pr_plus_is_zero():
+  """The gradient shrinks along itself: g.(g - g_prev) < 0, so d = -g."""
+  init, update = compiled("pr+")
+  _, state = update(tree(np.full(5, 3.0)), init(tree(np.zeros(5))))
+  direction, state = update(tree(np.ones(5)), state)
+  assert state.beta == 0
+  np.testing.assert_array_equal(flat(direction), -np.ones(5))
+
+
+@pytest.mark.parametrize("rule", BETA_RULES)
+@pytest.mark.parametrize("second", [0.0, 2.0])
+def test_a_zero_denominator_gives_no_beta(rule, second):
+  """After a gradient of zero, whatever comes."""
+  init, update = compiled(rule)
+  _, state = update(tree(np.zeros(5)), init(tree(np.zeros(5))))
+  direction, state = update(tree(np.full(5, second)), state)
+  assert state.beta == 0
+  np.testing.assert_array_equal(flat(direction), np.full(5, -second))
+
+
+@pytest.mark.parametrize("rule", BETA_RULES)
+def test_exact_steps_end_a_quadratic_in_its_dimension(rule):
+  """Without noise and local training (errata C-16) q steps are enough."""
+  rng = np.random.default_rng(3)
+  root = rng.normal(size=(5, 5))
+  hessian, target = root @ root.T + 3 * np.eye(5), rng.normal(size=5)
+  init, update = compiled(rule)
+  w, state = np.zeros(5), init(tree(np.zeros(5)))
+  errors = []
+  for step in range(5):
+    g = hessian @ (w - target)
+    direction, state = update(tree(g), state)
+    d = flat(direction).astype(np.float64)
+    assert (state.beta > 0) == (step > 0)
+    w = w - (g @ d) / (d @ hessian @ d) * d
+    errors.append(np.abs(w - target).max())
+  # The directions are float32.
+  assert errors[-1] < 1e-5 and errors[-2] > 1e-3
+
+
+def chained(transform):
+  """Twenty steps of a chain on a quadratic: (values [21], last params)."""
+  scales = tree([1.0, 0.5, 4.0, 0.2, 2.0])
+
+  def value(params):
+    return sum(jax.tree.leaves(jax.tree.map(
+        lambda h, w: 0.5 * (h * (w - 1.0) ** 2).sum(), scales, params)),
+        jnp.zeros(()))
+
+  @jax.jit
+  def step(params, state):
+    # optax mixes weak types and its own dtypes.
+    with jax.numpy_dtype_promotion("standard"):
+      here, grad = jax.value_and_grad(value)(params)
+      updates, state = transform.update(
+          grad, state, params, value=here, grad=grad, value_fn=value)
+      return optax.apply_updates(params, updates), state, here
+
+  params = tree(np.zeros(5))
+  state, values = transform.init(params), []
+  for _ in range(20):
+    params, state, here = step(params, state)
+    values.append(float(here))
+  return np.array([*values, value(params)]), params
+
+
+def test_it_composes_with_a_constant_step():
+  values, params = chained(optax.with_extra_args_support(
+      optax.chain(conjugate_gradient("pr+"), optax.scale(0.1))))
+  assert values[-1] < 0.05 * values[0]
+
+  # The first step is -0.1 g.
+  first = optax.chain(conjugate_gradient("fr"), optax.scale(0.1))
+  g = tree([1.0, -2.0, 0.0, 3.0, 0.5])
+  update, _ = first.update(g, first.init(params))
+  np.testing.assert_allclose(flat(update), -0.1 * flat(g), rtol=1e-6)
+
+
+def test_it_composes_with_optax_line_search():
+  """optax's searches take an update that descends, as this one's."""
+  values, _ = chained(optax.chain(
+      conjugate_gradient("pr+"),
+      optax.scale_by_backtracking_linesearch(max_backtracking_steps=20)))
+  assert (np.diff(values) <= 0).all()
+  assert values[-1] < 1e-2 * values[0]
+
+
+def test_an_unknown_rule_is_named():
+  with pytest.raises(ValueError, match="beta rule 'prp'") as error:
+    conjugate_gradient("prp")
+  assert str(error.value) == (
+      "beta rule 'prp': must be one of fr, pr+, hs, dy")

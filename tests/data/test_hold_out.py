@@ -1,0 +1,140 @@
+"""Clients held out: their rows are the server's, the others keep theirs."""
+
+from hypothesis import given, strategies as st
+import numpy as np
+import pytest
+
+from fedjax_alg.data import allocate
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.hold_out import check_hold_out
+from fedjax_alg.data.hold_out import hold_out
+from fedjax_alg.data.partition import Partition
+from fedjax_alg.data.partition import partition_hash
+
+
+def split(train_size, test_size, seed=0):
+  """Clients of these sizes; twice as many rows exist as are used."""
+  rng = np.random.default_rng(seed)
+  fields = []
+  for size in (train_size, test_size):
+    size = np.array(size, np.int32)
+    order = rng.permutation(2 * size.sum() + 1)[:size.sum()].astype(np.int64)
+    fields += [order, allocate.offsets(size), size]
+  return Partition(*fields, False, "made", {"seed": seed})
+
+
+def rows(partition, which, client):
+  order, offset, size = (
+      getattr(partition, f"{which}_{part}")
+      for part in ("order", "offset", "size"))
+  return order[offset[client]:offset[client] + size[client]].tolist()
+
+
+@st.composite
+def splits(draw):
+  sizes = draw(st.lists(
+      st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=2,
+      max_size=12))
+  return split(*zip(*sizes), seed=draw(st.integers(0, 2**31)))
+
+
+@given(splits(), st.data())
+def test_every_row_goes_to_one_place(partition, draw):
+  total = partition.num_clients
+  count = draw.draw(st.integers(1, total - 1))
+  before = [np.copy(array) for array in partition[:6]]
+  left = hold_out(partition, count, draw.draw(st.integers(0, 2**31)))
+  held = left.held_out
+  for array, kept in zip(partition[:6], before):
+    np.testing.assert_array_equal(array, kept)
+  assert left.num_clients == total - count and len(held.clients) == count
+  assert (np.diff(held.clients) > 0).all()  # ascending, none twice
+  stay = np.setdiff1d(np.arange(total), held.clients)
+  assert len(stay) == total - count
+  for which in ("train", "test"):
+    order, offset, size = (
+        getattr(left, f"{which}_{part}")
+        for part in ("order", "offset", "size"))
+    assert order.dtype == np.int64
+    assert offset.dtype == size.dtype == np.int32
+    np.testing.assert_array_equal(offset, allocate.offsets(size))
+    assert size.sum() == len(order)
+    for new, old in enumerate(stay):
+      assert rows(left, which, new) == rows(partition, which, old)
+    own = getattr(held, f"{which}_order")
+    assert own.dtype == np.int64
+    assert own.tolist() == sum(
+        (rows(partition, which, client) for client in held.clients), [])
+    assert sorted([*order, *own]) == sorted(
+        getattr(partition, f"{which}_order"))
+    assert not set(order.tolist()) & set(own.tolist())
+  np.testing.assert_array_equal(
+      held.train_size, partition.train_size[held.clients])
+  assert left.flags["validation_clients"] == count
+
+
+@given(splits(), st.integers(0, 2**31))
+def test_a_smaller_count_holds_out_fewer_of_the_same(partition, seed):
+  sets = [set(hold_out(partition, n, seed).held_out.clients.tolist())
+          for n in range(1, partition.num_clients)]
+  for fewer, more in zip(sets, sets[1:]):
+    assert fewer < more
+
+
+def test_the_seed_decides():
+  partition = split([3] * 40, [1] * 40)
+  made = [hold_out(partition, 5, seed) for seed in (0, 0, 1)]
+  hashes = [partition_hash(p) for p in made]
+  assert hashes[0] == hashes[1] != hashes[2]
+  np.testing.assert_array_equal(
+      made[0].held_out.clients, made[1].held_out.clients)
+  every = np.concatenate(
+      [hold_out(partition, 5, seed).held_out.clients for seed in range(60)])
+  assert len(set(every.tolist())) == 40  # any client can be drawn
+  assert np.bincount(every).max() < 25
+
+
+def test_the_choice_is_a_stream_of_its_own():
+  # Not the draws that the partition itself is made of.
+  partition = split([3] * 40, [1] * 40)
+  for seed in range(10):
+    drawn = np.random.default_rng(seed).permutation(40)[:5]
+    assert set(hold_out(partition, 5, seed).held_out.clients) != set(drawn)
+
+
+def test_nobody_held_out_changes_nothing():
+  partition = split([3, 4], [1, 0])
+  assert hold_out(partition, 0, 7) is partition
+  # As it was before clients could be held out.
+  assert partition_hash(partition).startswith("de76680ab75d0cb4")
+
+
+def test_the_hash_sees_who_was_held_out():
+  partition = split([3, 3, 3], [0, 0, 0])
+  left = hold_out(partition, 1, 0)
+  forgotten = left._replace(held_out=None)
+  other = left._replace(held_out=left.held_out._replace(
+      train_order=left.held_out.train_order[::-1]))
+  hashes = {partition_hash(p) for p in (partition, left, forgotten, other)}
+  assert len(hashes) == 4
+
+
+@pytest.mark.parametrize("count, says", [
+    (-1, "--validation_clients=-1: must be at least 0"),
+    (3, r"--validation_clients=3: leaves none of the 3 clients to train "
+        r"\(at most 2\)"),
+    (9, "--validation_clients=9: leaves none of the 3"),
+])
+def test_bad_counts_are_named_in_one_line(count, says):
+  with pytest.raises(DataError, match=says) as caught:
+    hold_out(split([3, 3, 3], [1, 1, 1]), count, 0)
+  assert "\n" not in str(caught.value)
+  with pytest.raises(DataError, match=says):
+    check_hold_out(count, 3)
+
+
+def test_not_twice():
+  left = hold_out(split([3, 3, 3], [1, 1, 1]), 1, 0)
+  assert hold_out(left, 0, 0) is left
+  with pytest.raises(ValueError, match="already"):
+    hold_out(left, 1, 0)

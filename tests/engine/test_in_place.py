@@ -1,0 +1,142 @@
+"""What all C clients keep is updated in place, round after round."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fedjax_alg import models, registry
+from fedjax_alg.base import FedSpec
+from fedjax_alg.engine import clients, loop, rounds
+from tests import problems
+
+CLIENTS, SLOTS, SIZE = 200, 8, 5
+#: Shape of a leaf that has a row for every client, or for several.
+STORE = re.compile(rf"f32\[(\d+,)*{CLIENTS}(,\d+)*\]")
+
+
+def compiled(name, seeds, **settings):
+  """The program of a run on one device, compiled as for a run."""
+  made = problems.make_clients((SIZE,) * CLIENTS)
+  data = problems.client_data(made)
+  model = models.make_model(
+      "softmax", (problems.FEATURES,), problems.CLASSES, l2=problems.L2)
+  spec = FedSpec(CLIENTS, SLOTS, problems.CLASSES, (problems.FEATURES,),
+                 SIZE * CLIENTS)
+  algorithm = registry.build(
+      name, model, map_clients=clients.make_map_clients(), local_steps=2,
+      batch_size=SIZE, **settings)
+  keys = jax.tree.map(
+      lambda *leaves: jnp.stack(leaves), *map(rounds.run_keys, range(seeds)))
+  states = jax.eval_shape(
+      lambda data, keys: loop.initial_states(
+          algorithm, model, spec, data, keys), data, keys)
+  return loop.make_run_rounds(algorithm, SLOTS, 10).lower(
+      states, data, keys, jnp.int32(0), jnp.int32(2)).compile()
+
+
+def computations(text):
+  """name -> lines of every computation of a program's HLO text."""
+  result, lines = {}, None
+  for line in text.splitlines():
+    start = re.match(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$", line)
+    if start:
+      lines = result.setdefault(start[1], [])
+    elif line.startswith("}"):
+      lines = None
+    elif lines is not None:
+      lines.append(line.strip())
+  return result
+
+
+def called(lines):
+  """Computations that the lines call, fusions and bodies alike."""
+  return set(re.findall(
+      r"(?:calls|body|condition|to_apply)=%?([\w.\-]+)", "\n".join(lines)))
+
+
+def everything_under(name, all_lines):
+  """Names of a computation and of all that it calls."""
+  seen, todo = set(), [name]
+  while todo:
+    name = todo.pop()
+    if name not in seen:
+      seen.add(name)
+      todo += called(all_lines[name])
+  return seen
+
+
+def rounds_body(all_lines):
+  """The innermost loop body that scatters into the store: one round."""
+  def stores(name):
+    return any(" scatter(" in line and STORE.search(line.split("(")[0])
+               for part in everything_under(name, all_lines)
+               for line in all_lines[part])
+
+  bodies = set(re.findall(
+      r"body=%?([\w.\-]+)", "\n".join(sum(all_lines.values(), []))))
+  bodies = {name for name in bodies if stores(name)}
+  inner = [name for name in bodies if not (
+      (everything_under(name, all_lines) - {name}) & bodies)]
+  assert len(inner) == 1, inner
+  return inner[0]
+
+
+#: What only names a buffer that is there already.
+NO_WORK = ("parameter", "get-tuple-element", "bitcast", "tuple")
+
+
+@pytest.mark.parametrize("name, seeds, settings", [
+    ("scaffold", 1, {}),
+    ("scaffold", 2, {}),
+    ("losac", 1, {"variant": "client"}),
+    ("losac", 1, {"variant": "table"}),
+])
+def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
+  """The compiled round gathers and scatters rows of the store, no more.
+
+  Its scatters are the only operations whose result is as large as the store;
+  a copy before one of them would be another.
+  """
+  text = compiled(name, seeds, **settings).as_text()
+  if settings.get("variant") == "table":
+    # The table has a row for every batch, and as many to spare.
+    text = text.replace(f"f32[{2 * CLIENTS},", f"f32[{CLIENTS},")
+  all_lines = computations(text)
+  body = rounds_body(all_lines)
+  large = []
+  for part in everything_under(body, all_lines):
+    for line in all_lines[part]:
+      found = re.match(r"(?:ROOT )?%?[\w.\-]+ = (\S+) ([\w\-]+)\(", line)
+      if found and STORE.search(found[1]) and found[2] not in NO_WORK:
+        large.append((found[2], line))
+  assert not [line for op, line in large if op.startswith("copy")]
+  for op, line in large:
+    scatters = op == "scatter" or op == "fusion" and any(
+        "ROOT" in inner and " scatter(" in inner
+        for inner in all_lines[min(called([line]))])
+    assert scatters, line
+  assert large
+
+
+def test_a_copy_would_be_seen():
+  """The store read after it was written: XLA has to keep both."""
+
+  @jax.jit
+  def run(table, count):
+    def body(i, carry):
+      table, total = carry
+      new = table.at[i].add(1.0)
+      # The sum of the old table cannot be taken before the new one is made.
+      weight = new[i].sum()
+      return new, total + (weight * table * table[::-1]).sum()
+
+    return jax.lax.fori_loop(0, count, body, (table, jnp.zeros(())))
+
+  text = run.lower(
+      jnp.zeros((CLIENTS, 3)), jnp.int32(3)).compile().as_text()
+  all_lines = computations(text)
+  lines = [line for part in all_lines.values() for line in part]
+  assert any(re.match(rf"%?copy[\w.\-]* = f32\[{CLIENTS},3\]", line)
+             for line in lines)

@@ -1,0 +1,76 @@
+"""The documentation page of a paper's figures."""
+
+import numpy as np
+from PIL import Image
+import pytest
+
+from experiments import publish
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path):
+  for name in ("fig1", "fig10", "fig2"):
+    folder = tmp_path / "out" / name
+    folder.mkdir(parents=True)
+    (folder / f"{name}.md").write_text(
+        f"# Title of {name}\n\n| a |\n|---|\n\n## Claims\n\nMade by x.\n")
+    Image.new("RGB", (20, 10)).save(folder / f"{name}.png")
+  noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), np.uint8)
+  Image.fromarray(noise).save(tmp_path / "out" / "fig1" / "fig1_stated.png")
+  return tmp_path / "out"
+
+
+def publish_to(folder, source):
+  return publish.main(["--paper=diversified", f"--from={source}",
+                       f"--to={folder}"])
+
+
+def test_page(tmp_path, source):
+  folder = tmp_path / "docs"
+  folder.mkdir()
+  (folder / "diversified.notes.md").write_text(
+      "# Notes\n\n## intro\n\nRead me.\n\n## fig10\n\nA word on it.\n")
+  (folder / "diversified_gone.png").write_bytes(b"old")
+  (folder / "conjugate_fig2.png").write_bytes(b"another paper's")
+  assert publish_to(folder, source) == 0
+  page = (folder / "diversified.md").read_text()
+  order = ["# Results: the diversified paper", "Read me.", "## Title of fig1",
+           "![fig1](diversified_fig1.png)",
+           "![fig1_stated](diversified_fig1_stated.png)", "### Claims",
+           "## Title of fig2", "## Title of fig10", "A word on it."]
+  places = [page.index(part) for part in order]
+  assert places == sorted(places)
+  assert {p.name for p in folder.glob("*.png")} == {
+      "diversified_fig1.png", "diversified_fig1_stated.png",
+      "diversified_fig2.png", "diversified_fig10.png", "conjugate_fig2.png"}
+  assert (source / "fig1" / "fig1_stated.png").stat().st_size > 200_000
+  assert all(p.stat().st_size < 200_000 for p in folder.glob("*.png"))
+
+
+def test_again_gives_the_same_bytes(tmp_path, source):
+  folder = tmp_path / "docs"
+  assert publish_to(folder, source) == 0
+  before = {p: p.read_bytes() for p in folder.iterdir()}
+  assert publish_to(folder, source) == 0
+  assert {p: p.read_bytes() for p in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("notes,said", [
+    ("## fig99\n\nx\n", "fig99"), ("Lost words.\n\n## fig1\n", "before")])
+def test_bad_notes_are_refused(tmp_path, source, capsys, notes, said):
+  folder = tmp_path / "docs"
+  folder.mkdir()
+  (folder / "diversified.notes.md").write_text(notes)
+  assert publish_to(folder, source) == 2
+  error = capsys.readouterr().err
+  assert said in error and error.count("\n") == 1
+  assert not (folder / "diversified.md").exists()
+
+
+def test_nothing_to_publish(tmp_path, capsys):
+  assert publish_to(tmp_path / "docs", tmp_path) == 2
+  assert "holds no table" in capsys.readouterr().err
+  assert publish.main([]) == 2
+  assert "--paper: missing" in capsys.readouterr().err
+  assert publish.main(["--help"]) == 0
+  assert "--from" in capsys.readouterr().out

@@ -1,0 +1,124 @@
+"""What a run trains and evaluates on, with clients held out."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import config, run, setting as setting_lib
+from fedjax_alg import data
+from fedjax_alg.data import layout
+
+WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
+
+
+def make(*words):
+  return setting_lib.make_setting(config.parse([*WORDS, *words]))
+
+
+def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
+  plain, setting = make(), make("--validation_clients=5")
+  held = setting.partition.held_out
+  assert setting.spec.num_clients == setting.plan["clients"] == 15
+  # A tenth of those who stay.
+  assert plain.spec.cohort_size == setting.spec.cohort_size == 2
+  assert make("--validation_clients=5", "--participation=1"
+              ).spec.cohort_size == 15
+  want = int(plain.partition.train_size[held.clients].sum())
+  assert plain.plan["validation_examples"] == 0
+  assert setting.plan["validation_examples"] == want > 0
+  assert (setting.plan["train_examples"] == setting.spec.num_examples
+          == plain.plan["train_examples"] - want)
+  # The whole test set is the official one, whoever is held out.
+  assert setting.plan["test_examples"] == plain.plan["test_examples"]
+  assert int(setting.data.test.size.sum()) < plain.plan["test_examples"]
+  assert setting.label_histogram.shape[0] == 15
+  assert plain.data.validation is plain.data.train.validation is None
+
+
+def test_validation_pieces_are_the_servers_rows():
+  setting = make("--validation_clients=19", "--cohort_size=1")
+  first, total = np.asarray(setting.data.train.validation).tolist()
+  offset, size = map(np.asarray, setting.data.validation)
+  assert len(size) > 1 and size.max() <= 500 and size.sum() == total
+  assert offset[0] == first
+  np.testing.assert_array_equal(offset[1:], offset[:-1] + size[:-1])
+  digits = data.load_digits()
+  np.testing.assert_array_equal(
+      setting.data.train.y[first:first + total],
+      digits.y_train[setting.partition.held_out.train_order])
+  cohort = layout.everyone(setting.data.train)
+  assert int(cohort.validation.size) == total
+  assert cohort.validation.x is setting.data.train.x
+
+
+def test_facts_of_the_partition():
+  plain, setting = make(), make("--validation_clients=5")
+  facts = json.loads(json.dumps(setting_lib.partition_facts(setting)))
+  assert facts["flags"]["validation_clients"] == 5
+  assert facts["flags"]["num_clients"] == 20
+  assert len(facts["validation_clients"]) == len(facts["validation_size"]) == 5
+  assert len(facts["validation_order"]) == sum(facts["validation_size"])
+  both = facts["train_order"] + facts["validation_order"]
+  without = setting_lib.partition_facts(plain)
+  assert sorted(both) == sorted(without["train_order"])
+  assert not any(name.startswith("validation") for name in without)
+  assert "validation_clients" not in without["flags"]
+  assert facts["hash"] != without["hash"]
+
+
+def test_too_many_clients_of_the_users_data(tmp_path):
+  clients = np.repeat(np.arange(4), 10)
+  x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
+  np.savez(tmp_path / "mine.npz", x_train=x, y_train=np.arange(40) % 2,
+           x_test=x, y_test=np.arange(40) % 2, client_train=clients)
+  words = ["--algorithm=fedavg", "--dataset=npz",
+           f"--data_path={tmp_path / 'mine.npz'}"]
+  for held, says in (
+      (4, "--validation_clients=4: leaves none of the 4 clients to train"),
+      (2, "--cohort_size=3: more than the 2 clients that "
+          "--validation_clients=2 leaves")):
+    parsed = config.parse(
+        [*words, f"--validation_clients={held}", "--cohort_size=3"])
+    with pytest.raises(ValueError, match=says):
+      setting_lib.make_setting(parsed)
+
+
+def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
+  words = [*WORDS, "--validation_clients=4", "--rounds=4", "--eval_every=2",
+           "--eval_protocols=validation,train,global", "--noprogress",
+           f"--out_dir={tmp_path / 'run'}"]
+  assert run.main([*words, "--dry_run"]) == 0
+  plan = capsys.readouterr().out
+  assert "validation_examples" in plan
+  assert run.main(words) == 0
+  summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+  assert set(summary["final"]) == {"validation", "train", "global"}
+  for values in summary["final"].values():
+    assert 0.1 < values["accuracy"]["mean"] <= 1
+  facts = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert facts["plan"]["validation_examples"] > 0
+
+
+def test_a_table_that_does_not_fit_is_refused(monkeypatch):
+  words = ["--algorithm=losac", "--variant=table"]
+  assert make(*words).spec.num_examples > 0
+  monkeypatch.setattr(setting_lib, "memory_bytes", lambda: 10**6)
+  with pytest.raises(config.UsageError) as caught:
+    make(*words)
+  message = str(caught.value)
+  assert message.startswith("--variant=table: ") and "\n" not in message
+  assert "--variant=client" in message and "GB" in message
+
+
+def test_adapting_on_a_client_without_data_is_refused():
+  """No partition makes such a client today."""
+  setting = make("--algorithm=per_fedavg")
+  empty = setting.data.train._replace(
+      size=setting.data.train.size.at[3].set(0))
+  local = config.parse([*WORDS, "--algorithm=per_fedavg"])
+  with pytest.raises(config.UsageError, match="--eval_protocols=local: .*3 h"):
+    setting_lib._check_adapts(local, empty)
+  setting_lib._check_adapts(
+      config.parse([*WORDS, "--algorithm=per_fedavg",
+                    "--eval_protocols=global"]), empty)

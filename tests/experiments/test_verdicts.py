@@ -1,0 +1,206 @@
+"""Every kind of verdict, from made-up outcomes."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments import records, report, results, suite, targets, verdicts
+from experiments.claims import conjugate, diversified
+
+
+def outcome(label, curves, panel="a", loss=None, floats=10, steady=0.1,
+            down=2, up=3):
+  """A run whose accuracy is ``curves`` [seeds][rounds], from round 1 on."""
+  rows = []
+  for seed, curve in enumerate(np.atleast_2d(np.asarray(curves, float))):
+    for number, value in enumerate(curve, 1):
+      here = {"accuracy": value,
+              "loss": 1 - value if loss is None else loss[number - 1]}
+      for protocol in ("global", "train"):
+        rows.append({
+            "round": number, "seed": seed, "protocol": protocol,
+            **dict.fromkeys(records.COLUMNS[3:], 0.5), **here,
+            "floats_down": down, "floats_up": up,
+            "total_floats": floats * number, "seconds": steady * number})
+  rows.sort(key=lambda r: (r["round"], r["seed"]))
+  summary = {**results.summarise(rows, (0.98,)), "cost": results.cost(rows, 2),
+             "timing": {"steady_s_per_round": steady}}
+  cell = suite.Cell(panel, f"panel {panel}", label, ())
+  return suite.Outcome(cell, pathlib.Path("nowhere"), rows, summary)
+
+
+def flat(label, *levels, panel="a", rounds=20):
+  """One level a seed, in every round."""
+  return outcome(label, [[level] * rounds for level in levels], panel)
+
+
+ABOVE = verdicts.Statement(
+    "p", "Fig1", "A above B",
+    verdicts.higher("A", "B", verdicts.late("accuracy")))
+
+
+@pytest.mark.parametrize("a,b,word", [
+    ((0.9, 0.91, 0.9), (0.8, 0.8, 0.81), "holds"),
+    ((0.7, 0.71, 0.7), (0.8, 0.8, 0.81), "does not hold"),
+    ((0.8, 0.9, 0.7), (0.8, 0.8, 0.79), "within the interval"),
+    ((0.9,), (0.8,), "holds")])
+def test_difference(a, b, word):
+  measured, verdict = verdicts.judge(ABOVE, [flat("A", *a), flat("B", *b)])
+  assert verdict == word
+  assert measured.startswith("a: ") and " +- " in measured
+
+
+def test_missing_method_is_not_run():
+  measured, verdict = verdicts.judge(ABOVE, [flat("A", 0.9)])
+  assert verdict == "not run" and "B" in measured
+
+
+def test_one_panel_against_is_enough():
+  found = [flat("A", 0.9), flat("B", 0.8), flat("A", 0.7, panel="b"),
+           flat("B", 0.8, panel="b")]
+  measured, verdict = verdicts.judge(ABOVE, found)
+  assert verdict == "does not hold"
+  assert measured == "a: +10.00 +- 0.00; b: -10.00 +- 0.00"
+
+
+def test_section():
+  text = verdicts.section([ABOVE], [flat("A", 0.9), flat("B", 0.8)])
+  assert text.splitlines()[0] == "## Claims without a number"
+  assert "| A above B | a: +10.00 +- 0.00 | holds |" in text.splitlines()
+  assert "One seed" in text
+  text = verdicts.section([ABOVE], [flat("A", 0.9, 0.8), flat("B", 0.8)])
+  assert "One seed" not in text
+  assert verdicts.section((), []) == ""
+
+
+def test_above_all_is_decided_by_the_closest():
+  check = verdicts.higher_than_all(("A",), verdicts.late("accuracy"))
+  found = [flat("A", 0.9), flat("B", 0.7), flat("C", 0.89),
+           flat("A (stated)", 0.99)]
+  assert check(found) == (True, "a: A - C +1.00 +- 0.00")
+  assert not check([*found, flat("D", 0.95)]).holds
+  below = verdicts.higher_than_all(
+      ("B",), verdicts.late("accuracy"), sign=-1)
+  assert below(found) == (True, "a: B - C -19.00 +- 0.00")
+
+
+def test_growth_over_panels():
+  found = [flat("A", 0.8), flat("A", 0.9, panel="d")]
+  assert verdicts.grows("A", verdicts.late("accuracy"))(found).holds
+  assert not verdicts.grows("A", verdicts.late("accuracy"), -1)(found).holds
+  with pytest.raises(verdicts.NotRun):
+    verdicts.grows("A", verdicts.late("accuracy"))(found[:1])
+
+
+def test_same():
+  assert verdicts.same(98.2, 98.0).holds
+  assert not verdicts.same(98.2, 97.0).holds
+
+
+def test_wobble_and_speed():
+  calm, wild = flat("A", 0.9, rounds=40), outcome("B", [[0.8, 1.0] * 20])
+  assert verdicts.wobble()(calm)[0] == pytest.approx(0)
+  assert verdicts.wobble()(wild)[0] == pytest.approx(10)
+  np.testing.assert_allclose(verdicts.mean_over(1, 5)(wild), 88.0)
+  with pytest.raises(verdicts.NotRun):
+    verdicts.mean_over(41, 50)(calm)
+  with pytest.raises(verdicts.NotRun):
+    verdicts.wobble()(flat("A", 0.9, rounds=30))
+
+
+def rising(label, at, panel="a", seeds=2, end=100):
+  """Reaches 98 % in round ``at`` (None: never)."""
+  curve = [0.5 if at is None or n < at else 0.985 for n in range(1, end + 1)]
+  return outcome(label, [curve] * seeds, panel)
+
+
+@pytest.mark.parametrize("own,other,words", [
+    (40, None, ["holds", "holds", "not run"]),
+    (40, 90, ["holds", "does not hold", "holds"]),
+    (40, 60, ["holds", "does not hold", "does not hold"]),
+    (80, 60, ["does not hold"] * 3)])
+def test_rounds_to_98(own, other, words):
+  found = [rising("CLSFSVRG", own), rising("FedAvg", other)]
+  assert [verdicts.judge(s, found)[1] for s in conjugate.FIG2[:3]] == words
+
+
+def test_a_short_run_says_nothing_of_100_rounds():
+  found = [rising("CLSFSVRG", None, end=30), rising("FedAvg", None, end=30)]
+  assert {verdicts.judge(s, found)[1] for s in conjugate.FIG2[:3]} == {
+      "not run"}
+
+
+@pytest.mark.parametrize("floats,word", [
+    (100, "holds"), (40, "does not hold")])
+def test_communication_saved(floats, word):
+  found = [outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
+           outcome("LoSAC", [[0.5, 0.97]] * 2, "d", floats=floats)]
+  (statement,) = conjugate.fig7(0.965)
+  measured, verdict = verdicts.judge(statement, found)
+  assert (verdict, measured) == (
+      word, f"{100 - 1000 / floats:+.1f} +- 0.0 %")
+
+
+def test_seconds_of_server_and_clients():
+  found = [outcome("CLSFSVRG", [[0.5, 0.97]], "d"),
+           outcome("LoSAC", [[0.5] * 9 + [0.97]], "d")]
+  central = {"CLSFSVRG": 0.02, "LoSAC": 0.01}
+  server, clients = targets.seconds(found[0], 0.965, 0.02)
+  assert server == pytest.approx([0.04]) and clients == pytest.approx([0.16])
+  more, less = conjugate.fig8((0.965,), central)
+  # 2 rounds of .02 s against 10 of .01 s: less, not more, server time.
+  assert verdicts.judge(more, found)[1] == "does not hold"
+  assert verdicts.judge(less, found) == ("+80.0 +- 0.0 %", "holds")
+
+
+def test_tables_of_targets(monkeypatch):
+  monkeypatch.setattr(suite.Outcome, "rounds", lambda self: [
+      {"round": n, "seed": s, "floats_up": 3} for n in range(1, 101)
+      for s in (0, 1)])
+  found = [rising("CLSFSVRG", 48), rising("LoSAC", None)]
+  text = targets.rounds_table("conjugate", "Fig2", 0.98)(found)
+  assert "| a | CLSFSVRG | 48 | 48 | 48, 48 |" in text
+  assert "| a | LoSAC | not in 100 | not in 100 | -, - |" in text
+  found = [rising("CLSFSVRG", 48, "d"), rising("LoSAC", 96, "d")]
+  text = targets.communication(found, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
+  assert "| 98 % | LoSAC | 96 | 10 | 960 | 4 | 2 |" in text
+  assert ("| 98 % | 82.4 % | 50.0 +- 0.0 | 50.0 +- 0.0 | 50.0 +- 0.0 |"
+          in text)
+  text = targets.accuracy_at("conjugate", "Fig2")(found)
+  assert "| d | CLSFSVRG | 16 | 96.14 | 50.00 +- 0.00 | 48 | 48, 48 |" in text
+  assert targets.accuracy_at("conjugate", "Fig2")([rising("X", 1)]) == ""
+
+
+def test_median_counts_a_seed_that_never_gets_there():
+  assert targets.median([3, None, 5]) == 5
+  assert targets.median([3, None, None]) is None
+
+
+def test_claims_of_rounds_are_no_claims_of_the_end():
+  found = report.compare([rising("CLSFSVRG", 48, "d")], report.load_claims(
+      "conjugate", "fig2"), "global", "accuracy")
+  assert found[0].paper is None
+
+
+def _all_statements():
+  return [*diversified.compared("Fig1", "accuracy"), *diversified.FIG8,
+          *diversified.FIG9, *diversified.FIG10, *conjugate.FIG2,
+          *conjugate.FIG3, *conjugate.FIG4, *conjugate.FIG5, *conjugate.FIG6]
+
+
+@pytest.mark.parametrize("rounds", [20, 100])
+def test_every_statement_can_be_judged(rounds):
+  """Methods that are alike everywhere: nothing crashes, little holds."""
+  rng = np.random.default_rng(0)
+  labels = ["MA-FSVRG", "GA-FSVRG", "FedAvg", "FedProx", "SCAFFOLD",
+            "MimeSVRG", "LoSAC", "CFSVRG", "CLSFSVRG", "CLSFSVRG-0.1",
+            "CLSFSVRG-0.5", "CLSFSVRG-0.8", "CLSFSVRG-1"]
+  found = [outcome(label, rng.uniform(0.8, 0.82, (3, rounds)), panel)
+           for panel in "abcd" for label in labels]
+  words = [verdicts.judge(s, found)[1] for s in _all_statements()]
+  assert set(words) <= {"holds", "does not hold", "within the interval",
+                        "not run"}
+  if rounds == 100:
+    # No method reaches 98 %, so "50 % fewer rounds" alone stays open.
+    assert words.count("not run") == 1
