@@ -110,7 +110,8 @@ def play(
       cell = suite.Cell("", data, f"{name} {flag}={value:g}", (
           *_method_flags(paper, data, name), *_data_flags(paper, data),
           "--participation=0.1", f"--num_seeds={SEEDS[paper]}",
-          "--eval_every=5", "--eval_protocols=validation", *chosen, f"--{flag}={value}", *extra))
+          "--eval_every=5", "--eval_protocols=validation", *chosen,
+          f"--{flag}={value}", *extra))
       try:
         found = 100 * _validation(suite.run_cell(cell, root), LAST[paper])
       except run.RunError:  # it diverged

@@ -79,7 +79,7 @@ def test_no_rounds_change_nothing(run, problem):
   states, log = run((0, 1, 2), 0)
   initial = problem.model.init(rounds.run_keys(0).model)
   problems.assert_equal(
-      jax.tree.map(lambda leaf: leaf[0], states.models), initial)
+      jax.tree.map(lambda leaf: leaf[0, 0], states.models), initial)
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(log))
 
 
