@@ -54,7 +54,7 @@ def _compared(number: int, title: str, metric: str, data: str) -> Figure:
   return Figure(
       f"Fig. {number}: {title}", metric, data, _CIFAR if cifar else _MNIST,
       fixed=_CIFAR_FIXED if cifar else (),
-      protocols=_CIFAR_PROTOCOLS if cifar else "global,local",
+      protocols=_CIFAR_PROTOCOLS if cifar else "global",
       sections=(report.deployed,),
       statements=claims.compared(f"Fig{number}", metric))
 

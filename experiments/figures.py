@@ -152,12 +152,18 @@ def cells(
         f"presets/{paper.name}/ is registered")
   for panel in figure.panels:
     for label, own in lines:
+      words = config_lib.expand_flagfiles(own)
+      # What adapts the model is looked at after that, too.
+      name = [w for w in words if w.startswith("--algorithm=")][-1]
+      protocols = figure.protocols.split(",")
+      if registry.get(name.split("=")[1]).adapts and "local" not in protocols:
+        protocols.append("local")
       # The data last among the presets, so that a method's file, made for
       # MNIST, serves CIFAR-10 too; a stated L2 stays.
-      l2 = [w for w in config_lib.expand_flagfiles(own) if w.startswith("--l2")]
+      l2 = [w for w in words if w.startswith("--l2")]
       out.append(suite.Cell(panel.letter, panel.title, label, (
           *own, f"--flagfile={paper.name}/{figure.data}.flags", *l2[-1:],
-          *panel.flags, f"--eval_protocols={figure.protocols}",
+          *panel.flags, f"--eval_protocols={','.join(protocols)}",
           f"--eval_every={figure.eval_every}", *common)))
   return out
 
