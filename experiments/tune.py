@@ -28,7 +28,7 @@ from fedjax_alg import registry
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
 RATES: dict[tuple[str, str], tuple[float, ...]] = {
-    ("conjugate", "mnist"): (3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+    ("conjugate", "mnist"): (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
     ("conjugate", "cifar10"): (3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
     ("diversified", "mnist"): (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     ("diversified", "cifar10"): (0.1, 0.3, 1.0, 3.0, 10.0),
