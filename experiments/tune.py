@@ -62,8 +62,7 @@ class Trial(NamedTuple):
 def _files(paper: str, data: str) -> dict[str, pathlib.Path]:
   """algorithm -> the flag file its choice goes into."""
   base = config_lib.PRESETS / paper
-  special = base / f"methods_{data}"
-  folder = special if special.is_dir() else base / "methods"
+  folder = base / ("methods" if data == "mnist" else f"methods_{data}")
   return {path.stem: folder / path.name
           for path in sorted((base / "methods").glob("*.flags"))
           if path.stem in registry.ALGORITHMS}
