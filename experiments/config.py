@@ -18,7 +18,7 @@ from experiments import flags
 from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
 from fedjax_alg.engine import clients, evaluate, loop
-from fedjax_alg.hparams import reads, validate
+from fedjax_alg.hparams import condition, reads, validate
 from fedjax_alg.models import make_model, MODELS
 
 PRESETS = pathlib.Path(__file__).parent / "presets"
@@ -201,10 +201,11 @@ def _hparams(algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
   validate(made)
   for name in asked:
     if not reads(made, name):
-      other, when = entry.hparams.__dataclass_fields__[name].metadata["when"]
+      when = entry.hparams.__dataclass_fields__[name].metadata["when"]
+      other = when[0]
       raise UsageError(
           f"--{name}: not read with --{other}={hparams[other]} (only with "
-          f"{' or '.join(when)})")
+          f"{condition(when)})")
   # Halves that do not fit are refused by the builder; it needs no data.
   registry.build(
       algorithm, make_model("softmax", (1,), 2),

@@ -12,7 +12,7 @@ from absl import flags
 from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
 from fedjax_alg.engine import clients, evaluate, loop
-from fedjax_alg.hparams import allowed
+from fedjax_alg.hparams import allowed, condition
 from fedjax_alg.models import MODELS
 
 DATASETS = ("digits", "synthetic", "mnist", "cifar10", "npz", "leaf")
@@ -201,14 +201,18 @@ def help_text(program: str, algorithm: str | None) -> str:
     entry = registry.get(algorithm)
     lines = [f"{algorithm}: {entry.label} ({entry.paper})", "",
              "Hyper-parameters:"]
-    names = {field.name for field in dataclasses.fields(entry.hparams)}
-    for field in dataclasses.fields(entry.hparams):
+    fields = dataclasses.fields(entry.hparams)
+    names = {field.name for field in fields}
+    # What others depend on comes first.
+    first = {field.metadata["when"][0] for field in fields
+             if field.metadata["when"]}
+    for field in sorted(fields, key=lambda field: field.name not in first):
       notes = [f"default {field.default}"]
       if allowed(field):
         notes.append(allowed(field))
       when = field.metadata["when"]
       if when and when[0] in names:
-        notes.append(f"only with --{when[0]}=" + "|".join(when[1]))
+        notes.append(f"only with {condition(when)}")
       if field.metadata["source"]:
         notes.append("source: " + field.metadata["source"])
       lines.append(f"  --{field.name}: {field.metadata['help']}\n"

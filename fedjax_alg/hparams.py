@@ -4,9 +4,13 @@ The same field gives the flag's type, default, help, source and range on the
 command line, and the check in the library.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Any
+
+#: Of a number of things: more than one.
+MANY = range(2, 2 ** 31)
 
 
 def hyper(
@@ -19,7 +23,7 @@ def hyper(
     maximum: float | None = None,
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
-    when: tuple[str, tuple[Any, ...]] | None = None,
+    when: tuple[str, Sequence[Any]] | None = None,
 ) -> Any:
   """A dataclass field that carries its documentation and its range.
 
@@ -32,8 +36,8 @@ def hyper(
     maximum: greatest value allowed.
     below: every value must be less than this.
     choices: the strings allowed.
-    when: (other field, its values): read only then, where the dataclass has
-      that field.
+    when: (other field, its values, or ``MANY``): read only then, where the
+      dataclass has that field.
   """
   return dataclasses.field(default=default, metadata=dict(
       help=help, source=source, minimum=minimum, above=above, maximum=maximum,
@@ -60,6 +64,14 @@ def reads(hparams: Any, name: str) -> bool:
     return True
   other, values = when
   return getattr(hparams, other) in values and reads(hparams, other)
+
+
+def condition(when: tuple[str, Sequence[Any]]) -> str:
+  """``when`` of a field in words: "--server=adam|adaptive"."""
+  other, values = when
+  if values is MANY:
+    return f"--{other}=2 or more"
+  return f"--{other}=" + "|".join(map(str, values))
 
 
 def validate(hparams: Any) -> None:

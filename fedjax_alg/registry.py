@@ -12,10 +12,18 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 
 
 class Entry(NamedTuple):
-  """What is known of one algorithm."""
+  """What is known of one algorithm.
+
+  ``build(model, hparams, *, map_clients)`` is its builder:
+    model: the model and its objective (``base.Model``).
+    hparams: an instance of ``hparams``.
+    map_clients: how clients are mapped (``engine.clients``).
+  It returns a ``base.Algorithm`` and raises ValueError, one line, where a
+  hyper-parameter is out of range or settings do not fit together.
+  """
 
   hparams: type[Any]  #: frozen dataclass of ``hparams.hyper`` fields
-  build: Callable[..., Algorithm]  #: (model, hparams, *, map_clients)
+  build: Callable[..., Algorithm]
   label: str  #: name in figures and tables, as the papers print it
   paper: str  #: where it comes from
   all_clients: bool = False  #: every client takes part in every round

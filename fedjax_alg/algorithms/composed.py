@@ -19,7 +19,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import FSVRGHParams
 from fedjax_alg.composition import ClientUpdate, ComposedState, Grouping
 from fedjax_alg.composition import WEIGHTS, compose
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper, MANY, validate
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
                   "losac")
@@ -69,7 +69,8 @@ class ComposedHParams(
   num_models: int = hyper(1, "K, global models the server keeps", minimum=1)
   grouping: str = hyper(
       "model", "what K > 1 models are grouped by: model = trained models (MA), "
-      "gradient = gradients at them (GA)", choices=("model", "gradient"))
+      "gradient = gradients at them (GA)", choices=("model", "gradient"),
+      when=("num_models", MANY))
   gradient_step: float = hyper(
       1.0, "length of the step along a group's gradient",
       source="diversified (57)-(58)", when=("grouping", ("gradient",)))

@@ -103,13 +103,7 @@ def cfsvrg(
 ) -> Algorithm[ComposedState]:
   """CFSVRG: conjugate directions with a constant step.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),

@@ -23,7 +23,7 @@ from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.client.svrg import FSVRGHParams
 from fedjax_alg.composition import ComposedState, Grouping, compose
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper, MANY, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +35,16 @@ class Groups:
       source="the diversified paper's C")
   threshold: int = hyper(
       4, "T, rounds with one model before the grouping starts", minimum=0,
-      source="diversified, section IV-A")
+      source="diversified, section IV-A", when=("num_models", MANY))
   split: str = hyper(
       "farthest", "how round T+1 parts the K copies: farthest = farthest-first "
       "participants as centres, copies = centres stay equal, groups part one "
       "by one", choices=("farthest", "copies"),
-      source="diversified (39), (53)")
+      source="diversified (39), (53)", when=("num_models", MANY))
   centre_projection: bool = hyper(
       True, "subtract the participants' mean from the projected group "
-      "centres; false as printed", source="diversified (39), (53)")
+      "centres; false as printed", source="diversified (39), (53)",
+      when=("num_models", MANY))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,13 +171,7 @@ def ma_fsvrg(
   With one model, no acceleration and equal sizes it is FSVRG (the group mean
   is unweighted, (41)).
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
@@ -188,13 +183,7 @@ def ga_fsvrg(
 ) -> Algorithm[ComposedState]:
   """GA-FSVRG: grouped by the gradients at their trained models (Procedure 3).
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)

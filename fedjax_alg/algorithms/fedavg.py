@@ -68,13 +68,7 @@ def fedavg(
 ) -> Algorithm[ComposedState]:
   """FedAvg: w <- w + server_lr sum_i (n_i/n^r) (v_i - w).
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   return compose(
@@ -89,13 +83,7 @@ def fedprox(
 
   With mu = 0 it is FedAvg.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   return compose(

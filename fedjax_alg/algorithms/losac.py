@@ -256,13 +256,7 @@ def losac(
 ) -> Algorithm[ComposedState]:
   """LoSAC, as reconstructed above.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)

@@ -182,13 +182,7 @@ def mime(
 ) -> Algorithm[ComposedState]:
   """Mime: steps along U(g_i(y; B) - g_i(x; B) + c, s).
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   return _mime(model, hparams, hparams, False, map_clients)
 
@@ -200,13 +194,7 @@ def mime_lite(
 
   With the base sgd it is FedAvg: no statistics, so nothing more is sent.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   return _mime(model, hparams, hparams, True, map_clients)
 
@@ -216,12 +204,6 @@ def mime_svrg(
 ) -> Algorithm[ComposedState]:
   """MimeSVRG: Mime with the base sgd.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   return _mime(model, hparams, None, False, map_clients)

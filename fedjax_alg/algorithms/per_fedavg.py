@@ -117,13 +117,7 @@ def per_fedavg(
 ) -> Algorithm[ComposedState]:
   """Per-FedAvg, first-order, Hessian-free or exact.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   algorithm = compose(

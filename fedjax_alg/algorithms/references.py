@@ -49,13 +49,7 @@ def central(
   With all clients in every cohort (what the command line makes of it) that is
   the pooled objective. Optax's L-BFGS with its zoom line search.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   optimiser = optax.lbfgs(
@@ -123,13 +117,7 @@ def local(
 ) -> Algorithm[LocalState]:
   """Each participant continues its own model by SGD; nothing is sent.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
 

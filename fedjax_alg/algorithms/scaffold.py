@@ -104,13 +104,7 @@ def scaffold(
 ) -> Algorithm[ComposedState]:
   """SCAFFOLD, options I and II.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option)

@@ -9,10 +9,8 @@ from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from tests import problems
 from tests.reference import diversified as oracle
-
-#: Compiles in a third of the time; XLA's older way to fuse loops.
-QUICK = {"xla_cpu_use_fusion_emitters": False}
 
 
 def to_oracle(params):
@@ -65,8 +63,8 @@ def history(problem, name, cohorts, keys, start, **settings):
     state = algorithm.init(params, problem.spec, keys[0])
     return algorithm.setup(state, layout.everyone(problem.data), keys[0])
 
-  states, log = [jax.jit(begin, compiler_options=QUICK)(start)], []
-  round_ = jax.jit(algorithm.round, compiler_options=QUICK)
+  states, log = [problems.quick_jit(begin)(start)], []
+  round_ = problems.quick_jit(algorithm.round)
   for cohort, key in zip(cohorts, keys, strict=True):
     state, aux = round_(states[-1], cohort, key)
     states.append(state)

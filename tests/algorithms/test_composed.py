@@ -13,7 +13,6 @@ from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from tests import problems
-from tests.algorithms import bridge
 
 SIZES, HELD = (6, 11, 4, 9, 5), 8
 K, STEPS = 3, 2
@@ -82,7 +81,7 @@ def play(problem, **settings):
     state = algorithm.setup(state, everyone, key)
     return algorithm.round(state, cohort, key)
 
-  state, aux = jax.jit(whole, compiler_options=bridge.QUICK)(
+  state, aux = problems.quick_jit(whole)(
       problems.some_params(problem.model), cohort,
       layout.everyone(problem.data), KEY)
   return state, aux, cohort

@@ -46,13 +46,13 @@ def compiled(name, variant):
       name, problem.model, map_clients=clients.make_map_clients(), **settings)
   hparams = registry.get(name).hparams(**settings)
 
-  @jax.jit
+  @problems.quick_jit
   def start(params):
     key = jax.random.key(0)
     state = algorithm.init(params, problem.spec, key)
     return algorithm.setup(state, layout.everyone(problem.data), key)
 
-  return hparams, start, jax.jit(algorithm.round), algorithm
+  return hparams, start, problems.quick_jit(algorithm.round), algorithm
 
 
 class Oracle:
@@ -217,7 +217,7 @@ def test_with_one_model_ma_is_fsvrg():
         name, problem.model, map_clients=clients.make_map_clients(), **work,
         **more)
 
-    @jax.jit
+    @problems.quick_jit
     def two_rounds(params, algorithm=algorithm):
       state = algorithm.init(params, spec, jax.random.key(0))
       state = algorithm.setup(state, everyone, jax.random.key(1))

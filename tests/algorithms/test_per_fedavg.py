@@ -81,9 +81,8 @@ def test_the_ledger_counts_every_gradient(problem, hessian, work):
   state = algorithm.init(
       problem.model.init(KEYS[0]), problem.spec, KEYS[0])
   # Of the compiled program only the ledger is left.
-  cost = jax.jit(
-      lambda *args: algorithm.round(*args)[1].cost,
-      compiler_options=bridge.QUICK)(state, cohort, KEYS[0])
+  cost = problems.quick_jit(lambda *args: algorithm.round(*args)[1].cost)(
+      state, cohort, KEYS[0])
   real = layout.take_cohort(problem.data, cohort.ids[:-1])
   batches = batches_by_step(problem, real, KEYS[0], h, BATCHES[hessian])
   expected = sum(factor * len(rows) for steps in batches.values()
@@ -137,7 +136,7 @@ def test_what_a_client_deploys_is_adapted(problem, batch_size):
       adapt_lr=0.4, batch_size=batch_size)
   params = problems.some_params(problem.model)
   state = algorithm.init(params, problem.spec, KEYS[0])
-  deploy = jax.jit(algorithm.client_params, compiler_options=bridge.QUICK)
+  deploy = problems.quick_jit(algorithm.client_params)
   work = LocalWork(local_steps=1, batch_size=batch_size)
   w = bridge.to_oracle(params)
   everyone = layout.everyone(problem.data)

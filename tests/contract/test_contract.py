@@ -89,7 +89,7 @@ class Bench:
         loop.initial_states, self.algorithm, problem.model, self.spec))(
             problem.data, self.keys)
     self.run_rounds = loop.make_run_rounds(self.algorithm, size, MAX_ROUNDS)
-    self.round = jax.jit(self.algorithm.round)
+    self.round = problems.quick_jit(self.algorithm.round)
 
   def build(self, map_clients):
     return registry.build(self.name, self.problem.model,
@@ -288,7 +288,7 @@ def test_client_maps_agree(bench, mesh, mode):
     if round_ is None:
       with problems.quick_compilation():
         round_ = jax.jit(bench.build(map_clients).round).lower(
-            *inputs).compile()
+            *inputs).compile(problems.quick_options())
     state, other_aux = round_(*inputs)
     problems.assert_close(state, expected)
     slots = slice(0, bench.spec.cohort_size)

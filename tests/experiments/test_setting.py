@@ -103,7 +103,7 @@ def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   words = ["--algorithm=losac", "--variant=table"]
   assert make(*words).spec.num_examples > 0
-  monkeypatch.setattr(setting_lib, "memory_bytes", lambda: 10**6)
+  monkeypatch.setattr(setting_lib, "memory_bytes", lambda: 10**5)
   with pytest.raises(config.UsageError) as caught:
     make(*words)
   message = str(caught.value)
