@@ -198,8 +198,10 @@ def provenance(
   def all_of(values):
     return " and ".join(dict.fromkeys(values))
 
-  versions = all_of(", ".join(
-      f"{k} {v}" for k, v in o.summary["versions"].items()) for o in outcomes)
+  versions = "; ".join(
+      f"{name} " + all_of(o.summary["versions"].get(name, "unknown")[:12]
+                          for o in outcomes)
+      for name in outcomes[0].summary["versions"])
   devices = all_of(o.summary["device"] for o in outcomes)
   text = (f"Made by `{said}`; {versions}; {devices}. A difference of at most "
           f"{TIE} points, or within the interval, counts as the same. {notes}")
