@@ -1,6 +1,7 @@
 """What it costs to reach an accuracy: rounds, floats, seconds."""
 
 from collections.abc import Mapping, Sequence
+import functools
 import statistics
 from typing import Any
 
@@ -13,28 +14,40 @@ KB = 4 / 1024
 
 
 def reached(
-    outcome: suite.Outcome, target: float) -> list[records.Row | None]:
-  """Per seed the first row of ``global`` at or above an accuracy, or None."""
-  rows = [r for r in outcome.rows if r["protocol"] == "global"]
-  return [next((r for r in rows if r["seed"] == seed
-                and r["accuracy"] >= target), None)
-          for seed in sorted({r["seed"] for r in rows})]
+    outcome: suite.Outcome, target: float, or_last: bool = False
+) -> list[records.Row | None]:
+  """Per seed the first row of ``global`` at or above an accuracy.
+
+  Where there is none: None, or with ``or_last`` the last row, whose costs are
+  then a lower bound.
+  """
+  found = []
+  for seed in sorted({r["seed"] for r in outcome.rows}):
+    rows = [r for r in outcome.rows
+            if r["protocol"] == "global" and r["seed"] == seed]
+    found.append(next((r for r in rows if r["accuracy"] >= target),
+                      rows[-1] if or_last else None))
+  return found
 
 
 def spent(
-    outcome: suite.Outcome, target: float, column: str) -> list[float | None]:
-  """Per seed a column of the row that reaches an accuracy, or None."""
+    outcome: suite.Outcome, target: float, column: str, or_last: bool = False
+) -> list[float | None]:
+  """Per seed a column of the row of ``reached``."""
   return [None if row is None else float(row[column])
-          for row in reached(outcome, target)]
+          for row in reached(outcome, target, or_last)]
 
 
-def sent_up(outcome: suite.Outcome, target: float) -> list[float | None]:
+def sent_up(
+    outcome: suite.Outcome, target: float, or_last: bool = False
+) -> list[float | None]:
   """Per seed the floats that the participants sent up to reach it."""
   clients = outcome.summary["cost"]["clients_per_round"]
   rounds = outcome.rounds()
   return [None if row is None else clients * float(sum(
       r["floats_up"] for r in rounds if r["seed"] == row["seed"]
-      and r["round"] <= row["round"])) for row in reached(outcome, target)]
+      and r["round"] <= row["round"]))
+          for row in reached(outcome, target, or_last)]
 
 
 def median(values: Sequence[float | None]) -> float | None:
@@ -129,15 +142,17 @@ def saving(
 
 
 def said_saving(
-    own: Sequence[float | None], other: Sequence[float | None]) -> str:
-  """``saving`` in words."""
+    own: Sequence[float | None], other: Sequence[float | None],
+    bound: bool) -> str:
+  """``saving`` in words; ``bound``: more is saved than this."""
   try:
     spread = results.spread(saving(own, other))
   except verdicts.NotRun:
     return "-"
   there = len(spread["values"])
   tail = "" if there == len(own) else f" ({there} of {len(own)} seeds)"
-  return f"{spread['mean']:.1f} +- {spread['ci95']:.1f}{tail}"
+  head = "more than " if bound else ""
+  return f"{head}{spread['mean']:.1f} +- {spread['ci95']:.1f}{tail}"
 
 
 def communication(
@@ -175,13 +190,16 @@ def communication(
         "target", "paper", "both ways, %", "sent up alone, %", "rounds, %"]),
               report.line(["---"] * 5)]
     for target in wanted:
-      pair = by_label[own], by_label[other]
+      one, two = by_label[own], by_label[other]
+      bound = None in reached(two, target)
       lines.append(report.line([
           f"{100 * target:g} %",
           f"{paper_saving:g} %" if target == wanted[-1] else "-",
-          said_saving(*(spent(o, target, "total_floats") for o in pair)),
-          said_saving(*(sent_up(o, target) for o in pair)),
-          said_saving(*(spent(o, target, "round") for o in pair))]))
+          *(said_saving(costs(one, target), costs(two, target, or_last=True),
+                        bound)
+            for costs in (functools.partial(spent, column="total_floats"),
+                          sent_up, functools.partial(spent, column="round")))
+      ]))
   return "\n".join(lines)
 
 

@@ -199,9 +199,15 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
   """Of the communication to reach an accuracy at 5 %."""
 
   def saved(outcomes):
-    sent = [targets.spent(pick(outcomes, "d", label), target, "total_floats")
-            for label in (CLS, LOSAC)]
-    return at_least(targets.saving(*sent), SAVING)
+    own, other = (pick(outcomes, "d", label) for label in (CLS, LOSAC))
+    found = at_least(targets.saving(
+        targets.spent(own, target, "total_floats"),
+        targets.spent(other, target, "total_floats", or_last=True)), SAVING)
+    if None not in targets.reached(other, target):
+      return found
+    # LoSAC is not there yet, so more is saved than that.
+    return found._replace(holds=found.holds or None,
+                          measured=f"more than {found.measured}")
 
   return for_paper(NAME, "Fig7", (
       f"CLSFSVRG sends {SAVING} % less than LoSAC to reach "

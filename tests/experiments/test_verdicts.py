@@ -142,6 +142,18 @@ def test_communication_saved(floats, word):
       word, f"{100 - 1000 / floats:+.1f} +- 0.0 %")
 
 
+@pytest.mark.parametrize("floats,word", [
+    (100, "holds"), (40, "within the interval")])
+def test_one_that_never_gets_there_gives_a_bound(floats, word):
+  """What LoSAC has spent by then: enough for the claim, or undecided."""
+  found = [outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
+           outcome("LoSAC", [[0.5, 0.6]] * 2, "d", floats=floats)]
+  (statement,) = conjugate.fig7(0.965)
+  measured, verdict = verdicts.judge(statement, found)
+  assert (verdict, measured) == (
+      word, f"more than {100 - 1000 / floats:+.1f} +- 0.0 %")
+
+
 def test_seconds_of_server_and_clients():
   found = [outcome("CLSFSVRG", [[0.5, 0.97]], "d"),
            outcome("LoSAC", [[0.5] * 9 + [0.97]], "d")]
