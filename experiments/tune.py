@@ -43,7 +43,8 @@ SERVER_RATES: dict[str, tuple[float, ...]] = {
 LAST = {"conjugate": None, "diversified": 10}
 
 #: Runs of each value.
-SEEDS = {"conjugate": 3, "diversified": 1}
+SEEDS = {("conjugate", "mnist"): 3, ("conjugate", "cifar10"): 1,
+         ("diversified", "mnist"): 1, ("diversified", "cifar10"): 1}
 
 #: Held out while tuning where the data preset holds none out.
 VALIDATION = {"mnist": 14, "cifar10": 35}
@@ -108,7 +109,7 @@ def play(
     for value in values:
       cell = suite.Cell("", data, f"{name} {flag}={value:g}", (
           *_method_flags(paper, data, name), *_data_flags(paper, data),
-          "--participation=0.1", f"--num_seeds={SEEDS[paper]}",
+          "--participation=0.1", f"--num_seeds={SEEDS[paper, data]}",
           "--eval_every=5", "--eval_protocols=validation", *chosen,
           f"--{flag}={value}", *extra))
       try:

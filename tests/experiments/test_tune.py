@@ -39,7 +39,7 @@ def test_every_value_is_played_on_validation_data(
     tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tune, "_data_flags", lambda paper, data: DIGITS)
   monkeypatch.setitem(tune.RATES, ("conjugate", "mnist"), (1e-5, 0.1))
-  monkeypatch.setitem(tune.SEEDS, "conjugate", 1)
+  monkeypatch.setitem(tune.SEEDS, ("conjugate", "mnist"), 1)
   extra = ["--rounds=4", "--noprogress", "--cohort_size=3"]
   monkeypatch.setattr(tune, "_method_flags", lambda paper, data, name: [
       f"--algorithm={name}"])
