@@ -79,8 +79,6 @@ class ClientUpdate(NamedTuple):
   #: (memory, |S|, mean update) -> the update that is applied
   scale: Callable[[Any, Array, Params], Params] = (
       lambda memory, participants, update: update)
-  #: memory -> scalars to log
-  report: Callable[[Any], dict[str, Array]] = lambda memory: {}
   needs_anchor: bool = False
   #: why it cannot serve K > 1 models; empty if it can
   one_model: str = ""
@@ -252,7 +250,7 @@ def compose(
     participants = (cohort.weight > 0).sum().astype(jnp.float32)
     scale = functools.partial(client.scale, memory, participants)
     anchors: Any = ()
-    losses = preference = None
+    losses = None
     if anchored:
       losses, gradients = full_passes(models, cohort)
       # (17) averages over S^r, not S^{r-1}, whose members never see the models
@@ -297,15 +295,13 @@ def compose(
     if losses is not None:
       loss = jnp.take_along_axis(losses, preference[:, None], axis=1)[:, 0]
     per_client, logged = _aux(
-        loss, preference, groups, server_state, memory, cohort)
+        loss, preference, groups, server_state, cohort)
     cost = _cost(models, server_state, cohort, trained.gradients)
-    return models, server_state, memory, RoundAux(
-        per_client, logged, cost)
+    return models, server_state, memory, RoundAux(per_client, logged, cost)
 
-  def _aux(loss, preference, groups, server_state, memory, cohort):
+  def _aux(loss, preference, groups, server_state, cohort):
     per_client = {"loss": loss}
-    logged = {"train_loss": trees.slot_mean(cohort.weight, loss),
-              **client.report(memory)}
+    logged = {"train_loss": trees.slot_mean(cohort.weight, loss)}
     if jax.tree.leaves(server_state):  # else there is no axis to map over
       for name, values in jax.vmap(server.report)(server_state).items():
         logged[name] = values if num_models > 1 else values[0]
@@ -325,6 +321,7 @@ def compose(
     # Down: the models, the anchor gradient to correct with, the model that
     # the server moved, the models to measure again. Up: the trained model,
     # gradients of every model, the preference, gradients again (errata D-20).
+    # A forward pass for the preference alone is no example gradient.
     down = k + client.needs_anchor + before + k * after + client.extra_down
     up = 1 + k * anchored + k * after + client.extra_up
     passes = k * anchored + k * after + client.full_passes + (
