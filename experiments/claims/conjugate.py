@@ -228,9 +228,18 @@ def fig8(
     return targets.seconds(
         pick(outcomes, "d", label), target, central[label])
 
+  def both_there(outcomes):
+    """The targets that both reach in a seed."""
+    found = [t for t in wanted if any(
+        a and b for a, b in zip(*(targets.reached(
+            pick(outcomes, "d", label), t) for label in (CLS, LOSAC))))]
+    if not found:
+      raise NotRun("no seed in which both get there")
+    return found
+
   def server(outcomes):
     parts = []
-    for t in wanted:
+    for t in both_there(outcomes):
       own, other = np.transpose(targets.pairs(*(
           seconds(outcomes, label, t)[0] for label in (CLS, LOSAC))))
       parts.append((f"{100 * t:g} %", above(own, other, " s", 4)))
@@ -238,7 +247,7 @@ def fig8(
 
   def less(outcomes):
     saved = []
-    for t in wanted:
+    for t in both_there(outcomes):
       own, other = ([None if a is None or b is None else a + b
                      for a, b in zip(*seconds(outcomes, label, t))]
                     for label in (CLS, LOSAC))
