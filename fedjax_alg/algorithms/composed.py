@@ -108,10 +108,8 @@ def _server(h: ComposedHParams) -> steps.ServerStep:
         rate, h.beta1, h.beta2, h.eps, h.central_rule)._replace(
             aggregate_lr=h.aggregate_lr)
   if h.server == "conjugate_gradient":
-    return steps.conjugate(rate, h.beta_rule, h.aggregate_lr)
-  return steps.conjugate_line_search(
-      h.beta_rule, h.aggregate_lr, gamma=h.gamma, test=h.line_search_test,
-      initial_step=h.initial_step, max_tries=h.max_tries)
+    return conjugate.cfsvrg_server(h, rate)
+  return conjugate.clsfsvrg_server(h)
 
 
 def check(hparams: ComposedHParams) -> None:
@@ -134,13 +132,7 @@ def composed(
 ) -> Algorithm[ComposedState]:
   """Any cell of the grid.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
-
-  Raises:
-    ValueError: a hyper-parameter out of range; halves that do not fit.
+  Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
   check(hparams)

@@ -11,6 +11,7 @@ wrongly, and what is done instead, is listed in docs/papers/conjugate.md.
 """
 
 import dataclasses
+from typing import Any
 
 from fedjax_alg.algorithms.fsvrg import svrg_update
 from fedjax_alg.base import Algorithm, MapClients, Model
@@ -84,14 +85,25 @@ class CLSFSVRGHParams(LineSearch, Conjugate, Aggregate, FSVRGHParams):
       source="Procedure 1, line 2; .3 in Figs. 2-3")
 
 
-def cfsvrg_server(hparams: CFSVRGHParams) -> steps.ServerStep:
-  """A constant step along conjugate directions."""
+def cfsvrg_server(
+    hparams: Any, server_lr: float | None = None) -> steps.ServerStep:
+  """A constant step along conjugate directions.
+
+  Args:
+    hparams: with the fields of ``Conjugate`` and ``Aggregate``.
+    server_lr: eta; None takes the field of that name.
+  """
   return steps.conjugate(
-      hparams.server_lr, hparams.beta_rule, hparams.aggregate_lr)
+      hparams.server_lr if server_lr is None else server_lr,
+      hparams.beta_rule, hparams.aggregate_lr)
 
 
-def clsfsvrg_server(hparams: CLSFSVRGHParams) -> steps.ServerStep:
-  """A searched step along conjugate directions."""
+def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
+  """A searched step along conjugate directions.
+
+  Args:
+    hparams: with the fields of ``LineSearch``, ``Conjugate``, ``Aggregate``.
+  """
   return steps.conjugate_line_search(
       hparams.beta_rule, hparams.aggregate_lr, gamma=hparams.gamma,
       test=hparams.line_search_test, initial_step=hparams.initial_step,
@@ -115,14 +127,8 @@ def clsfsvrg(
 ) -> Algorithm[ComposedState]:
   """CLSFSVRG: conjugate directions, step by line search on validation data.
 
-  Args:
-    model: the model and its objective.
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped, and the validation data.
-
-  Raises:
-    ValueError: a hyper-parameter out of range; at the first round, a cohort
-      without validation data.
+  Arguments and errors as of every builder (``registry.Entry``); the first round
+  raises ValueError where the cohort has no validation data.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),
