@@ -39,6 +39,9 @@ class ClientData(NamedTuple):
   #: [2] int32, first row and number of the rows the server itself holds (of
   #: clients that never take part); None where it holds none
   validation: Array | None = None
+  #: [C] int32, rounds played before a client can take part (newcomers); None:
+  #: all are there from the start
+  joins: Array | None = None
 
 
 class Shard(NamedTuple):
@@ -63,6 +66,9 @@ class Cohort(NamedTuple):
   #: the server's own examples, of clients that never take part; None: it has
   #: none
   validation: Shard | None = None
+  #: every client there is by now, offset [C] and size [C] (0: not yet there),
+  #: for a round that asks them all
+  everyone: Shard | None = None
 
 
 class FedSpec(NamedTuple):
@@ -136,7 +142,7 @@ class MapClients(Protocol):
 
 
 class Algorithm(NamedTuple, Generic[State]):
-  """One federated algorithm: five pure functions (jittable, scannable)."""
+  """One federated algorithm: pure functions (jittable, scannable)."""
 
   #: (params, spec, key) -> state; shapes only, no data seen yet
   init: Callable[[Params, FedSpec, Key], State]
@@ -149,6 +155,9 @@ class Algorithm(NamedTuple, Generic[State]):
   client_params: Callable[[State, Array, Shard, Key], Params]
   #: (state) -> the K global models [K, ...]; None where there is none
   global_params: Callable[[State], Params] | None
+  #: (state) -> [C] int32, the group that each client was last assigned to, -1
+  #: before its first time; None where clients have no groups
+  membership: Callable[[State], Array] | None = None
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

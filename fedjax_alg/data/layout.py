@@ -95,13 +95,23 @@ def everyone(data: ClientData) -> Cohort:
   return take_cohort(data, ids)
 
 
-def take_cohort(data: ClientData, ids: Array) -> Cohort:
+def present(data: ClientData, number: Array | int) -> Cohort:
+  """Who is there after ``number`` rounds; the others are padding slots."""
+  ids = jnp.arange(data.size.shape[0], dtype=jnp.int32)
+  if data.joins is not None:
+    ids = jnp.where(data.joins <= number, ids, data.size.shape[0])
+  return take_cohort(data, ids, number)
+
+
+def take_cohort(
+    data: ClientData, ids: Array, number: Array | int | None = None) -> Cohort:
   """The participants ``ids`` as a cohort; jittable, copies no examples.
 
   Args:
     data: all clients.
     ids: [S] int32 in [0, C]; C marks a padding slot, which gets offset 0,
       size 0 and weight 0.
+    number: rounds played so far; None: every client is there.
 
   Returns:
     The cohort, its weights the numbers of examples, with the server's
@@ -115,9 +125,12 @@ def take_cohort(data: ClientData, ids: Array) -> Cohort:
   validation = None
   if data.validation is not None:
     validation = Shard(data.x, data.y, data.validation[0], data.validation[1])
+  there = data.size
+  if data.joins is not None and number is not None:
+    there = jnp.where(data.joins <= number, there, 0)
   return Cohort(
       ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
-      validation)
+      validation, Shard(data.x, data.y, data.offset, there))
 
 
 def build(

@@ -95,7 +95,7 @@ def initial_states(
   def one_seed(keys):
     first, second = jax.random.split(keys.start)
     state = algorithm.init(model.init(keys.model), spec, first)
-    return algorithm.setup(state, layout.everyone(data), second)
+    return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys)
 

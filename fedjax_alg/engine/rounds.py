@@ -43,18 +43,30 @@ def client_keys(key: Key, ids: Array) -> Key:
   return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
 
-def sample_cohort(data: ClientData, cohort_size: int, key: Key) -> Cohort:
-  """S clients, uniformly without replacement.
+def sample_cohort(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Cohort:
+  """S clients of those that are there, uniformly without replacement.
 
   Args:
     data: the clients' training data.
-    cohort_size: S; all clients where it equals C.
+    cohort_size: S; all clients where it equals C. Where fewer are there, the
+      rest are padding slots.
     key: consumed.
+    number: rounds played so far, for newcomers (``ClientData.joins``).
   """
   clients = data.size.shape[0]
   if cohort_size == clients:
-    return layout.everyone(data)
-  ids = jax.random.permutation(key, clients)[:cohort_size]
+    return layout.present(data, number)
+  ids = jax.random.permutation(key, clients)
+  if data.joins is not None:
+    # Those that are there first, each part in its random order.
+    absent = data.joins[ids] > number
+    ids = ids[jnp.argsort(absent, stable=True)]
+    ids = jnp.where(data.joins[ids] > number, clients, ids)
+    return layout.take_cohort(
+        data, jnp.sort(ids[:cohort_size]).astype(jnp.int32), number)
+  ids = ids[:cohort_size]
   # Sorted, so that the rounding of sums does not depend on the draw's order.
   return layout.take_cohort(data, jnp.sort(ids).astype(jnp.int32))
 
@@ -69,5 +81,5 @@ def play_round(
 ) -> tuple[State, RoundAux]:
   """Round ``number`` (from 0): a function of the seed and the number only."""
   cohort = sample_cohort(
-      data, cohort_size, jax.random.fold_in(keys.cohort, number))
+      data, cohort_size, jax.random.fold_in(keys.cohort, number), number)
   return algorithm.round(state, cohort, jax.random.fold_in(keys.work, number))
