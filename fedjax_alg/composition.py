@@ -142,6 +142,23 @@ def validation_arguments(
   return extra
 
 
+def participation(weights: str) -> Callable[[Cohort], Array]:
+  """The participants' weights in every mean: cohort -> [S] float32.
+
+  Args:
+    weights: "examples" (n_i) or "uniform"; 0 on padding slots.
+
+  Raises:
+    ValueError: neither.
+  """
+  if weights not in WEIGHTS:
+    raise ValueError(f"--client_weights={weights}: must be one of "
+                     f"{', '.join(WEIGHTS)}")
+  if weights == "examples":
+    return lambda cohort: cohort.weight
+  return lambda cohort: (cohort.weight > 0).astype(jnp.float32)
+
+
 def compose(
     model: Model,
     client: ClientUpdate,
@@ -168,17 +185,10 @@ def compose(
   if grouping and grouping.num_models > 1 and client.one_model:
     raise ValueError(f"--num_models={grouping.num_models}: the local method "
                      f"has one global model ({client.one_model})")
-  if weights not in WEIGHTS:
-    raise ValueError(f"--client_weights={weights}: must be one of "
-                     f"{', '.join(WEIGHTS)}")
+  counted = participation(weights)
   num_models = grouping.num_models if grouping else 1
   work = client.work
   anchored = client.needs_anchor or server.when == "before"
-
-  def participation(cohort: Cohort) -> Array:
-    if weights == "examples":
-      return cohort.weight
-    return (cohort.weight > 0).astype(jnp.float32)
 
   def init(params: Params, spec: FedSpec, key: Key) -> ComposedState:
     del key
@@ -246,7 +256,7 @@ def compose(
   def play(models, server_state, memory, splitting, cohort: Cohort, key: Key):
     """One round with the k models given (k = 1 during the warm-up)."""
     k = jax.tree.leaves(models)[0].shape[0]
-    weight = participation(cohort)
+    weight = counted(cohort)
     participants = (cohort.weight > 0).sum().astype(jnp.float32)
     scale = functools.partial(client.scale, memory, participants)
     anchors: Any = ()
@@ -285,6 +295,8 @@ def compose(
       models = trees.add(starts, update)
     else:
       models = trees.add_scaled(starts, server.aggregate_lr, update)
+    discrepancy = _discrepancy(
+        models, starts, trained.params, preference, groups, cohort)
     if server.when == "after":
       _, gradients = full_passes(models, cohort)
       models, server_state = step(
@@ -296,8 +308,22 @@ def compose(
       loss = jnp.take_along_axis(losses, preference[:, None], axis=1)[:, 0]
     per_client, logged = _aux(
         loss, preference, groups, server_state, cohort)
+    logged["discrepancy"] = discrepancy
     cost = _cost(models, server_state, cohort, trained.gradients)
     return models, server_state, memory, RoundAux(per_client, logged, cost)
+
+  def _discrepancy(models, starts, trained, preference, groups, cohort):
+    """Mean distance of the trained models from their aggregate (FedGroup (4)).
+
+    ``trained`` are drifts where there are no groups.
+    """
+    if groups is None:
+      moved = trees.index(trees.subtract(models, starts), 0)
+      gap = jax.tree.map(lambda v, m: v - m[None], trained, moved)
+    else:
+      gap = trees.subtract(trained, trees.index(models, preference))
+    present = (cohort.weight > 0).astype(jnp.float32)
+    return trees.slot_mean(present, trees.slot_norm(gap))
 
   def _aux(loss, preference, groups, server_state, cohort):
     per_client = {"loss": loss}

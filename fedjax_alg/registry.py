@@ -5,9 +5,9 @@ import dataclasses
 import difflib
 from typing import Any, NamedTuple
 
-from fedjax_alg.algorithms import composed, conjugate, diversified, fedavg
-from fedjax_alg.algorithms import fsvrg, losac, mime, per_fedavg, references
-from fedjax_alg.algorithms import scaffold
+from fedjax_alg.algorithms import cfl, composed, conjugate, diversified, fedavg
+from fedjax_alg.algorithms import fedgroup, fesem, flhc, fsvrg, ifca, losac
+from fedjax_alg.algorithms import mime, per_fedavg, references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 
 
@@ -34,6 +34,7 @@ class Entry(NamedTuple):
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
 _CONJUGATE = "Zhao, Cai, Lu: conjugated central acceleration"
+_FEDGROUP = "Duan et al., FedGroup, 2020"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 
 ALGORITHMS: dict[str, Entry] = {
@@ -63,6 +64,18 @@ ALGORITHMS: dict[str, Entry] = {
     "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
                         "PFedAvg", "Fallah et al., NeurIPS 2020",
                         adapts=True),
+    "fedgroup": Entry(fedgroup.FedGroupHParams, fedgroup.fedgroup, "FedGroup",
+                      _FEDGROUP),
+    "fedgrouprox": Entry(fedgroup.FedGrouProxHParams, fedgroup.fedgrouprox,
+                         "FedGrouProx", _FEDGROUP),
+    "ifca": Entry(ifca.IFCAHParams, ifca.ifca, "IFCA",
+                  "Ghosh et al., NeurIPS 2020"),
+    "fesem": Entry(fesem.FeSEMHParams, fesem.fesem, "FeSEM",
+                   "Xie et al., arXiv:2005.01026"),
+    "cfl": Entry(cfl.CFLHParams, cfl.cfl, "CFL",
+                 "Sattler et al., IEEE TNNLS 2020"),
+    "flhc": Entry(flhc.FLHCHParams, flhc.flhc, "FL+HC",
+                  "Briggs et al., IJCNN 2020"),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any --client_update with any --server",

@@ -105,6 +105,41 @@ def slot_mean(weight: Array, tree: Params) -> Params:
   return slot_sum(weight / jnp.maximum(weight.sum(), 1e-30), tree)
 
 
+def group_mean(
+    weight: Array, groups: Array, k: int, tree: Params, *, whole: bool = False
+) -> Params:
+  """``slot_mean`` of each of K groups; a group without slots gives 0.
+
+  Args:
+    weight: [S] float32, as of ``slot_sum``.
+    groups: [S] int32; entries outside [0, K) belong to no group.
+    k: K.
+    tree: leaves [S, ...].
+    whole: divide by the weight of all slots, not of the group's.
+
+  Returns:
+    Leaves [K, ...].
+  """
+  member = jnp.where(
+      groups[None] == jnp.arange(k, dtype=groups.dtype)[:, None],
+      weight[None], 0.0)
+  total = weight.sum() if whole else member.sum(1, keepdims=True)
+  share = member / jnp.maximum(total, 1e-30)
+
+  def one(leaf):
+    held = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
+    return jnp.tensordot(share, held, axes=1, precision=HIGHEST)
+
+  return jax.tree.map(one, tree)
+
+
+def slot_norm(tree: Params) -> Array:
+  """Euclidean norm over all entries of each slot, [S] float32."""
+  return jnp.sqrt(sum(
+      (leaf * leaf).reshape(leaf.shape[0], -1).sum(1)
+      for leaf in jax.tree.leaves(tree)))
+
+
 def where_slots(chosen: Array, a: Params, b: Params) -> Params:
   """a[s] where chosen[s], else b[s].
 

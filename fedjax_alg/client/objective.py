@@ -57,21 +57,24 @@ def batch_value_and_grad(
   return _regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
-def fold_blocks(shard: Shard, fn: Any, carry: Any) -> Any:
+def fold_blocks(
+    shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> Any:
   """Folds ``fn(carry, x, y, mask)`` over the blocks of a client's rows.
 
   Args:
     shard: the client.
-    fn: gets x [BLOCK_ROWS, ...], y and mask [BLOCK_ROWS].
+    fn: gets x [rows, ...], y and mask [rows].
     carry: the start; its structure is kept.
+    rows: of a block, at most data.layout.PADDING_ROWS; few where the shards
+      are small.
   """
-  blocks = (shard.size + BLOCK_ROWS - 1) // BLOCK_ROWS
+  blocks = (shard.size + rows - 1) // rows
 
   def body(b, carry):
-    start = shard.offset + b * BLOCK_ROWS
-    x = jax.lax.dynamic_slice_in_dim(shard.x, start, BLOCK_ROWS)
-    y = jax.lax.dynamic_slice_in_dim(shard.y, start, BLOCK_ROWS)
-    mask = b * BLOCK_ROWS + jnp.arange(BLOCK_ROWS, dtype=jnp.int32) < shard.size
+    start = shard.offset + b * rows
+    x = jax.lax.dynamic_slice_in_dim(shard.x, start, rows)
+    y = jax.lax.dynamic_slice_in_dim(shard.y, start, rows)
+    mask = b * rows + jnp.arange(rows, dtype=jnp.int32) < shard.size
     return fn(carry, x, y, mask)
 
   return jax.lax.fori_loop(jnp.int32(0), blocks, body, carry)
@@ -142,4 +145,17 @@ def feature_counts(shard: Shard) -> Array:
     return counts + held.sum(0, dtype=jnp.int32)
 
   counts = fold_blocks(shard, add_block, jnp.zeros(features, jnp.int32))
+  return counts.astype(jnp.float32)
+
+
+def label_counts(shard: Shard, num_classes: int) -> Array:
+  """Examples of each class that the client holds, [L] float32."""
+  labels = jnp.arange(num_classes, dtype=jnp.int32)
+
+  def add_block(counts, x, y, mask):
+    del x
+    held = (y[:, None] == labels[None]) & mask[:, None]
+    return counts + held.sum(0, dtype=jnp.int32)
+
+  counts = fold_blocks(shard, add_block, jnp.zeros(num_classes, jnp.int32))
   return counts.astype(jnp.float32)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg.base import Array
+from fedjax_alg.base import Array, Key
 
 
 class Groups(NamedTuple):
@@ -97,3 +97,64 @@ def farthest_first(points: Array, mask: Array, first: Array, k: int) -> Array:
     gap = ((points - chosen[None]) ** 2).sum(-1)
     closest = jnp.where(mask, jnp.minimum(closest, gap), -jnp.inf)
   return jnp.stack(centres)
+
+
+def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
+  """k-means++: each next centre is a point drawn by its squared distance.
+
+  Args:
+    points: [S, d].
+    mask: [S] bool, points that may be chosen.
+    key: consumed.
+    k: K.
+
+  Returns:
+    [K, d]; where every point that counts lies on a centre, any of them again.
+  """
+  points = jnp.where(mask[:, None], points, jnp.zeros_like(points))
+  equal = mask.astype(points.dtype)
+  keys = jax.random.split(key, k)
+
+  def draw(i, carry):
+    closest, centres = carry
+    weight = jnp.where(mask, closest, jnp.zeros_like(closest))
+    weight = jnp.where(jnp.any(weight > 0), weight, equal)
+    chosen = points[jax.random.categorical(keys[i], jnp.log(weight))]
+    gap = ((points - chosen[None]) ** 2).sum(-1)
+    # The first is drawn with equal weights, not with a distance.
+    closest = jnp.where(i == 0, gap, jnp.minimum(closest, gap))
+    return closest, centres.at[i].set(chosen)
+
+  centres = jnp.zeros((k, points.shape[1]), points.dtype)
+  return jax.lax.fori_loop(0, k, draw, (equal, centres))[1]
+
+
+def kmeans(
+    points: Array, mask: Array, key: Key, k: int, restarts: int = 10,
+    max_steps: int = 20
+) -> Groups:
+  """The best of several k-means++ starts, each followed by ``lloyd``.
+
+  Args:
+    points: [S, d].
+    mask: [S] bool, points that count.
+    key: consumed.
+    k: K.
+    restarts: number of starts.
+    max_steps: most assignments of each.
+
+  Returns:
+    The groups of least inertia (squared distances to the own centre, summed),
+    the first of equals.
+  """
+
+  def run(key: Key) -> tuple[Array, Groups]:
+    groups = lloyd(points, mask, plus_plus(points, mask, key, k), max_steps)
+    own = groups.centres.at[groups.assignment].get(mode="clip")
+    gap = ((points - own) ** 2).sum(-1)
+    return jnp.where(mask, gap, jnp.zeros_like(gap)).sum(), groups
+
+  # One after the other: the steps of one start do not wait for the longest.
+  inertia, groups = jax.lax.map(run, jax.random.split(key, restarts))
+  best = jnp.argmin(inertia)
+  return jax.tree.map(lambda leaf: leaf[best], groups)

@@ -25,7 +25,12 @@ from tests import problems
 SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
 
 #: Given to every algorithm that has the field.
-SMALL = dict(local_steps=4, batch_size=5, num_models=3, threshold=1)
+SMALL = dict(
+    local_steps=4, batch_size=5, num_models=3, threshold=1, num_groups=3,
+    max_groups=3, pretrain_scale=4, pretrain_steps=3, cluster_after=1,
+    split_after=1, eps1=1e3, eps2=0.0, gamma_max=0.0)
+#: The fields that say how many models the server keeps.
+MODELS = ("num_models", "num_groups", "max_groups")
 #: Draws nothing at random.
 DETERMINISTIC = {"central"}
 
@@ -65,10 +70,38 @@ LEDGER = {
     "mime_svrg": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
     "losac": lambda d, k, n, read: (2 * d, 2 * d, 1, read),
     "per_fedavg": lambda d, k, n, read: (d, d, 1, read),
+    "fedgroup": lambda d, k, n, read: (d, d, 1, read),
+    "fedgrouprox": lambda d, k, n, read: (d, d, 1, read),
+    "ifca": lambda d, k, n, read: (k * d, d + 1, 1, read),
+    "fesem": lambda d, k, n, read: (d, d, 1, read),
+    "cfl": lambda d, k, n, read: (d, d, 1, read),
+    "flhc": lambda d, k, n, read: (d, d, 1, read),
     "composed": lambda d, k, n, read: (k * d, d + 1, 1, read),
     "central": lambda d, k, n, read: (0, 0, 0, n),
     "local": lambda d, k, n, read: (0, 0, 0, read),
 }
+
+
+def asked_before(bench, age, cohort):
+  """Who trains outside the round's own work: (clients, times, steps).
+
+  Clients that are pre-trained or clustered, each ``times`` over ``steps``
+  mini-batches: a model down, an update up.
+  """
+  ids = np.asarray(cohort.ids).tolist()
+  everyone = range(bench.spec.num_clients)
+  if bench.name in ("fedgroup", "fedgrouprox") and age == 0:
+    return everyone, 1, SMALL["pretrain_steps"]
+  if bench.name == "fesem":
+    return [i for i in ids if not bench.state(age).memory.trained[i]], 1, (
+        SMALL["pretrain_steps"])
+  if bench.name == "flhc" and age == SMALL["cluster_after"]:
+    return everyone, 1, SMALL["local_steps"]
+  if bench.name == "cfl":
+    state = bench.state(age)
+    return [i for i in ids if state.member[i] < 0], (
+        int(state.memory.number) - 1), SMALL["local_steps"]
+  return [], 0, 0
 
 
 class Bench:
@@ -356,9 +389,14 @@ def test_global_params_have_a_leading_axis(bench):
   if bench.algorithm.global_params is None:
     assert bench.name == "local"
     return
+  if bench.algorithm.membership is not None:
+    member = bench.algorithm.membership(bench.state(3))
+    assert (member.shape, member.dtype) == (
+        (bench.spec.num_clients,), jnp.int32)
+    assert (member >= -1).all() and (member >= 0).any()
   expected = bench.problem.model.init(jax.random.key(0))
   models = bench.algorithm.global_params(bench.state(3))
-  k = getattr(bench.hparams, "num_models", 1)
+  k = max(getattr(bench.hparams, name, 1) for name in MODELS)
   assert jax.tree.structure(models) == jax.tree.structure(expected)
   for a, b in zip(jax.tree.leaves(models), jax.tree.leaves(expected),
                   strict=True):
@@ -387,7 +425,7 @@ def test_ledger(bench, age):
       f"state in LEDGER what a client of {bench.name} sends and receives")
   cohort, key = bench.round_inputs(age)
   _, aux = bench.round(bench.state(age), bench.padded(cohort), key)
-  models = getattr(bench.hparams, "num_models", 1)
+  models = max(getattr(bench.hparams, name, 1) for name in MODELS)
   if age < getattr(bench.hparams, "threshold", 0):
     models = 1
   sizes = np.asarray(cohort.shards.size).tolist()
@@ -396,6 +434,15 @@ def test_ledger(bench, age):
       ) if isinstance(bench.hparams, LocalWork) else 0
   size = base.num_params(bench.problem.model.init(key))
   expected = LEDGER[bench.name](size, models, sum(sizes), read)
+  clients, times, steps = asked_before(bench, age, cohort)
+  if clients and times:
+    more = len(clients) * times * size // len(sizes)
+    read = times * read_by_steps(
+        LocalWork(local_steps=steps, batch_size=SMALL["batch_size"]),
+        [problems.SIZES[i] for i in clients], 1)
+    if bench.name in ("fedgroup", "fedgrouprox"):  # counted as full batches
+      read = len(clients) * steps * SMALL["batch_size"]
+    expected = tuple(map(sum, zip(expected, (more, more, 1, read))))
   assert tuple(int(a) for a in aux.cost[:4]) == expected
   assert aux.cost.central_flops >= 0
 

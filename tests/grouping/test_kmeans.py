@@ -1,12 +1,14 @@
-"""Lloyd's k-means against scikit-learn and the oracle."""
+"""k-means against scikit-learn, the oracle and the law of k-means++."""
 
 from hypothesis import assume, given, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 from sklearn.cluster import KMeans
 
 from fedjax_alg import grouping
+from tests.problems import quick_jit
 from tests.reference import diversified as oracle
 
 POINTS, DIMENSIONS, GROUPS = 24, 2, 4
@@ -107,3 +109,76 @@ def test_farthest_first_takes_the_lowest_slot_of_equals():
   mask = jnp.array([True, True, True, False])
   centres = grouping.farthest_first(points, mask, jnp.zeros(2), 3)
   np.testing.assert_array_equal(centres, [[0, 0], [0, 2], [2, 0]])
+
+
+DRAWS = 4000
+pairs_drawn = quick_jit(lambda points, mask: jax.vmap(
+    lambda key: grouping.plus_plus(points[:, None], mask, key, 2)[:, 0])(
+        jax.random.split(jax.random.key(1), DRAWS)))
+
+
+def test_plus_plus_draws_by_squared_distance():
+  """Every ordered pair as often as the law says; one does not count."""
+  points = np.array([0.0, 1.0, 3.0, np.nan, 4.0], np.float32)
+  mask = ~np.isnan(points)
+  centres = np.asarray(pairs_drawn(points, mask))
+  counted = points[mask].astype(np.float64)
+  squares = (counted[:, None] - counted[None]) ** 2
+  law = squares / squares.sum(1, keepdims=True) / len(counted)
+  seen = (counted == centres[..., None]).astype(int)  # [DRAWS, 2, 4]
+  assert (seen.sum(-1) == 1).all()
+  seen = np.einsum("ni,nj->ij", seen[:, 0], seen[:, 1])
+  assert not np.diagonal(seen).any()
+  apart = law > 0
+  assert stats.chisquare(seen[apart], DRAWS * law[apart]).pvalue > 1e-3
+
+
+def test_plus_plus_of_equal_points():
+  """All distances are 0: any point that counts; NaN is never chosen."""
+  points = np.array([np.nan, 2.0, 2.0, np.nan, 2.0], np.float32)
+  assert (np.asarray(pairs_drawn(points, ~np.isnan(points))) == 2).all()
+
+
+kmeans = quick_jit(lambda points, mask, key: grouping.kmeans(
+    points, mask, key, 5, restarts=6))
+
+
+def test_kmeans_finds_blobs():
+  """As well as scikit-learn."""
+  rng = np.random.default_rng(0)
+  blob = np.arange(40) % 5
+  points = np.array([[0, 0], [0, 9], [9, 0], [9, 9], [30, 30]])[blob]
+  points = (points + 0.3 * rng.normal(size=(40, 2))).astype(np.float32)
+  mask = np.arange(40) % 7 != 3
+  points[~mask] = np.nan
+  groups = kmeans(points, mask, jax.random.key(0))
+  assignment = np.asarray(groups.assignment)
+  assert len(set(zip(blob[mask], assignment[mask]))) == 5
+  assert (assignment[~mask] == 5).all()
+  np.testing.assert_array_equal(groups.size, np.bincount(assignment[mask]))
+  reference = KMeans(5, n_init=10, random_state=0).fit(points[mask])
+  np.testing.assert_allclose(
+      inertia(points, mask, groups), reference.inertia_, rtol=1e-5)
+
+
+def inertia(points, mask, groups):
+  """Squared distances to the own centre, summed."""
+  own = np.asarray(groups.centres)[np.asarray(groups.assignment)[mask]]
+  return ((points[mask] - own) ** 2).sum()
+
+
+def test_kmeans_keeps_its_best_start():
+  rng = np.random.default_rng(0)
+  points = rng.random((40, 2)).astype(np.float32)
+  mask = np.arange(40) % 7 != 3
+  alone = quick_jit(jax.vmap(lambda key: grouping.lloyd(
+      points, mask, grouping.plus_plus(points, mask, key, 5), 20)))
+  for seed in range(3):
+    key = jax.random.key(seed)
+    starts = alone(jax.random.split(key, 6))
+    spread = [inertia(points, mask, jax.tree.map(lambda leaf: leaf[i], starts))
+              for i in range(6)]
+    assert max(spread) > 1.05 * min(spread)
+    best = kmeans(points, mask, key)
+    np.testing.assert_array_equal(
+        best.assignment, starts.assignment[np.argmin(spread)])

@@ -1,0 +1,217 @@
+"""CFL: groups are parted in two when their members pull apart.
+
+Reference: Sattler, Mueller, Samek, "Clustered Federated Learning:
+Model-Agnostic Distributed Multitask Optimization Under Privacy Constraints",
+IEEE TNNLS 2020 (and its public code). All clients start in one group. After a round, with dW_k
+the last update of member k, a group is parted if
+
+  ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2
+
+by agglomerative clustering of -cos(dW_k, dW_l), if the halves are far apart
+enough (``gamma_max``). Then each half moves by its own mean.
+
+Deviations: with less than all clients in a round, members that were not drawn
+count with their last update, and a member that never was drawn finds its half
+when it comes, as a newcomer does: it trains from the model at each parting and
+follows the half whose mean update is closest (the paper compares with all
+members' updates there). Means are weighted by n_i by default (the public code:
+uniform). The number of groups is bounded by ``max_groups``.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import clustered, grouping, trees
+from fedjax_alg.algorithms.fedavg import sgd_update
+from fedjax_alg.algorithms.fedgroup import closest, pretrain
+from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
+from fedjax_alg.base import num_params, Params
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.clustered import ClusteredState, Extra, Rule
+from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class CFLHParams(LocalWork):
+  """Hyper-parameters of CFL."""
+
+  max_groups: int = hyper(
+      8, "most groups; then no group is parted any more", minimum=1)
+  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
+  eps1: float = hyper(
+      0.4, "a group is parted only if the norm of its mean update is below "
+      "this; scales with the learning rate and the model", above=0.0,
+      source="Sattler et al. (20); value of the public code")
+  eps2: float = hyper(
+      1.6, "and if its largest update is above this", minimum=0.0,
+      source="Sattler et al. (21); value of the public code")
+  gamma_max: float = hyper(
+      1.0, "and if this is below sqrt((1 - a) / 2), a the largest cosine "
+      "across the halves; 0: any halves will do", minimum=0.0,
+      maximum=1.0, source="Sattler et al. Theorem 1; not in the public code")
+  linkage: str = hyper(
+      "complete", "of the bipartition: single = least largest cosine across "
+      "(the paper), complete (the public code)",
+      choices=("single", "complete"), source="Sattler et al. (16)")
+  split_after: int = hyper(
+      20, "rounds before the first parting", minimum=0, source="public code")
+  client_weights: str = hyper(
+      "examples", "of the members in every mean", choices=WEIGHTS)
+
+
+class Tree(NamedTuple):
+  """Every parting, under the number of the group it made."""
+
+  parent: Array  #: [K] int32, the group that was parted; -1: none
+  model: Params  #: [K, ...], its model before
+  kept: Array  #: [K, P], mean update of the half that kept the number
+  parted: Array  #: [K, P], of the other half
+
+
+class Updates(NamedTuple):
+  """What the server of CFL keeps."""
+
+  last: Array  #: [C, P], dW_k
+  trained: Array  #: [C] bool, whether there is one
+  number: Array  #: [] int32, groups so far
+  tree: Tree
+
+
+def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
+  """CFL's rule."""
+  k = hparams.max_groups
+
+  def init(params, spec, key):
+    del key
+    size = num_params(params)
+    zeros = jnp.zeros((k, size))
+    return trees.repeat(params, k), Updates(
+        jnp.zeros((spec.num_clients, size)),
+        jnp.zeros(spec.num_clients, bool), jnp.ones((), jnp.int32),
+        Tree(jnp.full(k, -1, jnp.int32), trees.repeat(params, k), zeros,
+             zeros))
+
+  def assign(models, memory, own, member, shard, key):
+    """Its group, else down the tree from the first one."""
+    del models, own
+    number, tree = memory
+
+    def descend(made, group):
+      directions = jnp.stack([tree.kept[made], tree.parted[made]])
+      here = tree.parent[made] == group
+
+      def half():
+        update = pretrain(model, hparams, hparams.client_lr, trees.index(
+            tree.model, made), shard, jax.random.fold_in(key, made))
+        return closest(update, directions, jnp.ones(2, bool))
+
+      side = jax.lax.cond(here, half, lambda: jnp.int32(0))
+      return jnp.where(side == 1, made, group)
+
+    # Without trees there is nothing to walk; a loop of no turns costs nothing.
+    turns = jnp.where(member < 0, number, 0)
+    group = jax.lax.fori_loop(jnp.int32(1), turns, descend, jnp.int32(0))
+    return jnp.where(member < 0, group, member), member < 0
+
+  def regroup(state: ClusteredState, cohort: Cohort, drifts: Params):
+    memory: Updates = state.memory
+    rows, _ = trees.to_matrix(drifts)
+    state = state._replace(memory=memory._replace(
+        last=memory.last.at[cohort.ids].set(rows, mode="drop"),
+        trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+    if k == 1:
+      return state
+    return jax.lax.cond(
+        state.round >= hparams.split_after, lambda: part_all(state, cohort),
+        lambda: state)
+
+  def part_all(state: ClusteredState, cohort: Cohort) -> ClusteredState:
+    memory: Updates = state.memory
+    assert cohort.everyone is not None
+    weight = memory.trained.astype(jnp.float32)
+    if hparams.client_weights == "examples":
+      weight = weight * cohort.everyone.size.astype(jnp.float32)
+    mean = trees.group_mean(weight, state.member, k, memory.last)
+    mean_norm = jnp.linalg.norm(mean, axis=1)
+    norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
+
+    def part_one(group, state: ClusteredState) -> ClusteredState:
+      inside = (state.member == group) & memory.trained
+      wanted = ((mean_norm[group] < hparams.eps1)
+                & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
+                & (inside.sum() > 2) & (state.memory.number < k))
+      return jax.lax.cond(
+          wanted, lambda: part(group, inside, weight, state), lambda: state)
+
+    return jax.lax.fori_loop(jnp.int32(0), memory.number, part_one, state)
+
+  def part(group, inside, weight, state: ClusteredState) -> ClusteredState:
+    memory: Updates = state.memory
+    cosine = grouping.cosine(grouping.gram(memory.last, inside))
+    half = grouping.agglomerate(
+        -cosine, inside, hparams.linkage, num_groups=2).assignment
+    across = (inside & (half == 0))[:, None] & (inside & (half == 1))[None]
+    largest = jnp.where(across, cosine, -1.0).max()
+    apart = hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)
+    if not hparams.gamma_max:
+      apart = jnp.bool_(True)
+    new = memory.number
+    means = trees.group_mean(
+        jnp.where(inside, weight, 0.0), half, 2, memory.last)
+    # Members that never trained find their half when they come.
+    member = jnp.where(
+        inside & (half == 1), new,
+        jnp.where((state.member == group) & ~inside, -1, state.member))
+    tree = memory.tree
+    parted = state._replace(
+        models=jax.tree.map(
+            lambda leaf: leaf.at[new].set(leaf[group]), state.models),
+        member=member,
+        memory=memory._replace(number=new + 1, tree=Tree(
+            tree.parent.at[new].set(group),
+            jax.tree.map(lambda all, leaf: all.at[new].set(leaf[group]),
+                         tree.model, state.models),
+            tree.kept.at[new].set(means[0]),
+            tree.parted.at[new].set(means[1]))))
+    return trees.where(apart, parted, state)
+
+  def extra(before, after, cohort, walked):
+    """The tests of the partings; the walk of who comes late."""
+    size, clients = num_params(before.models) // k, len(before.member)
+    flops = jnp.where(before.round >= hparams.split_after,
+                      2.0 * k * clients * size, 0.0)
+    parts = after.memory.number - before.memory.number
+    # Someone walks down at most as many partings as there are.
+    steps = before.memory.number - 1
+    number = (walked & (cohort.weight > 0)).sum(dtype=jnp.int32) * steps
+    read = jnp.where(walked, jax.vmap(hparams.examples_read)(
+        cohort.shards.size), 0).sum() * steps
+    return Extra(
+        down=number * size, up=number * size,
+        exchanges=(number > 0).astype(jnp.int32), example_gradients=read,
+        flops=flops + 2.0 * clients * clients * size * parts.astype(
+            jnp.float32))
+
+  return Rule(
+      k, init, assign, regroup=regroup, extra=extra,
+      shared=lambda memory: (memory.number, memory.tree),
+      membership=lambda state: jnp.where(
+          state.memory.trained, state.member, -1))
+
+
+def cfl(
+    model: Model, hparams: CFLHParams, *, map_clients: MapClients
+) -> Algorithm[ClusteredState]:
+  """CFL. While no group is parted it is FedAvg.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  validate(hparams)
+  return clustered.compose_clustered(
+      model, sgd_update(model, hparams, hparams.client_lr),
+      bipartition_rule(model, hparams), map_clients=map_clients,
+      weights=hparams.client_weights)

@@ -1,0 +1,406 @@
+"""FedGroup and FedGrouProx: static groups by the direction of training.
+
+Reference: Duan et al., "FedGroup: Efficient Clustered Federated Learning via
+Decomposed Data-Driven Measure", 2020. Algorithm 2 (training), Algorithm 3
+(group cold start), (5)-(8) (similarities), (9) (client cold start).
+
+Before round 1, alpha m random clients are pre-trained from the initial model
+w_0 and grouped by their updates; a group starts at the mean of its members'
+models. Every other client is pre-trained when it first comes, and joins the
+group whose direction its update is closest to. What the paper leaves open or
+prints wrongly, and what is done instead, is in docs/papers/fedgroup.md.
+
+Deviations: a client whose classes shift by more than ``migration`` is grouped
+anew (FlexCFL, Duan et al. 2021, with normalised histograms); with data that
+stay the same this never happens.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import clustered, grouping, trees
+from fedjax_alg.algorithms.fedavg import Proximal, sgd_update
+from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
+from fedjax_alg.base import Model, num_params, Params, Shard
+from fedjax_alg.client import objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.clustered import ClusteredState, Extra, Rule
+from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.hparams import hyper, validate
+
+SIMILARITIES = ("edc", "madc")
+
+
+@dataclasses.dataclass(frozen=True)
+class FedGroupHParams(LocalWork):
+  """Hyper-parameters of FedGroup."""
+
+  num_groups: int = hyper(3, "m, groups", minimum=1, source="Algorithm 3")
+  client_lr: float = hyper(
+      0.1, "client learning rate, per step", above=0.0,
+      source="Algorithm 1, eta")
+  centers: str = hyper(
+      "kmeans", "group cold start: kmeans = the pre-trained clients clustered "
+      "by --similarity, random = m random clients, each a group (RCC)",
+      choices=("kmeans", "random"), source="Algorithm 3; ablation RCC")
+  similarity: str = hyper(
+      "edc", "edc = k-means++ on the decomposed cosines, madc = complete "
+      "linkage on mean absolute differences of cosines",
+      choices=SIMILARITIES, source="(7), (8)", when=("centers", ("kmeans",)))
+  cold_start: str = hyper(
+      "cosine", "group of any other client: cosine = the closest direction, "
+      "random = drawn once (RAC)", choices=("cosine", "random"),
+      source="(9); ablation RAC")
+  direction: str = hyper(
+      "initial", "what a new client is compared with: initial = the group's "
+      "first direction, pre-training from w_0; auxiliary = the group's model "
+      "less the mean of all groups, pre-training from that mean; latest = the "
+      "group's last update, pre-training from that mean (as printed)",
+      choices=("initial", "auxiliary", "latest"), source="(9)",
+      when=("cold_start", ("cosine",)))
+  pretrain_scale: int = hyper(
+      20, "alpha; alpha m clients are pre-trained before round 1", minimum=1,
+      source="Algorithm 3", when=("centers", ("kmeans",)))
+  pretrain_steps: int = hyper(
+      50, "mini-batch steps of pre-training", minimum=0,
+      source="public code; the paper says 20 epochs (Algorithm 3) and one "
+      "(3.4)")
+  eta_g: float = hyper(
+      0.0, "inter-group learning rate; 0: groups stay apart", minimum=0.0,
+      source="Algorithm 2 line 19")
+  inter_group: str = hyper(
+      "printed", "form of the inter-group step: printed = line 19, along the "
+      "unit differences of the models; code = mean with the other models at "
+      "unit length, as the public code", choices=("printed", "code"),
+      source="Algorithm 2 line 19; (20)")
+  migration: float = hyper(
+      0.2, "total variation between a client's class frequencies now and when "
+      "it was grouped, above which it is grouped anew; 1: never", minimum=0.0,
+      maximum=1.0, source="FlexCFL, whose test compares raw counts")
+  client_weights: str = hyper(
+      "examples", "of the participants in a group's mean", choices=WEIGHTS,
+      source="Algorithm 1 line 8, n over the group's participants")
+
+
+@dataclasses.dataclass(frozen=True)
+class FedGrouProxHParams(Proximal, FedGroupHParams):
+  """Hyper-parameters of FedGrouProx."""
+
+
+class GroupMemory(NamedTuple):
+  """What the server of FedGroup keeps."""
+
+  start: Params  #: w_0
+  directions: Array  #: [m, P], mean first update of each group
+  latest: Array  #: [m, P], each group's last update
+  populated: Array  #: [m] bool, groups that have had a member
+  # Clients are sent the rest alone; these two are then ().
+  planned: Any  #: [C] int32, where each client belongs; -1: not known yet
+  histogram: Any  #: [C, L] float32, its class frequencies when grouped
+
+
+class Note(NamedTuple):
+  """What a participant's assignment was."""
+
+  histogram: Array  #: [L], class frequencies now
+  kept: Array  #: [] bool, the group was known already
+  first: Array  #: [] bool, it has never been in a group
+
+
+def frequencies(shard: Shard, num_classes: int) -> Array:
+  """Share of each class in the client's data, [L] float32."""
+  return objective.label_counts(shard, num_classes) / jnp.maximum(
+      shard.size, 1).astype(jnp.float32)
+
+
+def pretrain(
+    model: Model, work: LocalWork, client_lr: float, start: Params,
+    shard: Shard, key: Key) -> Array:
+  """Delta w_pre of one client, [P]: its update after ``work``."""
+  if not work.local_steps:
+    return jnp.zeros_like(clustered.flat(start))
+  params, _ = sgd(model, start, shard, work, client_lr, key)
+  return clustered.flat(trees.subtract(params, start))
+
+
+def pool_size(hparams: FedGroupHParams) -> int:
+  """Clients that are pre-trained before round 1: alpha m, with RCC m."""
+  scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
+  return hparams.num_groups * scale
+
+
+def pretrain_pool(
+    model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
+    key: Key, map_clients: MapClients) -> tuple[Array, Array, Array]:
+  """Algorithm 3, lines 2 to 6.
+
+  Args:
+    model: the model.
+    hparams: alpha, m and the pre-training.
+    start: w_0.
+    everyone: every client there.
+    key: consumed.
+    map_clients: how clients are mapped.
+
+  Returns:
+    ids [n] int32 of the pre-trained clients, C where fewer are there; their
+    updates [n, P]; which of them are there [n] bool.
+  """
+  number = pool_size(hparams)
+  draw, work = jax.random.split(key)
+  there = everyone.weight > 0
+  order = jnp.argsort(jnp.where(
+      there, jax.random.uniform(draw, there.shape), 2.0))[:number]
+  mask = there[order]
+  ids = jnp.where(mask, everyone.ids[order], there.shape[0])
+  shards = everyone.shards
+  pool = Shard(shards.x, shards.y, shards.offset[order],
+               jnp.where(mask, shards.size[order], 0))
+  updates = map_clients(
+      lambda start, shard, key: pretrain(
+          model, pretraining(hparams), hparams.client_lr, start, shard, key),
+      start, pool, client_keys(work, ids))
+  return ids.astype(jnp.int32), updates, mask
+
+
+def pretraining(hparams: FedGroupHParams) -> LocalWork:
+  """The local work of pre-training."""
+  return LocalWork(local_steps=hparams.pretrain_steps,
+                   batch_size=hparams.batch_size)
+
+
+def group_pool(
+    hparams: FedGroupHParams, updates: Array, mask: Array, key: Key) -> Array:
+  """Algorithm 3, lines 7 to 14: the groups of the pre-trained clients.
+
+  Args:
+    hparams: m and how.
+    updates: [n, P].
+    mask: [n] bool.
+    key: consumed.
+
+  Returns:
+    [n] int32 in [0, m); -1: none (masked, or not a random centre).
+  """
+  m = hparams.num_groups
+  place = jnp.arange(mask.shape[0], dtype=jnp.int32)
+  if hparams.centers == "random":
+    return jnp.where(mask & (place < m), place, -1)
+  gram = grouping.gram(updates, mask)
+  if hparams.similarity == "edc":
+    assignment = grouping.kmeans(
+        grouping.edc_points(gram, mask, m), mask, key, m).assignment
+  else:
+    distance = grouping.madc(grouping.cosine(gram), mask)
+    assignment = grouping.agglomerate(
+        distance, mask, "complete", num_groups=m).assignment
+  return jnp.where(mask, assignment, -1)
+
+
+def closest(update: Array, directions: Array, populated: Array) -> Array:
+  """(9): the direction [m, P] of least (1 - cos) / 2 to ``update`` [P].
+
+  A zero vector has cosine 0 with everything; groups that are not populated
+  are left out.
+
+  Returns:
+    [] int32.
+  """
+  inner = jnp.matmul(directions, update, precision=trees.HIGHEST)
+  norms = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(update)
+  cosine = jnp.where(norms > 0, inner / jnp.where(norms > 0, norms, 1.0), 0.0)
+  distance = jnp.where(populated, (1.0 - cosine) / 2.0, jnp.inf)
+  return jnp.argmin(distance).astype(jnp.int32)
+
+
+def inter_group_step(
+    models: Array, populated: Array, eta_g: float, form: str) -> Array:
+  """Algorithm 2 line 19, or the public code's form of it.
+
+  Args:
+    models: [m, P].
+    populated: [m] bool; the others take no part.
+    eta_g: inter-group learning rate.
+    form: "printed": w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||, 0/0 = 0;
+      "code": (w_j + eta_g sum_l w_l/||w_l||) / (1 + eta_g sum_l 1/||w_l||).
+
+  Returns:
+    [m, P].
+  """
+  others = (populated[:, None] & populated[None]
+            & ~jnp.eye(len(models), dtype=bool)).astype(jnp.float32)
+  norms = jnp.linalg.norm(models, axis=1)
+  if form == "printed":
+    gap = jnp.linalg.norm(models[None] - models[:, None], axis=2)
+    scale = others / jnp.where(gap > 0, gap, jnp.inf)
+  else:
+    scale = others / jnp.where(norms > 0, norms, jnp.inf)[None]
+  pull = jnp.matmul(scale, models, precision=trees.HIGHEST)
+  total = scale.sum(1, keepdims=True)
+  if form == "printed":
+    return models + eta_g * (pull - total * models)
+  return (models + eta_g * pull) / (1.0 + eta_g * total)
+
+
+def direction_rule(
+    model: Model, hparams: FedGroupHParams, map_clients: MapClients) -> Rule:
+  """FedGroup's rule."""
+  m, work = hparams.num_groups, pretraining(hparams)
+  ready = hparams.cold_start == "random" or hparams.direction == "initial"
+
+  def init(params: Params, spec: FedSpec, key: Key):
+    del key
+    if pool_size(hparams) > spec.num_clients:
+      raise ValueError(
+          f"--pretrain_scale={hparams.pretrain_scale}: pre-trains "
+          f"{pool_size(hparams)} clients for --num_groups={m}, there are "
+          f"{spec.num_clients}")
+    size = num_params(params)
+    return trees.repeat(params, m), GroupMemory(
+        params, jnp.zeros((m, size)), jnp.zeros((m, size)),
+        jnp.zeros(m, bool), jnp.full(spec.num_clients, -1, jnp.int32),
+        jnp.zeros((spec.num_clients, spec.num_classes)))
+
+  def place(memory: GroupMemory, models: Params, shard: Shard, key: Key):
+    """The group of a client that has none."""
+    if hparams.cold_start == "random":
+      # Groups without members have no model of their own.
+      return jax.random.categorical(
+          key, jnp.where(memory.populated, 0.0, -jnp.inf)).astype(jnp.int32)
+    start, directions = memory.start, memory.directions
+    if hparams.direction != "initial":
+      start = jax.tree.map(lambda leaf: leaf.mean(0), models)
+      directions = memory.latest
+    if hparams.direction == "auxiliary":
+      rows, _ = trees.to_matrix(models)
+      directions = rows - rows.mean(0, keepdims=True)
+    update = pretrain(model, work, hparams.client_lr, start, shard, key)
+    return closest(update, directions, memory.populated)
+
+  def setup(state: ClusteredState, everyone: Cohort, key: Key):
+    memory: GroupMemory = state.memory
+    pool_key, cluster_key, plan_key = jax.random.split(key, 3)
+    ids, updates, mask = pretrain_pool(
+        model, hparams, memory.start, everyone, pool_key, map_clients)
+    groups = group_pool(hparams, updates, mask, cluster_key)
+    held = (groups >= 0).astype(jnp.float32)
+    directions = trees.group_mean(held, groups, m, updates)
+    populated = (groups[None] == jnp.arange(m)[:, None]).any(1)
+    # Line 16 averages updates into a model (errata F-07): w_0 + mean update.
+    rows, from_rows = trees.to_matrix(state.models)
+    in_pool = jnp.where(groups >= 0, ids, state.member.shape[0])
+    member = state.member.at[in_pool].set(groups, mode="drop")
+    memory = memory._replace(
+        directions=directions, latest=directions, populated=populated,
+        planned=member)
+    state = state._replace(
+        models=from_rows(rows + directions), member=member, memory=memory)
+
+    def one_client(shared, shard, key):
+      models, memory = shared
+      group = place(memory, models, shard, key) if ready else jnp.int32(-1)
+      return group, frequencies(shard, memory.histogram.shape[1])
+
+    # Where a client belongs does not depend on the round it comes in, so it
+    # is found here for all; its cost is counted when it comes.
+    shared = memory._replace(planned=(), histogram=memory.histogram[:0])
+    planned, histogram = map_clients(
+        one_client, (state.models, shared), everyone.shards,
+        client_keys(plan_key, everyone.ids))
+    known = (everyone.weight > 0) & (member < 0)
+    return state._replace(memory=memory._replace(
+        planned=jnp.where(known, planned, member), histogram=histogram))
+
+  def own(memory: GroupMemory, ids: Array):
+    return (memory.planned.at[ids].get(mode="fill", fill_value=-1),
+            memory.histogram.at[ids].get(mode="clip"))
+
+  def shared(memory: GroupMemory) -> GroupMemory:
+    return memory._replace(planned=(), histogram=())
+
+  def assign(models, memory, own, member, shard, key):
+    planned, then = own
+    now = frequencies(shard, then.shape[0])
+    kept = planned >= 0
+    if hparams.migration < 1.0:
+      kept &= 0.5 * jnp.abs(now - then).sum() <= hparams.migration
+    group = jax.lax.cond(
+        kept, lambda: planned, lambda: place(memory, models, shard, key))
+    return group, Note(now, kept, member < 0)
+
+  def finish(state: ClusteredState, cohort: Cohort, played):
+    memory: GroupMemory = state.memory
+    notes: Note = played.notes
+    before, _ = trees.to_matrix(played.before)
+    rows, from_rows = trees.to_matrix(state.models)
+    trained = ((played.groups[None] == jnp.arange(m)[:, None])
+               & (cohort.weight > 0)[None]).any(1)
+    memory = memory._replace(
+        latest=jnp.where(trained[:, None], rows - before, memory.latest),
+        planned=memory.planned.at[cohort.ids].set(
+            played.groups, mode="drop"),
+        histogram=memory.histogram.at[cohort.ids].set(jnp.where(
+            notes.kept[:, None], own(memory, cohort.ids)[1],
+            notes.histogram), mode="drop"))
+    if hparams.eta_g:
+      state = state._replace(models=from_rows(inter_group_step(
+          rows, memory.populated, hparams.eta_g, hparams.inter_group)))
+    return state._replace(memory=memory)
+
+  def extra(before, after, cohort: Cohort, notes: Note):
+    """Pre-training: w_0 down, an update up. The pool's is in round 1."""
+    del after
+    size = num_params(before.models) // m
+    new = (notes.first | ~notes.kept) & (cohort.weight > 0)
+    if hparams.cold_start == "random":
+      new = jnp.zeros_like(new)
+    pool = jnp.where(before.round == 0, pool_size(hparams), 0)
+    number = new.sum(dtype=jnp.int32) + pool
+    read = jnp.where(
+        new, jax.vmap(work.examples_read)(cohort.shards.size), 0).sum()
+    # The pool's sizes are not at hand: full batches.
+    read = read + pool * hparams.pretrain_steps * hparams.batch_size
+    n = float(pool_size(hparams))
+    return Extra(
+        down=number * size, up=number * size,
+        exchanges=(number > 0).astype(jnp.int32), example_gradients=read,
+        flops=jnp.where(before.round == 0, 2.0 * n * n * size, 0.0)
+        + 2.0 * m * size * new.sum().astype(jnp.float32))
+
+  return Rule(m, init, assign, setup=setup, shared=shared, own=own,
+              finish=finish, extra=extra)
+
+
+def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
+  validate(hparams)
+  return clustered.compose_clustered(
+      model, sgd_update(model, hparams, hparams.client_lr, mu),
+      direction_rule(model, hparams, map_clients), map_clients=map_clients,
+      weights=hparams.client_weights)
+
+
+def fedgroup(
+    model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
+) -> Algorithm[ClusteredState]:
+  """FedGroup. With one group and no pre-training it is FedAvg.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  return _build(model, hparams, 0.0, map_clients)
+
+
+def fedgrouprox(
+    model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
+) -> Algorithm[ClusteredState]:
+  """FedGrouProx: local steps on FedProx's objective around the group's model.
+
+  Pre-training has no proximal term (errata F-25). With mu = 0 it is FedGroup.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  return _build(model, hparams, hparams.mu, map_clients)

@@ -1,0 +1,136 @@
+"""FeSEM: clients belong to the nearest of K models in parameter space.
+
+Reference: Xie et al., "Multi-Center Federated Learning", arXiv:2005.01026:
+minimise sum_k min_j ||W_k - C_j||^2. In a round
+
+  E: j = argmin_j ||W_k - C_j||, W_k the client's last local model;
+  U: the client trains from C_j, which gives the new W_k;
+  M: C_j = mean of the new W_k of its participants.
+
+Deviations: the distance is over all parameters (the public code: the last
+dense kernel alone); means are weighted by n_i by default, as of every method
+here (the paper: uniform). Where a client that never trained belongs is not
+said by the paper, see ``first_group``.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import clustered, trees
+from fedjax_alg.algorithms.fedavg import sgd_update
+from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
+from fedjax_alg.base import Params
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.clustered import ClusteredState, Extra, Rule
+from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class FeSEMHParams(LocalWork):
+  """Hyper-parameters of FeSEM."""
+
+  num_groups: int = hyper(3, "K, centres C_j", minimum=1, source="Xie et al.")
+  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
+  group_init: str = hyper(
+      "independent", "the K centres at the start: independent = random, "
+      "shared = equal (then they never part)", choices=clustered.STARTS)
+  first_group: str = hyper(
+      "trained", "centre of a client that never trained: trained = nearest to "
+      "its model after --pretrain_steps from the initial model, initial = "
+      "nearest to the initial model (the same for all), random",
+      choices=("trained", "initial", "random"),
+      source="FlexCFL's code (initial); public code (random)")
+  pretrain_steps: int = hyper(
+      50, "mini-batch steps of that training", minimum=0,
+      when=("first_group", ("trained",)))
+  client_weights: str = hyper(
+      "examples", "of the participants in a centre's mean", choices=WEIGHTS)
+
+
+class Locals(NamedTuple):
+  """What the server remembers of the clients."""
+
+  start: Params  #: the initial model
+  last: Array  #: [C, P], W_k
+  trained: Array  #: [C] bool, whether there is one
+
+
+def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
+  """FeSEM's rule: nearest centre by the last local model."""
+  k = hparams.num_groups
+  before_all = LocalWork(local_steps=hparams.pretrain_steps,
+                         batch_size=hparams.batch_size)
+
+  def init(params, spec, key):
+    models = clustered.initial_models(
+        model, params, key, k, hparams.group_init)
+    return models, Locals(
+        params, jnp.zeros((spec.num_clients, num_params(params))),
+        jnp.zeros(spec.num_clients, bool))
+
+  def own(memory: Locals, ids):
+    return (memory.last.at[ids].get(mode="clip"),
+            memory.trained.at[ids].get(mode="fill", fill_value=False))
+
+  def first(centres, start, shard, key):
+    if hparams.first_group == "random":
+      return jax.random.randint(key, (), 0, k, jnp.int32)
+    params = start
+    if hparams.first_group == "trained" and hparams.pretrain_steps:
+      params, _ = sgd(
+          model, start, shard, before_all, hparams.client_lr, key)
+    return clustered.nearest(clustered.flat(params), centres)
+
+  def assign(models, start, own, member, shard, key):
+    del member
+    last, trained = own
+    if k == 1:
+      return jnp.int32(0), trained
+    centres, _ = trees.to_matrix(models)
+    return jax.lax.cond(
+        trained, lambda: clustered.nearest(last, centres),
+        lambda: first(centres, start, shard, key)), trained
+
+  def finish(state: ClusteredState, cohort, played):
+    rows, _ = trees.to_matrix(played.trained)
+    memory = state.memory
+    return state._replace(memory=memory._replace(
+        last=memory.last.at[cohort.ids].set(rows, mode="drop"),
+        trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+
+  def extra(before, after, cohort, trained):
+    del after
+    size = num_params(before.models) // k
+    present = cohort.weight > 0
+    flops = 3.0 * k * size * present.sum().astype(jnp.float32)
+    if k == 1 or hparams.first_group != "trained":
+      return Extra(flops=flops)
+    new = present & ~trained
+    number = new.sum(dtype=jnp.int32)
+    read = jnp.where(
+        new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0).sum()
+    return Extra(down=number * size, up=number * size,
+                 exchanges=new.any().astype(jnp.int32),
+                 example_gradients=read, flops=flops)
+
+  return Rule(k, init, assign, shared=lambda memory: memory.start, own=own,
+              finish=finish, extra=extra)
+
+
+def fesem(
+    model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
+) -> Algorithm[ClusteredState]:
+  """FeSEM. With one centre it is FedAvg.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  validate(hparams)
+  return clustered.compose_clustered(
+      model, sgd_update(model, hparams, hparams.client_lr),
+      nearest_rule(model, hparams), map_clients=map_clients,
+      weights=hparams.client_weights)

@@ -1,0 +1,154 @@
+"""FL+HC: after a few rounds all clients are clustered once by their updates.
+
+Reference: Briggs, Fan, Andras, "Federated learning with hierarchical clustering
+of local updates to improve training on non-IID data", IJCNN 2020. After n
+rounds of FedAvg all clients train from the global model w and send their
+updates; agglomerative clustering of these gives the groups, each of which goes
+on alone from w.
+
+Deviations: the number of groups is bounded by ``max_groups``: merging goes on
+past the threshold until no more are left. A newcomer trains from w and joins
+the group of the nearest mean update.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import clustered, grouping, trees
+from fedjax_alg.algorithms.fedavg import sgd_update
+from fedjax_alg.algorithms.fedgroup import pretrain
+from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
+from fedjax_alg.base import num_params, Params
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.clustered import ClusteredState, Extra, Rule
+from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class FLHCHParams(LocalWork):
+  """Hyper-parameters of FL+HC."""
+
+  max_groups: int = hyper(5, "most groups", minimum=1)
+  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
+  cluster_after: int = hyper(
+      10, "n, rounds with one model before all clients are clustered",
+      minimum=0, source="Briggs et al. study 1, 3, 5, 10")
+  metric: str = hyper(
+      "l1", "distance of two updates", choices=("l1", "l2", "cosine"),
+      source="Briggs et al., l1 recommended")
+  linkage: str = hyper(
+      "complete", "of the clustering",
+      choices=("single", "complete", "average", "ward"),
+      source="Briggs et al., complete recommended")
+  distance_threshold: float = hyper(
+      0.0, "groups closer than this are merged; scales with metric, learning "
+      "rate and model; 0: exactly --max_groups groups", minimum=0.0,
+      source="Briggs et al., T")
+  client_weights: str = hyper(
+      "examples", "of the participants in every mean", choices=WEIGHTS)
+
+
+class Clustering(NamedTuple):
+  """What the server of FL+HC keeps."""
+
+  done: Array  #: [] bool, whether clients have been clustered
+  model: Params  #: w, at the clustering
+  directions: Array  #: [K, P], mean update of each group there
+  size: Array  #: [K] int32, clients of each group there
+
+
+def once_rule(
+    model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Rule:
+  """FL+HC's rule."""
+  k = hparams.max_groups
+
+  def update_of(params, shard, key):
+    return pretrain(model, hparams, hparams.client_lr, params, shard, key)
+
+  def init(params, spec, key):
+    del spec, key
+    return trees.repeat(params, k), Clustering(
+        jnp.bool_(False), params, jnp.zeros((k, num_params(params))),
+        jnp.zeros(k, jnp.int32))
+
+  def cluster(state: ClusteredState, cohort: Cohort, key: Key):
+    everyone = cohort.everyone
+    assert everyone is not None
+    clients = state.member.shape[0]
+    start = trees.index(state.models, 0)
+    updates = map_clients(
+        update_of, start, everyone,
+        client_keys(key, jnp.arange(clients, dtype=jnp.int32)))
+    there = everyone.size > 0
+    found = grouping.agglomerate(
+        grouping.distances(updates, there, hparams.metric), there,
+        hparams.linkage, num_groups=k,
+        threshold=hparams.distance_threshold).assignment
+    member = jnp.where(there, found, -1)
+    held = there.astype(jnp.float32)
+    return state._replace(
+        models=trees.repeat(start, k), member=member,
+        memory=Clustering(
+            jnp.bool_(True), start,
+            trees.group_mean(held, member, k, updates),
+            (member[None] == jnp.arange(k)[:, None]).sum(
+                1, dtype=jnp.int32)))
+
+  def before(state: ClusteredState, cohort: Cohort, key: Key):
+    if k == 1:
+      return state
+    return jax.lax.cond(
+        state.round == hparams.cluster_after,
+        lambda: cluster(state, cohort, key), lambda: state)
+
+  def assign(models, memory, own, member, shard, key):
+    del models, own
+
+    def newcomer():
+      update = update_of(memory.model, shard, key)
+      rows = jnp.concatenate([update[None], memory.directions])
+      gap = grouping.distances(
+          rows, jnp.ones(k + 1, bool), hparams.metric)[0, 1:]
+      return jnp.argmin(
+          jnp.where(memory.size > 0, gap, jnp.inf)).astype(jnp.int32)
+
+    new = memory.done & (member < 0)
+    group = jax.lax.cond(
+        new, newcomer, lambda: jnp.maximum(member, 0))
+    return group, new
+
+  def extra(before, after, cohort: Cohort, new):
+    size, clients = num_params(before.models) // k, len(before.member)
+    now = after.memory.done & ~before.memory.done
+    assert cohort.everyone is not None
+    asked = jnp.where(now, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
+    read = jax.vmap(hparams.examples_read)
+    number = (new & (cohort.weight > 0)).sum(dtype=jnp.int32) + asked
+    gradients = (jnp.where(now, read(cohort.everyone.size).sum(), 0)
+                 + jnp.where(new, read(cohort.shards.size), 0).sum())
+    return Extra(
+        down=number * size, up=number * size,
+        exchanges=(number > 0).astype(jnp.int32), example_gradients=gradients,
+        flops=jnp.where(now, 2.0 * clients * clients * size, 0.0))
+
+  return Rule(k, init, assign, shared=lambda memory: memory, before=before,
+              extra=extra)
+
+
+def flhc(
+    model: Model, hparams: FLHCHParams, *, map_clients: MapClients
+) -> Algorithm[ClusteredState]:
+  """FL+HC. With one group it is FedAvg.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  validate(hparams)
+  return clustered.compose_clustered(
+      model, sgd_update(model, hparams, hparams.client_lr),
+      once_rule(model, hparams, map_clients), map_clients=map_clients,
+      weights=hparams.client_weights)

@@ -1,0 +1,178 @@
+"""IFCA: every participant joins the model of least loss on its own data.
+
+Reference: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered
+Federated Learning", NeurIPS 2020, Algorithm 1 (and its public code).
+
+Deviations: the groups' means are weighted by n_i by default, as of every method
+here (the public code: uniform on MNIST and CIFAR, n_i on FEMNIST). The shared
+representation of the paper's FEMNIST runs is not built.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import clustered, trees
+from fedjax_alg.algorithms.fedavg import sgd_update
+from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
+from fedjax_alg.base import num_params, Params, Shard
+from fedjax_alg.client import objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.clustered import ClusteredState, Extra, Rule
+from fedjax_alg.composition import ClientUpdate, Trained, WEIGHTS
+from fedjax_alg.hparams import hyper, validate
+
+#: Draws of ``reject`` before the best of them is taken.
+MOST_DRAWS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class IFCAHParams(LocalWork):
+  """Hyper-parameters of IFCA."""
+
+  num_groups: int = hyper(
+      3, "K, models the server keeps", minimum=1, source="Ghosh et al.'s k")
+  client_lr: float = hyper(
+      0.1, "client learning rate, per step", above=0.0, source="gamma")
+  averaging: str = hyper(
+      "model", "what a group averages: model = locally trained models, "
+      "gradient = one full gradient of each member, divided by all "
+      "participants", choices=("model", "gradient"),
+      source="Algorithm 1, options I and II")
+  group_init: str = hyper(
+      "independent", "the K models at the start: shared = equal (ties go to "
+      "the first), independent = random, reject = random, drawn again until "
+      "every group has --reject_share of the clients, kmeans++ = models "
+      "trained on clients drawn by their loss",
+      choices=("shared", "independent", "reject", "kmeans++"),
+      source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")
+  reject_share: float = hyper(
+      0.1, "least share of the clients in every group", above=0.0,
+      maximum=1.0, source="public code, 0.35 with two groups",
+      when=("group_init", ("reject",)))
+  client_weights: str = hyper(
+      "examples", "of the participants in a group's mean", choices=WEIGHTS)
+
+
+def _gradient_update(
+    model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
+  """One step along the full gradient, whatever ``work`` says."""
+
+  def train(received, shard, own, key):
+    del own, key
+    loss, gradient = objective.full_value_and_grad(
+        model, received.start, shard)
+    return Trained(
+        trees.add_scaled(received.start, -client_lr, gradient), loss,
+        gradients=shard.size)
+
+  return ClientUpdate(train, work)
+
+
+def _populated(
+    model: Model, hparams: IFCAHParams, models: Params, everyone: Cohort,
+    key: Key, map_clients: MapClients) -> Params:
+  """Draws K models until every group has its share of the clients."""
+  k = hparams.num_groups
+  present = everyone.weight > 0
+
+  def smallest(models):
+    losses = map_clients(
+        lambda models, shard: clustered.least_loss(model, models, shard),
+        models, everyone.shards)
+    choice = jnp.where(present, jnp.argmin(losses, axis=1), k)
+    size = (choice[None] == jnp.arange(k)[:, None]).sum(1)
+    return size.min().astype(jnp.float32) / jnp.maximum(present.sum(), 1)
+
+  def draw(carry):
+    tries, best, models = carry
+    new = clustered.independent_models(
+        model, jax.random.fold_in(key, tries), k)
+    share = smallest(new)
+    return (tries + 1, jnp.maximum(share, best),
+            trees.where(share > best, new, models))
+
+  return jax.lax.while_loop(
+      lambda carry: (carry[1] < hparams.reject_share) & (
+          carry[0] < MOST_DRAWS), draw,
+      (jnp.int32(0), smallest(models), models))[2]
+
+
+def _spread(
+    model: Model, hparams: IFCAHParams, params: Params, everyone: Cohort,
+    key: Key, map_clients: MapClients) -> Params:
+  """K models, each trained on one client drawn by its least loss so far."""
+  k = hparams.num_groups
+  present = everyone.weight > 0
+
+  def add(j, models):
+    losses = map_clients(
+        lambda models, shard: clustered.least_loss(model, models, shard),
+        models, everyone.shards)
+    losses = jnp.where(jnp.arange(k)[None] < j, losses, jnp.inf).min(1)
+    losses = jnp.where(j == 0, 1.0, losses)
+    choose, work = jax.random.split(jax.random.fold_in(key, j))
+    chosen = jax.random.categorical(
+        choose, jnp.where(present, jnp.log(losses), -jnp.inf))
+    shards = everyone.shards
+    shard = Shard(
+        shards.x, shards.y, shards.offset[chosen], shards.size[chosen])
+    new, _ = sgd(model, params, shard, hparams, hparams.client_lr, work)
+    return jax.tree.map(lambda all, one: all.at[j].set(one), models, new)
+
+  return jax.lax.fori_loop(jnp.int32(0), k, add, trees.repeat(params, k))
+
+
+def least_loss_rule(
+    model: Model, hparams: IFCAHParams, map_clients: MapClients) -> Rule:
+  """IFCA's rule: estimated anew in every round, nothing is kept."""
+  k, start = hparams.num_groups, hparams.group_init
+
+  def init(params, spec, key):
+    del spec
+    first = "shared" if start in ("shared", "kmeans++") else "independent"
+    return clustered.initial_models(model, params, key, k, first), ()
+
+  def setup(state: ClusteredState, everyone: Cohort, key: Key):
+    if start == "reject":
+      return state._replace(models=_populated(
+          model, hparams, state.models, everyone, key, map_clients))
+    if start == "kmeans++":
+      return state._replace(models=_spread(
+          model, hparams, trees.index(state.models, 0), everyone, key,
+          map_clients))
+    return state
+
+  def assign(models, shared, own, member, shard, key) -> tuple[Array, tuple]:
+    del shared, own, member, key
+    if k == 1:
+      return jnp.int32(0), ()
+    losses = clustered.least_loss(model, models, shard)
+    return jnp.argmin(losses).astype(jnp.int32), ()
+
+  def extra(before, after, cohort, notes):
+    del after, notes
+    size = num_params(before.models) // k
+    number = (cohort.weight > 0).sum(dtype=jnp.int32)
+    return Extra(down=(k - 1) * size * number, up=number)  # up: the choice
+
+  return Rule(k, init, assign, setup=setup, extra=extra,
+              whole_divisor=hparams.averaging == "gradient")
+
+
+def ifca(
+    model: Model, hparams: IFCAHParams, *, map_clients: MapClients
+) -> Algorithm[ClusteredState]:
+  """IFCA. With one group it is FedAvg.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  validate(hparams)
+  client = sgd_update(model, hparams, hparams.client_lr)
+  if hparams.averaging == "gradient":
+    client = _gradient_update(model, hparams, hparams.client_lr)
+  return clustered.compose_clustered(
+      model, client, least_loss_rule(model, hparams, map_clients),
+      map_clients=map_clients, weights=hparams.client_weights)
