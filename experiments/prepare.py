@@ -26,17 +26,28 @@ def command(argv: Sequence[str]) -> None:
       raise config_lib.UsageError(f"{word}: unknown (only --data_dir=FOLDER)")
     else:
       names.append(word)
-  known = ", ".join(data.TFDS_NAMES)
+  known = ", ".join(data.PREPARABLE)
   if not names:
     raise config_lib.UsageError(f"which data set? (of {known})")
   for name in names:
-    if name not in data.TFDS_NAMES:
+    if name not in data.PREPARABLE:
       raise config_lib.UsageError(f"{name}: unknown data set (of {known})")
   for name in names:
     data.prepare_tfds(name, data_dir)
-    examples = data.load_tfds(name, data_dir)
-    print(f"{name}: {len(examples.y_train)} training and "
-          f"{len(examples.y_test)} test images ready")
+    print(f"{name}: {_ready(name, data_dir)} ready")
+
+
+def _ready(name: str, data_dir: str | None) -> str:
+  """Reads what was prepared once, which also fills the cache of arrays."""
+  if name == "emnist":
+    return f"{len(data.emnist_letters(data_dir)[1])} letters (a to j)"
+  if name == "sentiment140":
+    examples = data.load_sent140(data_dir=data_dir)
+    return (f"{len(examples.y_train) + len(examples.y_test)} tweets of users "
+            "with at least 20")
+  examples = data.load_tfds(name, data_dir)
+  return (f"{len(examples.y_train)} training and {len(examples.y_test)} test "
+          "images")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,5 +1,6 @@
 """Where data sets come from; every loader returns ``Examples``."""
 
+from collections.abc import Sequence
 import os
 import pathlib
 import zipfile
@@ -10,14 +11,15 @@ import numpy as np
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.leaf import load_leaf
-from fedjax_alg.data.tfds_source import load_tfds, prepare_tfds, TFDS_NAMES
+from fedjax_alg.data.tfds_source import load_tfds, PREPARABLE, prepare_tfds
+from fedjax_alg.data.tfds_source import TFDS_NAMES
 
 __all__ = [
-    "Examples", "TFDS_NAMES", "load_digits", "load_leaf", "load_npz",
-    "load_tfds", "prepare_tfds",
+    "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_leaf",
+    "load_npz", "load_tfds", "prepare_tfds", "read_npz",
 ]
 
-_REQUIRED = ("x_train", "y_train", "x_test", "y_test")
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
@@ -62,7 +64,9 @@ def load_npz(path: str | os.PathLike) -> Examples:
       never loaded.
   """
   path = pathlib.Path(path).expanduser()
-  arrays = _read_npz(path)
+  arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
+  if "client_test" in arrays and "client_train" not in arrays:
+    raise DataError(f"--data_path={path}: client_test without client_train")
   for name in ("x_train", "x_test"):
     arrays[name] = _features(path, name, arrays[name])
   for split in ("train", "test"):
@@ -85,11 +89,18 @@ def load_npz(path: str | os.PathLike) -> Examples:
                   path.stem)
 
 
-def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read_npz(
+    path: pathlib.Path, required: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+  """The named arrays of an ``.npz``, pickled objects refused.
+
+  Raises:
+    DataError: no such file, damaged, or a required array is missing.
+  """
   if not path.is_file() or not os.access(path, os.R_OK):
     raise DataError(
         f"--data_path={path}: no such file, or not readable; an .npz with"
-        f" {', '.join(_REQUIRED)} is needed")
+        f" {', '.join(required)} is needed")
   with open(path, "rb") as file:  # np.load(path) leaks it on a bad zip
     try:
       archive = np.load(file, allow_pickle=False)
@@ -99,18 +110,15 @@ def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
     if not isinstance(archive, np.lib.npyio.NpzFile):
       raise DataError(
           f"--data_path={path}: one .npy array, but an .npz with"
-          f" {', '.join(_REQUIRED)} is needed")
-    missing = [name for name in _REQUIRED if name not in archive.files]
+          f" {', '.join(required)} is needed")
+    missing = [name for name in required if name not in archive.files]
     if missing:
       raise DataError(
           f"--data_path={path}: missing {', '.join(missing)} (it has"
           f" {', '.join(sorted(archive.files)) or 'no arrays'})")
-    if "client_test" in archive.files and "client_train" not in archive.files:
-      raise DataError(
-          f"--data_path={path}: client_test without client_train")
     return {
         name: _read_array(path, archive, name)
-        for name in (*_REQUIRED, "client_train", "client_test")
+        for name in (*required, *optional)
         if name in archive.files}
 
 

@@ -1,9 +1,11 @@
 """TFDS data sets, read without TensorFlow."""
 
+from collections.abc import Callable, Iterable, Iterator
 import hashlib
 import importlib.util
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,10 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 
 TFDS_NAMES = ("mnist", "cifar10")
+
+#: what ``prepare_tfds`` prepares -> its name (and config) in TFDS
+PREPARABLE = {name: name for name in TFDS_NAMES} | {
+    "emnist": "emnist/byclass", "sentiment140": "sentiment140"}
 
 _CHUNK = 1000  # records decoded per read
 
@@ -47,19 +53,72 @@ def load_tfds(
   Raises:
     DataError: the name is unknown, or no readable copy is on this machine.
   """
-  _check_name(name)
+  _check_name(name, TFDS_NAMES)
+  arrays = read_arrays(name, data_dir, cache_dir, lambda path: _decode(path))
+  y_train, y_test = arrays["y_train"], arrays["y_test"]
+  return Examples(
+      arrays["x_train"], y_train, arrays["x_test"], y_test,
+      int(max(y_train.max(), y_test.max())) + 1, None, None, name)
+
+
+def read_arrays(
+    name: str,
+    data_dir: str | os.PathLike | None,
+    cache_dir: str | os.PathLike | None,
+    decode: Callable[[pathlib.Path], cache.Arrays],
+) -> cache.Arrays:
+  """What ``decode`` makes of a prepared data set; made once, then cached.
+
+  Args:
+    name: one of ``PREPARABLE``.
+    data_dir: as for ``load_tfds``.
+    cache_dir: as for ``load_tfds``.
+    decode: of the folder of the newest prepared version.
+
+  Raises:
+    DataError: no readable copy is on this machine.
+  """
   root = tfds_dir(data_dir)
   directory = _prepared(name, root)
   folder = (
       pathlib.Path(cache_dir).expanduser() if cache_dir
       else _default_cache_dir(root))
-  arrays = cache.read_or_build(
+  return cache.read_or_build(
       folder / f"{name}-{directory.name}.npz", _fingerprint(directory),
-      lambda: _decode(directory))
-  y_train, y_test = arrays["y_train"], arrays["y_test"]
-  return Examples(
-      arrays["x_train"], y_train, arrays["x_test"], y_test,
-      int(max(y_train.max(), y_test.max())) + 1, None, None, name)
+      lambda: decode(directory))
+
+
+def records(
+    directory: pathlib.Path, split: str, **options: Any
+) -> Iterator[dict[str, Any]]:
+  """The records of a split, in TFDS's order.
+
+  Args:
+    directory: of a prepared version.
+    split: its name.
+    **options: of TFDS's ``as_data_source``.
+
+  Raises:
+    DataError: they cannot be read.
+  """
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  try:
+    builder = tfds.builder_from_directory(str(directory))
+    source = builder.as_data_source(split, **options)
+    for start in range(0, len(source), _CHUNK):
+      rows = range(start, min(start + _CHUNK, len(source)))
+      yield from source.__getitems__(list(rows))
+  # Damage shows as an error of protobuf, array_record or TFDS.
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise unreadable(directory, error) from error
+
+
+def unreadable(directory: pathlib.Path, error: BaseException) -> DataError:
+  """The one line about a prepared data set that cannot be read."""
+  return DataError(
+      f"cannot read {directory}: {_one_line(error)} (damaged, or not"
+      " prepared with file_format=array_record?)")
 
 
 def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
@@ -68,13 +127,13 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   Needs the internet and, unlike everything else here, TensorFlow.
 
   Args:
-    name: one of ``TFDS_NAMES``.
+    name: one of ``PREPARABLE``.
     data_dir: TFDS's folder; see ``tfds_dir`` for None.
 
   Raises:
     DataError: TensorFlow is missing, or the download failed.
   """
-  _check_name(name)
+  _check_name(name, PREPARABLE)
   if importlib.util.find_spec("tensorflow") is None:
     raise DataError(
         f"preparing {name} needs TensorFlow, which is not installed:"
@@ -82,7 +141,8 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   try:
-    builder = tfds.builder(name, data_dir=str(tfds_dir(data_dir)))
+    builder = tfds.builder(
+        PREPARABLE[name], data_dir=str(tfds_dir(data_dir)))
     builder.download_and_prepare(file_format="array_record")
   # TFDS has no common error type for network, disk and checksum failures.
   except Exception as error:  # pylint: disable=broad-exception-caught
@@ -95,23 +155,24 @@ def _one_line(error: BaseException) -> str:
   return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _check_name(name: str) -> None:
-  if name not in TFDS_NAMES:
+def _check_name(name: str, known: Iterable[str]) -> None:
+  if name not in known:
     raise DataError(
         f"--dataset={name}: not a TFDS data set known here, allowed:"
-        f" {', '.join(TFDS_NAMES)}")
+        f" {', '.join(known)}")
 
 
 def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
   """The folder of the newest prepared version of ``name``."""
-  versions = [p.parent for p in root.glob(f"{name}/*/dataset_info.json")]
+  place = PREPARABLE[name]
+  versions = [p.parent for p in root.glob(f"{place}/*/dataset_info.json")]
   numbered = [
       (tuple(int(part) for part in folder.name.split(".")), folder)
       for folder in versions if folder.name.replace(".", "").isdigit()]
   if not numbered:
     raise DataError(
         f"no prepared {name} in --data_dir={root} (looked for"
-        f" {root / name}/*/dataset_info.json): run ./launch.sh prepare {name}"
+        f" {root / place}/*/dataset_info.json): run ./launch.sh prepare {name}"
         f" --data_dir={root} on a machine with internet and copy the folder")
   return max(numbered)[1]
 
@@ -152,7 +213,5 @@ def _decode(directory: pathlib.Path) -> cache.Arrays:
       arrays["x_" + split], arrays["y_" + split] = x, y
   # Damage shows as an error of protobuf, array_record, PIL or TFDS.
   except Exception as error:  # pylint: disable=broad-exception-caught
-    raise DataError(
-        f"cannot read {directory}: {_one_line(error)} (damaged, or not"
-        " prepared with file_format=array_record?)") from error
+    raise unreadable(directory, error) from error
   return arrays

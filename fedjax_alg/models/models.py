@@ -1,4 +1,4 @@
-"""Softmax regression, a multi-layer perceptron and a small CNN."""
+"""Softmax regression, a multi-layer perceptron, a small CNN; all by name."""
 
 from collections.abc import Callable
 import math
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Model, Params
+from fedjax_alg.models import lstm
 
 
 class Softmax(nn.Module):
@@ -128,11 +129,13 @@ def from_flax(
                _scale_softmax if softmax else None, linear=softmax)
 
 
-#: name -> (module of (num_classes, width arguments), needs images)
+#: name -> module of (num_classes, options of ``make_model``)
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "softmax": lambda num_classes, hidden: Softmax(num_classes),
-    "mlp": lambda num_classes, hidden: MLP(num_classes, hidden),
-    "cnn": lambda num_classes, hidden: CNN(num_classes),
+    "softmax": lambda num_classes, **_: Softmax(num_classes),
+    "mlp": lambda num_classes, hidden, **_: MLP(num_classes, hidden),
+    "cnn": lambda num_classes, **_: CNN(num_classes),
+    "lstm": lambda num_classes, tokens, embedding, **_: lstm.LSTM(
+        tokens, embedding),
 }
 
 
@@ -143,11 +146,23 @@ def make_model(
     *,
     l2: float = 0.0,
     hidden: tuple[int, ...] = (128,),
+    tokens: int = 10_002,
+    embedding: str = "frozen",
 ) -> Model:
   """A model of ``MODELS`` for examples of ``input_shape``.
 
+  Args:
+    name: one of ``MODELS``.
+    input_shape: shape of one example.
+    num_classes: L.
+    l2: coefficient of (l2/2) ||w||^2.
+    hidden: widths of the hidden layers (mlp).
+    tokens: examples hold numbers in [0, tokens) (lstm).
+    embedding: one of ``lstm.EMBEDDINGS`` (lstm).
+
   Raises:
-    ValueError: an unknown name, or a cnn on something that is no image.
+    ValueError: an unknown name, a cnn on something that is no image, or an
+      lstm on something that is no sequence, or for other than two classes.
   """
   if name not in MODELS:
     raise ValueError(f"model {name!r}: must be one of {', '.join(MODELS)}")
@@ -156,4 +171,12 @@ def make_model(
     size = "x".join(map(str, input_shape)) or "scalar"
     raise ValueError(f"--model=cnn: needs images of at least 4x4 pixels, the "
                      f"examples are {size} ({math.prod(input_shape)} numbers)")
-  return from_flax(MODELS[name](num_classes, hidden), input_shape, l2=l2)
+  if name == "lstm" and (len(input_shape) != 1 or num_classes != 2):
+    raise ValueError(
+        "--model=lstm: needs sequences of words in 2 classes, the examples are"
+        f" of shape {input_shape} in {num_classes}")
+  module = MODELS[name](
+      num_classes, hidden=hidden, tokens=tokens, embedding=embedding)
+  return from_flax(
+      module, input_shape, l2=l2,
+      input_dtype=jnp.int32 if name == "lstm" else jnp.float32)

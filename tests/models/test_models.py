@@ -28,7 +28,16 @@ def test_number_of_parameters(name, shape, options, expected):
   assert count(models.make_model(name, shape, 10, **options)) == expected
 
 
-@pytest.mark.parametrize("name", list(models.MODELS))
+@pytest.mark.parametrize("name, inputs, classes, hidden, expected", [
+    ("softmax", 784, 10, (), 7_850), ("mlp", 784, 10, (128,), 101_770),
+    ("softmax", 784, 26, (), 20_410), ("mlp", 784, 26, (512,), 415_258),
+    ("softmax", 60, 10, (), 610)])
+def test_table_2_of_the_fedgroup_paper(name, inputs, classes, hidden, expected):
+  assert count(models.make_model(
+      name, (inputs,), classes, hidden=hidden)) == expected
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
 def test_logits_and_loss(name):
   model = models.make_model(name, (6, 6), 3, hidden=(5,))
   params = model.init(jax.random.key(1))

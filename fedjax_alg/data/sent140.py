@@ -1,0 +1,184 @@
+"""Tweets of Sentiment140, one client for each user, as sequences of words."""
+
+from collections.abc import Iterable, Iterator, Mapping
+import html
+import os
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.data import cache
+from fedjax_alg.data import tfds_source
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+
+PADDING, UNKNOWN = 0, 1
+SPECIAL = 2  #: ids below it are no words
+
+_URL, _NAME = "<url>", "<name>"
+# Links, @names, and words or numbers, with apostrophes inside. All else
+# separates: punctuation, emoticons (which gave the labels) and # of a hashtag.
+_TOKEN = re.compile(
+    r"(?P<url>(?:https?://|www\.)\S+)|(?P<name>@\w+)|[^\W_]+(?:'[^\W_]+)*")
+_POLARITY = {0: 0, 4: 1, 2: -1}  # negative, positive, neutral (left out)
+
+
+def tokenize(text: str) -> list[str]:
+  """The words of a tweet, in lower case; html entities are resolved first.
+
+  Every link becomes ``<url>``, every @name ``<name>``; "don't" is one word.
+  """
+  text = html.unescape(text).lower().replace("\u2019", "'")
+  return [_URL if match["url"] else _NAME if match["name"] else match[0]
+          for match in _TOKEN.finditer(text)]
+
+
+def encode(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
+  """Tweets as numbers; neutral ones, and those of no user, are left out.
+
+  Args:
+    records: each with user and text (bytes, UTF-8, or str) and polarity 0
+      (negative), 4 (positive) or 2 (neutral).
+
+  Returns:
+    ``user`` [n] int32 and ``label`` [n] int32 (1 is positive) of each tweet,
+    ``length`` [n] int32, and ``word`` int32, the words of all tweets one after
+    the other. Users and words are numbered in alphabetical order.
+
+  Raises:
+    DataError: a record without one of the three, or another polarity.
+  """
+  users: dict[str, int] = {}
+  words: dict[str, int] = {}
+  user, label, length = [], [], []
+  word: list[int] = []
+  for record in records:
+    missing = [name for name in ("user", "polarity", "text")
+               if name not in record]
+    if missing:
+      raise DataError(
+          f"--dataset=sent140: records without {' and '.join(missing)}; TFDS's"
+          " sentiment140 has user, polarity and text")
+    polarity = int(record["polarity"])
+    if polarity not in _POLARITY:
+      raise DataError(
+          f"--dataset=sent140: a tweet of polarity {polarity}, allowed: 0"
+          " (negative), 2 (neutral), 4 (positive)")
+    name = _text(record["user"])
+    if _POLARITY[polarity] < 0 or not name:
+      continue
+    tokens = tokenize(_text(record["text"]))
+    user.append(users.setdefault(name, len(users)))
+    label.append(_POLARITY[polarity])
+    length.append(len(tokens))
+    word.extend(words.setdefault(token, len(words)) for token in tokens)
+  return {"user": _alphabetical(users)[np.array(user, np.int32)],
+          "label": np.array(label, np.int32),
+          "length": np.array(length, np.int32),
+          "word": _alphabetical(words)[np.array(word, np.int32)]}
+
+
+def _text(value: bytes | str) -> str:
+  return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _alphabetical(numbers: dict[str, int]) -> np.ndarray:
+  """number -> number in the order of the names, [n] int32."""
+  place = np.empty(len(numbers), np.int32)
+  place[[numbers[name] for name in sorted(numbers)]] = np.arange(len(numbers))
+  return place
+
+
+def sent140(
+    tweets: cache.Arrays, min_client_size: int = 20, vocabulary: int = 10_000,
+    sequence_length: int = 25, seed: int = 0,
+) -> Examples:
+  """Clients, vocabulary and sequences of encoded tweets.
+
+  A client is a user with enough tweets; they are shuffled, int(.9 n) train.
+  The vocabulary is the most frequent words of all training tweets (at a tie
+  the first in the alphabet), whole tweets counted. The papers' 772 users are a
+  sample of their own, which is not published; LEAF (Caldas et al. 2018) makes
+  one of the same tweets.
+
+  Args:
+    tweets: from ``encode``.
+    min_client_size: fewest tweets of a client, training and test; a user of
+      one tweet, who could not train, is left out anyway.
+    vocabulary: number of words, V.
+    sequence_length: T; longer tweets are cut, shorter ones padded on the right.
+    seed: of the shuffles.
+
+  Returns:
+    x int32 [n, T] in [0, V + 2): 0 is padding, 1 every other word, then the
+    words by frequency. 2 classes, 1 is positive. With client ids.
+
+  Raises:
+    DataError: nobody has enough tweets.
+  """
+  user, length = tweets["user"], tweets["length"]
+  tally = np.bincount(user, minlength=1)
+  enough = tally >= max(min_client_size, 2)
+  if not enough.any():
+    raise DataError(
+        f"--min_client_size={min_client_size}: no user of sent140 has so many"
+        f" tweets (at least 2), the most is {tally.max()}")
+  rng = np.random.default_rng(seed)
+  rows = rng.permutation(len(user))
+  rows = rows[enough[user[rows]]]
+  rows = rows[np.argsort(user[rows], kind="stable")]
+  size = tally[enough]
+  client = np.repeat(np.arange(len(size), dtype=np.int32), size)
+  rank = np.arange(len(rows)) - np.repeat(np.cumsum(size) - size, size)
+  trains = rank < np.repeat((0.9 * size).astype(np.int64), size)
+
+  starts = np.cumsum(length) - length
+  in_training = np.zeros(len(user), bool)
+  in_training[rows[trains]] = True
+  words = tweets["word"]
+  count = np.bincount(words[np.repeat(in_training, length)],
+                      minlength=int(words.max(initial=0)) + 1)
+  frequent = np.argsort(-count, kind="stable")[:vocabulary]
+  frequent = frequent[count[frequent] > 0]
+  number = np.full(len(count), UNKNOWN, np.int32)
+  number[frequent] = SPECIAL + np.arange(len(frequent), dtype=np.int32)
+  place = np.arange(sequence_length)
+  inside = place < length[rows][:, None]
+  x = np.full(inside.shape, PADDING, np.int32)
+  x[inside] = number[words[(starts[rows][:, None] + place)[inside]]]
+  y = tweets["label"][rows]
+  return Examples(x[trains], y[trains], x[~trains], y[~trains], 2,
+                  client[trains], client[~trains], "sent140")
+
+
+def load_sent140(
+    min_client_size: int = 20, vocabulary: int = 10_000,
+    sequence_length: int = 25, seed: int = 0,
+    data_dir: str | os.PathLike | None = None,
+    cache_dir: str | os.PathLike | None = None,
+) -> Examples:
+  """``sent140`` of the 1.6 million training tweets of TFDS's sentiment140.
+
+  They are read and encoded once (some minutes) and cached.
+
+  Args:
+    min_client_size: see ``sent140``, as the next three.
+    vocabulary: V.
+    sequence_length: T.
+    seed: of the shuffles.
+    data_dir: TFDS's folder; see ``load_tfds``.
+    cache_dir: see ``load_tfds``.
+
+  Raises:
+    DataError: the data set is not prepared or not as it should be, or nobody
+      has enough tweets.
+  """
+  tweets = tfds_source.read_arrays(
+      "sentiment140", data_dir, cache_dir, lambda path: encode(_records(path)))
+  return sent140(tweets, min_client_size, vocabulary, sequence_length, seed)
+
+
+def _records(directory: pathlib.Path) -> Iterator[dict[str, Any]]:
+  return tfds_source.records(directory, "train")

@@ -1,0 +1,193 @@
+"""Tweets: words, clients, vocabulary; what is refused."""
+
+import collections
+import re
+
+import numpy as np
+import pytest
+
+from experiments import prepare as experiments_prepare
+from fedjax_alg import data
+from fedjax_alg.data import partition
+from fedjax_alg.data import sent140 as tweets_lib
+from fedjax_alg.data.errors import DataError
+from tests import tfds_records
+
+FEATURES = {"user": tfds_records.TEXT, "text": tfds_records.TEXT,
+            "query": tfds_records.TEXT, "date": tfds_records.TEXT,
+            "polarity": tfds_records.INT32}
+
+
+@pytest.mark.parametrize("text, words", [
+    ("I don't LIKE it!!! :(", "i don't like it"),
+    ("@Bob_1 see http://t.co/a?b=c, or www.x.org/y ok",
+     "<name> see <url> or <url> ok"),
+    ("salt &amp; pepper &quot;now&quot; &lt;3", "salt pepper now 3"),
+    ("caf\u00e9 can\u2019t 'quoted' rock'n'roll",
+     "caf\u00e9 can't quoted rock'n'roll"),
+    ("#snow_day 7pm...home", "snow day 7pm home"),
+    (" :-) ?! ", ""),
+])
+def test_words(text, words):
+  assert tweets_lib.tokenize(text) == words.split()
+
+
+def records(seed=0, most=40):
+  """Six users, of more and more tweets, in mixed order; one is silent."""
+  rng = np.random.default_rng(seed)
+  rows = []
+  for user, count in (("cy", 1), ("al", 9), ("di", 20), ("bo", 21),
+                      ("ed", most), ("", 30)):
+    for _ in range(count):
+      number = rng.geometric(0.1, rng.integers(0, 9))
+      rows.append({
+          "user": user.encode(), "polarity": int(rng.choice([0, 2, 4])),
+          "text": " ".join(f"w{n}" for n in number).encode(),
+          "date": b"", "query": b""})
+  return [rows[i] for i in rng.permutation(len(rows))]
+
+
+def test_encoded_tweets_are_the_tweets():
+  rows = records()
+  got = tweets_lib.encode(iter(rows))
+  kept = [row for row in rows if row["user"] and row["polarity"] != 2]
+  names = sorted({row["user"] for row in kept})
+  assert [names[u] for u in got["user"]] == [row["user"] for row in kept]
+  assert got["label"].tolist() == [row["polarity"] // 4 for row in kept]
+  words = sorted({w for row in kept for w in row["text"].decode().split()})
+  texts = np.split(got["word"], np.cumsum(got["length"])[:-1])
+  assert [" ".join(words[i] for i in text) for text in texts] == [
+      row["text"].decode() for row in kept]
+  assert all(array.dtype == np.int32 for array in got.values())
+
+
+def test_clients_and_vocabulary():
+  rows = [row for row in records() if row["user"] and row["polarity"] != 2]
+  tally = collections.Counter(row["user"] for row in rows)
+  least = sorted(tally.values())[-3]
+  got = tweets_lib.sent140(tweets_lib.encode(rows), least, 10**6, 25, seed=4)
+  users = sorted(user for user in tally if tally[user] >= least)
+  assert got.num_classes == 2 and got.name == "sent140"
+  assert got.x_train.shape[1] == 25 and got.x_train.dtype == np.int32
+  sizes = np.array([tally[user] for user in users])
+  assert len(sizes) == 3
+  train = (0.9 * sizes).astype(int)
+  np.testing.assert_array_equal(np.bincount(got.client_train), train)
+  np.testing.assert_array_equal(np.bincount(got.client_test), sizes - train)
+  # The vocabulary, recovered: ids count training words, the frequent first.
+  count = np.bincount(got.x_train.ravel())
+  assert count[1] == 0 and (np.diff(count[2:]) <= 0).all() and count[-1] > 0
+  texts = {user: collections.Counter() for user in users}
+  for row in rows:
+    if row["user"] in texts:
+      texts[row["user"]][row["polarity"] // 4, row["text"].decode()] += 1
+  all_words = collections.Counter()
+  for client, user in enumerate(users):
+    mine = got.client_train == client
+    # Its tweets are among the user's, as strings of the same lengths.
+    lengths = sorted((got.x_train[mine] > 0).sum(axis=1)) + sorted(
+        (got.x_test[got.client_test == client] > 0).sum(axis=1))
+    assert sorted(lengths) == sorted(
+        len(text.split()) for (_, text), n in texts[user].items()
+        for _ in range(n))
+    for (_, text), n in texts[user].items():
+      for word in text.split():
+        all_words[word] += n
+  # Words of test tweets alone are unknown.
+  known = got.x_train.max() - 1
+  assert known <= len(all_words)
+  assert (got.x_test == 1).sum() + (got.x_test > 1).sum() == (
+      sum(all_words.values()) - count[2:].sum())
+
+
+def test_test_tweets_add_no_word():
+  # One user; every tweet is a word of its own: those of the test are unknown.
+  rows = [{"user": "al", "polarity": 4 * (n % 2), "text": f"word{n:03}"}
+          for n in range(50)]
+  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 100, 3, seed=0)
+  assert (got.x_test == np.array([1, 0, 0])).all() and len(got.x_test) == 5
+  # Ties in the order of the alphabet.
+  np.testing.assert_array_equal(np.sort(got.x_train[:, 0]), np.arange(2, 47))
+  assert not got.x_train[:, 1:].any()
+
+
+def test_only_the_most_frequent_words_are_known_and_tweets_are_cut():
+  rows = [{"user": "al", "polarity": 4, "text": text}
+          for text in ["b b b c c a"] * 10 + ["c b a x y z"] * 10]
+  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 2, 4, seed=0)
+  for row in np.r_[got.x_train, got.x_test].tolist():
+    assert row in ([2, 2, 2, 3], [3, 2, 1, 1])  # b is more frequent than c
+  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 3, 7, seed=0)
+  for row in np.r_[got.x_train, got.x_test].tolist():
+    assert row in ([2, 2, 2, 3, 3, 4, 0], [3, 2, 4, 1, 1, 1, 0])
+
+
+def test_seeds_and_natural_clients():
+  tweets = tweets_lib.encode(records(most=200))
+  first, again, other = (tweets_lib.sent140(tweets, 10, 50, 8, seed)
+                         for seed in (0, 0, 1))
+  np.testing.assert_array_equal(first.x_train, again.x_train)
+  assert not np.array_equal(first.x_train, other.x_train)
+  split = partition.make_partition("natural", first, None, 0)
+  assert split.num_clients == first.client_train.max() + 1
+  assert not split.pooled and split.train_size.sum() == len(first.y_train)
+
+
+def test_no_words_and_users_of_one_tweet():
+  rows = [{"user": user, "polarity": 0, "text": "!"} for user in "aab"]
+  got = tweets_lib.sent140(tweets_lib.encode(rows), 1, 5, 3)
+  assert got.x_train.tolist() == got.x_test.tolist() == [[0, 0, 0]]
+
+
+def refuses(call, says):
+  with pytest.raises(DataError) as caught:
+    call()
+  assert re.search(says, str(caught.value)) and "\n" not in str(caught.value)
+
+
+def test_refuses():
+  good = {"user": "al", "polarity": 0, "text": "x"}
+  tweets = tweets_lib.encode([good] * 7)
+  refuses(lambda: tweets_lib.sent140(tweets, 8),
+          "--min_client_size=8: no user .* the most is 7")
+  refuses(lambda: tweets_lib.sent140(tweets_lib.encode([])), "the most is 0")
+  refuses(lambda: tweets_lib.encode([good | {"polarity": 3}]),
+          "polarity 3, allowed: 0")
+  for name in good:
+    rows = [{key: good[key] for key in good if key != name}]
+    refuses(lambda: tweets_lib.encode(rows), f"records without {name};")
+
+
+def prepare(root, rows, features=None):
+  tfds_records.write(root / "sentiment140" / "1.0.0", "sentiment140",
+                     FEATURES if features is None else features, rows)
+
+
+def test_from_tfds(tmp_path, monkeypatch):
+  rows = records()
+  refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path),
+          "./launch.sh prepare sentiment140 --data_dir=")
+  prepare(tmp_path, rows)
+  got = tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)
+  want = tweets_lib.sent140(tweets_lib.encode(rows), 5, 30, 6, 2)
+  monkeypatch.setattr(tweets_lib, "encode", None)  # then from the cache
+  for examples in (got, tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)):
+    for a, b in zip(examples, want, strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_prepare_says_what_is_ready(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(data, "prepare_tfds", lambda name, data_dir: None)
+  prepare(tmp_path, [{"user": b"al", "polarity": 0, "text": b"x"}] * 23, {
+      name: FEATURES[name] for name in ("user", "polarity", "text")})
+  experiments_prepare.command(["sentiment140", f"--data_dir={tmp_path}"])
+  assert capsys.readouterr().out == (
+      "sentiment140: 23 tweets of users with at least 20 ready\n")
+
+
+def test_tfds_records_without_user(tmp_path):
+  features = {name: FEATURES[name] for name in ("polarity", "text")}
+  prepare(tmp_path, [{"polarity": 0, "text": b"x"}], features)
+  refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path),
+          "records without user")
+  assert not (tmp_path / ".fedjax_alg_cache").exists()

@@ -1,0 +1,147 @@
+"""Shift: which rows clients hold after each event."""
+
+import numpy as np
+import pytest
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.partition import client_rows
+from fedjax_alg.data.partition import label_histogram
+from fedjax_alg.data.shift import num_pairs
+from fedjax_alg.data.shift import shifted
+from fedjax_alg.data.shift import SHIFTS
+from tests.data.test_hold_out import rows, split
+
+L = 4
+C = 14
+RNG = np.random.default_rng(5)
+PARTITION = split(RNG.integers(1, 12, C), RNG.integers(0, 6, C))
+Y_TRAIN = RNG.integers(L, size=2 * PARTITION.train_size.sum() + 1)
+Y_TEST = RNG.integers(L, size=2 * PARTITION.test_size.sum() + 1)
+
+
+def after(kind, event, share=0.5, seed=0):
+  return shifted(PARTITION, Y_TRAIN, Y_TEST, kind, event, share, seed)
+
+
+def held(partition, which):
+  """The rows of each client, sorted."""
+  return [tuple(sorted(rows(partition, which, i))) for i in range(C)]
+
+
+def changed(before, now, which):
+  return {i for i, (a, b) in enumerate(
+      zip(held(before, which), held(now, which))) if a != b}
+
+
+@pytest.mark.parametrize("kind", ["swap_all", "swap_part"])
+def test_no_row_is_lost_or_doubled(kind):
+  for event in range(4):
+    now = after(kind, event)
+    for which in ("train", "test"):
+      order, offset, size = (
+          getattr(now, f"{which}_{part}")
+          for part in ("order", "offset", "size"))
+      old = getattr(PARTITION, f"{which}_order")
+      assert offset.dtype == size.dtype == np.int32
+      assert order.shape == old.shape and order.dtype == old.dtype
+      assert sorted(order.tolist()) == sorted(old.tolist())
+      assert sorted(client_rows(offset, size)) == list(range(len(order)))
+
+
+def test_swap_all_exchanges_all_data_of_pairs():
+  now = after("swap_all", 1)
+  np.testing.assert_array_equal(now.train_order, PARTITION.train_order)
+  before = list(zip(held(PARTITION, "train"), held(PARTITION, "test")))
+  source = [before.index(own) for own in zip(
+      held(now, "train"), held(now, "test"))]
+  moved = [i for i in range(C) if source[i] != i]
+  assert len(moved) == 6  # half of 14, in pairs
+  assert all(source[source[i]] == i for i in range(C))
+  # Another event, other pairs.
+  assert changed(after("swap_all", 1), after("swap_all", 2), "train") != (
+      set(moved))
+
+
+def test_swap_part_exchanges_one_class_each():
+  now = after("swap_part", 1)
+  paired = changed(PARTITION, now, "train")
+  assert 0 < len(paired) <= 6
+  assert changed(PARTITION, now, "test") <= paired
+  old, new = (label_histogram(p, Y_TRAIN, L) for p in (PARTITION, now))
+  given = {}
+  for i in paired:
+    lost = set(held(PARTITION, "train")[i]) - set(held(now, "train")[i])
+    (label,) = {int(Y_TRAIN[row]) for row in lost} or {None}
+    given[i] = label, lost
+    if label is not None:  # all its rows of the class went, of both kinds
+      assert len(lost) == old[i, label]
+      kept = {row for row in held(PARTITION, "test")[i]
+              if Y_TEST[row] == label} & set(held(now, "test")[i])
+      assert not kept
+  for i in paired:
+    got = set(held(now, "train")[i]) - set(held(PARTITION, "train")[i])
+    assert any(got == lost for j, (_, lost) in given.items() if j != i)
+  np.testing.assert_array_equal(new.sum(0), old.sum(0))
+
+
+def test_increment_shows_more_of_the_same_rows():
+  for event, part in enumerate((0.25, 0.5, 0.75, 1.0, 1.0, 1.0)):
+    now = after("increment", event)
+    np.testing.assert_array_equal(
+        now.train_size,
+        np.maximum(np.floor(PARTITION.train_size * part), 1))
+    for i in range(C):
+      own = rows(now, "train", i)
+      assert own == rows(PARTITION, "train", i)[:len(own)]
+    np.testing.assert_array_equal(now.test_size, PARTITION.test_size)
+  empty = PARTITION._replace(train_size=np.zeros(C, np.int32))
+  assert shifted(empty, Y_TRAIN, Y_TEST, "increment", 1, 0.5, 0
+                 ).train_size.max() == 0
+
+
+@pytest.mark.parametrize("kind", SHIFTS)
+def test_a_function_of_the_split_the_seed_and_the_number(kind):
+  before = [np.copy(array) for array in PARTITION[:6]]
+  for event in (0, 3):
+    first, again, other = (after(kind, event, seed=s) for s in (0, 0, 1))
+    for a, b in zip(first[:6], again[:6]):
+      np.testing.assert_array_equal(a, b)
+    if kind.startswith("swap") and event:
+      assert held(first, "train") != held(other, "train")
+    elif kind != "increment":
+      assert held(first, "train") == held(PARTITION, "train")
+  for array, kept in zip(PARTITION[:6], before):
+    np.testing.assert_array_equal(array, kept)
+
+
+def test_the_histogram_follows_the_rows():
+  for kind in SHIFTS:
+    now = after(kind, 2)
+    want = [np.bincount(Y_TRAIN[rows(now, "train", i)], minlength=L)
+            for i in range(C)]
+    np.testing.assert_array_equal(label_histogram(now, Y_TRAIN, L), want)
+
+
+@pytest.mark.parametrize("kind", ["swap_all", "swap_part"])
+def test_clients_of_one_class_that_swap_are_as_far_off_as_can_be(kind):
+  """Total variation 1 between the class frequencies before and after."""
+  pair = split([6, 6], [3, 3])
+  y_train, y_test = np.zeros(25, int), np.zeros(13, int)
+  y_train[pair.train_order[6:]] = y_test[pair.test_order[3:]] = 1
+  now = shifted(pair, y_train, y_test, kind, 1, 1.0, 0)
+  shares = [label_histogram(p, y_train, 2) / 6 for p in (pair, now)]
+  distance = abs(shares[0] - shares[1]).sum(1) / 2
+  np.testing.assert_array_equal(distance, [1, 1])
+  assert {y_test[row] for row in rows(now, "test", 0)} == {1}
+  back = shifted(pair, y_train, y_test, kind, 2, 1.0, 0)
+  assert sorted(rows(back, "train", 0)) == sorted(rows(pair, "train", 0))
+
+
+def test_pairs_and_unknown_kinds():
+  assert num_pairs(0.3, 20) == 3 and num_pairs(1.0, 5) == 2
+  with pytest.raises(DataError, match="--shift_share=0.1: makes no pair of 19"):
+    num_pairs(0.1, 19)
+  with pytest.raises(DataError, match="no pair of 1 clients"):
+    num_pairs(1.0, 1)
+  with pytest.raises(ValueError, match="shift 'swap': must be one of none"):
+    after("swap", 1)

@@ -1,0 +1,117 @@
+"""The LSTM: size, what padding does, its equations against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models
+from fedjax_alg.base import num_params
+from fedjax_alg.models import lstm
+from tests import problems
+
+TOKENS, LENGTH = 12, 5
+
+
+def make(embedding="frozen"):
+  module = lstm.LSTM(TOKENS, embedding, dim=6, width=4, hidden=3)
+  return models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
+
+
+def sentences(*rows):
+  """Words padded on the right, [B, T] int32."""
+  out = np.zeros((len(rows), LENGTH), np.int32)
+  for row, words in zip(out, rows):
+    row[:len(words)] = words
+  return jnp.asarray(out)
+
+
+def some_params(model):
+  """Parameters of its shapes; ``model.init`` would take seconds."""
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+      lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), leaf.dtype),
+      jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def count(model):
+  return num_params(jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def test_number_of_parameters():
+  assert count(models.make_model("lstm", (25,), 2)) == 243_861 == (
+      4 * (300 + 100 + 1) * 100 + 4 * (100 + 100 + 1) * 100 + 3030 + 31)
+  learned = models.make_model(
+      "lstm", (25,), 2, tokens=502, embedding="learned")
+  assert count(learned) == 243_861 + 502 * 300
+
+
+def sigmoid(z):
+  return 1 / (1 + np.exp(-z))
+
+
+def by_hand(params, vectors):
+  """The logits of one example of n words, [n, D] -> [2]."""
+  for name in ("lstm_1", "lstm_2"):
+    kernel, bias = params[name]["kernel"], params[name]["bias"]
+    state = cell = np.zeros(kernel.shape[1] // 4)
+    out = []
+    for vector in vectors:
+      i, j, f, o = np.split(np.r_[vector, state] @ kernel + bias, 4)
+      cell = sigmoid(f + 1) * cell + sigmoid(i) * np.tanh(j)
+      state = sigmoid(o) * np.tanh(cell)
+      out.append(state)
+    vectors = out
+  last = vectors[-1] if vectors else np.zeros(4)
+  for name in ("Dense_0", "Dense_1"):
+    last = last @ params[name]["kernel"] + params[name]["bias"]
+    if name == "Dense_0":
+      last = np.maximum(last, 0)
+  return np.r_[0.0, last]
+
+
+@pytest.mark.parametrize("embedding", lstm.EMBEDDINGS)
+def test_equations_and_padding(embedding):
+  model = make(embedding)
+  params = some_params(model)
+  rows = [[3, 1, 4, 1, 5], [3, 1, 4], [3], [0, 3, 0, 4], []]
+  got = problems.quick_jit(model.apply)(params, sentences(*rows))
+  inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
+  table = inner.get("embedding")
+  if embedding == "frozen":
+    table = np.asarray(
+        lstm.frozen_embedding(jnp.arange(TOKENS, dtype=jnp.int32), 6))
+  want = [by_hand(inner, [table[word] for word in row if word])
+          for row in rows]
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+  assert len(np.unique(np.round(got[:, 1], 4))) == 5
+
+
+def test_cross_entropy_is_the_binary_one():
+  model = make()
+  z = np.array([-3.0, 0.5, 20.0], np.float32)
+  logits = jnp.stack([jnp.zeros(3), jnp.asarray(z)], axis=1)
+  got = model.loss(logits, jnp.array([1, 0, 1], jnp.int32))
+  p = sigmoid(z.astype(np.float64))
+  np.testing.assert_allclose(
+      got, [-np.log(p[0]), -np.log(1 - p[1]), -np.log(p[2])], atol=1e-6)
+
+
+def test_frozen_vectors():
+  words = np.arange(100, dtype=np.int32)
+  tokens = jnp.asarray(np.stack([words, words[::-1]]))
+  vectors = np.asarray(problems.quick_jit(
+      lambda tokens: lstm.frozen_embedding(tokens, 300))(tokens))
+  assert vectors.shape == (2, 100, 300) and vectors.dtype == np.float32
+  # A word has its vector wherever it stands.
+  np.testing.assert_array_equal(vectors[1, ::-1], vectors[0])
+  assert abs(vectors[0].mean()) < 0.02 and abs(vectors[0].var() - 1) < 0.02
+  # Different words are nearly orthogonal.
+  products = vectors[0] @ vectors[0].T / 300
+  assert np.abs(products - np.diag(np.diag(products))).max() < 0.35
+
+
+@pytest.mark.parametrize("shape, classes", [((25, 1), 2), ((), 2), ((25,), 3)])
+def test_it_needs_sequences_in_two_classes(shape, classes):
+  with pytest.raises(ValueError, match="--model=lstm: needs sequences"):
+    models.make_model("lstm", shape, classes)
