@@ -19,7 +19,10 @@ from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
 from fedjax_alg.engine import clients, evaluate, loop
 from fedjax_alg.hparams import condition, reads, validate
-from fedjax_alg.models import make_model, MODELS
+from fedjax_alg.models import lstm, make_model, MODELS
+
+#: Clients of data sets that are made for a number of them.
+_CLIENTS = {"synthetic": 30, "femnist": 200}
 
 PRESETS = pathlib.Path(__file__).parent / "presets"
 
@@ -177,6 +180,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
   _check_run(values)
   _check_conditions(values, given)
   _check_validation(values, hparams)
+  _check_changes(values, hparams)
   _check_cohort(values, hparams, given)
   return Config(values, hparams, given)
 
@@ -233,6 +237,9 @@ def _check_run(values: dict[str, Any]) -> None:
   _choice("features", values["features"], data.FEATURES)
   _choice("hog_norm", values["hog_norm"], feature_kinds.HOG_NORMS)
   _choice("model", values["model"], tuple(MODELS))
+  _choice("femnist", values["femnist"], data.FEMNIST_KINDS)
+  _choice("embedding", values["embedding"], lstm.EMBEDDINGS)
+  _choice("shift", values["shift"], data.SHIFTS)
   _choice("map_clients", values["map_clients"], ("auto", *clients.MODES))
   _choice("map_seeds", values["map_seeds"], ("auto", *loop.MAP_SEEDS))
   if not values["eval_protocols"]:
@@ -247,13 +254,19 @@ def _check_run(values: dict[str, Any]) -> None:
                      "--validation_clients of at least 1, there are 0")
   for name in ("rounds", "num_seeds", "eval_every", "hog_block", "hog_stride",
                "hog_bins", "client_chunk", "num_clients", "classes_per_client",
-               "min_classes_per_client", "min_client_size", "cohort_size"):
+               "min_classes_per_client", "min_client_size", "cohort_size",
+               "sequence_length", "vocabulary",
+               "shift_every"):
     _at_least(values, name, 1)
   for name in ("l2", "seed", "partition_seed", "size_sigma", "host_devices",
                "synthetic_alpha", "synthetic_beta", "validation_clients"):
     _at_least(values, name, 0)
   for name in ("dirichlet_alpha", "hog_scale"):
     _above_zero(values, name)
+  _newcomers(values)
+  if not 0 < values["shift_share"] <= 1:
+    raise UsageError(f"--shift_share={values['shift_share']}: must be more "
+                     "than 0 and at most 1")
   for name, kind in (("hidden", int), ("targets", float)):
     try:
       values[name] = tuple(kind(word) for word in values[name])
@@ -267,7 +280,9 @@ def _check_run(values: dict[str, Any]) -> None:
   if values["dataset"] in ("npz", "leaf") and not values["data_path"]:
     raise UsageError(f"--data_path: missing, --dataset={values['dataset']} "
                      "reads your file")
-  if values["partition"] is None and values["dataset"] in ("synthetic", "leaf"):
+  generated = values["dataset"] in ("femnist", "sent140")
+  if values["partition"] is None and (
+      generated or values["dataset"] in ("synthetic", "leaf")):
     values["partition"] = "natural"
   elif values["partition"] is None and values["dataset"] != "npz":
     values["partition"] = "iid"  # npz: once it is known whether it has clients
@@ -275,9 +290,15 @@ def _check_run(values: dict[str, Any]) -> None:
       and values["partition"] == "natural"):
     raise UsageError(f"--partition=natural: {values['dataset']} names no "
                      "clients (use iid, classes, dirichlet or powerlaw)")
+  if generated and values["partition"] != "natural":
+    raise UsageError(f"--partition={values['partition']}: "
+                     f"{values['dataset']} comes with its clients (only "
+                     "natural)")
+  if values["dataset"] == "sent140" and values["min_client_size"] is None:
+    values["min_client_size"] = 20
   if values["num_clients"] is None:
-    if values["dataset"] == "synthetic":
-      values["num_clients"] = 30
+    if values["dataset"] in _CLIENTS:
+      values["num_clients"] = _CLIENTS[values["dataset"]]
     elif values["partition"] not in ("natural", None):
       values["num_clients"] = 100
   if values["num_clients"] is not None:
@@ -293,6 +314,43 @@ def _check_run(values: dict[str, Any]) -> None:
     raise UsageError("--resume and --overwrite: give one of them")
 
 
+def _newcomers(values: dict[str, Any]) -> None:
+  """Reads --newcomers_at as pairs; its protocol comes and goes with it."""
+  words, protocols = values["newcomers_at"], values["eval_protocols"]
+  if words is None:
+    if "newcomers" in protocols:
+      raise UsageError("--eval_protocols=newcomers: needs --newcomers_at, all "
+                       "clients are there from the start")
+    return
+  text = ",".join(words)
+  try:
+    pairs = tuple(tuple(map(int, word.split(":"))) for word in words)
+  except ValueError:
+    pairs = ()
+  if not pairs or any(len(pair) != 2 for pair in pairs):
+    raise UsageError(f"--newcomers_at={text}: must be ROUND:COUNT"
+                     "[,ROUND:COUNT...], whole numbers")
+  if pairs[-1][0] >= values["rounds"]:
+    raise UsageError(
+        f"--newcomers_at={text}: the last never join, there are "
+        f"--rounds={values['rounds']} (at most {values['rounds'] - 1})")
+  if values["shift"] != "none":
+    raise UsageError("--newcomers_at and --shift: give one of them")
+  values["newcomers_at"] = pairs
+  if "newcomers" not in protocols:
+    values["eval_protocols"] = (*protocols, "newcomers")
+
+
+def _check_changes(values: dict[str, Any], hparams: dict[str, Any]) -> None:
+  """Newcomers and shift against the algorithm and the number of clients."""
+  if hparams.get("variant") == "table":
+    for name in ("newcomers_at", "shift"):
+      if values[name] not in (None, "none"):
+        raise UsageError(
+            f"--{name}: not with --variant=table, which keeps a gradient of "
+            "every batch of the first round's clients (use --variant=client)")
+
+
 def _check_conditions(values: dict[str, Any], given: dict[str, Any]) -> None:
   """Refuses a flag that this run would not read."""
   for name, (other, when) in flags.CONDITIONS.items():
@@ -300,6 +358,19 @@ def _check_conditions(values: dict[str, Any], given: dict[str, Any]) -> None:
         values[other] not in when):
       raise UsageError(f"--{name}: not read with --{other}={values[other]} "
                        f"(only with {' or '.join(when)})")
+  words = values["dataset"] == "sent140"
+  if words and values["model"] != "lstm":
+    raise UsageError(f"--model={values['model']}: cannot read words, "
+                     "--dataset=sent140 needs --model=lstm")
+  if values["model"] == "lstm":
+    if not words and values["dataset"] != "npz":
+      raise UsageError(f"--model=lstm: needs words, {values['dataset']} has "
+                       "none (use --dataset=sent140, or npz with int32 x)")
+    if values["features"] != "none":
+      raise UsageError(f"--features={values['features']}: needs numbers, "
+                       "--model=lstm reads words (only none)")
+  if values["data_dir"] and values["data_path"]:
+    raise UsageError("--data_dir and --data_path: give one of them")
   shapes = {"synthetic": "60 numbers"}
   if values["model"] == "cnn" and (
       values["dataset"] in shapes or values["features"] in ("hog", "flatten")):
@@ -322,8 +393,7 @@ def _check_cohort(
         raise UsageError(f"--{name}: {values['algorithm']} does not read it, "
                          "it uses all data in every round")
     values["participation"] = 1.0
-    return
-  if values["participation"] is None and values["cohort_size"] is None:
+  elif values["participation"] is None and values["cohort_size"] is None:
     values["participation"] = 0.1
   if values["participation"] is not None and not (
       0 < values["participation"] <= 1):
@@ -339,7 +409,8 @@ def cohort_size(
   """S for C clients, those that --validation_clients leaves.
 
   Raises:
-    UsageError: no client, more than there are, or fewer than K models.
+    UsageError: no client, more than there are, or fewer than K models; more
+      newcomers than leave S at the start, or no pair of --shift_share.
   """
   held = values["validation_clients"]
   left = f" that --validation_clients={held} leaves" if held else ""
@@ -358,4 +429,14 @@ def cohort_size(
   if models > size:
     raise UsageError(f"--num_models={models}: larger than the cohort of {size} "
                      f"clients ({name} of {num_clients}{left})")
+  try:
+    if values["newcomers_at"]:
+      # Where all take part, the absent are padding slots.
+      everyone = registry.get(values["algorithm"]).all_clients
+      data.check_newcomers(
+          values["newcomers_at"], num_clients, 1 if everyone else size)
+    if values["shift"] in data.SWAPS:
+      data.num_pairs(values["shift_share"], num_clients)
+  except data.DataError as error:
+    raise UsageError(str(error)) from error
   return size

@@ -13,9 +13,10 @@ from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
 from fedjax_alg.engine import clients, evaluate, loop
 from fedjax_alg.hparams import allowed, condition
-from fedjax_alg.models import MODELS
+from fedjax_alg.models import lstm, MODELS
 
-DATASETS = ("digits", "synthetic", "mnist", "cifar10", "npz", "leaf")
+DATASETS = ("digits", "synthetic", "mnist", "cifar10", "femnist", "sent140",
+            "npz", "leaf")
 
 #: name, type, default, help. A default of None means: see the help.
 _Rows = tuple[tuple[str, Any, Any, str], ...]
@@ -36,29 +37,38 @@ GROUPS: dict[str, _Rows] = {
     "Data": (
         ("dataset", str, "digits", "one of " + ", ".join(DATASETS)),
         ("data_dir", str, None, "folder of the prepared TFDS data sets "
-         "(mnist, cifar10); default $TFDS_DATA_DIR or ~/tensorflow_datasets"),
+         "(mnist, cifar10, femnist, sent140); default $TFDS_DATA_DIR or "
+         "~/tensorflow_datasets"),
         ("data_path", str, None, "your file: .npz with x_train, y_train, "
          "x_test, y_test[, client_train, client_test] (npz), or LEAF/FedProx "
-         "json, a file or a folder with train/ and test/ (leaf)"),
+         "json, a file or a folder with train/ and test/ (leaf), or .npz "
+         "with x [n, 28, 28] uint8 and y, ten labels, in place of EMNIST "
+         "(femnist)"),
         ("synthetic_alpha", float, 1.0,
          "spread of the clients' models (synthetic)"),
         ("synthetic_beta", float, 1.0,
          "spread of the clients' inputs (synthetic)"),
         ("synthetic_iid", bool, False,
          "one model and one input distribution for all clients (synthetic)"),
+        ("femnist", str, data.FEMNIST_KINDS[0], "how letters are dealt, one of "
+         + ", ".join(data.FEMNIST_KINDS) + ": fixed = each image once, leaky = "
+         "as the published generator, which gives nearly all clients the same "
+         "images, for training and for testing (femnist)"),
+        ("sequence_length", int, 25, "words of a tweet that count (sent140)"),
     ),
     "Partition": (
         ("partition", str, None, "one of " + ", ".join(data.PARTITIONS)
          + "; default natural where the data has clients, else iid"),
         ("num_clients", int, None, "clients C; default 100 (digits, synthetic "
-         "30), natural: all"),
+         "30, femnist 200), natural: all"),
         ("classes_per_client", int, 2, "classes a client holds (classes)"),
         ("min_classes_per_client", int, None, "with it, a client holds "
          "min..classes_per_client classes at random (classes)"),
         ("dirichlet_alpha", float, 0.5,
          "concentration of each class over clients (dirichlet)"),
         ("min_client_size", int, None,
-         "fewest training examples of a client; default 10, natural 1"),
+         "fewest training examples of a client; default 10, natural 1; "
+         "sent140: fewest tweets of a user, default 20"),
         ("size_sigma", float, 0.5,
          "log-normal sigma of the clients' sizes, 0: equal (iid, classes)"),
         ("local_test_fraction", float, 0.1,
@@ -69,6 +79,21 @@ GROUPS: dict[str, _Rows] = {
          "random by --partition_seed, that never take part: the server holds "
          "their training examples as validation data, their local test "
          "examples are not used; C and --participation are of the others"),
+        ("newcomers_at", list, None, "ROUND:COUNT[,ROUND:COUNT...]: COUNT of "
+         "the clients, chosen at random by --partition_seed, take part only "
+         "after ROUND rounds have been played; adds the protocol newcomers to "
+         "--eval_protocols"),
+    ),
+    "Shift": (
+        ("shift", str, "none", "how the clients' data change, one of "
+         + ", ".join(data.SHIFTS) + ": swap_all = the members of random pairs "
+         "exchange all their data, swap_part = all of one random class each, "
+         "increment = clients hold 25, 50, 75, 100 % of their training data "
+         "after 0, 1, 2, 3 changes"),
+        ("shift_every", int, 50, "rounds between two changes; the round "
+         "before one is always evaluated"),
+        ("shift_share", float, 0.2, "share of the clients, (0, 1], that are "
+         "paired at each change (swap_all, swap_part)"),
     ),
     "Features": (
         ("features", str, "none", "one of " + ", ".join(data.FEATURES)
@@ -83,6 +108,11 @@ GROUPS: dict[str, _Rows] = {
     "Model": (
         ("model", str, "softmax", "one of " + ", ".join(MODELS)),
         ("hidden", list, ["128"], "widths of the hidden layers (mlp)"),
+        ("embedding", str, lstm.EMBEDDINGS[0], "numbers of a word, one of "
+         + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "
+         "learned = parameters (lstm)"),
+        ("vocabulary", int, 10_000, "words known, the most frequent of the "
+         "training data (lstm)"),
         ("l2", float, 1e-4,
          "coefficient of (l2/2)||w||^2, bias included, on the mean loss"),
     ),
@@ -97,7 +127,9 @@ GROUPS: dict[str, _Rows] = {
          "own mixture of classes, validation = the global model(s) on the "
          "server's validation data (--validation_clients), train = the global "
          "model(s) on all clients' training data (K models: as global, and "
-         "validation_mean, train_mean)"),
+         "validation_mean, train_mean), newcomers = as local, of the clients "
+         "of --newcomers_at, who are not in local, assigned = as local, of "
+         "the clients that the algorithm has put into a group"),
         ("targets", list, ["0.90", "0.95", "0.98"],
          "accuracies for rounds_to, first protocol"),
     ),
@@ -125,15 +157,19 @@ GROUPS: dict[str, _Rows] = {
 
 #: flag -> (other flag, its values): read only then.
 CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "data_dir": ("dataset", ("mnist", "cifar10")),
-    "data_path": ("dataset", ("npz", "leaf")),
+    "data_dir": ("dataset", ("mnist", "cifar10", "femnist", "sent140")),
+    "data_path": ("dataset", ("npz", "leaf", "femnist")),
     "synthetic_alpha": ("dataset", ("synthetic",)),
     "synthetic_beta": ("dataset", ("synthetic",)),
     "synthetic_iid": ("dataset", ("synthetic",)),
+    "femnist": ("dataset", ("femnist",)),
+    "sequence_length": ("dataset", ("sent140",)),
     "classes_per_client": ("partition", ("classes",)),
     "min_classes_per_client": ("partition", ("classes",)),
     "dirichlet_alpha": ("partition", ("dirichlet",)),
     "size_sigma": ("partition", ("iid", "classes")),
+    "shift_every": ("shift", data.SHIFTS[1:]),
+    "shift_share": ("shift", data.SWAPS),
     "min_client_size": (
         "partition", ("iid", "classes", "dirichlet", "natural")),
     "local_test_fraction": ("partition", ("natural",)),
@@ -143,6 +179,8 @@ CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hog_norm": ("features", ("hog",)),
     "hog_scale": ("features", ("hog",)),
     "hidden": ("model", ("mlp",)),
+    "embedding": ("model", ("lstm",)),
+    "vocabulary": ("model", ("lstm",)),
     "client_chunk": ("map_clients", ("chunks",)),
 }
 
@@ -222,7 +260,7 @@ def help_text(program: str, algorithm: str | None) -> str:
   for group, rows in GROUPS.items():
     lines.append(f"{group}:")
     for name, kind, default, text in rows:
-      shown = ",".join(default) if kind is list else default
+      shown = ",".join(default or ()) if kind is list else default
       if kind is bool:
         shown = str(default).lower()
       tail = "" if default is None else f" (default {shown})"

@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from experiments import config as config_lib
-from experiments import results, setting as setting_lib
+from experiments import drift, results, setting as setting_lib
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate, loop, sharding
 
@@ -20,6 +21,7 @@ class Programs:
     began = time.monotonic()
     self.config, self.setting = config, setting
     s = setting
+    self._drift = drift.Drift(config, setting)
     start = functools.partial(
         loop.initial_states, s.algorithm, s.model, s.spec,
         map_seeds=s.map_seeds)
@@ -31,7 +33,9 @@ class Programs:
     if not self.protocols:
       raise config_lib.UsageError(
           f"--eval_protocols={','.join(config.eval_protocols)}: "
-          f"{config.algorithm} has no global model, only local can be given")
+          f"{config.algorithm} has "
+          + ("no groups of clients" if s.algorithm.global_params is not None
+             else "no global model, only local (and newcomers) can be given"))
     one = evaluate.make_evaluate(
         s.algorithm, s.model, self.protocols, s.map_clients)
 
@@ -54,6 +58,10 @@ class Programs:
     self._run = lowered.compile()
     self._evaluate = jax.jit(evaluate_all).lower(
         s.data, shapes, s.keys).compile()
+    self._membership = None
+    if s.algorithm.membership is not None:
+      self._membership = jax.jit(jax.vmap(s.algorithm.membership)).lower(
+          shapes).compile()
     self.shapes = shapes
     self.compile_s = time.monotonic() - began
 
@@ -64,7 +72,8 @@ class Programs:
 
   def initial(self) -> Any:
     """States before the first round."""
-    return self._init(self.setting.data.train, self.setting.keys)
+    self._drift.move(0)
+    return self._init(self._drift.data.train, self.setting.keys)
 
   def place(self, states: Any) -> Any:
     """States read from a file, laid out as the program left them."""
@@ -72,17 +81,54 @@ class Programs:
         lambda leaf, shape: jax.device_put(leaf, shape.sharding), states,
         self.shapes)
 
+  @property
+  def label_histogram(self) -> np.ndarray:
+    """[C, L] training examples of the last ``play``."""
+    return self._drift.label_histogram
+
+  def stretch(self, done: int) -> int:
+    """Rounds to play after ``done`` rounds, up to the next evaluation.
+
+    Evaluations stand at multiples of --eval_every, also after a resume, before
+    every change of the data and at the end.
+    """
+    config = self.config
+    return min(config.eval_every - done % config.eval_every,
+               self._drift.rounds_left(done), config.rounds - done)
+
   def play(self, states: Any, start: int, count: int) -> Any:
-    """(states, RunLog) after ``count`` rounds from round ``start`` on."""
+    """(states, RunLog) after ``count`` rounds from round ``start`` on.
+
+    With --shift they train on the data of round ``start``, and what is
+    counted next is counted on the same.
+    """
+    self._drift.move(start)
     s = self.setting
-    return self._run(states, s.data.train, s.keys, jnp.int32(start),
+    return self._run(states, self._drift.data.train, s.keys, jnp.int32(start),
                      jnp.int32(count))
 
   def count(self, states: Any) -> dict[str, metrics.Counts]:
     """protocol -> counts, leaves [N seeds, ...], on the host."""
     s = self.setting
-    counts = jax.device_get(self._evaluate(s.data, states, s.keys))
+    counts = jax.device_get(
+        self._evaluate(self._drift.data, states, s.keys))
     return {protocol: counts[protocol] for protocol in self.protocols}
+
+  @property
+  def num_groups(self) -> int | None:
+    """K, groups of clients; None where clients have no groups."""
+    s = self.setting
+    if self._membership is None:
+      return None
+    if s.algorithm.global_params is None:
+      return s.spec.num_clients
+    models = jax.eval_shape(jax.vmap(s.algorithm.global_params), self.shapes)
+    return jax.tree.leaves(models)[0].shape[1]
+
+  def membership(self, states: Any) -> np.ndarray:
+    """[N seeds, C] group of each client, -1 for none."""
+    assert self._membership is not None
+    return jax.device_get(self._membership(states))
 
   def memory_mb(self) -> float:
     """What the largest program needs beside this process, by its compiler."""
@@ -107,7 +153,7 @@ def print_plan(
       config.dataset, "partition": setting.partition.name, **setting.plan,
       "rounds": config.rounds, "seeds": config.seeds,
       "evaluations": -(-config.rounds // config.eval_every),
-      "protocols": list(programs.protocols),
+      "protocols": list(programs.protocols), "shift": config.shift,
       "data_mb": round(data_mb, 1), "state_mb": round(state_mb, 2),
       "program_mb": round(programs.memory_mb(), 1),
       "process_peak_mb": results.peak_memory_mb(),

@@ -1,9 +1,9 @@
-"""The tables of a run: metrics.csv, rounds.csv, timing.csv.
+"""The tables of a run: metrics.csv, rounds.csv, timing.csv, groups.csv.
 
 Rows are appended after every stretch of rounds, before the checkpoint, so
 what lies after the last checkpoint is dropped on resume and written again.
-Wall times stand in timing.csv alone: the other two are the same bits in every
-run of the same flags.
+Wall times stand in timing.csv alone: the others are the same bits in every run
+of the same flags. groups.csv is of methods with groups of clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from experiments.config import UsageError
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import evaluate
+from fedjax_alg.metrics import groups
 
 Row = dict[str, Any]
 
@@ -30,7 +31,8 @@ TOTALS = ("total_floats", "total_example_gradients", "total_central_flops")
 COLUMNS = ("round", "seed", "protocol", *metrics.METRICS, *ROUND_COST, *TOTALS)
 TIMING = ("round", "seconds")
 
-#: Arrays of ``RoundAux.server`` of more entries are not written.
+#: Arrays of ``RoundAux.server`` of more entries are not written, nor the
+#: sizes of more groups.
 MOST_ENTRIES = 64
 
 
@@ -161,12 +163,43 @@ def _best_and_mean(
   return table
 
 
+def group_columns(num_groups: int) -> tuple[str, ...]:
+  """Columns of groups.csv for K groups."""
+  sizes = tuple(f"size_{k}" for k in range(num_groups)
+                if num_groups <= MOST_ENTRIES)
+  return ("round", "seed", "assigned", "used", *sizes, "purity", "ari")
+
+
+def group_rows(
+    membership: np.ndarray, label_histogram: np.ndarray, number: int,
+    seeds: Sequence[int], num_groups: int) -> list[Row]:
+  """Rows of groups.csv after round ``number``.
+
+  Args:
+    membership: [N seeds, C], -1 for a client in no group.
+    label_histogram: [C, L], what clients hold now.
+    number: rounds played.
+    seeds: N of them.
+    num_groups: K.
+  """
+  kinds = groups.kinds(label_histogram)
+  rows = []
+  for seed, own in zip(seeds, membership, strict=True):
+    sizes = groups.sizes(own, num_groups)
+    row = {"round": number, "seed": seed, "assigned": int(sizes.sum()),
+           "used": int((sizes > 0).sum()),
+           **{f"size_{k}": int(size) for k, size in enumerate(sizes)},
+           **groups.agreement(own, kinds)._asdict()}
+    rows.append({name: row[name] for name in group_columns(num_groups)})
+  return rows
+
+
 class Records:
-  """The three tables of one run, in memory and on disk."""
+  """The tables of one run, in memory and on disk."""
 
   def __init__(
       self, folder: pathlib.Path, seeds: Sequence[int], cohort: int,
-      server: Sequence[str]):
+      server: Sequence[str], num_groups: int | None = None):
     """Empty tables; nothing is written yet.
 
     Args:
@@ -174,11 +207,15 @@ class Records:
       seeds: of the run.
       cohort: S.
       server: ``server_names`` of the run.
+      num_groups: K; None: clients have no groups, there is no groups.csv.
     """
     self.folder, self.seeds, self.cohort = folder, list(seeds), cohort
     self.columns = {
         "metrics": COLUMNS, "rounds": ("round", "seed", *ROUND_COST, *server),
         "timing": TIMING}
+    self._num_groups = num_groups
+    if num_groups is not None:
+      self.columns["groups"] = group_columns(num_groups)
     self.tables: dict[str, list[Row]] = {name: [] for name in self.columns}
     self._totals = {seed: dict.fromkeys(TOTALS, 0) for seed in self.seeds}
 
@@ -270,6 +307,14 @@ class Records:
             **{k: last[k] for k in ROUND_COST}, **self._totals[last["seed"]]})
     self._append("metrics", rows)
     return rows
+
+  def add_groups(
+      self, membership: np.ndarray, label_histogram: np.ndarray) -> None:
+    """Records the groups after the last round, see ``group_rows``."""
+    assert self._num_groups is not None
+    self._append("groups", group_rows(
+        membership, label_histogram, self.tables["rounds"][-1]["round"],
+        self.seeds, self._num_groups))
 
   def seconds_per_round(self) -> float:
     """Median over the stretches of the seconds a round and seed takes."""

@@ -139,6 +139,8 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
   late = np.array([n > numbers[-1] - 10 for n in numbers])
 
   def best(metric, curve):
+    counted = curve[~np.isnan(curve)]  # nobody may have been at first
+    curve = counted if counted.size else curve
     return curve.min() if metric == "loss" else curve.max()
 
   return {
@@ -146,6 +148,23 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
       "best": _aggregate(rows, best),
       "mean_last_10": _aggregate(rows, lambda _, curve: curve[late].mean()),
       "rounds_to": rounds_to(rows, targets)}
+
+
+def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
+  """groups of summary.json, from the last rows of groups.csv.
+
+  Args:
+    rows: groups.csv.
+    num_groups: K.
+  """
+  last = sorted((r for r in rows if r["round"] == rows[-1]["round"]),
+                key=lambda r: r["seed"])
+  return {
+      **{name: spread([r[name] for r in last])
+         for name in ("assigned", "purity", "ari")},
+      "empty_groups": spread([num_groups - r["used"] for r in last]),
+      "sizes": [[size for name, size in r.items() if name.startswith("size_")]
+                for r in last]}
 
 
 def cost(rows: list[Row], cohort: int) -> dict[str, Any]:

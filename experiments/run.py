@@ -155,7 +155,8 @@ def _train(
   """The loop over evaluations."""
   cohort = setting.spec.cohort_size
   records = Records(
-      folder, config.seeds, cohort, server_names(programs.server))
+      folder, config.seeds, cohort, server_names(programs.server),
+      programs.num_groups)
   states, done = (_restore(folder, programs, records) if resuming
                   else (programs.initial(), 0))
   _start_folder(folder, config, setting)
@@ -165,9 +166,7 @@ def _train(
   progress.compiled(programs.compile_s)
   try:
     while done < config.rounds:
-      # Evaluations stand at multiples of --eval_every, also after a resume.
-      count = min(config.eval_every - done % config.eval_every,
-                  config.rounds - done)
+      count = programs.stretch(done)
       began = time.monotonic()
       states, log = jax.block_until_ready(programs.play(states, done, count))
       seconds = time.monotonic() - began
@@ -175,6 +174,9 @@ def _train(
       records.add_rounds(log.aux, done, count, seconds)
       done += count
       new = records.add_metrics(programs.count(states))
+      if programs.num_groups is not None:
+        records.add_groups(
+            programs.membership(states), programs.label_histogram)
       checkpoint.save(folder / "checkpoint", states, done,
                       {"identity": config.identity()})
       first = new[0]["protocol"]
@@ -183,9 +185,13 @@ def _train(
   finally:
     progress.close()
   steady = records.seconds_per_round()
+  extra = {}
+  if programs.num_groups is not None:
+    extra["groups"] = results.groups(
+        records.tables["groups"], programs.num_groups)
   summary = {
       **results.summarise(records.rows, config.targets),
-      "cost": results.cost(records.rows, cohort),
+      "cost": results.cost(records.rows, cohort), **extra,
       "timing": {"compile_s": programs.compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(config.seeds)},
       "peak_memory_mb": results.peak_memory_mb(),
@@ -200,13 +206,26 @@ def _train(
   return summary
 
 
+def _number(value: float | None) -> str:
+  """Four places; what a summary read from its file has as null is NaN."""
+  return f"{np.nan if value is None else value:.4f}"
+
+
 def print_summary(config: config_lib.Config, summary: dict[str, Any]) -> None:
   """The result in a few lines."""
   for protocol, values in summary["final"].items():
     accuracy = values["accuracy"]
-    print(f"{protocol:12} accuracy {accuracy['mean']:.4f} +- "
-          f"{accuracy['ci95']:.4f} (95 % CI, {len(accuracy['values'])} seeds), "
-          f"macro F1 {values['macro_f1']['mean']:.4f}")
+    print(f"{protocol:12} accuracy {_number(accuracy['mean'])} +- "
+          f"{_number(accuracy['ci95'])} (95 % CI, "
+          f"{len(accuracy['values'])} seeds), "
+          f"macro F1 {_number(values['macro_f1']['mean'])}")
+  if "groups" in summary:
+    found = summary["groups"]
+    sizes = "; ".join(" ".join(map(str, own)) for own in found["sizes"])
+    print(f"{'groups':12} sizes {sizes}; {found['empty_groups']['mean']:g} "
+          f"empty, purity {_number(found['purity']['mean'])}, adjusted Rand "
+          f"index {_number(found['ari']['mean'])} (against clients with the "
+          "same classes)")
   timing = summary["timing"]
   print(f"{timing['steady_s_per_round'] * 1e3:.1f} ms per round and seed, "
         f"compiled in {timing['compile_s']:.1f} s, peak memory "

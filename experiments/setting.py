@@ -66,6 +66,10 @@ def _examples(dataset: str, source: tuple[Any, ...]) -> data.Examples:
     return data.load_npz(source[0])
   if dataset == "leaf":
     return data.load_leaf(source[0])
+  if dataset == "femnist":
+    return data.load_femnist(*source)
+  if dataset == "sent140":
+    return data.load_sent140(*source)
   return data.load_tfds(dataset, source[0])
 
 
@@ -92,6 +96,12 @@ def load_examples(config: config_lib.Config) -> data.Examples:
               config.num_clients, config.partition_seed, config.synthetic_iid)
   elif config.dataset in ("npz", "leaf"):
     source = (config.data_path,)
+  elif config.dataset == "femnist":
+    source = (config.femnist, config.num_clients, config.partition_seed,
+              config.data_dir, config.data_path)
+  elif config.dataset == "sent140":
+    source = (config.min_client_size, config.vocabulary,
+              config.sequence_length, config.partition_seed, config.data_dir)
   else:
     source = (config.data_dir,)
   options: tuple[Any, ...] = ()
@@ -110,14 +120,17 @@ def _partition(
   clients_asked = config.num_clients
   if clients_asked is None and kind != "natural":
     clients_asked = 100
-  if config.dataset == "synthetic":
+  if config.dataset in ("synthetic", "femnist"):
     clients_asked = None  # its generator made them
+  min_client_size = config.min_client_size
+  if config.dataset == "sent140":
+    min_client_size = None  # of tweets for training and testing, seen to
   partition = data.make_partition(
       kind, examples, clients_asked, config.partition_seed,
       classes_per_client=config.classes_per_client,
       min_classes_per_client=config.min_classes_per_client,
       dirichlet_alpha=config.dirichlet_alpha,
-      min_client_size=config.min_client_size, size_sigma=config.size_sigma,
+      min_client_size=min_client_size, size_sigma=config.size_sigma,
       local_test_fraction=config.local_test_fraction)
   return data.hold_out(
       partition, config.validation_clients, config.partition_seed)
@@ -154,25 +167,33 @@ def _place(key: Any) -> Any:
   config, mesh = key.config, key.mesh
   examples = load_examples(config)
   partition = _partition(config, examples)
-  built = data.build(examples, partition, lambda *x: x)
+  joins = None
+  if config.newcomers_at:
+    joins = data.with_newcomers(
+        partition, config.newcomers_at, config.partition_seed)
+  built = data.build(examples, partition, lambda *x: x, joins)
   placed = evaluate.EvaluationData(
       built.train, built.test, _whole_test(built),
-      jnp.asarray(built.label_histogram, jnp.float32), _validation(built))
+      jnp.asarray(built.label_histogram, jnp.float32), _validation(built),
+      None if joins is None else jnp.asarray(joins > 0))
   # NumPy views of what lies on the first device: the others share its memory.
   placed = sharding.replicate(jax.tree.map(np.asarray, placed), mesh)
   hashes = {"data": built.hash, "partition": data.partition_hash(partition)}
-  return placed, partition, hashes, built.label_histogram, examples.num_classes
+  return (placed, partition, hashes, built.label_histogram,
+          examples.num_classes, examples.name)
 
 
 class _DataKey:
   """Compares configurations by what decides their data."""
 
   _NAMES = ("dataset", "data_dir", "data_path", "synthetic_alpha",
-            "synthetic_beta", "synthetic_iid", "partition", "num_clients",
+            "synthetic_beta", "synthetic_iid", "femnist", "vocabulary",
+            "sequence_length", "partition", "num_clients",
             "classes_per_client", "min_classes_per_client", "dirichlet_alpha",
             "min_client_size", "size_sigma", "local_test_fraction",
-            "partition_seed", "validation_clients", "features", "hog_block",
-            "hog_stride", "hog_bins", "hog_norm", "hog_scale")
+            "partition_seed", "validation_clients", "newcomers_at",
+            "features", "hog_block", "hog_stride", "hog_bins", "hog_norm",
+            "hog_scale")
 
   def __init__(self, config: config_lib.Config, mesh: Mesh | None):
     self.config, self.mesh = config, mesh
@@ -189,11 +210,30 @@ class _DataKey:
 def _check_adapts(config: config_lib.Config, train: ClientData) -> None:
   """A client that adapts the model must have something to adapt it on."""
   empty = np.flatnonzero(np.asarray(train.size) == 0)
-  if registry.get(config.algorithm).adapts and len(empty) and (
-      "local" in config.eval_protocols):
+  protocol = next((p for p in config.eval_protocols
+                   if p in evaluate.PER_CLIENT), None)
+  if registry.get(config.algorithm).adapts and len(empty) and protocol:
     raise config_lib.UsageError(
-        f"--eval_protocols=local: {config.algorithm} adapts the model on each "
-        f"client's training data, and client {empty[0]} has none")
+        f"--eval_protocols={protocol}: {config.algorithm} adapts the model on "
+        f"each client's training data, and client {empty[0]} has none")
+
+
+def _check_words(
+    config: config_lib.Config, train: ClientData, test: ClientData) -> None:
+  """Word ids go with --model=lstm and nothing else does (the user's data)."""
+  ids = train.x.dtype == jnp.int32
+  if ids != (config.model == "lstm"):
+    raise config_lib.UsageError(
+        f"--model={config.model}: " + (
+            "cannot read word ids (int32 x), only --model=lstm does" if ids
+            else f"needs word ids, but x is {train.x.dtype} (only int32)"))
+  known = config.vocabulary + data.SPECIAL_TOKENS
+  low = min(int(rows.x.min()) for rows in (train, test)) if ids else 0
+  high = max(int(rows.x.max()) for rows in (train, test)) if ids else 0
+  if not 0 <= low <= high < known:
+    raise config_lib.UsageError(
+        f"--vocabulary={config.vocabulary}: word ids must lie in [0, {known})"
+        f", the data's lie in [{low}, {high}]")
 
 
 def _check_memory(
@@ -233,7 +273,7 @@ def make_setting(config: config_lib.Config) -> Setting:
   """
   start_devices(config.host_devices)
   mesh = sharding.clients_mesh()
-  placed, partition, hashes, histogram, num_classes = _place(
+  placed, partition, hashes, histogram, num_classes, name = _place(
       _DataKey(config, mesh))
   num_clients = partition.num_clients
   size = config_lib.cohort_size(config.values, config.hparams, num_clients)
@@ -247,8 +287,11 @@ def make_setting(config: config_lib.Config) -> Setting:
   map_clients = clients.make_map_clients(
       mode, chunk=config.client_chunk, mesh=mesh)
   shape = tuple(placed.train.x.shape[1:])
+  _check_words(config, placed.train, placed.whole_test)
   model = models.make_model(
-      config.model, shape, num_classes, l2=config.l2, hidden=config.hidden)
+      config.model, shape, num_classes, l2=config.l2, hidden=config.hidden,
+      tokens=config.vocabulary + data.SPECIAL_TOKENS,
+      embedding=config.embedding)
   algorithm = registry.build(
       config.algorithm, model, map_clients=map_clients, **config.hparams)
   _check_adapts(config, placed.train)
@@ -259,7 +302,8 @@ def make_setting(config: config_lib.Config) -> Setting:
                       *[rounds.run_keys(seed) for seed in config.seeds])
   keys = sharding.replicate(keys, mesh)
   plan = {
-      "clients": num_clients, "cohort_size": size,
+      "data": name, "clients": num_clients, "cohort_size": size,
+      "newcomers": sum(count for _, count in config.newcomers_at or ()),
       "train_examples": int(train_size.sum()),
       "validation_examples": 0 if placed.validation is None else int(
           np.asarray(placed.validation.size).sum()),
@@ -289,6 +333,9 @@ def partition_facts(setting: Setting) -> dict[str, Any]:
         "validation_order": held.train_order.tolist(),
         "validation_size": held.train_size.tolist(),
         "validation_test_order": held.test_order.tolist()}
+  joins = setting.data.train.joins
+  if joins is not None:
+    validation["joins"] = np.asarray(joins).tolist()
   return {
       "name": partition.name, "flags": partition.flags,
       "hash": setting.hashes["partition"], "pooled": partition.pooled,

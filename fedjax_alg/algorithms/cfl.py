@@ -2,8 +2,8 @@
 
 Reference: Sattler, Mueller, Samek, "Clustered Federated Learning:
 Model-Agnostic Distributed Multitask Optimization Under Privacy Constraints",
-IEEE TNNLS 2020 (and its public code). All clients start in one group. After a round, with dW_k
-the last update of member k, a group is parted if
+IEEE TNNLS 2020 (and its public code). All clients start in one group. After a
+round, with dW_k the last update of member k, a group is parted if
 
   ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2
 

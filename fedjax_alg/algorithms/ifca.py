@@ -84,7 +84,8 @@ def _populated(
         models, everyone.shards)
     choice = jnp.where(present, jnp.argmin(losses, axis=1), k)
     size = (choice[None] == jnp.arange(k)[:, None]).sum(1)
-    return size.min().astype(jnp.float32) / jnp.maximum(present.sum(), 1)
+    return size.min().astype(jnp.float32) / jnp.maximum(
+        present.sum(), 1).astype(jnp.float32)
 
   def draw(carry):
     tries, best, models = carry

@@ -43,6 +43,7 @@ def client_data(
     offset: np.ndarray,
     size: np.ndarray,
     validation: np.ndarray | None = None,
+    joins: np.ndarray | None = None,
 ) -> ClientData:
   """Rows in the order of the clients, then PADDING_ROWS zero rows.
 
@@ -57,6 +58,8 @@ def client_data(
     offset: [C] int, first place of each client.
     size: [C] int, rows of each client.
     validation: [V] int, rows of x that the server holds; None: it holds none.
+    joins: [C] int, rounds played before a client takes part; None: all are
+      there from the start.
 
   Returns:
     Device arrays, x and y with M + V + PADDING_ROWS rows.
@@ -81,7 +84,8 @@ def client_data(
   classes[:len(order)] = y[order]
   return ClientData(
       jnp.asarray(rows), jnp.asarray(classes),
-      jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32), held)
+      jnp.asarray(offset, jnp.int32), jnp.asarray(size, jnp.int32), held,
+      None if joins is None else jnp.asarray(joins, jnp.int32))
 
 
 def shard_of(data: ClientData, client: Array | int) -> Shard:
@@ -134,7 +138,8 @@ def take_cohort(
 
 
 def build(
-    examples: Examples, partition: Partition, features_fn: FeaturesFn
+    examples: Examples, partition: Partition, features_fn: FeaturesFn,
+    joins: np.ndarray | None = None,
 ) -> FederatedData:
   """Computes the features, deals them to clients and moves them to the device.
 
@@ -151,6 +156,7 @@ def build(
     examples: the data set that ``partition`` was made of.
     partition: who holds which rows.
     features_fn: of (x_train, x_test), see ``features.make_features``.
+    joins: when clients take part, see ``newcomers.with_newcomers``.
 
   Returns:
     The data of a run.
@@ -195,7 +201,7 @@ def build(
   histogram = label_histogram(partition, labels, examples.num_classes)
   train = client_data(
       rows, labels, partition.train_order, partition.train_offset,
-      partition.train_size, validation)
+      partition.train_size, validation, joins)
   return FederatedData(
       train, test, global_x, global_y, examples.num_classes, examples.name,
       digest, histogram, whole_is_local)

@@ -168,6 +168,21 @@ def partition_hash(partition: Partition) -> str:
   return digest.hexdigest()
 
 
+def client_rows(offset: np.ndarray, size: np.ndarray) -> np.ndarray:
+  """Places of the clients' rows in an order array, client by client.
+
+  Args:
+    offset: [C] int, first place of each client.
+    size: [C] int.
+
+  Returns:
+    [sum of size] int64; 0, 1, 2, ... where the clients lie back to back.
+  """
+  size = size.astype(np.int64)
+  shift = np.repeat(offset - (np.cumsum(size) - size), size)
+  return shift + np.arange(size.sum())
+
+
 def label_histogram(
     partition: Partition, y: np.ndarray, num_classes: int | None = None
 ) -> np.ndarray:
@@ -185,5 +200,7 @@ def label_histogram(
   classes = int(y.max()) + 1 if num_classes is None else num_classes
   client = np.repeat(np.arange(partition.num_clients), partition.train_size)
   histogram = np.zeros((partition.num_clients, classes), np.int64)
-  np.add.at(histogram, (client, y[partition.train_order]), 1)
+  rows = partition.train_order[
+      client_rows(partition.train_offset, partition.train_size)]
+  np.add.at(histogram, (client, y[rows]), 1)
   return histogram

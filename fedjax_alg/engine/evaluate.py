@@ -3,7 +3,10 @@
 - ``global``: every global model on the whole test set, [K] counts.
 - ``local``: what each client would deploy (``client_params``) on the client's
   own test split; the clients' counts are added, so every test example counts
-  once.
+  once. Only clients that are there from the start.
+- ``newcomers``: as ``local``, of the others alone, before and after they join.
+- ``assigned``: as ``local``, of every client that the algorithm has assigned
+  to a group by now (FedGroup's measure).
 - ``preferred``: each client's preferred global model, the one of least loss
   on its training data (diversified, (18)), on the client's own mixture of
   classes. A model's mistakes per class come from the whole test set, weighted
@@ -29,11 +32,18 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import rounds
 
-PROTOCOLS = ("global", "local", "preferred", "validation", "train")
+PROTOCOLS = ("global", "local", "preferred", "validation", "train",
+             "newcomers", "assigned")
 #: What a run evaluates when it is not told.
 DEFAULT_PROTOCOLS = ("global", "local", "preferred")
 #: Those whose counts have a leading axis [K], one entry a global model.
 PER_MODEL = ("global", "validation", "train")
+#: Those of what clients would deploy, on their own test splits.
+PER_CLIENT = ("local", "newcomers", "assigned")
+
+#: Rows of a block of a client's own test split, where these hold no more than
+#: a larger block would on average.
+_LOCAL_ROWS = 16
 
 
 class Pieces(NamedTuple):
@@ -52,10 +62,14 @@ class EvaluationData(NamedTuple):
   class_weight: Array  #: [C, L] float32, training examples by class
   #: the server's rows of ``train.x``; None where it holds none
   validation: Pieces | None = None
+  #: [C] bool, not there from the start; None where all are
+  newcomer: Array | None = None
 
 
-def count_shard(model: Model, params: Params, shard: Shard) -> metrics.Counts:
-  """Counts of one model over one shard."""
+def count_shard(
+    model: Model, params: Params, shard: Shard,
+    rows: int = objective.BLOCK_ROWS) -> metrics.Counts:
+  """Counts of one model over one shard, in blocks of ``rows``."""
   classes = jax.eval_shape(model.apply, params, shard.x[:1]).shape[1]
 
   def add_block(counts, x, y, mask):
@@ -65,7 +79,7 @@ def count_shard(model: Model, params: Params, shard: Shard) -> metrics.Counts:
     return trees.add(counts, block)
 
   zero = metrics.Counts(jnp.zeros((classes, classes)), jnp.zeros(classes))
-  return objective.fold_blocks(shard, add_block, zero)
+  return objective.fold_blocks(shard, add_block, zero, rows)
 
 
 def supported_protocols(
@@ -73,11 +87,28 @@ def supported_protocols(
 ) -> tuple[str, ...]:
   """Those of ``wanted`` that make sense for an algorithm.
 
-  A method without a global model (each client alone) has only ``local``.
+  A method without a global model (each client alone) has only protocols of
+  ``PER_CLIENT``; ``assigned`` is of methods with groups of clients.
   """
-  if algorithm.global_params is None:
-    return tuple(p for p in wanted if p == "local")
-  return wanted
+
+  def supported(protocol):
+    if protocol == "assigned":
+      return algorithm.membership is not None
+    return protocol in PER_CLIENT or algorithm.global_params is not None
+
+  return tuple(p for p in wanted if supported(p))
+
+
+def _sum_of(each: metrics.Counts, clients: Array | None) -> metrics.Counts:
+  """Adds the counts [C, ...] of some clients ([C] bool), or of all."""
+
+  def add(leaf):
+    if clients is not None:
+      chosen = clients.reshape(clients.shape + (1,) * (leaf.ndim - 1))
+      leaf = jnp.where(chosen, leaf, jnp.zeros_like(leaf))
+    return leaf.sum(0)
+
+  return jax.tree.map(add, each)
 
 
 def make_evaluate(
@@ -97,7 +128,8 @@ def make_evaluate(
   Returns:
     ``evaluate(data, state, key)``: protocol -> Counts; leaves of a protocol in
     ``PER_MODEL`` have a leading axis [K]. It raises ValueError where
-    "validation" is wanted of data without validation rows.
+    "validation" is wanted of data without validation rows, or "newcomers" of
+    data without newcomers.
 
   Raises:
     ValueError: an unknown protocol.
@@ -116,20 +148,36 @@ def make_evaluate(
     per_piece = map_clients(one_piece, models, shards)
     return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
 
-  def local_counts(data: EvaluationData, state: State, key: Key):
+  def client_counts(data: EvaluationData, state: State, key: Key):
+    """Counts of every client on its own test split, leaves [C, ...]."""
     cohort = layout.everyone(data.train)
+    mean_rows = ((data.test.x.shape[0] - layout.PADDING_ROWS)
+                 / data.test.size.shape[0])
+    rows = (_LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS
+            else objective.BLOCK_ROWS)
 
     def one_client(shared, shard, client_id, key, test_offset, test_size):
       state, test_x, test_y = shared
       params = algorithm.client_params(state, client_id, shard, key)
       test = Shard(test_x, test_y, test_offset, test_size)
-      return count_shard(model, params, test)
+      return count_shard(model, params, test, rows)
 
-    counts = map_clients(
+    return map_clients(
         one_client, (state, data.test.x, data.test.y), cohort.shards,
         cohort.ids, rounds.client_keys(key, cohort.ids), data.test.offset,
         data.test.size)
-    return jax.tree.map(lambda leaf: leaf.sum(0), counts)
+
+  def counted(protocol: str, data: EvaluationData, state: State):
+    """[C] bool, the clients whose counts a protocol adds; None: all."""
+    if protocol == "assigned":
+      assert algorithm.membership is not None
+      return algorithm.membership(state) >= 0
+    if protocol == "newcomers":
+      if data.newcomer is None:
+        raise ValueError("evaluation protocol 'newcomers': every client is "
+                         "there from the start")
+      return data.newcomer
+    return None if data.newcomer is None else ~data.newcomer
 
   def preferred_counts(
       data: EvaluationData, models: Params, whole: metrics.Counts):
@@ -154,7 +202,7 @@ def make_evaluate(
 
   def evaluate(data: EvaluationData, state: State, key: Key):
     counts = {}
-    if any(p != "local" for p in protocols):
+    if any(p not in PER_CLIENT for p in protocols):
       assert algorithm.global_params is not None
       models = algorithm.global_params(state)
       if "global" in protocols or "preferred" in protocols:
@@ -168,8 +216,11 @@ def make_evaluate(
       if "train" in protocols:
         counts["train"] = whole_counts(
             models, layout.everyone(data.train).shards)
-    if "local" in protocols:
-      counts["local"] = local_counts(data, state, key)
+    wanted = [p for p in PER_CLIENT if p in protocols]
+    if wanted:
+      each = client_counts(data, state, key)
+      for protocol in wanted:
+        counts[protocol] = _sum_of(each, counted(protocol, data, state))
     return counts
 
   return evaluate

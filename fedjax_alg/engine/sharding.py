@@ -57,6 +57,22 @@ def replicated(mesh: Mesh | None) -> Any:
   return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
+def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
+  """``array[order]`` on every device of the mesh, placed as by ``replicate``.
+
+  Args:
+    array: as ``replicate`` left it.
+    order: [n] int.
+    mesh: None leaves it on the default device.
+  """
+  if jax.default_backend() == "cpu":
+    # On the host, so that the devices share one copy again.
+    return replicate(np.asarray(array)[order], mesh)
+  gather = jax.jit(lambda array, order: array[order],
+                   out_shardings=replicated(mesh))
+  return gather(array, replicate(order, mesh))
+
+
 def _aligned(array: np.ndarray) -> np.ndarray:
   """The array itself, or a copy at an address XLA can use without copying."""
   if array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0:

@@ -1,5 +1,6 @@
 """The evaluation protocols on a case worked out with NumPy."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -17,11 +18,17 @@ from tests import problems
 C, K, L = 12, 3, problems.CLASSES
 
 
+#: Clients that come later, and those that a group has been found for.
+NEW = np.isin(np.arange(C), (1, 4, 11))
+GROUP = np.where(np.isin(np.arange(C), (0, 1, 7)), -1, np.arange(C) % K)
+
+
 class State(NamedTuple):
   models: dict  #: [K, ...]
+  group: np.ndarray = GROUP
 
 
-def toy(global_params=lambda state: state.models):
+def toy(global_params=lambda state: state.models, membership=None):
   """Client i deploys model i mod K."""
 
   def client_params(state, client_id, shard, key):
@@ -29,7 +36,11 @@ def toy(global_params=lambda state: state.models):
     return jax.tree.map(lambda leaf: leaf[client_id % K], state.models)
 
   return Algorithm(lambda *_: None, no_setup, lambda *_: None, client_params,
-                   global_params)
+                   global_params, membership)
+
+
+def grouped():
+  return toy(membership=lambda state: state.group)
 
 
 class Case(NamedTuple):
@@ -39,6 +50,7 @@ class Case(NamedTuple):
   whole: tuple
   validation: tuple
   counts: dict
+  run: Callable
 
 
 @pytest.fixture(scope="module", name="case")
@@ -59,14 +71,15 @@ def fixture_case(problem):
   data = evaluate.EvaluationData(
       train, problems.client_data(tests), problems.client_data(pieces),
       jnp.asarray(histogram, jnp.float32), evaluate.Pieces(
-          own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])))
+          own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])),
+      jnp.asarray(NEW))
   state = State(jax.tree.map(
       lambda *leaves: jnp.stack(leaves),
       *(problems.some_params(problem.model, seed, 1.0) for seed in range(K))))
   run = jax.jit(evaluate.make_evaluate(
-      toy(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
+      grouped(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
   return Case(data, state, tests, whole, validation,
-              jax.device_get(run(data, state, jax.random.key(0))))
+              jax.device_get(run(data, state, jax.random.key(0))), run)
 
 
 def outcome(problem, case, k, x, y):
@@ -93,15 +106,34 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
         np.bincount(y, weights=losses, minlength=L), rtol=1e-5)
 
 
-def test_local_is_the_sum_of_the_clients_own_tests(problem, case):
+@pytest.mark.parametrize("protocol, who", [
+    ("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0)])
+def test_the_sum_of_the_own_tests_of_some_clients(
+    problem, case, protocol, who):
   confusion, loss = np.zeros((L, L)), np.zeros(L)
-  for i, (x, y) in enumerate(case.tests):
+  for i in np.flatnonzero(who):
+    x, y = case.tests[i]
     predicted, losses = outcome(problem, case, i % K, x, y)
     np.add.at(confusion, (y, predicted), 1)
     np.add.at(loss, y, losses)
-  np.testing.assert_array_equal(case.counts["local"].confusion, confusion)
-  np.testing.assert_allclose(case.counts["local"].loss_sum, loss, rtol=1e-5)
-  assert confusion.sum() == len(case.whole[1])
+  counts = case.counts[protocol]
+  np.testing.assert_array_equal(counts.confusion, confusion)
+  np.testing.assert_allclose(counts.loss_sum, loss, rtol=1e-5)
+
+
+def test_every_test_example_counts_once(case):
+  seen = sum(case.counts[p].confusion.sum() for p in ("local", "newcomers"))
+  assert seen == len(case.whole[1])
+
+
+def test_nobody_assigned_yet_is_not_a_number(case):
+  counts = jax.device_get(case.run(
+      case.data, case.state._replace(group=np.full(C, -1)),
+      jax.random.key(0)))
+  values = metrics.summarise(counts["assigned"])
+  assert all(np.isnan(value) for value in values.values())
+  assert metrics.summarise(counts["local"])["accuracy"] == (
+      metrics.summarise(case.counts["local"])["accuracy"])
 
 
 def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
@@ -142,10 +174,12 @@ def test_count_shard_counts_the_rows_of_the_shard_only(problem, case):
 def test_a_subset_of_the_protocols(problem, case):
   run = evaluate.make_evaluate(
       toy(None), problem.model, ("local",), clients.make_map_clients())
-  counts = run(case.data, case.state, jax.random.key(0))
+  counts = run(case.data._replace(newcomer=None), case.state,
+               jax.random.key(0))
   assert set(counts) == {"local"}
   np.testing.assert_array_equal(
-      counts["local"].confusion, case.counts["local"].confusion)
+      counts["local"].confusion, case.counts["local"].confusion
+      + case.counts["newcomers"].confusion)
 
 
 @pytest.mark.parametrize("mode", clients.MODES)
@@ -171,15 +205,27 @@ def test_validation_rows_that_nobody_holds(problem, case):
     run(case.data._replace(validation=None), case.state, jax.random.key(0))
 
 
+def test_newcomers_where_there_are_none(problem, case):
+  run = evaluate.make_evaluate(
+      toy(), problem.model, ("newcomers",), clients.make_map_clients())
+  with pytest.raises(ValueError, match="every client is there from the start"):
+    jax.eval_shape(run, case.data._replace(newcomer=None), case.state,
+                   jax.random.key(0))
+
+
 def test_the_protocols_are_known():
-  assert set(evaluate.PER_MODEL) < set(evaluate.PROTOCOLS)
+  kinds = evaluate.PER_MODEL + evaluate.PER_CLIENT
+  assert sorted((*kinds, "preferred")) == sorted(evaluate.PROTOCOLS)
   assert evaluate.DEFAULT_PROTOCOLS == ("global", "local", "preferred")
 
 
-def test_a_method_without_global_models_has_only_local():
-  both = evaluate.PROTOCOLS
-  assert evaluate.supported_protocols(toy(), both) == both
-  assert evaluate.supported_protocols(toy(None), both) == ("local",)
+def test_what_a_method_has_of_the_protocols():
+  every = evaluate.PROTOCOLS
+  assert evaluate.supported_protocols(grouped(), every) == every
+  assert evaluate.supported_protocols(toy(), every) == tuple(
+      p for p in every if p != "assigned")
+  assert evaluate.supported_protocols(toy(None), every) == (
+      "local", "newcomers")
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from fedjax_alg.base import Algorithm, RoundAux, no_setup, round_cost
-from fedjax_alg.engine import rounds
+from fedjax_alg.engine import loop, rounds
 
 
 def key_data(keys):
@@ -57,6 +57,51 @@ def test_a_full_cohort_is_everyone_whatever_the_key(problem):
   for seed in range(2):
     cohort = rounds.sample_cohort(problem.data, 12, jax.random.key(seed))
     np.testing.assert_array_equal(cohort.ids, np.arange(12))
+
+
+def test_absent_clients_are_never_drawn_and_the_present_evenly(problem):
+  joins = np.zeros(12, np.int32)
+  joins[[0, 5]], joins[[3, 9, 11]] = 2, 4
+  late = problem.data._replace(joins=jnp.asarray(joins))
+  draw = jax.jit(lambda key, number: rounds.sample_cohort(
+      late, 5, key, number).ids)
+  keys = jax.random.split(jax.random.key(0), 1000)
+  for number, there in ((0, 7), (1, 7), (2, 9), (3, 9), (4, 12)):
+    ids = np.asarray(jax.vmap(draw, (0, None))(keys, jnp.int32(number)))
+    assert (np.diff(ids, axis=1) > 0).all()
+    counts = np.bincount(ids.reshape(-1), minlength=12)
+    np.testing.assert_array_equal(counts > 0, joins <= number)
+    assert stats.chisquare(counts[joins <= number]).pvalue > 1e-3
+    assert (joins <= number).sum() == there
+  # Fewer than S there: the rest are padding slots.
+  few = rounds.sample_cohort(late, 9, keys[0], 0)
+  np.testing.assert_array_equal(few.ids[7:], [12, 12])
+  np.testing.assert_array_equal(few.weight[7:], [0, 0])
+
+
+def test_the_start_and_a_round_see_who_is_there(problem):
+  joins = np.where(np.arange(12) % 4 == 1, 3, 0)
+  late = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))
+
+  def setup(state, everyone, key):
+    del state, key
+    return everyone.ids, everyone.weight
+
+  model = problem.model
+  algorithm = Algorithm(lambda *_: (), setup, *spy(False)[2:])
+  keys = jax.tree.map(lambda leaf: leaf[None], rounds.run_keys(0))
+  ids, weight = loop.initial_states(
+      algorithm, model, problem.spec, late, keys)
+  absent = joins > 0
+  np.testing.assert_array_equal(
+      ids[0], np.where(absent, 12, np.arange(12)))
+  np.testing.assert_array_equal(
+      weight[0], np.where(absent, 0, problem.data.size))
+  for number in (2, 3):
+    cohort = rounds.sample_cohort(late, 4, jax.random.key(0), number)
+    np.testing.assert_array_equal(
+        cohort.everyone.size,
+        np.where(joins <= number, problem.data.size, 0))
 
 
 def spy(with_key):

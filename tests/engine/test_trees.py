@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_alg import trees
 from tests import problems
@@ -46,6 +47,31 @@ def test_slot_sums_are_weighted_and_ignore_slots_of_weight_zero():
 def test_the_mean_over_nobody_is_zero():
   mean = trees.slot_mean(jnp.zeros(5), tree(5))
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(mean))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole):
+  stack, weight = tree(7), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0, 4.0, 0.5])
+  groups = jnp.array([0, 0, 2, 0, 3, -1, 4])
+  poisoned = jax.tree.map(
+      lambda leaf: leaf.at[jnp.array([1, 4])].set(jnp.nan), stack)
+  means = trees.group_mean(weight, groups, 4, poisoned, whole=whole)
+  for mean, leaf in zip(jax.tree.leaves(means), jax.tree.leaves(stack)):
+    leaf, total = np.asarray(leaf), 10.5 if whole else 5.0
+    expected = np.zeros((4, *leaf.shape[1:]))
+    expected[0] = (2 * leaf[0] + 3 * leaf[3]) / total
+    expected[2] = leaf[2] / (total if whole else 1.0)
+    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_slot_norms_are_of_each_slot():
+  stack = tree(4)
+  norms = trees.slot_norm(jax.tree.map(
+      lambda leaf: leaf.at[2].set(jnp.nan), stack))
+  assert np.isnan(norms[2])
+  for s in (0, 1, 3):
+    np.testing.assert_allclose(
+        norms[s], np.sqrt(trees.squared_norm(trees.index(stack, s))), rtol=1e-6)
 
 
 def test_where_slots_takes_whole_slots():

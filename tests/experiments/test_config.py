@@ -98,6 +98,63 @@ REFUSED = [
     ("--algorithm=losac --variant=table --batch_size=0",
      ["--batch_size=0", "--variant=table"]),
     ("--algorithm=per_fedavg --hf_delta=.1", ["--hf_delta", "--hessian=fo"]),
+    ("--algorithm=fedavg --newcomers_at=10", ["--newcomers_at=10", "COUNT"]),
+    ("--algorithm=fedavg --newcomers_at=1:2:3", ["1:2:3", "ROUND:COUNT"]),
+    ("--algorithm=fedavg --newcomers_at=a:b", ["a:b", "whole numbers"]),
+    ("--algorithm=fedavg --newcomers_at=", ["--newcomers_at=", "ROUND:COUNT"]),
+    ("--algorithm=fedavg --newcomers_at=0:5", ["0:5", "at least 1"]),
+    ("--algorithm=fedavg --newcomers_at=5:0", ["5:0", "at least 1"]),
+    ("--algorithm=fedavg --newcomers_at=5:1,5:2", ["5:1,5:2", "ascend"]),
+    ("--algorithm=fedavg --newcomers_at=5:1,100:2",
+     ["5:1,100:2", "never join", "--rounds=100", "at most 99"]),
+    ("--algorithm=fedavg --newcomers_at=5:60,9:31",
+     ["leaves 9 of the 100 clients", "at least 10"]),
+    ("--algorithm=fedavg --participation=1 --newcomers_at=5:1",
+     ["leaves 99 of the 100", "at least 100"]),
+    ("--algorithm=central --newcomers_at=5:100", ["leaves 0 of the 100"]),
+    ("--algorithm=fedavg --validation_clients=50 --newcomers_at=5:46",
+     ["leaves 4 of the 50 clients", "at least 5"]),
+    ("--algorithm=fedavg --eval_protocols=newcomers",
+     ["--eval_protocols=newcomers", "needs --newcomers_at"]),
+    ("--algorithm=fedavg --newcomers_at=5:1 --shift=increment",
+     ["--newcomers_at and --shift", "one of them"]),
+    ("--algorithm=losac --variant=table --newcomers_at=5:1",
+     ["--newcomers_at", "--variant=table"]),
+    ("--algorithm=losac --variant=table --shift=swap_part",
+     ["--shift", "--variant=table"]),
+    ("--algorithm=fedavg --shift=swap", ["--shift=swap", "swap_all"]),
+    ("--algorithm=fedavg --shift=swap_all --shift_every=0",
+     ["--shift_every=0", "at least 1"]),
+    ("--algorithm=fedavg --shift_every=5", ["--shift_every", "--shift=none"]),
+    ("--algorithm=fedavg --shift=increment --shift_share=.1",
+     ["--shift_share", "--shift=increment", "swap_part"]),
+    ("--algorithm=fedavg --shift=swap_all --shift_share=1.1",
+     ["--shift_share=1.1", "at most 1"]),
+    ("--algorithm=fedavg --shift=swap_all --shift_share=nan", ["nan"]),
+    ("--algorithm=fedavg --shift=swap_all --shift_share=.019",
+     ["--shift_share=0.019", "no pair of 100 clients", "at least 0.02"]),
+    ("--algorithm=fedavg --dataset=femnist --femnist=leeky",
+     ["--femnist=leeky", "'leaky'", "fixed"]),
+    ("--algorithm=fedavg --femnist=leaky", ["--femnist", "--dataset=digits"]),
+    ("--algorithm=fedavg --dataset=femnist --partition=iid",
+     ["--partition=iid", "femnist", "natural"]),
+    ("--algorithm=fedavg --dataset=femnist --data_dir=/x --data_path=/y.npz",
+     ["--data_dir", "--data_path", "one of them"]),
+    ("--algorithm=fedavg --dataset=sent140",
+     ["--model=softmax", "--dataset=sent140", "--model=lstm"]),
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm --features=flatten",
+     ["--features=flatten", "only none"]),
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm --data_path=/x",
+     ["--data_path", "--dataset=sent140"]),
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm --vocabulary=0",
+     ["--vocabulary=0", "at least 1"]),
+    ("--algorithm=fedavg --dataset=mnist --model=lstm",
+     ["--model=lstm", "mnist", "sent140"]),
+    ("--algorithm=fedavg --dataset=npz --data_path=/x --sequence_length=9",
+     ["--sequence_length", "--dataset=npz", "sent140"]),
+    ("--algorithm=fedavg --embedding=learned", ["--embedding", "softmax"]),
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm --embedding=glove",
+     ["--embedding=glove", "frozen, learned"]),
 ]
 
 
@@ -147,6 +204,18 @@ def test_stated_preset_has_the_papers_values():
   assert parsed.hparams["num_models"] == parsed.hparams["threshold"] == 4
 
 
+def test_clients_that_come_with_the_data():
+  letters = config.parse(["--algorithm=fedavg", "--dataset=femnist"])
+  assert letters.partition == "natural" and letters.num_clients == 200
+  assert letters.femnist == "fixed" and letters.min_client_size is None
+  tweets = config.parse("--algorithm=fedavg --dataset=sent140 --model=lstm "
+                        "--vocabulary=500 --num_clients=9 "
+                        "--cohort_size=2".split())
+  assert tweets.partition == "natural" and tweets.min_client_size == 20
+  assert (tweets.vocabulary, tweets.sequence_length) == (500, 25)
+  assert tweets.embedding == "frozen"
+
+
 def test_flags_replay(tmp_path):
   words = ("--algorithm=ga_fsvrg --beta1=0.5 --noaccelerate --cohort_size=12 "
            "--partition=classes --eval_protocols=global,local --hidden=4,5 "
@@ -176,6 +245,23 @@ def test_validation_clients_leave_the_rest():
   assert parsed.identity() != config.parse(
       "--algorithm=fedavg --validation_clients=59 --cohort_size=40 "
       "--eval_protocols=validation".split()).identity()
+
+
+def test_newcomers_bring_their_protocol(tmp_path):
+  words = "--algorithm=fedavg --newcomers_at=5:60,7:30".split()
+  parsed = config.parse(words)
+  assert parsed.newcomers_at == ((5, 60), (7, 30))
+  assert parsed.eval_protocols == (
+      "global", "local", "preferred", "newcomers")
+  own = config.parse([*words, "--eval_protocols=newcomers,local"])
+  assert own.eval_protocols == ("newcomers", "local")
+  assert config.parse(["--algorithm=central", "--newcomers_at=5:99"])
+  file = tmp_path / "flags.txt"
+  file.write_text("\n".join(parsed.flag_lines()) + "\n", encoding="utf-8")
+  again = config.parse([f"--flagfile={file}"])
+  assert again == parsed and again.identity() == parsed.identity()
+  assert parsed.identity() != config.parse(
+      ["--algorithm=fedavg", "--newcomers_at=5:60,7:29"]).identity()
 
 
 def test_later_flags_win_over_a_flagfile():

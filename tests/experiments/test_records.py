@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import config, records
+from experiments import config, records, results
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux, RoundCost
 
@@ -78,3 +78,49 @@ def test_read_gives_back_what_was_written(tmp_path):
   assert text[1] == "1,3,10,5,2,1.5,1.0,0.10000000149011612"
   with pytest.raises(config.UsageError, match="rounds.csv"):
     records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5)
+
+
+def test_groups_are_a_table_of_their_own(tmp_path):
+  """Two kinds of clients; seed 4 has put nobody into a group yet."""
+  histogram = np.array([[5, 0], [9, 0], [1, 3], [2, 2]])
+  membership = np.array([[0, 0, 2, -1], [-1] * 4])
+
+  def make():
+    return records.Records(tmp_path, SEEDS, COHORT, (), 3)
+
+  made = make()
+  made.write()
+  for start in (0, 2):
+    made.add_rounds(aux(2), start, 2, 1.0)
+    made.add_groups(membership, histogram)
+  first, second = made.tables["groups"][:2]
+  assert list(first.values()) == [2, 3, 3, 2, 2, 0, 1, 1.0, 1.0]
+  assert str(list(second.values())) == "[2, 4, 0, 0, 0, 0, 0, nan, nan]"
+  again = make()
+  again.read(4)
+  assert str(again.tables) == str(made.tables)
+  again.read(2)
+  assert len(again.tables["groups"]) == 2
+  found = results.groups(made.tables["groups"], 3)
+  assert found["sizes"] == [[2, 0, 1], [0, 0, 0]]
+  assert found["empty_groups"]["values"] == [1, 3]
+  assert found["assigned"]["mean"] == 1.5 and np.isnan(found["ari"]["mean"])
+  assert "groups" not in records.Records(tmp_path, SEEDS, COHORT, ()).tables
+  assert records.group_columns(65) == (
+      "round", "seed", "assigned", "used", "purity", "ari")
+  rows = records.group_rows(
+      np.arange(70)[None], np.eye(70, dtype=int), 1, [0], 70)
+  assert rows[0]["used"] == 70 and "size_0" not in rows[0]
+
+
+def test_best_is_of_the_rounds_in_which_somebody_was_counted():
+  rows = [{"round": n, "seed": 0, "protocol": "assigned",
+           **{m: value for m in metrics.METRICS}}
+          for n, value in ((1, np.nan), (2, 0.25), (3, 0.5))]
+  summary = results.summarise(rows, (0.4,))
+  assert summary["best"]["assigned"]["accuracy"]["mean"] == 0.5
+  assert summary["best"]["assigned"]["loss"]["mean"] == 0.25
+  assert summary["rounds_to"]["0.40"]["values"] == [3]
+  empty = results.summarise(rows[:1], (0.4,))
+  assert np.isnan(empty["best"]["assigned"]["accuracy"]["mean"])
+  assert empty["rounds_to"]["0.40"]["values"] == [None]

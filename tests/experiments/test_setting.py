@@ -8,6 +8,7 @@ import pytest
 from experiments import config, run, setting as setting_lib
 from fedjax_alg import data
 from fedjax_alg.data import layout
+from tests import tfds_records
 
 WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
 
@@ -122,3 +123,53 @@ def test_adapting_on_a_client_without_data_is_refused():
   setting_lib._check_adapts(
       config.parse([*WORDS, "--algorithm=per_fedavg",
                     "--eval_protocols=global"]), empty)
+
+
+def test_word_ids_go_with_the_lstm(tmp_path):
+  for name, dtype in (("ids", np.int32), ("numbers", np.float32)):
+    x = np.arange(80, dtype=dtype).reshape(20, 4)
+    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=np.arange(20) % 2,
+             x_test=x, y_test=np.arange(20) % 2)
+
+  def on(name, *words):
+    return setting_lib.make_setting(config.parse([
+        "--algorithm=fedavg", "--dataset=npz", "--num_clients=2",
+        "--min_client_size=1", "--participation=1", *words,
+        f"--data_path={tmp_path / name}.npz"]))
+
+  assert on("ids", "--model=lstm").plan["parameters"] == 243_861
+  for name, words, says in (
+      ("ids", ["--model=mlp"], "--model=mlp: cannot read word ids"),
+      ("numbers", ["--model=lstm"], "--model=lstm: needs word ids, but x is"),
+      ("ids", ["--model=lstm", "--vocabulary=77"],
+       r"--vocabulary=77: word ids must lie in \[0, 79\), the data's lie in"
+       r" \[0, 79\]")):
+    with pytest.raises(config.UsageError, match=says):
+      on(name, *words)
+
+
+def test_clients_of_letters_and_tweets(tmp_path):
+  np.savez(tmp_path / "letters.npz", y=np.arange(900) % 10 + 36,
+           x=np.zeros((900, 28, 28), np.uint8))
+  letters = setting_lib.make_setting(config.parse([
+      "--algorithm=fedavg", "--dataset=femnist", "--num_clients=30",
+      "--femnist=leaky", f"--data_path={tmp_path / 'letters.npz'}"]))
+  assert letters.spec.num_clients == 30 and letters.spec.num_classes == 26
+  assert letters.plan["parameters"] == 20_410
+  assert letters.plan["data"] == "letters (in place of EMNIST), leaky"
+  rows = [{"user": user, "polarity": 4, "text": b"so good"}
+          for user, count in ((b"al", 10), (b"bo", 9), (b"cy", 30))
+          for _ in range(count)]
+  tfds_records.write(
+      tmp_path / "sentiment140" / "1.0.0", "sentiment140",
+      {"user": tfds_records.TEXT, "polarity": tfds_records.INT32,
+       "text": tfds_records.TEXT}, rows)
+  tweets = setting_lib.make_setting(config.parse([
+      "--algorithm=fedavg", "--dataset=sent140", "--model=lstm",
+      "--min_client_size=10", "--participation=1", "--sequence_length=3",
+      f"--data_dir={tmp_path}"]))
+  # al has 10 tweets, of which 9 train.
+  np.testing.assert_array_equal(tweets.data.train.size, [9, 27])
+  np.testing.assert_array_equal(tweets.data.test.size, [1, 3])
+  assert tweets.data.train.x.dtype == np.int32
+  assert tweets.data.train.x[0].tolist() == [3, 2, 0]  # so, good

@@ -1,0 +1,128 @@
+"""Distribution shift: clients' data change while they train.
+
+The kinds follow FlexCFL (Duan et al., IEEE TPDS 2022), so made that a swap
+loses and doubles no row.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.data import allocate
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.partition import client_rows
+from fedjax_alg.data.partition import Partition
+
+SHIFTS = ("none", "swap_all", "swap_part", "increment")
+#: Those that exchange data between two clients.
+SWAPS = ("swap_all", "swap_part")
+
+
+def num_pairs(share: float, num_clients: int) -> int:
+  """Pairs of clients that exchange data at one event.
+
+  Raises:
+    DataError: there would be none, one line.
+  """
+  pairs = int(share * num_clients / 2 + 1e-9)  # 0.3 * 20 / 2 is below 3
+  if pairs < 1:
+    raise DataError(f"--shift_share={share}: makes no pair of {num_clients} "
+                    f"clients (at least {2 / max(num_clients, 2):.2g})")
+  return pairs
+
+
+def shifted(
+    partition: Partition,
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    kind: str,
+    event: int,
+    share: float,
+    seed: int,
+) -> Partition:
+  """Who holds which rows after some events.
+
+  ``swap_all``: the members of a random pair exchange all their data.
+  ``swap_part``: they exchange all rows of one class each, a random class of
+    the one against a random class of the other (of their training rows); what
+    a client receives stands behind what it keeps.
+  ``increment``: clients hold the first 25, 50, 75, 100 % of their training
+    rows after 0, 1, 2, 3 events, at least one where they have any.
+
+  The orders keep their lengths, and their rows under all kinds but
+  ``swap_part``. Offsets are no longer cumulative sizes under ``swap_all`` and
+  ``increment``: read a client's rows with ``partition.client_rows``.
+
+  Args:
+    partition: the split before the first event; it is left alone.
+    y_train: labels of the rows that ``train_order`` indexes.
+    y_test: labels of the rows that ``test_order`` indexes.
+    kind: of ``SHIFTS``.
+    event: events that have happened, >= 0.
+    share: of the clients that are paired at each event of a swap, (0, 1].
+    seed: >= 0, of the pairs and classes alone.
+
+  Raises:
+    DataError: see ``num_pairs``.
+    ValueError: an unknown kind.
+  """
+  if kind not in SHIFTS:
+    raise ValueError(f"shift {kind!r}: must be one of {', '.join(SHIFTS)}")
+  if kind == "increment":
+    size = partition.train_size.astype(np.int64)
+    part = np.maximum(size * min(event + 1, 4) // 4, np.minimum(size, 1))
+    return partition._replace(train_size=part.astype(np.int32))
+  if kind == "none":
+    return partition
+  pairs = num_pairs(share, partition.num_clients)
+  for number in range(1, event + 1):
+    rng = np.random.default_rng(
+        np.random.SeedSequence(seed, spawn_key=(3, number)))
+    order = rng.permutation(partition.num_clients)
+    a, b = order[:pairs], order[pairs:2 * pairs]
+    if kind == "swap_all":
+      partition = _swap_all(partition, a, b)
+    else:
+      partition = _swap_part(partition, y_train, y_test, a, b, rng)
+  return partition
+
+
+def _swap_all(partition: Partition, a: np.ndarray, b: np.ndarray) -> Partition:
+  source = np.arange(partition.num_clients)
+  source[a], source[b] = b, a
+  return partition._replace(**{
+      name: getattr(partition, name)[source]
+      for name in ("train_offset", "train_size", "test_offset", "test_size")})
+
+
+def _swap_part(
+    partition: Partition, y_train: np.ndarray, y_test: np.ndarray,
+    a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Partition:
+  train = _rows_of_each(
+      partition.train_order, partition.train_offset, partition.train_size)
+  test = _rows_of_each(
+      partition.test_order, partition.test_offset, partition.test_size)
+  for pair in zip(a.tolist(), b.tolist()):
+    classes = []
+    for client in pair:
+      held = np.unique(y_train[train[client]])
+      classes.append(rng.choice(held) if len(held) else -1)  # -1: no rows
+    for rows, y in ((train, y_train), (test, y_test)):
+      given = [y[rows[client]] == label for client, label in zip(pair, classes)]
+      parts = [(rows[client][~mask], rows[client][mask])
+               for client, mask in zip(pair, given)]
+      rows[pair[0]] = np.concatenate([parts[0][0], parts[1][1]])
+      rows[pair[1]] = np.concatenate([parts[1][0], parts[0][1]])
+  fields: dict[str, Any] = {}
+  for name, rows in (("train", train), ("test", test)):
+    size = np.array([len(own) for own in rows], np.int32)
+    fields |= {f"{name}_order": np.concatenate(rows), f"{name}_size": size,
+               f"{name}_offset": allocate.offsets(size)}
+  return partition._replace(**fields)
+
+
+def _rows_of_each(
+    order: np.ndarray, offset: np.ndarray, size: np.ndarray
+) -> list[np.ndarray]:
+  rows = order[client_rows(offset, size)]
+  return np.split(rows, np.cumsum(size)[:-1])

@@ -1,0 +1,184 @@
+"""Runs whose clients come later, change their data, or have groups."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from experiments import config, drift, plots, records, run
+from experiments import setting as setting_lib
+from fedjax_alg import data, registry
+from fedjax_alg.algorithms import fedavg
+from fedjax_alg.data.partition import client_rows
+from fedjax_alg.engine import rounds
+
+WORDS = ("--dataset=digits --partition=classes --num_clients=20 "
+         "--cohort_size=4 --eval_every=2 --noprogress").split()
+
+
+@pytest.fixture(autouse=True)
+def fixture_no_pictures(monkeypatch):
+  for name in ("histogram", "run_curves"):
+    monkeypatch.setattr(plots, name, lambda *_: None)
+
+
+def play(out_dir, *words):
+  assert run.main([*WORDS, f"--out_dir={out_dir}", *words]) == 0
+  return json.loads((out_dir / "summary.json").read_text("utf-8"))
+
+
+def rows_without(folder, name, *numbers):
+  return str([row for row in records.read_rows(folder / f"{name}.csv", None)
+              if row["round"] not in numbers])
+
+
+def test_a_resumed_shifted_run_is_bit_equal(tmp_path, monkeypatch):
+  words = ("--algorithm=fedavg --shift=swap_part --shift_every=3 "
+           "--eval_protocols=local").split()
+  compiled, compile_ = [], jax.stages.Lowered.compile
+  monkeypatch.setattr(
+      jax.stages.Lowered, "compile", lambda lowered, *args, **options: (
+          compiled.append(lowered), compile_(lowered, *args, **options))[1])
+  whole = play(tmp_path / "whole", *words, "--rounds=8")
+  assert len(compiled) == 3  # start, rounds, evaluation; once for all data
+  play(tmp_path / "halves", *words, "--rounds=7")
+  halves = play(tmp_path / "halves", *words, "--rounds=8", "--resume")
+  assert halves["hashes"] == whole["hashes"]
+  for name, extra in (("metrics", [7]), ("rounds", [])):
+    assert rows_without(tmp_path / "halves", name, *extra) == (
+        rows_without(tmp_path / "whole", name))
+  evaluated = {row["round"] for row in records.read_rows(
+      tmp_path / "whole" / "metrics.csv")}
+  assert evaluated == {2, 3, 4, 6, 8}  # before each change, too
+  # One epoch reads all rows of the participants, as many as they have by then.
+  setting = setting_lib.make_setting(config.parse([*WORDS, words[0]]))
+  digits, keys = data.load_digits(), rounds.run_keys(0)
+  for row in records.read_rows(tmp_path / "halves" / "rounds.csv", None):
+    number = row["round"] - 1
+    ids = rounds.sample_cohort(
+        setting.data.train, 4, jax.random.fold_in(keys.cohort, number)).ids
+    split = data.shifted(setting.partition, digits.y_train, digits.y_test,
+                         "swap_part", number // 3, 0.2, 0)
+    assert 4 * row["example_gradients"] == split.train_size[ids].sum()
+  assert (split.train_size != setting.partition.train_size).any()
+
+
+@pytest.mark.parametrize("kind", ["swap_all", "swap_part", "increment"])
+def test_the_device_holds_what_the_split_says(kind):
+  parsed = config.parse([
+      *WORDS, "--algorithm=fedavg", "--validation_clients=3", "--shift_every=2",
+      f"--shift={kind}", "--partition_seed=5"])
+  setting = setting_lib.make_setting(parsed)
+  before = jax.tree.map(np.asarray, setting.data)
+  moving = drift.Drift(parsed, setting)
+  digits = setting_lib.load_examples(parsed)
+  hashes = set()
+  for done in (0, 3, 5, 2, 0):
+    moving.move(done)
+    split = data.shifted(
+        setting.partition, digits.y_train, digits.y_test, kind, done // 2, 0.2,
+        5)
+    for held, order, offset, size, x, y in (
+        (moving.data.train, *split[:3], digits.x_train, digits.y_train),
+        (moving.data.test, *split[3:6], digits.x_test, digits.y_test)):
+      places = client_rows(np.asarray(held.offset), np.asarray(held.size))
+      rows = order[client_rows(offset, size)]
+      np.testing.assert_array_equal(held.size, size)
+      np.testing.assert_array_equal(np.asarray(held.x)[places], x[rows])
+      np.testing.assert_array_equal(np.asarray(held.y)[places], y[rows])
+    histogram = data.label_histogram(split, digits.y_train, 10)
+    np.testing.assert_array_equal(moving.label_histogram, histogram)
+    np.testing.assert_array_equal(moving.data.class_weight, histogram)
+    # The server's own rows stay, and so does all that programs depend on.
+    first, total = before.train.validation
+    np.testing.assert_array_equal(
+        moving.data.train.x[first:first + total],
+        before.train.x[first:first + total])
+    for old, new in zip(jax.tree.leaves(setting.data),
+                        jax.tree.leaves(moving.data), strict=True):
+      assert (old.shape, old.dtype, old.weak_type) == (
+          new.shape, new.dtype, new.weak_type)
+      assert old.sharding.is_equivalent_to(new.sharding, old.ndim)
+    hashes.add(histogram.tobytes())
+  assert len(hashes) == 3
+  for old, kept in zip(jax.tree.leaves(before), jax.tree.leaves(setting.data)):
+    np.testing.assert_array_equal(old, kept)
+
+
+@pytest.fixture(name="grouped")
+def fixture_grouped(monkeypatch):
+  """FedAvg that calls client i one of group i mod 3, the last group empty."""
+
+  def build(model, hparams, *, map_clients):
+    made = fedavg.fedavg(model, hparams, map_clients=map_clients)
+    return made._replace(
+        global_params=lambda state: jax.tree.map(
+            lambda leaf: jnp.repeat(leaf, 4, 0), made.global_params(state)),
+        membership=lambda state: jnp.arange(20) % 4 - 1 + 0 * state.round)
+
+  monkeypatch.setitem(registry.ALGORITHMS, "grouped", registry.Entry(
+      fedavg.FedAvgHParams, build, "grouped", "made for this test"))
+
+
+def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
+  words = ("--algorithm=grouped --classes_per_client=1 --newcomers_at=1:3,2:4 "
+           "--eval_protocols=local,assigned --num_seeds=2").split()
+  play(tmp_path / "run", *words, "--rounds=3")
+  whole = play(tmp_path / "run", *words, "--rounds=6", "--resume")
+  assert "groups       sizes 5 5 5 0; 5 5 5 0; 1 empty" in (
+      capsys.readouterr().out)
+  assert list(whole["final"]) == ["local", "assigned", "newcomers"]
+  facts = json.loads((tmp_path / "run" / "partition.json").read_text())
+  joins = np.array(facts["joins"])
+  assert dict(zip(*np.unique(joins, return_counts=True))) == {0: 13, 1: 3, 2: 4}
+  setting = setting_lib.make_setting(config.parse([*WORDS, *words]))
+  np.testing.assert_array_equal(setting.data.newcomer, joins > 0)
+  np.testing.assert_array_equal(joins, data.with_newcomers(
+      setting.partition, [(1, 3), (2, 4)], 0))
+  # Every client holds one class, so ten kinds of clients.
+  kind = np.argmax(facts["label_histogram"], 1)
+  group = np.arange(20) % 4 - 1
+  inside = group >= 0
+  ari = sk.adjusted_rand_score(kind[inside], group[inside])
+  table = sk.cluster.contingency_matrix(kind[inside], group[inside])
+  rows = records.read_rows(tmp_path / "run" / "groups.csv", None)
+  assert [(r["round"], r["seed"]) for r in rows] == [
+      (n, seed) for n in (2, 3, 4, 6) for seed in (0, 1)]
+  for row in rows:
+    assert list(row) == ["round", "seed", "assigned", "used", "size_0",
+                         "size_1", "size_2", "size_3", "purity", "ari"]
+    assert [row[f"size_{k}"] for k in range(4)] == [5, 5, 5, 0]
+    assert (row["assigned"], row["used"]) == (15, 3)
+    assert row["ari"] == pytest.approx(ari)
+    assert row["purity"] == table.max(0).sum() / 15
+  found = whole["groups"]
+  assert found["sizes"] == [[5, 5, 5, 0]] * 2
+  assert found["empty_groups"]["values"] == [1, 1]
+  assert found["ari"]["mean"] == pytest.approx(ari)
+
+
+def test_all_data_of_those_there(tmp_path):
+  """The pooled optimum of who is there: the rest join as padding slots."""
+  words = [w for w in WORDS if "cohort" not in w]
+  assert run.main([*words, "--algorithm=central", "--newcomers_at=2:12",
+                   "--eval_protocols=newcomers", "--rounds=3",
+                   f"--out_dir={tmp_path / 'run'}"]) == 0
+  rows = records.read_rows(tmp_path / "run" / "rounds.csv", None)
+  facts = json.loads((tmp_path / "run" / "partition.json").read_text())
+  size, late = np.array(facts["train_size"]), np.array(facts["joins"]) > 0
+  read = [round(20 * row["example_gradients"]) for row in rows]
+  assert read == [size[~late].sum(), size[~late].sum(), size.sum()]
+  assert not (tmp_path / "run" / "groups.csv").exists()
+
+
+def test_protocols_that_a_method_has_not(tmp_path, capsys):
+  for algorithm, says in (("fedavg", "fedavg has no groups of clients"),
+                          ("local", "local has no global model")):
+    assert run.main([*WORDS, f"--algorithm={algorithm}", "--dry_run",
+                     "--eval_protocols=assigned"]) == 2
+    said = capsys.readouterr().err
+    assert "--eval_protocols=assigned" in said and says in said
+    assert said.count("\n") == 1
