@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from benchmarks import timing
 from fedjax_alg import grouping
+from fedjax_alg.engine import sharding
 
 
 def parse() -> argparse.Namespace:
@@ -56,6 +57,7 @@ def draw(args: argparse.Namespace) -> jax.Array:
 def main() -> None:
   """Prints the table."""
   args = parse()
+  sharding.use_host_cores()
   groups = args.groups
   mask = jnp.ones(args.updates, bool)
   rows = draw(args)

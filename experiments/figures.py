@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 
 from experiments import config as config_lib
+from experiments import flags as run_flags
 from experiments import plots, report, results, suite, verdicts
 from fedjax_alg import registry
 
@@ -25,6 +26,9 @@ FULL = ("--num_seeds=3",)
 #: Section of a table beside the paper's numbers; "" where there is none.
 Section = Callable[[Sequence[suite.Outcome]], str]
 
+#: (label, flags) of each line of a panel.
+Lines = list[tuple[str, tuple[str, ...]]]
+
 
 class Panel(NamedTuple):
   """One panel: what sets it apart."""
@@ -32,6 +36,8 @@ class Panel(NamedTuple):
   letter: str
   title: str
   flags: tuple[str, ...]
+  data: str = ""  #: preset of its data, where it is not the figure's
+  eval_every: int = 0  #: where it is not the figure's
 
 
 class Figure(NamedTuple):
@@ -51,6 +57,14 @@ class Figure(NamedTuple):
   settings: tuple[str, ...] = SETTINGS  #: of the own methods
   sections: tuple[Section, ...] = ()
   statements: tuple[verdicts.Statement, ...] = ()
+  #: the lines of a panel, where they are not all methods with a file
+  lines_of: Callable[[Panel], Lines] | None = None
+  quick: tuple[str, ...] = ()  #: panels of --scale=quick; first and last
+  #: the table, where it is not the mean of the last rounds beside the paper's
+  table: Section | None = None
+  #: (paths, outcomes, x axis): the picture, where it is not the curves
+  draw: Callable[[list[pathlib.Path], list[suite.Outcome], str], None] | (
+      None) = None
 
 
 class Request(NamedTuple):
@@ -62,6 +76,7 @@ class Request(NamedTuple):
   quick: bool = False
   panels: tuple[str, ...] | None = None
   x_axis: str = "rounds"
+  files: Mapping[str, str] = {}  #: of ``Paper.files``, those given
 
 
 class Table(NamedTuple):
@@ -79,6 +94,12 @@ class Paper(NamedTuple):
   figures: Mapping[str, Figure]
   tables: Mapping[str, Table]
   note: str  #: below every table
+  quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
+  files: Mapping[str, str] = {}  #: flags of its command that name a file, help
+  #: (figure, request) -> the figure as it can be made here, and what to say
+  #: of what it then lacks
+  fit: Callable[[Figure, Request], tuple[Figure, list[str]]] = (
+      lambda figure, request: (figure, []))
 
 
 def participation(*percent: int) -> tuple[Panel, ...]:
@@ -98,7 +119,7 @@ def method_files(paper: Paper, folder: str) -> dict[str, tuple[str, ...]]:
 
 def methods(
     paper: Paper, figure: Figure, settings: Sequence[str]
-) -> list[tuple[str, tuple[str, ...]]]:
+) -> Lines:
   """(label, flags) of every line of a figure that can be run by now.
 
   A method joins by being registered and having a file in methods/; what
@@ -145,13 +166,17 @@ def cells(
     UsageError: there is no method yet.
   """
   out = []
-  lines = methods(paper, figure, [s for s in settings if s in figure.settings])
-  if not lines:
-    raise config_lib.UsageError(
-        f"{figure.title}: no method can be run, none of those with a file in "
-        f"presets/{paper.name}/ is registered")
+  lines: Lines = []
+  if figure.lines_of is None:
+    lines = methods(
+        paper, figure, [s for s in settings if s in figure.settings])
+    if not lines:
+      raise config_lib.UsageError(
+          f"{figure.title}: no method can be run, none of those with a file in "
+          f"presets/{paper.name}/ is registered")
   for panel in figure.panels:
-    for label, own in lines:
+    for label, own in (
+        figure.lines_of(panel) if figure.lines_of else lines):
       words = config_lib.expand_flagfiles(own)
       # What adapts the model is looked at after that, too.
       name = [w for w in words if w.startswith("--algorithm=")][-1]
@@ -161,11 +186,27 @@ def cells(
       # The data last among the presets, so that a method's file, made for
       # MNIST, serves CIFAR-10 too; a stated L2 stays.
       l2 = [w for w in words if w.startswith("--l2")]
-      out.append(suite.Cell(panel.letter, panel.title, label, (
-          *own, f"--flagfile={paper.name}/{figure.data}.flags", *l2[-1:],
-          *panel.flags, f"--eval_protocols={','.join(protocols)}",
-          f"--eval_every={figure.eval_every}", *common)))
+      out.append(suite.Cell(panel.letter, panel.title, label, _as_read((
+          *own, f"--flagfile={paper.name}/{panel.data or figure.data}.flags",
+          *l2[-1:], *panel.flags, f"--eval_protocols={','.join(protocols)}",
+          f"--eval_every={panel.eval_every or figure.eval_every}", *common))))
   return out
+
+
+def last_word(words: Sequence[str], name: str) -> str | None:
+  """The value of --name that wins, flagfiles looked into."""
+  found = [w.split("=", 1)[1] for w in config_lib.expand_flagfiles(words)
+           if w.startswith(f"--{name}=")]
+  return found[-1] if found else None
+
+
+def _as_read(words: tuple[str, ...]) -> tuple[str, ...]:
+  """Without --data_dir where the run's data set is not in it."""
+  readers = run_flags.CONDITIONS["data_dir"][1]
+  if last_word(words, "dataset") in readers and (
+      last_word(words, "data_path") is None):
+    return words
+  return tuple(w for w in words if not w.startswith("--data_dir="))
 
 
 def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
@@ -213,20 +254,29 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   notes = [paper.note]
   if request.panels:
     figure = only(name, figure, request.panels)
-  elif request.quick and len(figure.panels) > 2:
-    figure = figure._replace(panels=(figure.panels[0], figure.panels[-1]))
+  elif request.quick and (figure.quick or len(figure.panels) > 2):
+    letters = figure.quick or (
+        figure.panels[0].letter, figure.panels[-1].letter)
+    figure = only(name, figure, letters)
+    which = "" if figure.quick else "the first and the last panel "
     notes.append(
-        f"Quick: 1 seed, 30 rounds, the first and the last panel "
-        f"({' and '.join(p.letter for p in figure.panels)}; --panels gives "
-        "others).")
+        f"Quick: `{' '.join(paper.quick)}`, {which}({' and '.join(letters)}; "
+        "--panels gives others).")
+  figure, lacking = paper.fit(figure, request)
+  if not figure.panels:
+    raise config_lib.UsageError(f"{name}: {' '.join(lacking)}")
   outcomes = outcomes_of(paper, figure, request)
-  rows = report.compare(
-      outcomes, report.load_claims(paper.name, name), figure.protocol,
-      figure.metric)
-  text = report.markdown(figure.title, rows, [
+  parts = [
       *(section(outcomes) for section in figure.sections),
-      verdicts.section(figure.statements, outcomes),
-      report.provenance(outcomes, request.said, " ".join(notes))])
+      verdicts.section(figure.statements, outcomes), "\n\n".join(lacking),
+      report.provenance(outcomes, request.said, " ".join(notes))]
+  if figure.table is not None:
+    text = report.join(figure.title, [figure.table(outcomes), *parts])
+  else:
+    rows = report.compare(
+        outcomes, report.load_claims(paper.name, name), figure.protocol,
+        figure.metric)
+    text = report.markdown(figure.title, rows, parts)
   folder = write(request, name, text)
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
@@ -236,10 +286,15 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   for suffix, with_stated in (("", False), ("_stated", True)):
     chosen = [o for o in outcomes
               if o.cell.label.endswith("(stated)") == with_stated]
-    if chosen:
+    if not chosen:
+      continue
+    paths = pictures(folder, name + suffix + along)
+    if figure.draw is not None:
+      figure.draw(paths, chosen, request.x_axis)
+    else:
       plots.panels(
-          pictures(folder, name + suffix + along), suite.by_panel(chosen),
-          figure.protocol, figure.metric, figure.title, request.x_axis)
+          paths, suite.by_panel(chosen), figure.protocol, figure.metric,
+          figure.title, request.x_axis)
   return text
 
 
@@ -250,8 +305,8 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "what to make; all = everything", flag_values=values)
   absl_flags.DEFINE_enum(
       "scale", "full", ["full", "quick"],
-      "full: 3 seeds, 100 rounds, the headline and the stated settings; "
-      "quick: 1 seed, 30 rounds, the headline alone, first and last panel",
+      "full: 3 seeds, all rounds, panels and settings; quick: "
+      f"{' '.join(paper.quick)}, the headline settings alone, some panels",
       flag_values=values)
   absl_flags.DEFINE_list(
       "panels", None, "only these panels, e.g. a,c", flag_values=values)
@@ -265,6 +320,8 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
   absl_flags.DEFINE_string(
       "out_dir", f"out/{paper.name}", "where runs, figures and tables go",
       flag_values=values)
+  for name, text in paper.files.items():
+    absl_flags.DEFINE_string(name, None, text, flag_values=values)
   return values
 
 
@@ -273,14 +330,15 @@ def usage(paper: Paper) -> str:
   lines = [f"usage: python -m experiments.{paper.name} --figure=NAME [flags]",
            ""]
   values = _flag_values(paper)
-  for name in ("figure", "scale", "panels", "x_axis", "data_dir", "out_dir"):
+  for name in ("figure", "scale", "panels", "x_axis", "data_dir", "out_dir",
+               *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
   lines += ["", "Figures and tables:"]
-  lines += [f"  {name:8} {figure.title}"
-            for name, figure in paper.figures.items()]
-  lines += [f"  {name:8} {table.title}" for name, table in paper.tables.items()]
+  titles = {name: figure.title for name, figure in paper.figures.items()}
+  titles |= {name: table.title for name, table in paper.tables.items()}
+  lines += [f"  {name:9} {title}" for name, title in titles.items()]
   lines += ["", "Finished runs are reused, interrupted ones gone on with. Any "
             "further", "--flag=value goes to every run (python -m "
             "experiments.run --help)."]
@@ -307,14 +365,17 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       raise config_lib.UsageError(
           f"--{flag}: not read by {values.figure}, which has no curves")
   quick = values.scale == "quick"
-  common = [*(QUICK if quick else FULL), *extra]
+  common = [*(paper.quick if quick else FULL), *extra]
   if values.data_dir:
     common.append(f"--data_dir={values.data_dir}")
   request = Request(
       pathlib.Path(values.out_dir).expanduser(), tuple(common),
       " ".join([f"python -m experiments.{paper.name}", *(
-          w for w in argv if not w.startswith(("--data_dir", "--out_dir")))]),
-      quick, tuple(values.panels) if values.panels else None, values.x_axis)
+          w for w in argv if not w.startswith((
+              "--data_dir", "--out_dir", *(f"--{f}" for f in paper.files))))]),
+      quick, tuple(values.panels) if values.panels else None, values.x_axis,
+      {name: str(values[name].value) for name in paper.files
+       if values[name].value})
   for name in names if values.figure == "all" else [values.figure]:
     if name in paper.tables:
       paper.tables[name].make(request)

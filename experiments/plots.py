@@ -24,7 +24,8 @@ X_AXES = {
 
 def draw_curves(
     axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
-    metric: str, x_axis: str = "rounds") -> None:
+    metric: str, x_axis: str = "rounds",
+    styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
   """Mean over seeds with the range of the seeds, one line per run.
 
   Args:
@@ -33,6 +34,7 @@ def draw_curves(
     protocol: which rows.
     metric: which column.
     x_axis: of ``X_AXES``; each point stands at the mean of its seeds' x.
+    styles: label -> how its line looks; default the next colour.
   """
   column, x_label = X_AXES[x_axis]
   for label, rows in runs.items():
@@ -40,7 +42,8 @@ def draw_curves(
     if not values.size:
       continue
     x = results.by_seed(rows, protocol, column).mean(0)
-    line, = axis.plot(x, values.mean(0), label=label, linewidth=1.5)
+    line, = axis.plot(x, values.mean(0), label=label, linewidth=1.5,
+                      **(styles or {}).get(label, {}))
     if len(values) > 1:
       axis.fill_between(x, values.min(0), values.max(0),
                         color=line.get_color(), alpha=0.15, linewidth=0)
@@ -49,11 +52,22 @@ def draw_curves(
   axis.grid(alpha=0.3)
 
 
-def _legend(figure: Any, axis: Any) -> None:
-  """The lines of one panel, named below all of them."""
-  handles, labels = axis.get_legend_handles_labels()
-  figure.legend(handles, labels, fontsize=8, loc="outside lower center",
-                ncols=min(len(labels), 7 if axis.figure.axes[1:] else 4))
+def _styles(
+    cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+  """label -> colour and dash, the same in every panel."""
+  labels = dict.fromkeys(label for runs in cells.values() for label in runs)
+  return {label: {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10 % 2]}
+          for i, label in enumerate(labels)}
+
+
+def _legend(figure: Any) -> None:
+  """The lines of all panels, named once below them."""
+  named: dict[str, Any] = {}
+  for axis in figure.axes:
+    for handle, label in zip(*axis.get_legend_handles_labels()):
+      named.setdefault(label, handle)
+  figure.legend(named.values(), named, fontsize=8, loc="outside lower center",
+                ncols=min(len(named), 7 if figure.axes[1:] else 4))
 
 
 def save(figure: Any, *paths: pathlib.Path) -> None:
@@ -92,13 +106,14 @@ def histogram(
   colours = plt.get_cmap("tab10" if stacked.shape[1] <= 10 else "turbo")
   for c in range(stacked.shape[1]):
     shade = colours(c if stacked.shape[1] <= 10 else c / stacked.shape[1])
-    axis.bar(np.arange(len(stacked)), stacked[:, c], 1.0, bottom=bottom,
-             color=shade, label=str(c))
+    # One polygon a class: a bar for each client takes most of a minute.
+    axis.stairs(bottom + stacked[:, c], np.arange(len(stacked) + 1) - 0.5,
+                baseline=bottom.copy(), fill=True, color=shade, label=str(c))
     bottom += stacked[:, c]
   axis.set_xlabel("client, largest first")
   axis.set_ylabel("training examples")
   if stacked.shape[1] <= 12:
-    axis.legend(title="class", fontsize=7, ncol=2)
+    axis.legend(title="class", fontsize=7, ncol=2, loc="upper right")
   axis.set_title(title, fontsize=10)
   save(figure, path)
 
@@ -151,7 +166,7 @@ def bars(
     axis.set_ylabel(name)
     axis.grid(alpha=0.3, axis="y")
     axis.set_axisbelow(True)
-  _legend(figure, axes[0, 0])
+  _legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -178,13 +193,146 @@ def panels(
   lines = -(-len(cells) // columns)
   figure, axes = plt.subplots(
       lines, columns, figsize=(4.6 * columns, 3.4 * lines), squeeze=False)
+  styles = _styles(cells)
   for axis, (name, runs) in zip(axes.flat, cells.items()):
-    draw_curves(axis, runs, protocol, metric, x_axis)
+    draw_curves(axis, runs, protocol, metric, x_axis, styles)
     axis.set_title(name, fontsize=9)
     _zoom(axis, [results.by_seed(rows, protocol, metric)
                  for rows in runs.values()], metric)
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()
-  _legend(figure, axes[0, 0])
+  _legend(figure)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def grid(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, Mapping[str, list[records.Row]]],
+    curves: Sequence[tuple[str, str]],
+    title: str,
+    x_axis: str = "rounds",
+) -> None:
+  """A figure of a column for each panel and a line of axes for each curve.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> label -> rows.
+    curves: (protocol, metric) of each line of axes.
+    title: above all.
+    x_axis: of ``X_AXES``; curves of another protocol stand over rounds.
+  """
+  figure, axes = plt.subplots(
+      len(curves), len(cells), figsize=(4.6 * len(cells), 2.9 * len(curves)),
+      squeeze=False)
+  styles = _styles(cells)
+  for column, (name, runs) in zip(axes.T, cells.items()):
+    column[0].set_title(name, fontsize=9)
+    for axis, (protocol, metric) in zip(column, curves):
+      draw_curves(axis, runs, protocol, metric,
+                  x_axis if protocol == curves[0][0] else "rounds", styles)
+  _legend(figure)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def twins(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, list[records.Row]],
+    left: tuple[str, str],
+    right: tuple[str, str],
+    title: str,
+) -> None:
+  """A figure of panels in one line, each with two y axes, the same in all.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> rows.
+    left: protocol and metric of the left axis.
+    right: of the right axis.
+    title: above all.
+  """
+  figure, axes = plt.subplots(
+      1, len(cells), figsize=(3.6 * len(cells) + 0.6, 3.0), squeeze=False,
+      sharey=True)
+  others = [axis.twinx() for axis in axes.flat]
+  for axis in others[1:]:
+    axis.sharey(others[0])
+  for axis, other, (name, rows) in zip(axes.flat, others, cells.items()):
+    for side, (protocol, metric), colour in (
+        (axis, left, "black"), (other, right, "tab:blue")):
+      values = results.by_seed(rows, protocol, metric)
+      side.plot(results.by_seed(rows, protocol, "round").mean(0),
+                values.mean(0), color=colour, linewidth=1.0)
+      side.set_ylabel(metric.replace("_", " "), color=colour)
+    axis.set_xlabel("communication round")
+    axis.set_title(name, fontsize=9)
+    axis.grid(alpha=0.3)
+    axis.label_outer()
+    if other is not others[-1]:
+      other.set_ylabel("")
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def scatters(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, tuple[np.ndarray, np.ndarray, tuple[float, float]]],
+    labels: tuple[str, str],
+    title: str,
+) -> None:
+  """A figure of point clouds with a straight line through each.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> x [n], y [n], (slope, intercept).
+    labels: of the axes.
+    title: above all.
+  """
+  figure, axes = plt.subplots(
+      1, len(cells), figsize=(3.4 * len(cells), 3.2), squeeze=False)
+  for axis, (name, (x, y, (slope, intercept))) in zip(
+      axes.flat, cells.items()):
+    # As an image in the PDF, which thousands of points would swell.
+    axis.plot(x, y, ".", markersize=2, alpha=0.3, rasterized=True)
+    ends = np.array([x.min(), x.max()])
+    axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0)
+    axis.set_xlabel(labels[0])
+    axis.set_ylabel(labels[1])
+    axis.set_title(name, fontsize=9)
+    axis.grid(alpha=0.3)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def groups(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
+    labels: tuple[str, str],
+    title: str,
+) -> None:
+  """A figure of points coloured by group, those alike named by a word.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> points [n, 2], groups [n], words [n].
+    labels: of the axes.
+    title: above all.
+  """
+  figure, axes = plt.subplots(
+      1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False)
+  for axis, (name, (points, group, words)) in zip(axes.flat, cells.items()):
+    for g in sorted(set(group.tolist())):
+      axis.scatter(*points[group == g].T, s=12, label=f"group {g + 1}")
+    # Once for all that have the same, in the middle of them.
+    for own in sorted(set(words)):
+      alike = np.array([word == own for word in words])
+      axis.annotate(own, np.median(points[alike], axis=0), fontsize=8,
+                    xytext=(5, 5), textcoords="offset points")
+    axis.set_xlabel(labels[0])
+    axis.set_ylabel(labels[1])
+    axis.set_title(name, fontsize=9)
+    axis.legend(fontsize=7, loc="best")
+    axis.grid(alpha=0.3)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)

@@ -17,10 +17,12 @@ from absl import flags as absl_flags
 from PIL import Image
 
 from experiments import config as config_lib
-from experiments import conjugate, diversified, figures, results, run
+from experiments import conjugate, diversified, fedgroup, figures, results
+from experiments import run
 
 PAPERS: dict[str, figures.Paper] = {
-    paper.name: paper for paper in (diversified.PAPER, conjugate.PAPER)}
+    paper.name: paper
+    for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER)}
 
 #: A picture in the documentation stays below this.
 MOST_BYTES = 200_000

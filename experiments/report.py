@@ -185,6 +185,24 @@ def points_csv(
               row["seed"], row[metric], *(row[c] for c in costs)])
 
 
+def made_by(said: str) -> str:
+  """What a table without runs was made with.
+
+  Args:
+    said: the command.
+  """
+  versions = "; ".join(
+      f"{name} {number[:12]}" for name, number in results.versions().items())
+  return f"Made by `{said}`; {versions}; {results.device()}."
+
+
+def _without_folders(word: str) -> str:
+  """--data_path with the name of its file alone."""
+  if not word.startswith("--data_path="):
+    return word
+  return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
+
+
 def provenance(
     outcomes: Sequence[suite.Outcome], said: str, notes: str) -> str:
   """What a table was made with: command, versions, devices, flags.
@@ -209,7 +227,7 @@ def provenance(
            f"{outcomes[0].cell.panel}</summary>", ""]
   for outcome in outcomes:
     if outcome.cell.panel == outcomes[0].cell.panel:
-      flags = " ".join(word for word in outcome.cell.flags
+      flags = " ".join(_without_folders(word) for word in outcome.cell.flags
                        if not word.startswith("--data_dir="))
       lines.append(f"- {outcome.cell.label}: `{flags}`")
   return "\n".join([*lines, "", "</details>"])

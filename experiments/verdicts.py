@@ -64,7 +64,8 @@ def section(
   for claim in claims:
     measured, verdict = judge(claim, outcomes)
     lines.append(f"| {claim.text} | {measured} | {verdict} |")
-  if all(len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
+  if outcomes and all(
+      len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
     lines += ["", "One seed gives no interval: any difference decides."]
   return "\n".join(lines)
 
@@ -78,6 +79,29 @@ def late(metric: str, protocol: str = "global") -> Measure:
   def measure(outcome):
     values = outcome.summary["mean_last_10"][protocol][metric]["values"]
     return results.factor(metric) * np.array(values)
+
+  return measure
+
+
+def best(metric: str, protocol: str = "global") -> Measure:
+  """The best evaluated round, chosen on test data; shares in percent."""
+
+  def measure(outcome):
+    values = outcome.summary["best"][protocol][metric]["values"]
+    return results.factor(metric) * np.array(values)
+
+  return measure
+
+
+def of_rounds(
+    column: str, reduce: Callable[..., Any] = np.mean, first: int = 1,
+    last: float = math.inf) -> Measure:
+  """A column of rounds.csv, ``reduce(values, axis=1)`` over some rounds."""
+
+  def measure(outcome):
+    rows = [{**r, "protocol": ""} for r in outcome.rounds()
+            if first <= r["round"] <= last]
+    return reduce(results.by_seed(rows, "", column), axis=1)
 
   return measure
 
@@ -98,13 +122,15 @@ def mean_over(
       outcome, metric, protocol, first, last).mean(1)
 
 
-def wobble(metric: str = "accuracy", rounds: int = 30) -> Measure:
+def wobble(
+    metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
+) -> Measure:
   """Standard deviation over the last rounds, not those of the start."""
 
   def measure(outcome):
     end = max(r["round"] for r in outcome.rows)
     needs_rounds([outcome], rounds + 10)
-    return _curve(outcome, metric, "global", end - rounds + 1, end).std(1)
+    return _curve(outcome, metric, protocol, end - rounds + 1, end).std(1)
 
   return measure
 

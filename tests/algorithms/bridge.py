@@ -74,19 +74,22 @@ def history(problem, name, cohorts, keys, start, **settings):
 
 def batches(problem, cohort, key, work):
   """client id -> rows of each local step, drawn as the library draws them."""
-  result = {}
-  for i in np.asarray(cohort.ids).tolist():
-    size = len(problem.clients[i][1])
-    steps = int(work.num_steps(jnp.int32(size)))
-    if not work.batch_size:
-      result[i] = [np.arange(size)] * steps
-      continue
-    shard = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(size))
-    bits = minibatches.shuffle_bits(jax.random.fold_in(key, i))
-    result[i] = []
-    for k in range(steps):
-      rows, mask = _batch_rows(shard, bits, jnp.int32(k), work.batch_size)
-      result[i].append(np.asarray(rows)[np.asarray(mask)])
+  return {i: client_batches(problem, i, jax.random.fold_in(key, i), work)
+          for i in np.asarray(cohort.ids).tolist()}
+
+
+def client_batches(problem, i, key, work):
+  """Rows of each local step of client ``i``, ``key`` its own."""
+  size = len(problem.clients[i][1])
+  steps = int(work.num_steps(jnp.int32(size)))
+  if not work.batch_size:
+    return [np.arange(size)] * steps
+  shard = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(size))
+  bits = minibatches.shuffle_bits(key)
+  result = []
+  for k in range(steps):
+    rows, mask = _batch_rows(shard, bits, jnp.int32(k), work.batch_size)
+    result.append(np.asarray(rows)[np.asarray(mask)])
   return result
 
 

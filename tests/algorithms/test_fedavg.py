@@ -7,6 +7,7 @@ import pytest
 from fedjax_alg import registry
 from tests import problems
 from tests.algorithms import bridge
+from tests.reference import clustered
 from tests.reference import diversified as oracle
 
 IDS = [0, 1, 4, 5, 8, 11]
@@ -41,6 +42,9 @@ def test_one_round_is_the_oracles(problem, name, settings):
   assert aux.client["loss"].shape == (len(IDS),)
   np.testing.assert_allclose(
       aux.server["train_loss"], expected.weights @ aux.client["loss"], 1e-5)
+  np.testing.assert_allclose(
+      aux.server["discrepancy"], clustered.discrepancy(
+          expected.trained, [0] * len(IDS), [expected.model]), rtol=1e-4)
 
 
 def test_fedprox_without_mu_is_fedavg(problem):

@@ -126,3 +126,11 @@ def test_feature_counts_of_images_are_by_pixel(image_problem):
   x, _ = image_problem.clients[3]
   np.testing.assert_array_equal(
       objective.feature_counts(shard), (x != 0).reshape(70, 36).sum(0))
+
+
+@pytest.mark.parametrize("offset, size", PLACES)
+def test_label_counts(offset, size):
+  counts = objective.label_counts(shard_at(offset, size), L)
+  assert counts.dtype == jnp.float32
+  np.testing.assert_array_equal(
+      counts, np.bincount(Y[offset:offset + size], minlength=L))

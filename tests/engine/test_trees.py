@@ -55,7 +55,8 @@ def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole):
   groups = jnp.array([0, 0, 2, 0, 3, -1, 4])
   poisoned = jax.tree.map(
       lambda leaf: leaf.at[jnp.array([1, 4])].set(jnp.nan), stack)
-  means = trees.group_mean(weight, groups, 4, poisoned, whole=whole)
+  means = jax.jit(lambda *args: trees.group_mean(*args, whole=whole),
+                  static_argnums=2)(weight, groups, 4, poisoned)
   for mean, leaf in zip(jax.tree.leaves(means), jax.tree.leaves(stack)):
     leaf, total = np.asarray(leaf), 10.5 if whole else 5.0
     expected = np.zeros((4, *leaf.shape[1:]))

@@ -184,7 +184,9 @@ def test_preset_parses(preset):
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
     words.append("--algorithm=fedavg")
   if "/methods" in preset:  # what the figures put behind it
-    words.append(f"--flagfile={preset.split('/')[0]}/mnist.flags")
+    paper = preset.split("/")[0]
+    data = "mnist_mclr" if paper == "fedgroup" else "mnist"
+    words.append(f"--flagfile={paper}/{data}.flags")
   parsed = config.parse(words)
   assert parsed.rounds >= 1
 

@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from experiments import config, conjugate, diversified, figures, plots
-from experiments import records, report, results, suite
+from experiments import config, conjugate, diversified, fedgroup, figures
+from experiments import plots, records, report, results, suite
 from fedjax_alg import registry
 
 DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",
@@ -205,6 +205,14 @@ def test_conjugate_figures_are_made(presets, tmp_path, capsys):
   assert "## Rounds to 98 %" in (root / "fig4" / "fig4.md").read_text()
 
 
+def test_a_label_looks_the_same_in_every_panel():
+  cells = {"a": dict.fromkeys("xyz"), "b": dict.fromkeys("xz")}
+  styles = plots._styles(cells)
+  assert len({tuple(style.values()) for style in styles.values()}) == 3
+  many = plots._styles({"a": dict.fromkeys(range(20))})
+  assert len({tuple(style.values()) for style in many.values()}) == 20
+
+
 def test_x_axes():
   """Each point at the mean of its seeds' x; every axis is a column."""
   from matplotlib import pyplot as plt
@@ -237,7 +245,7 @@ def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
   assert seen == [["a", "d"], ["b", "c"]]
 
 
-@pytest.mark.parametrize("paper", [diversified, conjugate])
+@pytest.mark.parametrize("paper", [diversified, conjugate, fedgroup])
 def test_help(paper, capsys):
   assert paper.main(["--help"]) == 0
   said = capsys.readouterr().out

@@ -1,0 +1,266 @@
+"""Clustered methods in the tests: compiled once, played on two problems.
+
+All programs take cohorts of SLOTS slots, those beyond the ids given are
+padding, and both problems have the same shapes: one compilation serves the
+comparisons with the oracle and the recovery of known kinds.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import base, registry
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge
+from tests.reference import clustered as oracle
+from tests.reference import diversified
+
+SLOTS = NOBODY = 12
+WORK = dict(local_steps=5, batch_size=6, client_lr=0.2)
+LR = WORK["client_lr"]
+#: Clients that come again; client 10 never does.
+COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 3, 6, 9], [0, 4, 7, 8, 11], [2, 5, 8]]
+EVERYONE = list(range(SLOTS))
+KEYS = [jax.random.key(seed) for seed in range(3, 9)]
+START = jax.random.key(17)
+
+
+class Programs(NamedTuple):
+  """One algorithm, its functions jitted."""
+
+  algorithm: base.Algorithm
+  hparams: Any
+  begin: Any  #: (params, everyone, key) -> state after init and setup
+  round: Any  #: (state, cohort, key) -> (state, aux)
+  deploy: Any  #: (state, client id, shard, key) -> params
+
+
+@functools.cache
+def problem():
+  """The problem of the comparisons with the oracle."""
+  return problems.softmax_problem()
+
+
+def jitted(algorithm, hparams) -> Programs:
+  """The programs of an algorithm."""
+
+  def begin(params, everyone, key):
+    state = algorithm.init(params, problem().spec, key)
+    return algorithm.setup(state, everyone, key)
+
+  return Programs(
+      algorithm, hparams, problems.quick_jit(begin),
+      problems.quick_jit(algorithm.round),
+      problems.quick_jit(algorithm.client_params))
+
+
+@functools.cache
+def programs(name, **settings) -> Programs:
+  """The programs of a registered algorithm, WORK where nothing else is said."""
+  settings = WORK | settings
+  return jitted(
+      registry.build(name, problem().model,
+                     map_clients=clients.make_map_clients(), **settings),
+      registry.get(name).hparams(**settings))
+
+
+class Play(NamedTuple):
+  """Rounds, and what they began with."""
+
+  states: list[Any]  #: one more than rounds
+  log: list[Any]
+
+
+def begin(run, data, params=None, key=START, there=None):
+  """The state before round 1; ``there``: who is, None: everyone."""
+  if params is None:
+    params = problems.some_params(problem().model)
+  ids = [i if there is None or i in there else NOBODY for i in EVERYONE]
+  return run.begin(params, cohort_of(data, ids), key)
+
+
+def cohort_of(data, ids):
+  """The cohort of these clients in SLOTS slots."""
+  padded = [*ids, *[NOBODY] * (SLOTS - len(ids))]
+  return layout.take_cohort(data, jnp.array(padded, jnp.int32))
+
+
+def play(run, data, state, cohorts=None, keys=None) -> Play:
+  """Rounds from a state."""
+  states, log = [state], []
+  for ids, key in zip(cohorts or COHORTS, keys or KEYS):
+    state, aux = run.round(states[-1], cohort_of(data, ids), key)
+    states.append(state)
+    log.append(aux)
+  return Play(states, log)
+
+
+def models_of(state):
+  """The K models of a state, for the oracle."""
+  return [bridge.to_oracle(jax.tree.map(lambda leaf: leaf[k], state.models))
+          for k in range(len(jax.tree.leaves(state.models)[0]))]
+
+
+def stacked(models):
+  """K models of the oracle as the library keeps them."""
+  return jax.tree.map(
+      lambda *leaves: jnp.stack(leaves), *map(bridge.to_library, models))
+
+
+def vectors(models):
+  """[K, P] float64."""
+  return np.array([oracle.vector(w) for w in models])
+
+
+def rows(matrix):
+  """Rows [n, P] of the library, whose kernels are [L, D], as of ``vectors``."""
+  size = problems.CLASSES * problems.FEATURES
+  matrix = np.asarray(matrix, np.float64)
+  # The library's leaves are in the order of their names: bias, kernel.
+  bias, kernel = np.split(matrix, [matrix.shape[1] - size], axis=1)
+  return np.array([
+      oracle.vector({"kernel": k.reshape(problems.CLASSES, -1).T, "bias": b})
+      for k, b in zip(kernel, bias)])
+
+
+def batches(problem_, ids, key, steps=None):
+  """client id -> rows of its local steps, of WORK or so many steps."""
+  work = LocalWork(local_steps=steps or WORK["local_steps"],
+                   batch_size=WORK["batch_size"])
+  return {i: bridge.client_batches(
+      problem_, i, jax.random.fold_in(key, i), work) for i in ids}
+
+
+def rule_key(key, number=0):
+  """The keys that rules draw from, which no client's training draws from."""
+  return jax.random.fold_in(key, NOBODY + 1 + number)
+
+
+def assert_models_close(before, state, expected, rtol=2e-4):
+  """The K models moved as the oracle's; who did not move kept every bit."""
+  now = models_of(state)
+  assert len(now) >= len(expected)
+  moved = 0
+  for k, (old, new) in enumerate(zip(before, expected)):
+    params = jax.tree.map(lambda leaf, k=k: leaf[k], state.models)
+    if new is old or np.array_equal(oracle.vector(old), oracle.vector(new)):
+      np.testing.assert_allclose(
+          oracle.vector(now[k]), oracle.vector(new), rtol=0, atol=2e-6)
+    else:
+      bridge.assert_step_close(old, params, new, rtol)
+      moved += 1
+  assert moved
+
+
+def assert_logged(aux, state, ids, groups, k):
+  """What a round reports of its groups; padding slots are in none."""
+  groups = np.asarray(groups)
+  np.testing.assert_array_equal(aux.client["group"][:len(ids)], groups)
+  np.testing.assert_array_equal(
+      aux.server["participants"], np.bincount(groups, minlength=k))
+  member = np.asarray(state.member)
+  np.testing.assert_array_equal(
+      aux.server["members"], np.bincount(member[member >= 0], minlength=k))
+
+
+def assert_is_fedavg(name, run=None, **settings):
+  """Three rounds: model 0 is FedAvg's, whatever the others are."""
+  params = problems.some_params(problem().model)
+  data = problem().data
+  run = run or programs(name, **settings)
+  mine = play(run, data, begin(run, data, params), COHORTS[:3])
+  fedavg = programs("fedavg")
+  theirs = play(fedavg, data, begin(fedavg, data, params), COHORTS[:3])
+  for state, other, aux, expected in zip(
+      mine.states, theirs.states, mine.log, theirs.log):
+    problems.assert_close(
+        bridge.model_of(state), bridge.model_of(other), rtol=1e-6, atol=1e-6)
+    for name_ in ("train_loss", "discrepancy"):
+      np.testing.assert_allclose(
+          aux.server[name_], expected.server[name_], rtol=1e-5)
+  assert problems.differ(theirs.states[-1].models, theirs.states[0].models)
+
+
+# Clients of two kinds.
+
+KIND = np.arange(SLOTS) % 2
+NEWCOMERS = 43
+_PERMUTED = np.array([[0, 1, 2, 3], [1, 0, 3, 2]])
+
+
+@functools.cache
+def kinds_problem():
+  """12 clients of two kinds that disagree on every label, and newcomers.
+
+  The server's rows are those of two newcomers, NEWCOMERS of each kind. The
+  shapes are those of ``problem``.
+  """
+  rng = np.random.default_rng(1)
+  centres = rng.normal(size=(problems.CLASSES, problems.FEATURES))
+  held = []
+  for size, kind in zip([16, 32] * 6 + [NEWCOMERS] * 2, [*KIND, 0, 1]):
+    y = rng.integers(problems.CLASSES, size=size)
+    x = centres[y] + 0.7 * rng.normal(size=(size, problems.FEATURES))
+    held.append((x.astype(np.float32), _PERMUTED[kind][y].astype(np.int32)))
+  server = tuple(np.concatenate(parts) for parts in zip(*held[SLOTS:]))
+  result = problem()._replace(
+      clients=held[:SLOTS], data=problems.client_data(held[:SLOTS], server),
+      validation=server)
+  assert result.data.x.shape == problem().data.x.shape
+  return result
+
+
+def deploy_newcomers(run, state):
+  """The models that a newcomer of each kind deploys, for the oracle."""
+  data = kinds_problem().data
+  first = data.validation[0]
+  return [bridge.to_oracle(run.deploy(
+      state, jnp.int32(NOBODY), base.Shard(
+          data.x, data.y, first + kind * NEWCOMERS, jnp.int32(NEWCOMERS)),
+      jax.random.key(kind))) for kind in (0, 1)]
+
+
+def same(w, models):
+  """The number of the model that ``w`` is, bit for bit."""
+  equal = (vectors(models) == oracle.vector(w)).all(1)
+  assert equal.sum() == 1
+  return int(np.argmax(equal))
+
+
+def assert_finds_kinds(run, state, rounds=6):
+  """All clients take part: groups are the kinds, and serve them better.
+
+  Returns:
+    The last state; a newcomer of either kind joins its like.
+  """
+  kinds = kinds_problem()
+  keys = [jax.random.key(100 + r) for r in range(rounds)]
+  played = play(run, kinds.data, state, [EVERYONE] * rounds, keys)
+  state = played.states[-1]
+  found = np.asarray(run.algorithm.membership(state))
+  assert oracle.adjusted_rand(found, KIND) == 1.0, found
+  fedavg = programs("fedavg")
+  other = play(fedavg, kinds.data,
+               begin(fedavg, kinds.data, jax.tree.map(
+                   lambda leaf: 0 * leaf, bridge.model_of(state))),
+               [EVERYONE] * rounds, keys).states[-1]
+  models = models_of(state)
+  one = bridge.to_oracle(bridge.model_of(other))
+  mine, theirs = (np.mean([
+      diversified.loss(w(i), *kinds.clients[i], problems.L2)
+      for i in EVERYONE]) for w in (lambda i: models[found[i]], lambda i: one))
+  assert mine < 0.8 * theirs, (mine, theirs)
+  for kind, w in enumerate(deploy_newcomers(run, state)):
+    assert same(w, models) == found[kind]
+  return state
+
+
+def zeros():
+  """The initial model of the kinds problem: softmax regression's own."""
+  return problem().model.init(jax.random.key(0))

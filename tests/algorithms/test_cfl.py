@@ -1,0 +1,238 @@
+"""CFL against the oracle: when, how and whom it parts."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import clustered
+from fedjax_alg.algorithms import cfl, fedavg
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge, grouped
+from tests.reference import baselines
+from tests.reference import clustered as oracle
+
+K, AFTER = 4, 1
+WORK = LocalWork(local_steps=5, batch_size=6)
+#: Client 10 comes after two partings, client 3 after the first.
+COHORTS = [[0, 1, 2, 4, 5, 7, 8], [1, 2, 4, 6, 9, 11], [0, 3, 4, 7, 8, 11],
+           [2, 3, 5, 8, 10], [0, 1, 6, 10]]
+
+
+@functools.cache
+def by_criterion():
+  """``cfl`` whose criterion is an argument: (eps1, eps2, rounds) -> programs.
+
+  Complete linkage, any halves; one compilation serves all criteria.
+  """
+  model, map_clients = grouped.problem().model, clients.make_map_clients()
+
+  def build(eps1, eps2, after):
+    hparams = dataclasses.replace(
+        cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
+        eps1=eps1, eps2=eps2, split_after=after)
+    return clustered.compose_clustered(
+        model, fedavg.sgd_update(model, hparams, hparams.client_lr),
+        cfl.bipartition_rule(model, hparams), map_clients=map_clients)
+
+  round_ = problems.quick_jit(lambda criterion, state, cohort, key: build(
+      *criterion).round(state, cohort, key))
+  rest = grouped.jitted(build(1.0, 1.0, 0), None)
+
+  def programs(eps1=1e3, eps2=0.0, after=AFTER):
+    criterion = jnp.float32(eps1), jnp.float32(eps2), jnp.int32(after)
+    return rest._replace(round=lambda *inputs: round_(criterion, *inputs))
+
+  return programs
+
+
+class Oracle:
+  """The oracle's server, and the tree that late members walk down.
+
+  It knows of a client only once that has trained: others have no say in a
+  parting.
+  """
+
+  def __init__(self, problem, w, weights="examples", **settings):
+    self.problem, self.weights = problem, weights
+    self.settings = settings
+    self.state = oracle.CflState([w], {}, {})
+    self.tree = []  # (parent, model, mean of who stayed, of who left)
+
+  def walk(self, i, key):
+    """The group of a client that has none."""
+    group = 0
+    key = jax.random.fold_in(grouped.rule_key(key), i)
+    for made, (parent, w, *means) in enumerate(self.tree, 1):
+      if parent == group:
+        rows = bridge.client_batches(
+            self.problem, i, jax.random.fold_in(key, made), WORK)
+        update, = oracle.pretrain(
+            w, self.problem.clients, [i], {i: rows}, grouped.LR, problems.L2)
+        group = (group, made)[oracle.assign_by_cosine(update, means)]
+    return group
+
+  def mean(self, members, updates):
+    shares = baselines.average_weights(
+        self.problem.clients, members, self.weights)
+    return shares @ grouped.vectors([updates[i] for i in members])
+
+  def play(self, ids, key, splitting=True):
+    self.state.membership.update(
+        {i: self.walk(i, key) for i in ids
+         if i not in self.state.membership})
+    before = self.state.models
+    found = oracle.cfl_round(
+        self.state, self.problem.clients, ids,
+        grouped.batches(self.problem, ids, key), grouped.LR, l2=problems.L2,
+        weights=self.weights, splitting=splitting, **self.settings)
+    for group, split in found.splits.items():
+      self.tree.append((group, before[group], *(
+          self.mean(half, found.state.updates)
+          for half in (split.kept, split.moved))))
+    self.state = found.state
+    return found
+
+
+def assert_rounds_are_the_oracles(run, reference, cohorts, most, after=0):
+  """Rounds from the oracle's model on; returns the states and the log."""
+  problem = reference.problem
+  state = grouped.begin(
+      run, problem.data, bridge.to_library(reference.state.models[0]))
+  played = grouped.play(run, problem.data, state, cohorts, grouped.KEYS)
+  for r, (state, aux, ids, key) in enumerate(zip(
+      played.states[1:], played.log, cohorts, grouped.KEYS)):
+    number = len(reference.state.models)
+    before = reference.state.models
+    found = reference.play(ids, key, r >= after and number < most)
+    new = reference.state
+    before = before + [
+        before[parent] for parent, *_ in reference.tree[number - 1:]]
+    assert int(state.memory.number) == len(new.models)
+    grouped.assert_models_close(before, state, new.models)
+    now = [new.membership[i] for i in ids]
+    grouped.assert_logged(aux, state, ids, now, most)
+    np.testing.assert_array_equal(
+        run.algorithm.membership(state),
+        [new.membership.get(i, -1) for i in range(12)])
+    # The distance is to the model of the group that it is in now.
+    np.testing.assert_allclose(
+        aux.server["discrepancy"],
+        oracle.discrepancy(found.trained, now, new.models), rtol=1e-3)
+  return played
+
+
+def start():
+  return bridge.to_oracle(problems.some_params(grouped.problem().model))
+
+
+def test_rounds_are_the_oracles_when_some_come():
+  """Groups part on the last updates of all that ever came."""
+  problem = grouped.problem()
+  reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
+  played = assert_rounds_are_the_oracles(
+      by_criterion()(), reference, COHORTS, K, AFTER)
+  numbers = [int(state.memory.number) for state in played.states]
+  assert numbers == [1, 1, 2, 4, 4, 4]
+  member = np.asarray(played.states[2].member)
+  assert member[3] == member[10] == -1
+  assert {reference.state.membership[i] for i in (3, 10)} == {0, 1}
+
+
+def test_rounds_are_the_oracles_when_all_come():
+  """Single linkage, uniform weights, halves too alike to be parted at once."""
+  problem = grouped.problem()
+  settings = dict(eps1=0.45, eps2=0.8, linkage="single", gamma_max=0.55)
+  run = grouped.programs("cfl", max_groups=3, split_after=0,
+                         client_weights="uniform", **settings)
+  reference = Oracle(problem, start(), "uniform", **settings)
+  played = assert_rounds_are_the_oracles(
+      run, reference, [grouped.EVERYONE] * 5, 3)
+  assert [int(s.memory.number) for s in played.states] == [1, 1, 2, 3, 3, 3]
+
+
+def test_a_group_is_parted_when_both_norms_say_so():
+  problem = grouped.problem()
+  reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
+  first = reference.play(grouped.EVERYONE, grouped.KEYS[0], False)
+  mean, largest = first.mean_norms[0], first.max_norms[0]
+  state = grouped.begin(
+      by_criterion()(), problem.data, bridge.to_library(start()))
+  cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
+
+  def number(*criterion):
+    after, _ = by_criterion()(*criterion).round(
+        state, cohort, grouped.KEYS[0])
+    return int(after.memory.number)
+
+  close = 1e-4
+  assert number(mean * (1 + close), largest * (1 - close), 0) == 2
+  assert number(mean * (1 - close), largest * (1 - close), 0) == 1
+  assert number(mean * (1 + close), largest * (1 + close), 0) == 1
+  assert number(mean * (1 + close), largest * (1 - close), 1) == 1
+  # Two members are too few.
+  cohort = grouped.cohort_of(problem.data, [1, 2])
+  assert number(1e3, 0.0, 0) == 1
+  cohort = grouped.cohort_of(problem.data, [1, 2, 4])
+  assert number(1e3, 0.0, 0) == 2
+
+
+def test_there_are_never_more_groups_than_allowed():
+  """Three groups are to be parted, there is room for one more."""
+  problem = grouped.problem()
+  cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
+  reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
+  state = grouped.begin(
+      by_criterion()(), problem.data, bridge.to_library(start()))
+  for key, eps2 in zip(grouped.KEYS, (0.0, 0.9, 0.0)):
+    before = dict(reference.state.membership)
+    reference.settings["eps2"] = eps2
+    found = reference.play(grouped.EVERYONE, key)
+    state, _ = by_criterion()(eps2=eps2, after=0).round(state, cohort, key)
+  assert list(found.splits) == [0, 1, 2]
+  expected = before | {i: 3 for i in found.splits[0].moved}
+  np.testing.assert_array_equal(
+      state.member, [expected[i] for i in grouped.EVERYONE])
+  for key in grouped.KEYS[3:5]:
+    state, aux = by_criterion()(after=0).round(state, cohort, key)
+    assert int(state.memory.number) == K
+    assert np.asarray(aux.server["members"]).sum() == 12
+  np.testing.assert_array_equal(
+      state.member, [expected[i] for i in grouped.EVERYONE])
+
+
+def test_while_no_group_is_parted_it_is_fedavg():
+  run = by_criterion()(eps2=1e30, after=0)
+  grouped.assert_is_fedavg("cfl", run)
+  problem = grouped.problem()
+  state = grouped.play(
+      run, problem.data, grouped.begin(run, problem.data)).states[-1]
+  assert int(state.memory.number) == 1
+  assert set(np.asarray(state.member)) == {-1, 0}
+
+
+def test_finds_the_kinds():
+  """Once they pull apart, and then leaves them alone."""
+  run = by_criterion()(eps1=0.26, eps2=0.5, after=0)
+  data = grouped.kinds_problem().data
+  state = grouped.begin(run, data, grouped.zeros())
+  state = grouped.assert_finds_kinds(run, state)
+  assert int(state.memory.number) == 2
+
+
+def test_clients_deploy_the_model_of_their_group():
+  problem, run = grouped.problem(), by_criterion()()
+  state = grouped.play(
+      run, problem.data, grouped.begin(run, problem.data), COHORTS,
+      grouped.KEYS).states[-1]
+  models, member = grouped.models_of(state), np.asarray(state.member)
+  assert (member >= 0).all() and len(set(member)) > 2
+  for i in range(12):
+    w = run.deploy(state, jnp.int32(i), layout.shard_of(problem.data, i),
+                   jax.random.key(0))
+    assert grouped.same(bridge.to_oracle(w), models) == member[i]

@@ -1,0 +1,438 @@
+"""FedGroup and FedGrouProx against the oracle, step by step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import cluster
+
+from fedjax_alg import registry, trees
+from fedjax_alg.algorithms import fedgroup
+from fedjax_alg.base import Shard
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import layout
+from tests import problems
+from tests.algorithms import bridge, grouped
+from tests.reference import clustered as oracle
+from tests.reference import diversified
+
+POOL, PRE = 6, 8
+COLD = dict(num_groups=3, pretrain_scale=2, pretrain_steps=PRE)
+#: Every setting that changes a formula is at two values at least.
+VARIANTS = {
+    "default": ("fedgroup", dict(num_groups=2, pretrain_scale=3)),
+    "auxiliary": ("fedgrouprox", dict(
+        mu=0.5, centers="random", direction="auxiliary", eta_g=0.05)),
+    "latest": ("fedgroup", dict(
+        similarity="madc", direction="latest", migration=1.0,
+        client_weights="uniform")),
+    "random": ("fedgroup", dict(
+        cold_start="random", eta_g=0.03, inter_group="code")),
+}
+READINGS = {"initial": "frozen", "auxiliary": "auxiliary", "latest": "printed"}
+POOL_KEY, _, PLAN_KEY = jax.random.split(grouped.START, 3)
+
+
+def programs(variant):
+  name, settings = VARIANTS[variant]
+  return grouped.programs(name, **COLD | settings)
+
+
+def pool_batches(problem, ids):
+  return grouped.batches(
+      problem, ids, jax.random.split(POOL_KEY)[1], PRE)
+
+
+def started(problem, state, params, m):
+  """The oracle's state for the pool and the groups that the library found."""
+  member = np.asarray(state.member)
+  pool = np.flatnonzero(member >= 0).tolist()
+  return oracle.fedgroup_start(
+      bridge.to_oracle(params), problem.clients, pool, member[pool], m,
+      pool_batches(problem, pool), grouped.LR, problems.L2), pool
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_cold_start_and_rounds_are_the_oracles(variant):
+  problem, run = grouped.problem(), programs(variant)
+  h, m = run.hparams, run.hparams.num_groups
+  params = problems.some_params(problem.model)
+  state = grouped.begin(run, problem.data, params)
+  reference, pool = started(problem, state, params, m)
+  assert len(pool) == (POOL if h.centers == "kmeans" else m)
+  assert set(np.asarray(state.member)[pool].tolist()) == set(range(m))
+  w0 = [reference.w0] * m
+  grouped.assert_models_close(w0, state, reference.models)
+  np.testing.assert_allclose(
+      grouped.rows(state.memory.directions),
+      grouped.vectors(reference.directions), atol=1e-5)
+  planned = np.asarray(state.memory.planned)
+  if h.cold_start == "random":
+    cold = set(range(12)) - set(pool)
+    assert len({planned[i] for i in cold}) > 1 and planned.min() == 0
+    reference.membership.update(
+        {i: int(planned[i]) for i in cold})  # drawn once
+  for state, aux, ids, key, before in rounds_of(run, problem, state):
+    cold = grouped.batches(
+        problem, ids, PLAN_KEY if h.direction == "initial"
+        else grouped.rule_key(key), PRE)
+    found = oracle.fedgroup_round(
+        reference, problem.clients, ids, grouped.batches(problem, ids, key),
+        grouped.LR, problems.L2, getattr(h, "mu", 0.0), h.eta_g,
+        h.inter_group, h.client_weights, READINGS[h.direction], cold)
+    grouped.assert_models_close(reference.models, state, found.state.models)
+    grouped.assert_logged(aux, state, ids, found.groups, m)
+    np.testing.assert_allclose(
+        aux.server["discrepancy"], found.discrepancy, rtol=1e-3)
+    # The update of a group is without the inter-group step.
+    latest = found.state.latest if not h.eta_g else [
+        diversified.add(after, w, -1.0) if g in found.groups else kept
+        for g, (w, after, kept) in enumerate(zip(
+            reference.models, found.intra, reference.latest))]
+    np.testing.assert_allclose(
+        grouped.rows(state.memory.latest), grouped.vectors(latest), atol=2e-5)
+    # Who has been in a group stays there.
+    then, now = np.asarray(before.member), np.asarray(state.member)
+    np.testing.assert_array_equal(now[then >= 0], then[then >= 0])
+    reference = found.state._replace(latest=latest)
+  assert state.member[10] == (
+      reference.membership[10] if 10 in pool else -1)
+  if h.cold_start == "cosine":
+    assert_newcomers_are_the_oracles(run, state, reference)
+
+
+def assert_newcomers_are_the_oracles(run, state, reference):
+  """Clients whose data are those of the clients there are."""
+  problem, models = grouped.problem(), grouped.models_of(state)
+  work = LocalWork(local_steps=PRE, batch_size=6)
+  joined = set()
+  for i, client in enumerate(problem.clients):
+    key = jax.random.key(i)
+    w = run.deploy(state, jnp.int32(grouped.NOBODY),
+                   layout.shard_of(problem.data, i), key)
+    expected = oracle.assign_cold_client(
+        reference, client, bridge.client_batches(problem, i, key, work),
+        grouped.LR, problems.L2, READINGS[run.hparams.direction])
+    assert grouped.same(bridge.to_oracle(w), models) == expected
+    joined.add(expected)
+  assert len(joined) > 1
+
+
+def rounds_of(run, problem, state):
+  played = grouped.play(run, problem.data, state)
+  return zip(played.states[1:], played.log, grouped.COHORTS, grouped.KEYS,
+             played.states)
+
+
+@pytest.mark.parametrize("variant", ["default", "latest"])
+def test_the_pool_is_clustered_by_the_printed_similarity(variant):
+  problem, run = grouped.problem(), programs(variant)
+  params, m = problems.some_params(problem.model), run.hparams.num_groups
+  for seed in range(3):
+    key = jax.random.key(seed)
+    state = grouped.begin(run, problem.data, params, key)
+    member = np.asarray(state.member)
+    pool = np.flatnonzero(member >= 0).tolist()
+    work = jax.random.split(jax.random.split(key, 3)[0])[1]
+    updates = oracle.pretrain(
+        bridge.to_oracle(params), problem.clients, pool,
+        grouped.batches(problem, pool, work, PRE), grouped.LR, problems.L2)
+    if run.hparams.similarity == "madc":
+      np.testing.assert_array_equal(
+          oracle.number_labels(member[pool]),
+          oracle.cut_at_count(oracle.madc(updates), "complete", m))
+      continue
+    points = oracle.edc_embedding(updates, m)
+    best = cluster.KMeans(m, n_init=20, random_state=0).fit(points).inertia_
+    mine = sum(((points[member[pool] == g] - points[member[pool] == g].mean(
+        0)) ** 2).sum() for g in set(member[pool]))
+    assert mine <= best * (1 + 1e-4)
+
+
+def test_the_pool_is_of_clients_that_are_there():
+  problem = grouped.problem()
+  there = [0, 1, 3, 4, 7, 9, 11]
+  drawn = set()
+  for seed in range(4):
+    state = grouped.begin(programs("default"), problem.data, there=there,
+                          key=jax.random.key(seed))
+    planned, member = (np.asarray(a) for a in (
+        state.memory.planned, state.member))
+    pool = np.flatnonzero(member >= 0).tolist()
+    assert len(pool) == POOL and set(pool) <= set(there)
+    assert np.flatnonzero(planned >= 0).tolist() == there
+    drawn.add(tuple(pool))
+  assert len(drawn) > 1
+  # Fewer than asked for.
+  state = grouped.begin(programs("default"), problem.data, there=[1, 4, 8])
+  assert np.flatnonzero(np.asarray(state.member) >= 0).tolist() == [1, 4, 8]
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+def test_random_centres_are_each_a_group():
+  state = grouped.begin(programs("auxiliary"), grouped.problem().data)
+  member = np.asarray(state.member)
+  assert sorted(member[member >= 0]) == [0, 1, 2]
+
+
+def test_one_group_without_pretraining_is_fedavg():
+  grouped.assert_is_fedavg(
+      "fedgroup", num_groups=1, pretrain_scale=2, pretrain_steps=0)
+
+
+def test_without_mu_the_proximal_method_is_the_plain_one():
+  """The same program, operation by operation."""
+
+  def traced(name, **settings):
+    run = grouped.programs(name, **COLD, **settings)
+    state = grouped.begin(programs("latest"), grouped.problem().data)
+    return str(jax.make_jaxpr(run.algorithm.round)(
+        state, grouped.cohort_of(grouped.problem().data, [1]),
+        grouped.KEYS[0]))
+
+  plain = traced("fedgroup")
+  assert traced("fedgrouprox", mu=0.0) == plain
+  assert traced("fedgrouprox", mu=0.1) != plain
+
+
+# The inter-group step.
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(4, 6)).astype(np.float32)
+
+
+def as_models(matrix):
+  return [{"kernel": row[:4].reshape(2, 2).astype(np.float64),
+           "bias": row[4:].astype(np.float64)} for row in matrix]
+
+
+@pytest.mark.parametrize("form", ["printed", "code"])
+def test_the_inter_group_step_is_the_oracles(form):
+  equal, zero = ROWS.copy(), ROWS.copy()
+  equal[2] = equal[0]
+  zero[1] = 0.0
+  for matrix, populated in ((ROWS, [1, 1, 1, 1]), (equal, [1, 1, 1, 1]),
+                            (zero, [1, 1, 1, 1]), (ROWS, [1, 0, 1, 1]),
+                            (ROWS, [0, 0, 1, 0])):
+    populated = np.array(populated, bool)
+    expected = matrix.astype(np.float64)
+    # Groups that never had a member have no say, and are told nothing.
+    expected[populated] = [
+        np.concatenate([w["kernel"].ravel(), w["bias"]])
+        for w in oracle.inter_group(as_models(matrix[populated]), 0.1, form)]
+    mine = np.asarray(fedgroup.inter_group_step(
+        jnp.asarray(matrix), jnp.asarray(populated), 0.1, form))
+    np.testing.assert_allclose(mine, expected, atol=1e-6)
+    np.testing.assert_array_equal(mine[~populated], matrix[~populated])
+    assert populated.sum() == 1 or np.abs(mine - matrix).max() > 1e-3
+    np.testing.assert_array_equal(fedgroup.inter_group_step(
+        jnp.asarray(matrix), jnp.asarray(populated), 0.0, form), matrix)
+
+
+@pytest.mark.parametrize("variant", ["default", "latest", "random"])
+def test_groups_that_stay_empty_stay_finite(variant):
+  """Clients that are all alike make one group; the others are never used."""
+  problem, run = grouped.problem(), programs(variant)
+  params = problems.some_params(problem.model)
+  alike = problem.data._replace(
+      x=jnp.zeros_like(problem.data.x), y=jnp.zeros_like(problem.data.y))
+  state = grouped.begin(run, alike, params)
+  populated = np.asarray(state.memory.populated)
+  if variant != "latest":  # ties: as many groups as are asked for
+    assert populated.sum() == 1
+  played = grouped.play(run, alike, state)
+  for state, aux, ids in zip(played.states[1:], played.log, grouped.COHORTS):
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)
+               if jnp.issubdtype(leaf.dtype, jnp.floating))
+    assert all(np.isfinite(leaf).all() for leaf in aux.server.values())
+    assert not np.asarray(aux.server["members"])[~populated].any()
+    assert aux.server["participants"].sum() == len(ids)
+  for g in np.flatnonzero(~populated):
+    problems.assert_equal(
+        jax.tree.map(lambda leaf, g=g: leaf[g], state.models), params)
+
+
+# Clients whose data change.
+
+
+def frequencies(y):
+  return oracle.label_histogram(y, problems.CLASSES)
+
+
+def swapped(problem, ids, client, offset, size):
+  """A cohort in which ``client`` holds other rows."""
+  cohort = grouped.cohort_of(problem.data, ids)
+  slot = ids.index(client)
+  shards = cohort.shards._replace(
+      offset=cohort.shards.offset.at[slot].set(offset),
+      size=cohort.shards.size.at[slot].set(size))
+  return cohort._replace(
+      shards=shards, weight=shards.size.astype(jnp.float32))
+
+
+def with_data_of(problem, ids, client, other):
+  data = problem.data
+  return swapped(problem, ids, client, data.offset[other], data.size[other])
+
+
+def test_a_client_is_grouped_anew_when_its_classes_change():
+  problem, run = grouped.problem(), programs("default")
+  params = problems.some_params(problem.model)
+  state = grouped.begin(run, problem.data, params)
+  reference, _ = started(problem, state, params, run.hparams.num_groups)
+  planned = np.asarray(state.memory.planned)
+  moved = 0
+  for client in range(12):
+    for other in (1, 2, 4, 6, 8):
+      shift = oracle.total_variation(*(
+          frequencies(problem.clients[i][1]) for i in (client, other)))
+      ids = sorted({client, 5, 9})
+      key = jax.random.key(50)
+      as_other = problem._replace(clients=[
+          problem.clients[other if i == client else i] for i in range(12)])
+      rows = grouped.batches(
+          as_other, [client], grouped.rule_key(key), PRE)[client]
+      expected = planned.copy()
+      if shift > 0.2:
+        expected[client] = oracle.assign_cold_client(
+            reference, problem.clients[other], rows, grouped.LR, problems.L2)
+      cohort = with_data_of(problem, ids, client, other)
+      new, _ = run.round(state, cohort, key)
+      member = np.asarray(new.member)
+      np.testing.assert_array_equal(member[ids], expected[ids])
+      if expected[client] == planned[client]:
+        continue
+      moved += 1
+      # From now on these are its classes, and it stays.
+      again, aux = run.round(new, cohort, jax.random.key(51))
+      assert again.member[client] == expected[client]
+      assert new.memory.planned[client] == expected[client]
+      np.testing.assert_allclose(
+          again.memory.histogram[client],
+          frequencies(problem.clients[other][1]), atol=1e-6)
+      assert np.isfinite(aux.server["discrepancy"])
+  assert moved > 2
+
+
+def test_a_small_shift_and_migration_1_move_nobody():
+  problem, params = grouped.problem(), None
+  run = programs("default")
+  state = grouped.begin(run, problem.data, params)
+  # One example less of 90.
+  new, _ = run.round(state, swapped(
+      problem, [1, 4], 1, problem.data.offset[1], problem.data.size[1] - 1),
+                     grouped.KEYS[0])
+  assert new.member[1] == state.memory.planned[1]
+  problems.assert_equal(new.memory.histogram, state.memory.histogram)
+
+  run = programs("latest")
+  state = grouped.begin(run, problem.data, params)
+  state, _ = run.round(
+      state, grouped.cohort_of(problem.data, grouped.EVERYONE),
+      grouped.KEYS[0])
+  then = np.asarray(state.member)
+  for client in range(12):
+    state, _ = run.round(
+        state, with_data_of(problem, [client], client, (client + 1) % 12),
+        grouped.KEYS[1])
+  np.testing.assert_array_equal(state.member, then)
+
+
+def test_finds_the_kinds():
+  """Half of the clients make the groups, the others join them."""
+  run = programs("default")
+  data = grouped.kinds_problem().data
+  state = grouped.begin(run, data, grouped.zeros())
+  pool = np.asarray(state.member) >= 0
+  assert pool.sum() == POOL
+  assert oracle.adjusted_rand(
+      np.asarray(state.member)[pool], grouped.KIND[pool]) == 1.0
+  grouped.assert_finds_kinds(run, state)
+
+
+@pytest.mark.parametrize("variant", ["auxiliary", "latest"])
+def test_newcomers_join_the_direction_of_their_kind(variant):
+  """Two groups have gone each its way, the first never had a member.
+
+  They share a way and one is long: the models themselves would mislead.
+  """
+  problem, run = grouped.kinds_problem(), programs(variant)
+  state = grouped.begin(run, problem.data, grouped.zeros())
+  w0 = bridge.to_oracle(grouped.zeros())
+  ways = []
+  for kind in (0, 1):
+    x, y = problem.clients[1 + kind]
+    ways.append(oracle.local_sgd(
+        w0, x, y, [np.arange(len(y))] * 5, 0.2, problems.L2))
+  # Equal entries for all classes change no prediction.
+  long = {"kernel": np.full((12, 4), 0.8), "bias": np.full(4, 0.8)}
+  models = [diversified.weighted_sum([2.0, 2.0, 1.0, shift], [*ways, w, long])
+            for w, shift in zip(ways, (1.0, 0.0))]
+  latest = [ways[0], *ways]
+  state = state._replace(
+      models=grouped.stacked([diversified.uniform_mean(models), *models]),
+      memory=state.memory._replace(
+          latest=trees.to_matrix(grouped.stacked(latest))[0],
+          populated=jnp.array([False, True, True])))
+  kinds = grouped.KIND[[1, 2]]
+  for kind, w in enumerate(grouped.deploy_newcomers(run, state)):
+    k = grouped.same(w, grouped.models_of(state))
+    assert k > 0 and kinds[k - 1] == kind
+
+
+def test_clients_deploy_the_model_of_their_group():
+  problem, run = grouped.problem(), programs("default")
+  state = grouped.begin(run, problem.data)
+  models = grouped.models_of(state)
+  for i in range(12):
+    w = run.deploy(state, jnp.int32(i), layout.shard_of(problem.data, i),
+                   jax.random.key(0))
+    assert grouped.same(
+        bridge.to_oracle(w), models) == state.memory.planned[i]
+
+
+def test_class_frequencies():
+  problem = grouped.problem()
+  for i in (0, 1, 8):
+    np.testing.assert_allclose(
+        fedgroup.frequencies(layout.shard_of(problem.data, i), 4),
+        frequencies(problem.clients[i][1]), atol=1e-6)
+  empty = Shard(problem.data.x, problem.data.y, jnp.int32(5), jnp.int32(0))
+  assert not np.asarray(fedgroup.frequencies(empty, 4)).any()
+
+
+@pytest.mark.parametrize("name, settings, message", [
+    ("fedgroup", dict(eta_g=-0.1), "--eta_g=-0.1: must be at least 0"),
+    ("fedgroup", dict(centers="mean"),
+     "--centers=mean: must be one of kmeans, random"),
+    ("fedgroup", dict(similarity="cos"),
+     "--similarity=cos: must be one of edc, madc"),
+    ("fedgroup", dict(migration=1.5), "--migration=1.5: must be at least 0 "
+     "and at most 1"),
+    ("fedgroup", dict(client_weights="equal"),
+     "--client_weights=equal: must be one of examples, uniform"),
+    ("fedgrouprox", dict(mu=-1.0), "--mu=-1.0: must be at least 0"),
+    ("ifca", dict(num_groups=0), "--num_groups=0: must be at least 1"),
+    ("ifca", dict(group_init="best"), "--group_init=best: must be one of "
+     "shared, independent, reject, kmeans++"),
+    ("fesem", dict(first_group="last"),
+     "--first_group=last: must be one of trained, initial, random"),
+    ("cfl", dict(linkage="ward"),
+     "--linkage=ward: must be one of single, complete"),
+    ("flhc", dict(metric="dot"), "--metric=dot: must be one of l1, l2, cosine"),
+])
+def test_bad_settings_are_refused_in_one_line(name, settings, message):
+  with pytest.raises(ValueError) as caught:
+    registry.build(name, grouped.problem().model, map_clients=None, **settings)
+  assert str(caught.value) == message
+
+
+def test_more_clients_than_there_are_cannot_be_pretrained():
+  algorithm = registry.build(
+      "fedgroup", grouped.problem().model, map_clients=None,
+      pretrain_scale=5)
+  with pytest.raises(ValueError) as caught:
+    algorithm.init(grouped.zeros(), grouped.problem().spec, grouped.START)
+  assert str(caught.value) == (
+      "--pretrain_scale=5: pre-trains 15 clients for --num_groups=3, there "
+      "are 12")

@@ -1,0 +1,207 @@
+"""FL+HC against the oracle and SciPy's clusters, and who comes late."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.cluster import hierarchy
+from scipy.spatial import distance
+
+from fedjax_alg import clustered
+from fedjax_alg.algorithms import fedavg, flhc
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge, grouped
+from tests.reference import clustered as oracle
+
+K, AFTER = 4, 2
+COHORTS = [*grouped.COHORTS, [0, 3, 6, 10]]
+
+
+@functools.cache
+def by_threshold():
+  """``flhc`` whose threshold is an argument: the programs of a threshold.
+
+  L1, complete linkage; the one compilation serves all thresholds.
+  """
+  model, map_clients = grouped.problem().model, clients.make_map_clients()
+
+  def build(threshold):
+    hparams = dataclasses.replace(
+        flhc.FLHCHParams(max_groups=K, cluster_after=AFTER, **grouped.WORK),
+        distance_threshold=threshold)
+    return clustered.compose_clustered(
+        model, fedavg.sgd_update(model, hparams, hparams.client_lr),
+        flhc.once_rule(model, hparams, map_clients), map_clients=map_clients)
+
+  round_ = problems.quick_jit(lambda threshold, state, cohort, key: build(
+      threshold).round(state, cohort, key))
+  rest = grouped.jitted(build(0.0), None)
+  return lambda threshold: rest._replace(
+      round=lambda *inputs: round_(jnp.float32(threshold), *inputs))
+
+
+def clustering(problem, w, key, threshold, there=None, **settings):
+  """The oracle's clusters of the clients that are there, in a round."""
+  there = grouped.EVERYONE if there is None else there
+  batches = grouped.batches(problem, there, grouped.rule_key(key, 1))
+  return oracle.flhc_cluster(
+      w, [problem.clients[i] for i in there],
+      [batches[i] for i in there], grouped.LR, threshold, problems.L2,
+      **settings)
+
+
+def assert_rounds_are_the_oracles(run, labels_of, number, weights):
+  """AFTER rounds of FedAvg, the clustering, groups on their own."""
+  problem = grouped.problem()
+  params = problems.some_params(problem.model)
+  played = grouped.play(
+      run, problem.data, grouped.begin(run, problem.data, params), COHORTS,
+      grouped.KEYS)
+  models, labels = [bridge.to_oracle(params)] * number, np.zeros(12, int)
+  for r, (ids, key) in enumerate(zip(COHORTS, grouped.KEYS)):
+    state, aux = played.states[r + 1], played.log[r]
+    before = models
+    if r == AFTER:
+      models = [models[0]] * number
+      labels = labels_of(models[0], key)
+      np.testing.assert_array_equal(state.member, labels)
+    assert bool(state.memory.done) == (r >= AFTER)
+    found = oracle.group_round(
+        models, labels[ids], problem.clients, ids,
+        grouped.batches(problem, ids, key), grouped.LR, problems.L2,
+        weights=weights)
+    if r < AFTER:  # one model; the others do not count yet
+      grouped.assert_models_close(before[:1], state, found.models[:1])
+    else:
+      grouped.assert_models_close(models, state, found.models)
+    grouped.assert_logged(aux, state, ids, labels[ids], number)
+    np.testing.assert_allclose(
+        aux.server["discrepancy"],
+        oracle.discrepancy(found.trained, found.groups, found.models),
+        rtol=1e-3)
+    models = found.models
+  assert len(set(labels)) > 1
+
+
+def test_rounds_are_the_oracles_with_a_threshold():
+  """A height that leaves two groups of four allowed."""
+  problem = grouped.problem()
+  threshold = between_merges(problem, 2)
+
+  def labels_of(w, key):
+    found = clustering(problem, w, key, threshold)
+    assert set(found.labels) == {0, 1}
+    return found.labels
+
+  assert_rounds_are_the_oracles(
+      by_threshold()(threshold), labels_of, K, "examples")
+
+
+def between_merges(problem, groups, start=None, cohorts=None, keys=None):
+  """A threshold that leaves so many groups after AFTER rounds."""
+  run, keys = by_threshold()(0.0), keys or grouped.KEYS
+  state = grouped.play(
+      run, problem.data, grouped.begin(run, problem.data, start),
+      (cohorts or COHORTS)[:AFTER], keys).states[-1]
+  distances = clustering(
+      problem, bridge.to_oracle(bridge.model_of(state)), keys[AFTER],
+      0.0).distances
+  heights = hierarchy.linkage(
+      distance.squareform(distances), "complete")[:, 2]
+  return heights[-groups:][:2].mean()
+
+
+def test_rounds_are_the_oracles_with_a_number():
+  """Ward's linkage of L2 distances; exactly so many groups."""
+  problem = grouped.problem()
+  settings = dict(metric="l2", linkage="ward")
+
+  def labels_of(w, key):
+    distances = clustering(problem, w, key, 0.0, **settings).distances
+    return oracle.cut_at_count(distances, "ward", 3)
+
+  run = grouped.programs("flhc", max_groups=3, cluster_after=AFTER,
+                         client_weights="uniform", **settings)
+  assert_rounds_are_the_oracles(run, labels_of, 3, "uniform")
+
+
+def test_no_more_groups_than_allowed():
+  """The threshold would leave seven, --max_groups leaves four."""
+  problem = grouped.problem()
+  threshold = between_merges(problem, 7)
+  run = by_threshold()(threshold)
+  state = grouped.play(
+      run, problem.data, grouped.begin(run, problem.data),
+      COHORTS[:AFTER + 1]).states
+  w = bridge.to_oracle(bridge.model_of(state[AFTER]))
+  found = clustering(problem, w, grouped.KEYS[AFTER], threshold)
+  assert len(set(found.labels)) == 7
+  np.testing.assert_array_equal(
+      state[-1].member, oracle.cut_at_count(found.distances, "complete", K))
+
+
+def test_an_infinite_threshold_is_fedavg():
+  grouped.assert_is_fedavg("flhc", by_threshold()(1e30))
+
+
+def test_one_group_is_fedavg():
+  grouped.assert_is_fedavg("flhc", max_groups=1)
+
+
+def test_who_comes_after_the_clustering_joins_the_nearest_update():
+  problem = grouped.problem()
+  there = [i for i in range(12) if i not in (4, 7, 9)]
+  threshold = between_merges(problem, 3)
+  run = by_threshold()(threshold)
+  state = grouped.begin(run, problem.data)
+
+  def cohort(ids):
+    joins = jnp.array([0 if i in there else 99 for i in range(12)])
+    late = problem.data._replace(joins=joins)
+    padded = jnp.array([*ids, *[12] * (12 - len(ids))], jnp.int32)
+    return layout.take_cohort(late, padded, 0)
+
+  for ids, key in zip(([0, 1, 5], [2, 3, 6], [0, 2, 8]), grouped.KEYS):
+    w = bridge.to_oracle(bridge.model_of(state))
+    state, _ = run.round(state, cohort(ids), key)
+  found = clustering(problem, w, key, 0.0, there)
+  labels = oracle.cut_at_distance(found.distances, "complete", threshold)
+  assert 1 < len(set(labels)) <= K
+  expected = np.full(12, -1)
+  expected[there] = labels
+  np.testing.assert_array_equal(state.member, expected)
+  centres = [np.mean([oracle.vector(u) for u, label in zip(
+      found.updates, labels) if label == g], 0) for g in range(max(labels) + 1)]
+  np.testing.assert_allclose(
+      grouped.rows(state.memory.directions)[:len(centres)], centres, atol=1e-5)
+
+  key = grouped.KEYS[4]
+  after, aux = run.round(
+      state, grouped.cohort_of(problem.data, [4, 7, 9]), key)
+  batches = grouped.batches(problem, [4, 7, 9], grouped.rule_key(key))
+  for i in (4, 7, 9):
+    update, = oracle.pretrain(
+        w, problem.clients, [i], batches, grouped.LR, problems.L2)
+    gaps = [np.abs(oracle.vector(update) - c).sum() for c in centres]
+    assert after.member[i] == np.argmin(gaps)
+  assert aux.server["members"].sum() == 12
+  # Known by now, it is not asked again.
+  again, _ = run.round(
+      after, grouped.cohort_of(problem.data, [4]), jax.random.key(99))
+  np.testing.assert_array_equal(again.member, after.member)
+
+
+def test_finds_the_kinds():
+  """With the threshold below the last merge, four groups allowed."""
+  kinds = grouped.kinds_problem()
+  keys = [jax.random.key(100 + r) for r in range(AFTER + 1)]
+  run = by_threshold()(between_merges(
+      kinds, 2, grouped.zeros(), [grouped.EVERYONE] * AFTER, keys))
+  state = grouped.begin(run, kinds.data, grouped.zeros())
+  state = grouped.assert_finds_kinds(run, state)
+  assert np.asarray(state.memory.size).tolist() == [6, 6, 0, 0]
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.models))

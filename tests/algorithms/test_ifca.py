@@ -1,0 +1,161 @@
+"""IFCA against the oracle, its starts, and what it must find."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import clustered
+from fedjax_alg.data import layout
+from tests import problems
+from tests.algorithms import bridge, grouped
+from tests.reference import baselines
+from tests.reference import clustered as oracle
+from tests.reference import diversified
+
+K = 3
+
+
+def choices(models, clients):
+  return np.array([oracle.ifca_choice(models, *client, problems.L2)
+                   for client in clients])
+
+
+@pytest.mark.parametrize("averaging, weights", [
+    ("model", "examples"), ("model", "uniform"), ("gradient", "examples")])
+def test_rounds_are_the_oracles(averaging, weights):
+  problem = grouped.problem()
+  run = grouped.programs("ifca", averaging=averaging, client_weights=weights)
+  played = grouped.play(run, problem.data, grouped.begin(run, problem.data))
+  models = grouped.models_of(played.states[0])
+  empty, seen = 0, set()
+  for state, aux, ids, key in zip(
+      played.states[1:], played.log, grouped.COHORTS, grouped.KEYS):
+    batches = grouped.batches(problem, ids, key)
+    found = oracle.ifca_round(
+        models, problem.clients, ids, batches, grouped.LR, problems.L2,
+        averaging + "s", weights)
+    grouped.assert_models_close(models, state, found.models)
+    grouped.assert_logged(aux, state, ids, found.groups, K)
+    trained = found.trained or [
+        diversified.add(models[g], diversified.gradient(
+            models[g], *problem.clients[i], problems.L2), -grouped.LR)
+        for g, i in zip(found.groups, ids)]
+    np.testing.assert_allclose(
+        aux.server["discrepancy"],
+        oracle.discrepancy(trained, found.groups, found.models), rtol=1e-3)
+    np.testing.assert_allclose(
+        aux.server["train_loss"],
+        baselines.average_weights(problem.clients, ids, "examples")
+        @ np.asarray(aux.client["loss"])[:len(ids)], rtol=1e-5)
+    empty += len(set(found.groups)) < K
+    seen |= set(found.groups)
+    models = found.models
+  assert empty, "no group was ever empty"
+  assert len(seen) > 1
+  assert played.states[-1].member[10] == -1
+
+
+def test_one_group_is_fedavg():
+  grouped.assert_is_fedavg("ifca", num_groups=1, group_init="shared")
+
+
+def test_equal_models_all_go_to_the_first():
+  """The other groups stay empty, finite, and are seen to be empty."""
+  shared = grouped.programs("ifca", group_init="shared")
+  run = grouped.programs("ifca", averaging="model", client_weights="examples")
+  problem = grouped.problem()
+  params = problems.some_params(problem.model)
+  state = grouped.begin(shared, problem.data, params)
+  for k in range(K):
+    problems.assert_equal(
+        jax.tree.map(lambda leaf, k=k: leaf[k], state.models), params)
+  new, aux = run.round(
+      state, grouped.cohort_of(problem.data, [1, 4]), grouped.KEYS[0])
+  assert np.asarray(aux.server["members"]).tolist() == [2, 0, 0]
+  for k in (1, 2):
+    problems.assert_equal(
+        jax.tree.map(lambda leaf, k=k: leaf[k], new.models), params)
+
+
+THERE = [0, 1, 2, 4, 5, 6, 8, 9, 11]
+
+
+@functools.cache
+def draws():
+  """What ``reject`` may draw; of each the least share of a group."""
+  problem = grouped.problem()
+  first = grouped.begin(grouped.programs("ifca", averaging="model",
+                                         client_weights="examples"),
+                        problem.data)
+  later = jax.jit(jax.vmap(lambda t: clustered.independent_models(
+      problem.model, jax.random.fold_in(grouped.START, t), K)))(
+          jnp.arange(50, dtype=jnp.int32))
+  drawn = [grouped.models_of(first)] + [
+      grouped.models_of(first._replace(
+          models=jax.tree.map(lambda leaf, t=t: leaf[t], later)))
+      for t in range(50)]
+  clients = [problem.clients[i] for i in THERE]
+  return drawn, np.array([np.bincount(
+      choices(models, clients), minlength=K).min() for models in drawn]) / (
+          len(clients))
+
+
+@pytest.mark.parametrize("share", [0.23, 1.0])
+def test_reject_takes_the_first_draw_that_serves_all_or_the_best(share):
+  run = grouped.programs("ifca", group_init="reject", reject_share=share)
+  state = grouped.begin(run, grouped.problem().data, there=THERE)
+  drawn, least = draws()
+  good = np.flatnonzero(least >= share)
+  expected = good[0] if len(good) else np.argmax(least)
+  assert expected > 0, "the first models were good already"
+  assert len(good) == 0 or expected < np.argmax(least)
+  np.testing.assert_allclose(
+      grouped.vectors(grouped.models_of(state)),
+      grouped.vectors(drawn[expected]), rtol=1e-6)
+
+
+def test_plus_plus_trains_on_clients_that_are_served_badly():
+  problem = grouped.problem()
+  run = grouped.programs("ifca", group_init="kmeans++")
+  params = problems.some_params(problem.model, size=2.0)  # losses up to 10
+  start = bridge.to_oracle(params)
+  for key in grouped.KEYS:
+    state = grouped.begin(run, problem.data, params, key, THERE)
+    models = []
+    for k, model in enumerate(grouped.models_of(state)):
+      choose, work = jax.random.split(jax.random.fold_in(key, k))
+      weight = [min([diversified.loss(w, *problem.clients[i], problems.L2)
+                     for w in models], default=1.0) * (i in THERE)
+                for i in range(12)]
+      chosen = int(jax.random.categorical(
+          choose, jnp.log(jnp.array(weight, jnp.float32))))
+      rows = bridge.client_batches(problem, chosen, work, run.hparams)
+      expected = oracle.local_sgd(
+          start, *problem.clients[chosen], rows, grouped.LR, problems.L2)
+      bridge.assert_step_close(start, bridge.to_library(model), expected)
+      models.append(model)
+    assert len({tuple(w) for w in grouped.vectors(models)}) == K
+
+
+def test_finds_the_kinds():
+  """From most pairs of random models; one may be best for all."""
+  run = grouped.programs("ifca", num_groups=2)
+  data = grouped.kinds_problem().data
+  state = grouped.begin(run, data, grouped.zeros(), key=jax.random.key(3))
+  grouped.assert_finds_kinds(run, state)
+
+
+def test_clients_deploy_the_model_they_choose():
+  run = grouped.programs("ifca", averaging="model", client_weights="examples")
+  problem = grouped.problem()
+  state = grouped.begin(run, problem.data)
+  models = grouped.models_of(state)
+  expected = choices(models, problem.clients)
+  assert len(set(expected)) > 1
+  for i in range(12):
+    w = run.deploy(state, jnp.int32(i), layout.shard_of(problem.data, i),
+                   jax.random.key(0))
+    assert grouped.same(bridge.to_oracle(w), models) == expected[i]

@@ -1,0 +1,246 @@
+"""The FedGroup paper's figures: cells, what is left out, tables, the pool."""
+
+import numpy as np
+import pytest
+
+from experiments import config, fedgroup, figures, pool, records, report
+from experiments import scores, setting, suite, verdicts
+from experiments.claims import fedgroup as claims
+from fedjax_alg.engine import loop
+from tests.problems import quick_jit
+
+#: 60 clients, so that FedGroup finds the 60 it pre-trains.
+DIGITS = ("--dataset=digits", "--features=flatten", "--partition=iid",
+          "--num_clients=60", "--cohort_size=6", "--local_epochs=1",
+          "--rounds=3", "--noprogress", "--host_devices=1")
+
+
+def request(*common, **more):
+  return figures.Request(None, common, "here", **more)
+
+
+@pytest.fixture(name="all_there")
+def _all_there(monkeypatch):
+  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: False)
+
+
+def cells_of(name, *common):
+  figure, lacking = fedgroup.fit(fedgroup.FIGURES[name], request())
+  assert not lacking
+  return figures.cells(fedgroup.PAPER, figure, common)
+
+
+def parsed(name, *common):
+  return {(c.panel, c.label): config.parse(c.flags)
+          for c in cells_of(name, *common)}
+
+
+@pytest.mark.usefixtures("all_there")
+@pytest.mark.parametrize("name", fedgroup.FIGURES)
+def test_every_cell_parses(name):
+  figure = fedgroup.FIGURES[name]
+  found = parsed(name, *figures.FULL, "--data_dir=/nowhere")
+  assert {p for p, _ in found} == {p.letter for p in figure.panels}
+  for run in found.values():
+    assert (run.cohort_size, run.l2) == (20, 0.0)
+    assert (run.hparams["local_epochs"], run.hparams["batch_size"]) == (20, 10)
+    assert figure.protocol in run.eval_protocols
+
+
+@pytest.mark.usefixtures("all_there")
+def test_table3_has_the_papers_columns_and_settings():
+  found = parsed("table3")
+  for letter in "abcdefg":
+    labels = [label for panel, label in found if panel == letter]
+    wanted = [*claims.COLUMNS, *claims.BEYOND]
+    if letter == "e":  # a dash in the paper
+      wanted.remove("FG-RAC-EDC")
+    assert labels == wanted
+  for (letter, label), run in found.items():
+    groups = 3 if letter in "ab" else 5
+    if label == claims.PRETRAINED:
+      assert run.hparams["num_groups"] == 1
+      assert run.hparams["pretrain_scale"] == 20 * groups
+    else:
+      for name in ("num_groups", "max_groups"):
+        assert run.hparams.get(name, groups) == groups
+    mu = 0.01 if letter == "f" else 1.0
+    assert run.hparams.get("mu", mu) == mu
+    assert run.rounds == 300
+  rates = {letter: found[letter, "FG-EDC"].hparams["client_lr"]
+           for letter in "abcdefg"}
+  assert rates == dict(a=0.03, b=0.03, c=0.003, d=0.003, e=0.01, f=0.3,
+                       g=0.003)
+  assert found["g", "FG-EDC"].femnist == "leaky"
+
+
+@pytest.mark.usefixtures("all_there")
+def test_curves_are_of_the_runs_of_table3():
+  known = {run.identity() for run in parsed("table3").values()}
+  for name in ("fig3", "fig4"):
+    assert {run.identity() for run in parsed(name).values()} <= known
+  off = [run.identity() for (_, label), run in parsed("eta_g").items()
+         if label.endswith("= 0")]
+  assert len(off) == 4 and set(off) <= known
+  assert [c.flags for c in cells_of("table1")] == [
+      c.flags for c in cells_of("fig1")]
+
+
+@pytest.mark.usefixtures("all_there")
+def test_what_happens_half_way():
+  figure, _ = fedgroup.fit(fedgroup.FIGURES["newcomers"], request("--rounds=8"))
+  assert "--newcomers_at=4:100" in figure.panels[0].flags
+  runs = parsed("shift")
+  assert {run.shift_every for run in runs.values()} == {50}
+  assert runs["a", "FG-EDC, no migration"].hparams["migration"] == 1.0
+
+
+def test_what_is_not_there_is_left_out(monkeypatch, capsys):
+  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: True)
+  table3 = fedgroup.FIGURES["table3"]
+  figure, lacking = fedgroup.fit(table3, request())
+  assert [p.letter for p in figure.panels] == ["a", "b", "e"]
+  assert len(lacking) == 4 and all("not run" in text for text in lacking)
+  assert "--femnist_path=FILE" in lacking[0] and "emnist" in lacking[0]
+  figure, lacking = fedgroup.fit(
+      table3, request(files={"femnist_path": "/my/letters.npz"}))
+  assert [p.letter for p in figure.panels] == list("abcdeg")
+  assert "stand-in letters" in figure.panels[2].title
+  cell = next(c for c in figures.cells(
+      fedgroup.PAPER, figure, ("--data_dir=/data",)) if c.panel == "c")
+  assert "--data_path=/my/letters.npz" in cell.flags
+  assert "--data_dir=/data" not in cell.flags  # not both
+  shown = report._without_folders("--data_path=/my/letters.npz")
+  assert shown == "--data_path=letters.npz"
+  assert fedgroup.main(["--figure=fig4", "--panels=b"]) == 2
+  assert "needs sent140" in capsys.readouterr().err
+
+
+def test_every_claim_is_judged_or_named():
+  judged = {s.artifact for statements in (
+      claims.TABLE1, claims.FIG1, claims.TABLE3, claims.FIG3, claims.FIG4,
+      claims.ETA_G) for s in statements}
+  rows = report.read_claims("fedgroup")
+  assert len(rows) == 163
+  for row in rows:
+    # The abstract's gains are those of Table 3.
+    assert row["artifact"] in judged | set(claims.NOT_JUDGED) | {"Abstract"}
+  stated = {(r["panel"], r["method"]) for r in rows
+            if r["metric"] == "test_accuracy_max" and r["artifact"] == "Table3"}
+  assert stated == {(p, m) for p in "abcdef" for m in claims.COLUMNS}
+
+
+def outcome(folder, label, panel, curves):
+  """A run: ``curves`` [seeds, rounds] in every protocol and column."""
+  folder = folder / f"{panel}-{label}"
+  folder.mkdir()
+  rows, rounds = [], []
+  for seed, curve in enumerate(curves):
+    for number, value in enumerate(curve, 1):
+      rows += [{"round": number, "seed": seed, "protocol": protocol,
+                **dict.fromkeys(records.COLUMNS[3:], 0.5),
+                "accuracy": value}
+               for protocol in ("global", "local", "newcomers")]
+      rounds.append({"round": number, "seed": seed, "discrepancy": 1 - value,
+                     "train_loss": 1 - value})
+  records.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
+  rows.sort(key=lambda r: (r["round"], r["seed"]))
+  summary = {**fedgroup.run.results.summarise(rows, (0.85,)),
+             "cost": {"rounds": len(curves[0])}}
+  cell = suite.Cell(panel, f"panel {panel}", label, ("--newcomers_at=4:2",))
+  return suite.Outcome(cell, folder, rows, summary)
+
+
+def test_statements(tmp_path):
+  """Grouped methods above all others: what the paper says holds."""
+  level = {label: 0.8 for label in (*claims.COLUMNS, *claims.BEYOND)}
+  level |= {label: 0.9 for label in (
+      "IFCA", "FG-EDC", "FGP-EDC", "FG-MADC", "FGP-MADC")}
+  level |= {"FeSEM": 0.7, "FG-RAC-EDC": 0.75, "FG-MADC": 0.89}
+  found = [outcome(tmp_path, label, panel, np.full((2, 40), value))
+           for panel in "abe" for label, value in level.items()]
+  words = {s.text: verdicts.judge(s, found) for s in claims.TABLE3}
+  assert [word for _, word in words.values()].count("not run") == 4
+  assert {word for text, (_, word) in words.items() if "Synthetic apart" in text
+          and "worst" not in text} == {"holds"}
+  # RCC (80) lies above FeSEM, RAC (75) below FedAvg, by 15 below FG-EDC.
+  assert [words[text][1] for text in words if "RCC" in text] == ["holds"]
+  assert [words[text][1] for text in words if "RAC" in text] == [
+      "holds", "does not hold"]
+  assert "+20.00" in words[
+      "FG-EDC is 6.9 points above FeSEM on MNIST-MCLR"][0]
+  survives, = claims.SURVIVES
+  assert verdicts.judge(survives, found)[1] == "holds"
+  assert "+10.00 +- 0.00" in verdicts.judge(survives, found)[0]
+  text = scores.gains(found)
+  assert "| FG-EDC | 96.0 | 90.00 +- 0.00 |" in text
+  assert "| 20.00 +- 0.00 | +6.9 |" in text
+  assert "90.0 (96.0)" in text and "80.0 (89.8)" in text
+  assert "| a: panel a | 10.00 +- 0.00 | 0.00 +- 0.00 | 10.00" in (
+      scores.survives(found))
+  for statements in (claims.FIG3, claims.FIG4, claims.NEWCOMERS):
+    for statement in statements:
+      verdicts.judge(statement, found)
+
+
+def test_table1(tmp_path):
+  """Discrepancy 1 - accuracy, so mean and variance are known."""
+  curve = np.array([[0.5, 0.9, 0.9, 0.7]] * 2)
+  found = [outcome(tmp_path, "FedAvg", p, c)
+           for p, c in (("a", curve), ("d", curve[:, 1:3]))]
+  row = scores.heterogeneity(found).splitlines()[2].split(" | ")
+  assert row[1] == "0.250 +- 0.000 (0.767)"
+  assert row[2] == "0.0275 +- 0.0000 (0.11)"
+  assert row[3].startswith("90.00") and row[4].startswith("80.00")
+  assert row[5] == "2, 2 (39)"
+  words = {s.text: verdicts.judge(s, found) for s in claims.TABLE1}
+  assert words[claims.TABLE1[0].text] == ("+100.00 +- 0.00 %", "holds")
+  assert words[claims.TABLE1[1].text] == (
+      "+0.00 +- 0.00", "does not hold")
+
+
+def test_mapping_is_a_line_of_least_squares():
+  rng = np.random.default_rng(0)
+  madc = rng.random((6, 6))
+  madc = madc + madc.T
+  found = pool.mapping(pool.Pool(
+      None, 3 * madc + 2, madc, None, None, None))
+  assert len(found.edc) == 15
+  np.testing.assert_allclose(
+      [found.slope, found.intercept, found.pearson, found.spearman],
+      [3, 2, 1, 1], rtol=1e-6)
+
+
+def test_made_on_digits(tmp_path, monkeypatch, capsys):
+  """One method: a table, and curves over the same run."""
+  for name in ("table3", "fig3"):
+    monkeypatch.setitem(fedgroup.FIGURES, name, fedgroup.FIGURES[
+        name]._replace(lines_of=fedgroup._lines("FedAvg")))
+    assert fedgroup.main([
+        f"--figure={name}", "--scale=quick", "--panels=a",
+        f"--out_dir={tmp_path}", *DIGITS]) == 0, capsys.readouterr().err
+    assert (tmp_path / name / f"{name}.png").stat().st_size > 0
+  assert len(list((tmp_path / "runs").iterdir())) == 1
+  text = (tmp_path / "table3" / "table3.md").read_text()
+  assert "| FedAvg | 89.8 |" in text and "| not run |" in text
+  assert "--panels gives" not in text and "--rounds=3" in text
+
+
+def test_the_pool_is_that_of_a_run(tmp_path):
+  """Its clients and groups are those that the run's start has assigned."""
+  cell = next(c for c in figures.cells(
+      fedgroup.PAPER, figures.only("table3", fedgroup.FIGURES["table3"], "a"),
+      ("--num_seeds=1", *DIGITS, "--num_clients=70"))
+              if c.label == "FG-EDC")
+  found, = pool.pretrained(cell)
+  made = setting.make_setting(config.parse(cell.flags))
+  state = quick_jit(lambda data, keys: loop.initial_states(
+      made.algorithm, made.model, made.spec, data, keys))(
+          made.data.train, made.keys)
+  member = np.asarray(state.member)[0]
+  assert (member >= 0).sum() == 60 == len(found.groups)
+  for client, group, edc in zip(found.ids, found.groups, found.edc):
+    assert member[client] == group and (edc >= 0).all()
+  assert 0.5 < pool.mapping(found).pearson <= 1
+  text = pool.clusters([cell], [tmp_path / "c.png"], "groups")
+  assert text.count("MNIST-MCLR") == len(set(member) - {-1})
