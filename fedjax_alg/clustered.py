@@ -24,9 +24,8 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, Shard, num_params
+from fedjax_alg.base import Model, Params, RoundAux, num_params
 from fedjax_alg.base import round_cost
-from fedjax_alg.client.objective import full_loss
 from fedjax_alg.composition import ClientUpdate, participation, Received
 from fedjax_alg.engine.rounds import client_keys
 
@@ -149,13 +148,7 @@ def initial_models(
   return independent_models(model, key, k)
 
 
-def least_loss(model: Model, models: Params, shard: Shard) -> Array:
-  """Losses of K models over one client's data, [K] float32."""
-  return jax.vmap(lambda params: full_loss(model, params, shard))(models)
-
-
 def compose_clustered(
-    model: Model,
     client: ClientUpdate,
     rule: Rule,
     *,
@@ -166,7 +159,6 @@ def compose_clustered(
   """Makes an algorithm of a local method and a rule of grouping.
 
   Args:
-    model: the model and its objective.
     client: the local half, without memory or anchor gradients.
     rule: who belongs to which group.
     map_clients: how clients are mapped.
@@ -177,7 +169,6 @@ def compose_clustered(
   Raises:
     ValueError: unknown weights.
   """
-  del model  # its losses and gradients are in the two halves
   counted = participation(weights)
   k = rule.num_groups
 

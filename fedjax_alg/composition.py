@@ -214,9 +214,8 @@ def compose(
 
   def losses_only(models: Params, cohort: Cohort) -> Array:
     """Losses [S, K]."""
-    return map_clients(
-        lambda models, shard: jax.vmap(lambda params: objective.full_loss(
-            model, params, shard))(models), models, cohort.shards)
+    return map_clients(functools.partial(objective.full_losses, model),
+                       models, cohort.shards)
 
   def step(gradients, state, models, cohort: Cohort):
     """The server's step for each model: (moved models, state)."""

@@ -117,9 +117,9 @@ def quick_options() -> dict[str, Any]:
   return options
 
 
-def quick_jit(fn: Any) -> Any:
+def quick_jit(fn: Any, **more: Any) -> Any:
   """``jax.jit`` with ``quick_options``."""
-  return jax.jit(fn, compiler_options=quick_options())
+  return jax.jit(fn, compiler_options=quick_options(), **more)
 
 
 def some_params(model: Model, seed=0, size=0.3):

@@ -162,10 +162,7 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
     new = memory.number
     means = trees.group_mean(
         jnp.where(inside, weight, 0.0), half, 2, memory.last)
-    # Members that never trained find their half when they come.
-    member = jnp.where(
-        inside & (half == 1), new,
-        jnp.where((state.member == group) & ~inside, -1, state.member))
+    member = jnp.where(inside & (half == 1), new, state.member)
     tree = memory.tree
     parted = state._replace(
         models=jax.tree.map(
@@ -212,6 +209,6 @@ def cfl(
   """
   validate(hparams)
   return clustered.compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr),
+      sgd_update(model, hparams, hparams.client_lr),
       bipartition_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

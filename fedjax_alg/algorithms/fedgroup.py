@@ -379,7 +379,7 @@ def direction_rule(
 def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
   validate(hparams)
   return clustered.compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr, mu),
+      sgd_update(model, hparams, hparams.client_lr, mu),
       direction_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)
 

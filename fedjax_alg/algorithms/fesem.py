@@ -131,6 +131,6 @@ def fesem(
   """
   validate(hparams)
   return clustered.compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr),
+      sgd_update(model, hparams, hparams.client_lr),
       nearest_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

@@ -149,6 +149,6 @@ def flhc(
   """
   validate(hparams)
   return clustered.compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr),
+      sgd_update(model, hparams, hparams.client_lr),
       once_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)

@@ -9,6 +9,7 @@ representation of the paper's FEMNIST runs is not built.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -80,8 +81,8 @@ def _populated(
 
   def smallest(models):
     losses = map_clients(
-        lambda models, shard: clustered.least_loss(model, models, shard),
-        models, everyone.shards)
+        functools.partial(objective.full_losses, model), models,
+        everyone.shards)
     choice = jnp.where(present, jnp.argmin(losses, axis=1), k)
     size = (choice[None] == jnp.arange(k)[:, None]).sum(1)
     return size.min().astype(jnp.float32) / jnp.maximum(
@@ -110,8 +111,8 @@ def _spread(
 
   def add(j, models):
     losses = map_clients(
-        lambda models, shard: clustered.least_loss(model, models, shard),
-        models, everyone.shards)
+        functools.partial(objective.full_losses, model), models,
+        everyone.shards)
     losses = jnp.where(jnp.arange(k)[None] < j, losses, jnp.inf).min(1)
     losses = jnp.where(j == 0, 1.0, losses)
     choose, work = jax.random.split(jax.random.fold_in(key, j))
@@ -150,8 +151,7 @@ def least_loss_rule(
     del shared, own, member, key
     if k == 1:
       return jnp.int32(0), ()
-    losses = clustered.least_loss(model, models, shard)
-    return jnp.argmin(losses).astype(jnp.int32), ()
+    return objective.preferred_model(model, models, shard), ()
 
   def extra(before, after, cohort, notes):
     del after, notes
@@ -175,5 +175,5 @@ def ifca(
   if hparams.averaging == "gradient":
     client = _gradient_update(model, hparams, hparams.client_lr)
   return clustered.compose_clustered(
-      model, client, least_loss_rule(model, hparams, map_clients),
+      client, least_loss_rule(model, hparams, map_clients),
       map_clients=map_clients, weights=hparams.client_weights)

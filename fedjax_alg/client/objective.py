@@ -116,6 +116,11 @@ def full_loss(model: Model, params: Params, shard: Shard) -> Array:
   return loss
 
 
+def full_losses(model: Model, models: Params, shard: Shard) -> Array:
+  """f_i at K models ([K, ...]) in one pass over the data, [K] float32."""
+  return jax.vmap(lambda params: full_loss(model, params, shard))(models)
+
+
 def preferred_model(model: Model, models: Params, shard: Shard) -> Array:
   """The global model of least full local loss (diversified, (18)).
 
@@ -127,8 +132,7 @@ def preferred_model(model: Model, models: Params, shard: Shard) -> Array:
   Returns:
     [] int32 in [0, K), ties to the lowest index.
   """
-  losses = jax.vmap(lambda params: full_loss(model, params, shard))(models)
-  return jnp.argmin(losses).astype(jnp.int32)
+  return jnp.argmin(full_losses(model, models, shard)).astype(jnp.int32)
 
 
 def feature_counts(shard: Shard) -> Array:

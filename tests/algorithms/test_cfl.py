@@ -65,9 +65,8 @@ class Oracle:
     self.tree = []  # (parent, model, mean of who stayed, of who left)
 
   def walk(self, i, key):
-    """The group of a client that has none."""
+    """The group of a client that has none, ``key`` its own."""
     group = 0
-    key = jax.random.fold_in(grouped.rule_key(key), i)
     for made, (parent, w, *means) in enumerate(self.tree, 1):
       if parent == group:
         rows = bridge.client_batches(
@@ -84,8 +83,8 @@ class Oracle:
 
   def play(self, ids, key, splitting=True):
     self.state.membership.update(
-        {i: self.walk(i, key) for i in ids
-         if i not in self.state.membership})
+        {i: self.walk(i, jax.random.fold_in(grouped.rule_key(key), i))
+         for i in ids if i not in self.state.membership})
     before = self.state.models
     found = oracle.cfl_round(
         self.state, self.problem.clients, ids,
@@ -142,12 +141,22 @@ def test_rounds_are_the_oracles_when_some_come():
   member = np.asarray(played.states[2].member)
   assert member[3] == member[10] == -1
   assert {reference.state.membership[i] for i in (3, 10)} == {0, 1}
+  # Newcomers walk down the same tree.
+  state, joined = played.states[-1], set()
+  for i in range(12):
+    w = by_criterion()().deploy(
+        state, jnp.int32(grouped.NOBODY), layout.shard_of(problem.data, i),
+        jax.random.key(i))
+    group = grouped.same(bridge.to_oracle(w), grouped.models_of(state))
+    assert group == reference.walk(i, jax.random.key(i))
+    joined.add(group)
+  assert len(joined) > 2
 
 
 def test_rounds_are_the_oracles_when_all_come():
   """Single linkage, uniform weights, halves too alike to be parted at once."""
   problem = grouped.problem()
-  settings = dict(eps1=0.45, eps2=0.8, linkage="single", gamma_max=0.55)
+  settings = dict(eps1=0.5, eps2=0.8, linkage="single", gamma_max=0.55)
   run = grouped.programs("cfl", max_groups=3, split_after=0,
                          client_weights="uniform", **settings)
   reference = Oracle(problem, start(), "uniform", **settings)

@@ -365,8 +365,8 @@ def test_newcomers_join_the_direction_of_their_kind(variant):
     ways.append(oracle.local_sgd(
         w0, x, y, [np.arange(len(y))] * 5, 0.2, problems.L2))
   # Equal entries for all classes change no prediction.
-  long = {"kernel": np.full((12, 4), 0.8), "bias": np.full(4, 0.8)}
-  models = [diversified.weighted_sum([2.0, 2.0, 1.0, shift], [*ways, w, long])
+  long = {"kernel": np.full((12, 4), 1.2), "bias": np.full(4, 1.2)}
+  models = [diversified.weighted_sum([4.0, 4.0, 1.0, shift], [*ways, w, long])
             for w, shift in zip(ways, (1.0, 0.0))]
   latest = [ways[0], *ways]
   state = state._replace(

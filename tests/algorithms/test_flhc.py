@@ -204,4 +204,9 @@ def test_finds_the_kinds():
   state = grouped.begin(run, kinds.data, grouped.zeros())
   state = grouped.assert_finds_kinds(run, state)
   assert np.asarray(state.memory.size).tolist() == [6, 6, 0, 0]
+  # Who has no data, and so no update, joins no empty group either.
+  shard = layout.shard_of(kinds.data, 0)._replace(size=jnp.int32(0))
+  w = run.deploy(state, jnp.int32(grouped.NOBODY), shard, jax.random.key(0))
+  assert grouped.same(
+      bridge.to_oracle(w), grouped.models_of(state)[:2]) in (0, 1)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.models))

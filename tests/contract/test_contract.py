@@ -118,10 +118,12 @@ class Bench:
     self.algorithm = self.build(clients.make_map_clients())
     self.keys = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *map(rounds.run_keys, SEEDS))
-    self.initial = jax.jit(functools.partial(
+    self.initial = problems.quick_jit(functools.partial(
         loop.initial_states, self.algorithm, problem.model, self.spec))(
             problem.data, self.keys)
-    self.run_rounds = loop.make_run_rounds(self.algorithm, size, MAX_ROUNDS)
+    self.run_rounds = problems.quick_jit(
+        loop.make_run_rounds(
+            self.algorithm, size, MAX_ROUNDS).__wrapped__, donate_argnums=0)
     self.round = problems.quick_jit(self.algorithm.round)
 
   def build(self, map_clients):
@@ -166,7 +168,7 @@ class Bench:
     holder = ids % count  # whose data are those of client 0
     shards = layout.take_cohort(problem.data, holder).shards
 
-    @jax.jit
+    @problems.quick_jit
     def deployed(state, key):
       def one(shard, client_id, key):
         params = algorithm.client_params(state, client_id, shard, key)
@@ -304,9 +306,9 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
   problems.assert_equal(bad_aux.server, aux.server)
 
 
-@pytest.mark.parametrize("mode", ["vmap", "chunks", "four devices"])
+@pytest.mark.parametrize("mode", ["chunks", "four devices"])
 def test_client_maps_agree(bench, mesh, mode):
-  """On a cohort whose padding slots point at NaN."""
+  """On a cohort whose padding slots point at NaN; chunks are vmap inside."""
   if mode == "four devices":
     map_clients = clients.make_map_clients("sequential", mesh=mesh)
   else:

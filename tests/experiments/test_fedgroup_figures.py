@@ -1,5 +1,8 @@
 """The FedGroup paper's figures: cells, what is left out, tables, the pool."""
 
+import functools
+
+import jax
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from experiments import config, fedgroup, figures, pool, records, report
 from experiments import scores, setting, suite, verdicts
 from experiments.claims import fedgroup as claims
 from fedjax_alg.engine import loop
-from tests.problems import quick_jit
+from tests.problems import quick_options
 
 #: 60 clients, so that FedGroup finds the 60 it pre-trains.
 DIGITS = ("--dataset=digits", "--features=flatten", "--partition=iid",
@@ -226,15 +229,17 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
   assert "--panels gives" not in text and "--rounds=3" in text
 
 
-def test_the_pool_is_that_of_a_run(tmp_path):
+def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   """Its clients and groups are those that the run's start has assigned."""
   cell = next(c for c in figures.cells(
       fedgroup.PAPER, figures.only("table3", fedgroup.FIGURES["table3"], "a"),
       ("--num_seeds=1", *DIGITS, "--num_clients=70"))
               if c.label == "FG-EDC")
+  monkeypatch.setattr(jax, "jit", functools.partial(  # compiles faster
+      jax.jit, compiler_options=quick_options()))
   found, = pool.pretrained(cell)
   made = setting.make_setting(config.parse(cell.flags))
-  state = quick_jit(lambda data, keys: loop.initial_states(
+  state = jax.jit(lambda data, keys: loop.initial_states(
       made.algorithm, made.model, made.spec, data, keys))(
           made.data.train, made.keys)
   member = np.asarray(state.member)[0]
