@@ -23,6 +23,8 @@ from fedjax_alg import registry
 from fedjax_alg.data import DataError
 
 NAME = "fedgroup"
+#: Times m clients are pre-trained.
+ALPHA = 20
 
 
 class Pair(NamedTuple):
@@ -35,7 +37,6 @@ class Pair(NamedTuple):
   eval_every: int = 1
   mu: float = 1.0
   flags: tuple[str, ...] = ()
-  pool_scale: int = 20  #: alpha
 
   def panel(self, letter: str = "", *more: str) -> Panel:
     """The pair as a panel."""
@@ -80,7 +81,7 @@ def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
   reads = {f.name for f in dataclasses.fields(registry.get(algorithm).hparams)}
   own = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
   if label == claims.PRETRAINED:
-    own = {"pretrain_scale": pair.groups * pair.pool_scale}
+    own = {"pretrain_scale": pair.groups * ALPHA}
   return (*words, *(f"--{name}={value:g}" for name, value in own.items()
                     if name in reads), *more)
 
