@@ -26,6 +26,11 @@ from fedjax_alg import registry
 from fedjax_alg.engine import checkpoint, loop
 
 
+#: An evaluation saves the states, unless less than so many times what saving
+#: took has passed: stores of all clients' models are large.
+_SAVE_SPARING = 20.0
+
+
 class RunError(RuntimeError):
   """A run that had to stop; the message is the one line the user sees."""
 
@@ -164,6 +169,7 @@ def _train(
   label = registry.get(config.algorithm).label
   progress = Progress(label, config.rounds, done, config.progress)
   progress.compiled(programs.compile_s)
+  next_save = 0.0
   try:
     while done < config.rounds:
       count = programs.stretch(done)
@@ -177,8 +183,12 @@ def _train(
       if programs.num_groups is not None:
         records.add_groups(
             programs.membership(states), programs.label_histogram)
-      checkpoint.save(folder / "checkpoint", states, done,
-                      {"identity": config.identity()})
+      if done == config.rounds or time.monotonic() >= next_save:
+        began = time.monotonic()
+        checkpoint.save(folder / "checkpoint", states, done,
+                        {"identity": config.identity()})
+        ended = time.monotonic()
+        next_save = ended + _SAVE_SPARING * (ended - began)
       first = new[0]["protocol"]
       progress.evaluated(done, float(np.mean(
           [row["accuracy"] for row in new if row["protocol"] == first])))

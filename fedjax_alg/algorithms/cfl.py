@@ -50,9 +50,9 @@ class CFLHParams(LocalWork):
       1.6, "and if its largest update is above this", minimum=0.0,
       source="Sattler et al. (21); value of the public code")
   gamma_max: float = hyper(
-      1.0, "and if this is below sqrt((1 - a) / 2), a the largest cosine "
-      "across the halves; 0: any halves will do", minimum=0.0,
-      maximum=1.0, source="Sattler et al. Theorem 1; not in the public code")
+      0.0, "and if this is below sqrt((1 - a) / 2), a the largest cosine "
+      "across the halves; 0: any halves will do", minimum=0.0, below=1.0,
+      source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
       "complete", "of the bipartition: single = least largest cosine across "
       "(the paper), complete (the public code)",

@@ -122,8 +122,6 @@ def pretrain(
     model: Model, work: LocalWork, client_lr: float, start: Params,
     shard: Shard, key: Key) -> Array:
   """Delta w_pre of one client, [P]: its update after ``work``."""
-  if not work.local_steps:
-    return jnp.zeros_like(clustered.flat(start))
   params, _ = sgd(model, start, shard, work, client_lr, key)
   return clustered.flat(trees.subtract(params, start))
 
@@ -162,16 +160,30 @@ def pretrain_pool(
   pool = Shard(shards.x, shards.y, shards.offset[order],
                jnp.where(mask, shards.size[order], 0))
   updates = map_clients(
-      lambda start, shard, key: pretrain(
-          model, pretraining(hparams), hparams.client_lr, start, shard, key),
+      lambda start, shard, key: first_update(
+          model, hparams, start, shard, key),
       start, pool, client_keys(work, ids))
   return ids.astype(jnp.int32), updates, mask
 
 
-def pretraining(hparams: FedGroupHParams) -> LocalWork:
-  """The local work of pre-training."""
-  return LocalWork(local_steps=hparams.pretrain_steps,
-                   batch_size=hparams.batch_size)
+def first_update(
+    model: Model, hparams: FedGroupHParams, start: Params, shard: Shard,
+    key: Key) -> Array:
+  """``pretrain`` by --pretrain_steps, [P]; 0 without any."""
+  if not hparams.pretrain_steps:
+    return jnp.zeros_like(clustered.flat(start))
+  work = LocalWork(
+      local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
+  return pretrain(model, work, hparams.client_lr, start, shard, key)
+
+
+def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
+  """Examples that ``first_update`` reads of clients of ``size`` [S], [S]."""
+  if not hparams.pretrain_steps:
+    return jnp.zeros_like(size)
+  work = LocalWork(
+      local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
+  return jax.vmap(work.examples_read)(size)
 
 
 def group_pool(
@@ -250,7 +262,7 @@ def inter_group_step(
 def direction_rule(
     model: Model, hparams: FedGroupHParams, map_clients: MapClients) -> Rule:
   """FedGroup's rule."""
-  m, work = hparams.num_groups, pretraining(hparams)
+  m = hparams.num_groups
   ready = hparams.cold_start == "random" or hparams.direction == "initial"
 
   def init(params: Params, spec: FedSpec, key: Key):
@@ -279,7 +291,7 @@ def direction_rule(
     if hparams.direction == "auxiliary":
       rows, _ = trees.to_matrix(models)
       directions = rows - rows.mean(0, keepdims=True)
-    update = pretrain(model, work, hparams.client_lr, start, shard, key)
+    update = first_update(model, hparams, start, shard, key)
     return closest(update, directions, memory.populated)
 
   def setup(state: ClusteredState, everyone: Cohort, key: Key):
@@ -362,7 +374,7 @@ def direction_rule(
     pool = jnp.where(before.round == 0, pool_size(hparams), 0)
     number = new.sum(dtype=jnp.int32) + pool
     read = jnp.where(
-        new, jax.vmap(work.examples_read)(cohort.shards.size), 0).sum()
+        new, first_examples(hparams, cohort.shards.size), 0).sum()
     # The pool's sizes are not at hand: full batches.
     read = read + pool * hparams.pretrain_steps * hparams.batch_size
     n = float(pool_size(hparams))

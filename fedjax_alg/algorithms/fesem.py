@@ -108,7 +108,8 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     size = num_params(before.models) // k
     present = cohort.weight > 0
     flops = 3.0 * k * size * present.sum().astype(jnp.float32)
-    if k == 1 or hparams.first_group != "trained":
+    if k == 1 or hparams.first_group != "trained" or (
+        not hparams.pretrain_steps):
       return Extra(flops=flops)
     new = present & ~trained
     number = new.sum(dtype=jnp.int32)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from sklearn import cluster
 
-from fedjax_alg import registry, trees
+from fedjax_alg import clustered, registry, trees
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import Shard
+from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from tests import problems
@@ -436,3 +437,20 @@ def test_more_clients_than_there_are_cannot_be_pretrained():
   assert str(caught.value) == (
       "--pretrain_scale=5: pre-trains 15 clients for --num_groups=3, there "
       "are 12")
+
+
+def test_pretraining_may_be_counted_in_epochs():
+  """CFL and FL+HC ask for the client's own local work, often epochs."""
+  problem = grouped.problem()
+  work = LocalWork(local_epochs=2, batch_size=0)
+  start = problems.some_params(problem.model)
+  shard = layout.shard_of(problem.data, 4)
+  update = fedgroup.pretrain(
+      problem.model, work, 0.1, start, shard, jax.random.key(0))
+  w = start
+  for _ in range(2):
+    gradient = objective.full_value_and_grad(problem.model, w, shard)[1]
+    w = trees.add_scaled(w, -0.1, gradient)
+  np.testing.assert_allclose(
+      update, clustered.flat(trees.subtract(w, start)), atol=1e-6)
+  assert np.abs(update).max() > 1e-3
