@@ -85,8 +85,8 @@ def test_rounds_csv(finished):
   rows = records.read_rows(finished / "rounds.csv", None)
   assert list(rows[0]) == [
       "round", "seed", "floats_down", "floats_up", "exchanges",
-      "example_gradients", "central_flops", "group_size_0", "group_size_1",
-      "train_loss"]
+      "example_gradients", "central_flops", "discrepancy", "group_size_0",
+      "group_size_1", "train_loss"]
   assert [(r["round"], r["seed"]) for r in rows] == [
       (n, seed) for n in range(1, 8) for seed in (0, 1)]
   assert all(r["train_loss"] > 0 for r in rows)
