@@ -108,6 +108,17 @@ def _eta_g_lines(panel: Panel) -> Lines:
           for value in ("0", "0.1", "1")]
 
 
+def _reading_lines(panel: Panel) -> Lines:
+  pair = _pair(panel)
+  return [(claims.FG, method(pair, claims.FG)), *(
+      (f"{claims.FG}, {label}", method(pair, claims.FG, flag))
+      for label, flag in (
+          ("uniform means", "--client_weights=uniform"),
+          ("200 steps of pre-training", "--pretrain_steps=200"),
+          ("newcomers by auxiliary", "--direction=auxiliary"),
+          ("newcomers by latest", "--direction=latest")))]
+
+
 def _newcomer_lines(panel: Panel) -> Lines:
   labels = ("FedAvg", claims.PRETRAINED, "IFCA", "FeSEM", "CFL", "FL+HC",
             claims.FG)
@@ -203,6 +214,9 @@ FIGURES: dict[str, Figure] = {
         (_MNIST.panel("a"), _FEMNIST.panel("b"), _SYNTHETIC.panel("c"),
          _SENT140.panel("d")), lines_of=_eta_g_lines, quick=tuple("abc"),
         statements=claims.ETA_G),
+    "readings": _local(
+        "FedGroup by the reading of what the paper leaves open, MNIST-MCLR",
+        (_MNIST.panel("a"),), lines_of=_reading_lines, table=scores.gains),
     "newcomers": _local(
         "100 newcomers after half of the rounds, MNIST-MCLR",
         (_MNIST.panel("a", "--rounds=200", f"--newcomers_at={HALF}:100")

@@ -52,7 +52,10 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
   """
   stated = _stated("Table3")
   alias = {"g": "c"}  # the same column of the paper, the other generator
-  labels = [*claims.COLUMNS, *claims.BEYOND]
+  there = list(dict.fromkeys(o.cell.label for o in outcomes))
+  order = [*claims.COLUMNS, *claims.BEYOND]
+  labels = sorted(there, key=lambda label: (
+      order.index(label) if label in order else len(order)))
   lines = ["Best evaluated round of `local`, in percent: ours (paper).", "",
            line(["data and model", *labels]),
            line(["---"] * (1 + len(labels)))]
