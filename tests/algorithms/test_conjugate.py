@@ -72,7 +72,7 @@ def compare_chain(problem, name, rtol=2e-4, **settings):
 def test_cfsvrg_is_the_oracles(problem, settings):
   results, log = compare_chain(problem, "cfsvrg", **WORK, **settings)
   assert any(found.beta for found in results)
-  assert set(log[0].server) == {"train_loss", "beta"}
+  assert set(log[0].server) == {"train_loss", "discrepancy", "beta"}
 
 
 @pytest.mark.parametrize("settings", [
