@@ -17,6 +17,7 @@ A round, each line only where the rule asks for it:
 """
 
 from collections.abc import Callable
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -26,11 +27,24 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, num_params
 from fedjax_alg.base import round_cost
+from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.composition import ClientUpdate, participation, Received
+from fedjax_alg.composition import WEIGHTS
 from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.hparams import hyper
 
 #: How K models may differ before any client has been seen.
 STARTS = ("shared", "independent")
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupWork(LocalWork):
+  """Hyper-parameters that every clustered method has."""
+
+  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
+  client_weights: str = hyper(
+      "examples", "of the participants in a group's mean: examples = n_i, "
+      "uniform", choices=WEIGHTS)
 
 
 class ClusteredState(NamedTuple):

@@ -29,19 +29,16 @@ from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.algorithms.fedgroup import closest, pretrain
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
 from fedjax_alg.base import num_params, Params
-from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.clustered import ClusteredState, Extra, Rule
-from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
-class CFLHParams(LocalWork):
+class CFLHParams(GroupWork):
   """Hyper-parameters of CFL."""
 
   max_groups: int = hyper(
       8, "most groups; then no group is parted any more", minimum=1)
-  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
   eps1: float = hyper(
       0.4, "a group is parted only if the norm of its mean update is below "
       "this; scales with the learning rate and the model", above=0.0,
@@ -59,8 +56,6 @@ class CFLHParams(LocalWork):
       choices=("single", "complete"), source="Sattler et al. (16)")
   split_after: int = hyper(
       20, "rounds before the first parting", minimum=0, source="public code")
-  client_weights: str = hyper(
-      "examples", "of the members in every mean", choices=WEIGHTS)
 
 
 class Tree(NamedTuple):

@@ -28,8 +28,7 @@ from fedjax_alg.base import Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.clustered import ClusteredState, Extra, Rule
-from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.engine.rounds import client_keys
 from fedjax_alg.hparams import hyper, validate
 
@@ -37,13 +36,10 @@ SIMILARITIES = ("edc", "madc")
 
 
 @dataclasses.dataclass(frozen=True)
-class FedGroupHParams(LocalWork):
+class FedGroupHParams(GroupWork):
   """Hyper-parameters of FedGroup."""
 
   num_groups: int = hyper(3, "m, groups", minimum=1, source="Algorithm 3")
-  client_lr: float = hyper(
-      0.1, "client learning rate, per step", above=0.0,
-      source="Algorithm 1, eta")
   centers: str = hyper(
       "kmeans", "group cold start: kmeans = the pre-trained clients clustered "
       "by --similarity, random = m random clients, each a group (RCC)",
@@ -82,9 +78,6 @@ class FedGroupHParams(LocalWork):
       0.2, "total variation between a client's class frequencies now and when "
       "it was grouped, above which it is grouped anew; 1: never", minimum=0.0,
       maximum=1.0, source="FlexCFL, whose test compares raw counts")
-  client_weights: str = hyper(
-      "examples", "of the participants in a group's mean", choices=WEIGHTS,
-      source="Algorithm 1 line 8, n over the group's participants")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,17 +25,15 @@ from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.clustered import ClusteredState, Extra, Rule
-from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
-class FeSEMHParams(LocalWork):
+class FeSEMHParams(GroupWork):
   """Hyper-parameters of FeSEM."""
 
   num_groups: int = hyper(3, "K, centres C_j", minimum=1, source="Xie et al.")
-  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
   group_init: str = hyper(
       "independent", "the K centres at the start: independent = random, "
       "shared = equal (then they never part)", choices=clustered.STARTS)
@@ -48,8 +46,6 @@ class FeSEMHParams(LocalWork):
   pretrain_steps: int = hyper(
       50, "mini-batch steps of that training", minimum=0,
       when=("first_group", ("trained",)))
-  client_weights: str = hyper(
-      "examples", "of the participants in a centre's mean", choices=WEIGHTS)
 
 
 class Locals(NamedTuple):

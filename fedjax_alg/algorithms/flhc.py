@@ -22,19 +22,16 @@ from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.algorithms.fedgroup import pretrain
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params
-from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.clustered import ClusteredState, Extra, Rule
-from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.engine.rounds import client_keys
 from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
-class FLHCHParams(LocalWork):
+class FLHCHParams(GroupWork):
   """Hyper-parameters of FL+HC."""
 
   max_groups: int = hyper(5, "most groups", minimum=1)
-  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
   cluster_after: int = hyper(
       10, "n, rounds with one model before all clients are clustered",
       minimum=0, source="Briggs et al. study 1, 3, 5, 10")
@@ -49,8 +46,6 @@ class FLHCHParams(LocalWork):
       0.0, "groups closer than this are merged; scales with metric, learning "
       "rate and model; 0: exactly --max_groups groups", minimum=0.0,
       source="Briggs et al., T")
-  client_weights: str = hyper(
-      "examples", "of the participants in every mean", choices=WEIGHTS)
 
 
 class Clustering(NamedTuple):

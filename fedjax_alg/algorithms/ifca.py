@@ -21,8 +21,8 @@ from fedjax_alg.base import num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.clustered import ClusteredState, Extra, Rule
-from fedjax_alg.composition import ClientUpdate, Trained, WEIGHTS
+from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.composition import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
 
 #: Draws of ``reject`` before the best of them is taken.
@@ -30,13 +30,11 @@ MOST_DRAWS = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class IFCAHParams(LocalWork):
+class IFCAHParams(GroupWork):
   """Hyper-parameters of IFCA."""
 
   num_groups: int = hyper(
       3, "K, models the server keeps", minimum=1, source="Ghosh et al.'s k")
-  client_lr: float = hyper(
-      0.1, "client learning rate, per step", above=0.0, source="gamma")
   averaging: str = hyper(
       "model", "what a group averages: model = locally trained models, "
       "gradient = one full gradient of each member, divided by all "
@@ -53,8 +51,6 @@ class IFCAHParams(LocalWork):
       0.1, "least share of the clients in every group", above=0.0,
       maximum=1.0, source="public code, 0.35 with two groups",
       when=("group_init", ("reject",)))
-  client_weights: str = hyper(
-      "examples", "of the participants in a group's mean", choices=WEIGHTS)
 
 
 def _gradient_update(
