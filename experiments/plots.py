@@ -191,8 +191,10 @@ def panels(
   """
   columns = min(2, len(cells))
   lines = -(-len(cells) // columns)
+  # One alone is wide enough for the title and the legend.
+  width = 4.6 * columns if columns > 1 else 7.5
   figure, axes = plt.subplots(
-      lines, columns, figsize=(4.6 * columns, 3.4 * lines), squeeze=False)
+      lines, columns, figsize=(width, 3.4 * lines), squeeze=False)
   styles = _styles(cells)
   for axis, (name, runs) in zip(axes.flat, cells.items()):
     draw_curves(axis, runs, protocol, metric, x_axis, styles)
