@@ -26,9 +26,10 @@ from fedjax_alg import registry
 from fedjax_alg.engine import checkpoint, loop
 
 
-#: An evaluation saves the states, unless less than so many times what saving
-#: took has passed: stores of all clients' models are large.
-_SAVE_SPARING = 20.0
+#: Every evaluation saves the states. Where that takes longer than so many
+#: seconds (stores of all clients' models are large), it is left out until so
+#: many times as long has passed.
+_SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
 
 
 class RunError(RuntimeError):
@@ -169,14 +170,14 @@ def _train(
   label = registry.get(config.algorithm).label
   progress = Progress(label, config.rounds, done, config.progress)
   progress.compiled(programs.compile_s)
-  next_save = 0.0
+  saved, next_save = done, 0.0
   try:
     while done < config.rounds:
       count = programs.stretch(done)
       began = time.monotonic()
       states, log = jax.block_until_ready(programs.play(states, done, count))
       seconds = time.monotonic() - began
-      _check_finite(log, done, count, config, done)
+      _check_finite(log, done, count, config, saved)
       records.add_rounds(log.aux, done, count, seconds)
       done += count
       new = records.add_metrics(programs.count(states))
@@ -187,8 +188,9 @@ def _train(
         began = time.monotonic()
         checkpoint.save(folder / "checkpoint", states, done,
                         {"identity": config.identity()})
-        ended = time.monotonic()
-        next_save = ended + _SAVE_SPARING * (ended - began)
+        saved, took = done, time.monotonic() - began
+        if took > _SLOW_SAVE:
+          next_save = time.monotonic() + _SAVE_SPARING * took
       first = new[0]["protocol"]
       progress.evaluated(done, float(np.mean(
           [row["accuracy"] for row in new if row["protocol"] == first])))
