@@ -14,6 +14,7 @@ import pytest
 
 from experiments import records, results, run
 from fedjax_alg import metrics
+from fedjax_alg.engine import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=20",
@@ -300,6 +301,23 @@ def test_non_finite_training_stops(tmp_path, capsys):
   assert "non-finite in round" in said and "/bias (seed 0)" in said
   assert said.count("\n") == 1
   assert not (folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize("slow,rounds", [(1e9, [2, 4, 6]), (-1.0, [2, 6])])
+def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
+  """The first and the last evaluation save all the same."""
+  saves, save = [], checkpoint.save
+
+  def counted(folder, states, done, facts):
+    saves.append(done)
+    return save(folder, states, done, facts)
+
+  monkeypatch.setattr(checkpoint, "save", counted)
+  monkeypatch.setattr(run, "_SLOW_SAVE", slow)
+  monkeypatch.setattr(run, "_SAVE_SPARING", 1e9)
+  assert play(tmp_path / "run", "--algorithm=fedavg", "--rounds=6",
+              "--eval_every=2") == 0
+  assert saves == rounds
 
 
 def test_too_many_clients(tmp_path, capsys):
