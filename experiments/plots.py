@@ -67,7 +67,7 @@ def _legend(figure: Any) -> None:
     for handle, label in zip(*axis.get_legend_handles_labels()):
       named.setdefault(label, handle)
   figure.legend(named.values(), named, fontsize=8, loc="outside lower center",
-                ncols=min(len(named), 7 if figure.axes[1:] else 4))
+                ncols=min(len(named), 7 if figure.axes[1:] else 3))
 
 
 def save(figure: Any, *paths: pathlib.Path) -> None:
