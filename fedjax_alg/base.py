@@ -24,6 +24,15 @@ Params = Any
 State = TypeVar("State")
 
 
+class Devices(NamedTuple):
+  """What the simulated clock knows of the clients' machines (engine.clock)."""
+
+  flops_per_s: Array  #: [C] or [S] float32, arithmetic a second
+  bytes_per_s: Array  #: [C] or [S] float32, of the link to the server
+  batch_s: Array  #: [] float32, seconds that a batch takes whatever its size
+  server_flops_per_s: Array  #: [] float32
+
+
 class ClientData(NamedTuple):
   """All C clients, the examples of one client contiguous, no padding.
 
@@ -42,6 +51,8 @@ class ClientData(NamedTuple):
   #: [C] int32, rounds played before a client can take part (newcomers); None:
   #: all are there from the start
   joins: Array | None = None
+  #: the clients' simulated machines, [C]; None: no time is simulated
+  devices: Devices | None = None
 
 
 class Shard(NamedTuple):
@@ -69,6 +80,8 @@ class Cohort(NamedTuple):
   #: every client there is by now, offset [C] and size [C] (0: not yet there),
   #: for a round that asks them all
   everyone: Shard | None = None
+  #: the participants' simulated machines, [S]
+  devices: Devices | None = None
 
 
 class FedSpec(NamedTuple):
@@ -79,6 +92,34 @@ class FedSpec(NamedTuple):
   num_classes: int  #: L
   input_shape: tuple[int, ...]  #: shape of one example
   num_examples: int = 0  #: training examples of all clients
+
+
+class Layer(NamedTuple):
+  """A layer with weights as least squares sees it: unfold(X) W + b.
+
+  X is what the layers before make of an example. A convolution has a row of
+  the unfolded matrix for every output position (row by row) and a column for
+  every weight of a kernel (row, column, channel); a dense layer has one row.
+  """
+
+  name: str  #: of its parameters
+  input_shape: tuple[int, ...]  #: of X, one example
+  grid: tuple[int, int]  #: output positions, rows and columns; (1, 1) if dense
+  fan_in: int  #: d, rows of W
+  width: int  #: columns of W: units or channels
+  #: (params, x [B, ...]) -> X [B, *input_shape]: the layers before, in order
+  inputs: Callable[[Params, Array], Array]
+  #: X [B, *input_shape] -> [B, positions, d]; linear
+  unfold: Callable[[Array], Array]
+  #: params -> (W [d, width], b [width])
+  get: Callable[[Params], tuple[Array, Array]]
+  #: (params, W, b) -> params with them in place
+  put: Callable[[Params, Array, Array], Params]
+
+  @property
+  def positions(self) -> int:
+    """Rows of the unfolded matrix of one example."""
+    return self.grid[0] * self.grid[1]
 
 
 class Model(NamedTuple):
@@ -100,6 +141,11 @@ class Model(NamedTuple):
   scale_features: Callable[[Params, Array], Params] | None
   #: whether apply(a w + b v, x) = a apply(w, x) + b apply(v, x)
   linear: bool = False
+  #: multiplications and additions of ``apply`` for one example
+  flops: float = 0.0
+  #: the layers with weights, first to last, the last without an activation;
+  #: None where there are others than dense layers and convolutions
+  layers: tuple[Layer, ...] | None = None
 
 
 class RoundCost(NamedTuple):
@@ -112,12 +158,21 @@ class RoundCost(NamedTuple):
   central_flops: Array  #: [] float32, server arithmetic beyond the averages
 
 
+class Work(NamedTuple):
+  """What each participant's own machine does in a round, for the clock."""
+
+  flops: Array  #: [S] float32, multiplications and additions
+  batches: Array  #: [S] float32, mini-batches
+
+
 class RoundAux(NamedTuple):
   """What a round reports beside its new state."""
 
   client: dict[str, Array]  #: each [S], in slot order
   server: dict[str, Array]  #: scalars or small arrays
   cost: RoundCost
+  #: None: not counted, the round has no simulated time
+  work: Work | None = None
 
 
 class MapClients(Protocol):
@@ -158,6 +213,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: (state) -> [C] int32, the group that each client was last assigned to, -1
   #: before its first time; None where clients have no groups
   membership: Callable[[State], Array] | None = None
+  #: as ``client_params``, where a client has a second model: its own copy of
+  #: the global one (pFedMe's w_k beside theta_k)
+  client_copy: Callable[[State, Array, Shard, Key], Params] | None = None
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:
