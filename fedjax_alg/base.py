@@ -195,6 +195,28 @@ class MapClients(Protocol):
       The pytree ``fn`` returns, each leaf with a leading axis [S].
     """
 
+  def total(
+      self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
+      shards: Shard, *args: Any
+  ) -> Any:
+    """Sum over slots that never holds a result for each slot.
+
+    For results too large to stack (Gram matrices). One client after the other
+    on every device.
+
+    Args:
+      fn: (total, shared, shard, *arg_of_slot) -> total with what this client
+        adds; it must add, whatever the total is, and nothing for a slot
+        without examples.
+      zero: makes the empty total, on every device.
+      shared: as of the map.
+      shards: as of the map.
+      *args: as of the map.
+
+    Returns:
+      The total over all slots.
+    """
+
 
 class Algorithm(NamedTuple, Generic[State]):
   """One federated algorithm: pure functions (jittable, scannable)."""

@@ -60,6 +60,18 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
       0, slots, deal, (nothing, nothing, jnp.zeros(slots, jnp.int32)))[2]
 
 
+class _ClientMap:
+  """The two ways a client map is used (``base.MapClients``)."""
+
+  def __init__(self, call: Callable[..., Any], total: Callable[..., Any]):
+    self._call, self.total = call, total
+
+  def __call__(
+      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
+  ) -> Any:
+    return self._call(fn, shared, shards, *args)
+
+
 def make_map_clients(
     mode: str = "sequential", *, chunk: int = 0, mesh: Mesh | None = None
 ) -> MapClients:
@@ -98,19 +110,32 @@ def make_map_clients(
     return jax.tree.map(
         lambda leaf: leaf.reshape((-1,) + leaf.shape[2:]), out)
 
+  def deal(shards: Shard, multiple: int) -> tuple[Array, Shard]:
+    """(order, shards) with each device's slots together, all alike in work."""
+    slots = shards.size.shape[0]
+    padded = math.ceil(slots / multiple) * multiple
+    order = _deal(shards.size, padded, devices)
+    real = jnp.minimum(order, slots - 1)
+    # A padding slot repeats the last client with no data.
+    size = jnp.where(order < slots, shards.size[real], 0)
+    return order, Shard(shards.x, shards.y, shards.offset[real], size)
+
+  def rows_of(order: Array, slots: int, args: Any) -> Any:
+    real = jnp.minimum(order, slots - 1)
+    return jax.tree.map(lambda leaf: leaf[real], args)
+
+  spec: Any = PartitionSpec(AXIS)
+  whole: Any = PartitionSpec()
+  over_slots = Shard(whole, whole, spec, spec)
+
   def map_clients(
       fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any) -> Any:
     slots = shards.size.shape[0]
     multiple = devices * (chunk if mode == "chunks" else 1)
     if devices == 1 and mode != "chunks":
       return local_map(fn, shared, shards, args)
-    padded = math.ceil(slots / multiple) * multiple
-    order = _deal(shards.size, padded, devices)
-    real = jnp.minimum(order, slots - 1)
-    # A padding slot repeats the last client with no data.
-    size = jnp.where(order < slots, shards.size[real], 0)
-    dealt = Shard(shards.x, shards.y, shards.offset[real], size)
-    args = jax.tree.map(lambda leaf: leaf[real], args)
+    order, dealt = deal(shards, multiple)
+    args = rows_of(order, slots, args)
     back = jnp.argsort(order)[:slots]
 
     def in_order(out, back):
@@ -124,11 +149,33 @@ def make_map_clients(
       out = local_map(fn, shared, dealt, args)
       return in_order(jax.lax.all_gather(out, AXIS, tiled=True), back)
 
-    spec: Any = PartitionSpec(AXIS)
-    whole: Any = PartitionSpec()
     return jax.shard_map(
-        on_device, mesh=mesh,
-        in_specs=(whole, Shard(whole, whole, spec, spec), spec, whole),
+        on_device, mesh=mesh, in_specs=(whole, over_slots, spec, whole),
         out_specs=whole, check_vma=False)(shared, dealt, args, back)
 
-  return map_clients
+  def total(
+      fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
+      shards: Shard, *args: Any
+  ) -> Any:
+
+    def over_own(shared, shards, args):
+      def add(carry, slot):
+        offset, size, args = slot
+        shard = Shard(shards.x, shards.y, offset, size)
+        return fn(carry, shared, shard, *args), None
+
+      return jax.lax.scan(add, zero(), (shards.offset, shards.size, args))[0]
+
+    if devices == 1:
+      return over_own(shared, shards, args)
+    order, dealt = deal(shards, devices)
+    args = rows_of(order, shards.size.shape[0], args)
+
+    def on_device(shared, dealt, args):
+      return jax.lax.psum(over_own(shared, dealt, args), AXIS)
+
+    return jax.shard_map(
+        on_device, mesh=mesh, in_specs=(whole, over_slots, spec),
+        out_specs=whole, check_vma=False)(shared, dealt, args)
+
+  return _ClientMap(map_clients, total)

@@ -66,6 +66,27 @@ def test_every_map_gives_the_slots_results_in_order(
       out["sum"], 2 * np.asarray(extra).sum(1) + first, rtol=1e-6)
 
 
+@pytest.mark.parametrize("mode, chunk, several", CASES)
+def test_every_map_has_the_same_total(problem, mesh, mode, chunk, several):
+  map_clients = clients.make_map_clients(
+      mode, chunk=chunk, mesh=mesh if several else None)
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
+  inputs = (cohort.shards, jnp.arange(7.0))
+  if several:
+    inputs = sharding.replicate(inputs, mesh)
+
+  def add(total, shared, shard, number):
+    size = shard.size.astype(jnp.float32)
+    return total[0] + shared * size * number, total[1] + shard.size
+
+  out = jax.jit(lambda shards, numbers: map_clients.total(
+      add, lambda: (jnp.zeros(()), jnp.zeros((), jnp.int32)), jnp.float32(2),
+      shards, numbers))(*inputs)
+  size = np.asarray(cohort.shards.size)
+  assert out[0] == 2 * (size * np.arange(7)).sum() and out[1] == size.sum()
+
+
 def test_padding_of_the_map_is_the_last_client_without_data():
   """Seen by counting the sizes that client code is given."""
   seen = []
