@@ -17,12 +17,17 @@ from absl import flags as absl_flags
 from experiments import flags
 from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
-from fedjax_alg.engine import clients, evaluate, loop
+from fedjax_alg.engine import clients, clock, evaluate, loop
 from fedjax_alg.hparams import condition, reads, validate
-from fedjax_alg.models import lstm, make_model, MODELS
+from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, make_model
+from fedjax_alg.models import MODELS, parse_layers
 
 #: Clients of data sets that are made for a number of them.
 _CLIENTS = {"synthetic": 30, "femnist": 200}
+
+#: Shape of an image, of data sets where it is known before they are loaded.
+_IMAGES = {"digits": (8, 8), "mnist": (28, 28, 1), "cifar10": (32, 32, 3),
+           "femnist": (28, 28, 1)}
 
 PRESETS = pathlib.Path(__file__).parent / "presets"
 
@@ -174,7 +179,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
                      f"{', '.join(registry.ALGORITHMS)})")
   try:
     registry.get(values["algorithm"])
-    hparams = _hparams(values["algorithm"], given)
+    hparams = _hparams(values["algorithm"], given, values)
   except ValueError as error:
     raise UsageError(str(error)) from error
   _check_run(values)
@@ -185,8 +190,10 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
   return Config(values, hparams, given)
 
 
-def _hparams(algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
-  """The algorithm's hyper-parameters with what was given."""
+def _hparams(
+    algorithm: str, given: dict[str, Any], values: dict[str, Any]
+) -> dict[str, Any]:
+  """The algorithm's hyper-parameters with what was given; fills in --rounds."""
   entry = registry.get(algorithm)
   own = {field.name: field.default
          for field in dataclasses.fields(entry.hparams)}
@@ -210,11 +217,39 @@ def _hparams(algorithm: str, given: dict[str, Any]) -> dict[str, Any]:
       raise UsageError(
           f"--{name}: not read with --{other}={hparams[other]} (only with "
           f"{condition(when)})")
+  model = make_model("softmax", (1,), 2)
+  if entry.rounds is None:
+    rounds = 100
+  else:
+    num_layers = _num_layers(values)
+    rounds = entry.rounds(made, num_layers)
+    model = make_model("mlp", (1,), 2, hidden=(1,) * (num_layers - 1))
+    if values["map_seeds"] == "vmap":
+      raise UsageError(f"--map_seeds=vmap: {algorithm} computes in float64, "
+                       "seed after seed (allowed: auto, sequential)")
+  if values["rounds"] is None:
+    values["rounds"] = rounds
   # Halves that do not fit are refused by the builder; it needs no data.
   registry.build(
-      algorithm, make_model("softmax", (1,), 2),
-      map_clients=clients.make_map_clients(), **hparams)
+      algorithm, model, map_clients=clients.make_map_clients(), **hparams)
   return hparams
+
+
+def _num_layers(values: dict[str, Any]) -> int:
+  """Layers with weights of the model.
+
+  Raises:
+    UsageError: least squares cannot fit it.
+  """
+  if values["model"] == "lstm":
+    raise UsageError(
+        f"--model=lstm: {values['algorithm']} fits dense layers and "
+        "convolutions in closed form, and lstm has others (allowed: "
+        f"{', '.join(name for name in MODELS if name != 'lstm')})")
+  words = {"softmax": (), "mlp": values["hidden"], "cnn": DEFAULT_LAYERS}.get(
+      values["model"], values["layers"])
+  return 1 + sum(word[:1].isdigit() or word.startswith(("conv", "dense"))
+                 for word in words)
 
 
 def _check_validation(
@@ -258,8 +293,9 @@ def _check_run(values: dict[str, Any]) -> None:
                "sequence_length", "vocabulary",
                "shift_every"):
     _at_least(values, name, 1)
-  for name in ("l2", "seed", "partition_seed", "size_sigma", "host_devices",
-               "synthetic_alpha", "synthetic_beta", "validation_clients"):
+  for name in ("l2", "seed", "clock_seed", "partition_seed", "size_sigma",
+               "host_devices", "synthetic_alpha", "synthetic_beta",
+               "validation_clients"):
     _at_least(values, name, 0)
   for name in ("dirichlet_alpha", "hog_scale"):
     _above_zero(values, name)
@@ -273,6 +309,8 @@ def _check_run(values: dict[str, Any]) -> None:
     except ValueError:
       raise UsageError(f"--{name}={','.join(values[name])}: must be a list of "
                        f"numbers") from None
+  values["layers"] = tuple(values["layers"])
+  _check_clock(values)
   if any(width < 1 for width in values["hidden"]):
     raise UsageError(f"--hidden={values['hidden']}: widths must be at least 1")
   if any(not 0 < t <= 1 for t in values["targets"]):
@@ -312,6 +350,25 @@ def _check_run(values: dict[str, Any]) -> None:
     values["out_dir"] = f"out/{values['algorithm']}_{values['dataset']}"
   if values["resume"] and values["overwrite"]:
     raise UsageError("--resume and --overwrite: give one of them")
+
+
+def _check_clock(values: dict[str, Any]) -> None:
+  """Reads the ranges of the simulated machines as pairs of numbers."""
+  for name, kind in (("device_cores", int), ("bandwidth_gbps", float)):
+    words = values[name]
+    try:
+      low, high = map(kind, words)
+    except ValueError:
+      numbers = "whole numbers" if kind is int else "numbers"
+      raise UsageError(f"--{name}={','.join(words)}: must be LEAST,MOST, two "
+                       f"{numbers}") from None
+    values[name] = (low, high)
+  try:
+    clock.check_machines(
+        values["device_cores"], values["core_gflops"],
+        values["bandwidth_gbps"], values["batch_ms"], values["server_gflops"])
+  except ValueError as error:
+    raise UsageError(str(error)) from error
 
 
 def _newcomers(values: dict[str, Any]) -> None:
@@ -371,14 +428,37 @@ def _check_conditions(values: dict[str, Any], given: dict[str, Any]) -> None:
                        "--model=lstm reads words (only none)")
   if values["data_dir"] and values["data_path"]:
     raise UsageError("--data_dir and --data_path: give one of them")
-  shapes = {"synthetic": "60 numbers"}
-  if values["model"] == "cnn" and (
-      values["dataset"] in shapes or values["features"] in ("hog", "flatten")):
-    why = shapes.get(values["dataset"], f"--features={values['features']} "
-                     "makes a vector of each")
-    raise UsageError(f"--model=cnn: needs images, the examples are not ({why})")
+  vectors = ""  # why the examples are no images
+  if values["dataset"] == "synthetic":
+    vectors = "60 numbers"
+  elif values["features"] in ("hog", "flatten"):
+    vectors = f"--features={values['features']} makes a vector of each"
+  if values["model"] == "cnn" and vectors:
+    raise UsageError(
+        f"--model=cnn: needs images, the examples are not ({vectors})")
+  if values["model"] == "stack":
+    _check_layers(values, vectors)
   if values["features"] == "hog" and values["dataset"] == "synthetic":
     raise UsageError("--features=hog: needs images, synthetic has 60 numbers")
+
+
+def _check_layers(values: dict[str, Any], vectors: str) -> None:
+  """--layers: its words, and whether they fit the examples, where known.
+
+  Args:
+    values: the flags.
+    vectors: why the examples are no images; empty where they may be.
+  """
+  words, image = values["layers"], _IMAGES.get(values["dataset"])
+  try:
+    layers = parse_layers(words)
+    if image and not vectors:
+      check_layers(layers, image)
+  except ValueError as error:
+    raise UsageError(str(error)) from error
+  if vectors and any(word.startswith(("conv", "avg", "max")) for word in words):
+    raise UsageError(f"--layers={','.join(words)}: needs images, the examples "
+                     f"are not ({vectors})")
 
 
 def _check_cohort(
@@ -425,6 +505,10 @@ def cohort_size(
     name = f"--cohort_size={size}"
     if size > num_clients:
       raise UsageError(f"{name}: more than the {num_clients} clients{left}")
+  if hparams.get("num_groups", 1) > num_clients and reads(
+      registry.get(values["algorithm"]).hparams(**hparams), "num_groups"):
+    raise UsageError(f"--num_groups={hparams['num_groups']}: more than the "
+                     f"{num_clients} clients{left}")
   models = hparams.get("num_models", 1)
   if models > size:
     raise UsageError(f"--num_models={models}: larger than the cohort of {size} "

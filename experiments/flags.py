@@ -13,7 +13,7 @@ from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
 from fedjax_alg.engine import clients, evaluate, loop
 from fedjax_alg.hparams import allowed, condition
-from fedjax_alg.models import lstm, MODELS
+from fedjax_alg.models import DEFAULT_LAYERS, lstm, MODELS
 
 DATASETS = ("digits", "synthetic", "mnist", "cifar10", "femnist", "sent140",
             "npz", "leaf")
@@ -25,7 +25,9 @@ GROUPS: dict[str, _Rows] = {
     "Run": (
         ("algorithm", str, None, "one of " + ", ".join(registry.ALGORITHMS)
          + "; composed where only --client_update or --server is given"),
-        ("rounds", int, 100, "communication rounds"),
+        ("rounds", int, None, "communication rounds; default 100, of methods "
+         "in closed form as many as the model has layers (pfedacnnl: twice "
+         "that)"),
         ("participation", float, None,
          "share of the clients in each round, (0, 1]; default 0.1"),
         ("cohort_size", int, None,
@@ -97,7 +99,8 @@ GROUPS: dict[str, _Rows] = {
     ),
     "Features": (
         ("features", str, "none", "one of " + ", ".join(data.FEATURES)
-         + "; hog as in the diversified paper, section V-A"),
+         + "; hog as in the diversified paper, section V-A, contrast = each "
+         "example less its mean, over sqrt(its variance + 0.001)"),
         ("hog_block", int, 7, "pixels of a block's side (hog)"),
         ("hog_stride", int, 3, "pixels between blocks (hog)"),
         ("hog_bins", int, 9, "angle bins over [0, 2 pi) (hog)"),
@@ -108,6 +111,9 @@ GROUPS: dict[str, _Rows] = {
     "Model": (
         ("model", str, "softmax", "one of " + ", ".join(MODELS)),
         ("hidden", list, ["128"], "widths of the hidden layers (mlp)"),
+        ("layers", list, list(DEFAULT_LAYERS), "hidden layers in order: "
+         "convK-C = C channels, K x K pixels, zero padding, avgS or maxS = "
+         "S x S pool, denseW = W units, flatten (stack)"),
         ("embedding", str, lstm.EMBEDDINGS[0], "numbers of a word, one of "
          + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "
          "learned = parameters (lstm)"),
@@ -115,6 +121,21 @@ GROUPS: dict[str, _Rows] = {
          "training data (lstm)"),
         ("l2", float, 1e-4,
          "coefficient of (l2/2)||w||^2, bias included, on the mean loss"),
+    ),
+    "Clock": (
+        ("device_cores", list, ["1", "4"], "least and most cores of a client's"
+         " simulated machine, a whole number of them drawn for each client; "
+         "the clock counts operations and floats, it changes no model"),
+        ("core_gflops", float, 10.0,
+         "10^9 operations a second of one simulated core"),
+        ("bandwidth_gbps", list, ["100", "100"], "least and most 10^9 bits a "
+         "second of a client's simulated link to the server (log-uniform)"),
+        ("batch_ms", float, 1.0, "simulated milliseconds that a batch takes "
+         "on any machine, whatever its size"),
+        ("server_gflops", float, 1000.0,
+         "10^9 operations a second of the simulated server"),
+        ("clock_seed", int, 0, "seed of the simulated machines, the same for "
+         "all --num_seeds"),
     ),
     "Evaluation": (
         ("eval_every", int, 5, "rounds between evaluations; the last round "
@@ -129,7 +150,9 @@ GROUPS: dict[str, _Rows] = {
          "model(s) on all clients' training data (K models: as global, and "
          "validation_mean, train_mean), newcomers = as local, of the clients "
          "of --newcomers_at, who are not in local, assigned = as local, of "
-         "the clients that the algorithm has put into a group"),
+         "the clients that the algorithm has put into a group, copy = as "
+         "local, of the client's own copy of the global model after its local "
+         "work (pFedMe's w_k; only where there is one)"),
         ("targets", list, ["0.90", "0.95", "0.98"],
          "accuracies for rounds_to, first protocol"),
     ),
@@ -179,6 +202,7 @@ CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hog_norm": ("features", ("hog",)),
     "hog_scale": ("features", ("hog",)),
     "hidden": ("model", ("mlp",)),
+    "layers": ("model", ("stack",)),
     "embedding": ("model", ("lstm",)),
     "vocabulary": ("model", ("lstm",)),
     "client_chunk": ("map_clients", ("chunks",)),

@@ -19,6 +19,7 @@ X_AXES = {
     "example_gradients": ("total_example_gradients",
                           "per-example gradients, all participants"),
     "seconds": ("seconds", "seconds on this machine, without compiling"),
+    "simulated_s": ("simulated_s", "seconds on the simulated machines"),
 }
 
 
@@ -66,6 +67,8 @@ def _legend(figure: Any) -> None:
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
       named.setdefault(label, handle)
+  if not named:
+    return
   figure.legend(named.values(), named, fontsize=8, loc="outside lower center",
                 ncols=min(len(named), 7 if figure.axes[1:] else 3))
 
@@ -141,6 +144,7 @@ def bars(
     parts: Mapping[str, Mapping[str, Sequence[float | None]]],
     groups: Sequence[str],
     title: str,
+    stacked: bool = False,
 ) -> None:
   """A picture of grouped bars, one panel beside the other.
 
@@ -150,19 +154,31 @@ def bars(
       drawn as a cross at the bottom.
     groups: below the bars.
     title: above all.
+    stacked: a group's bars stand on one another, with their sum above them;
+      then ``parts`` has parts of a whole in place of methods.
   """
   figure, axes = plt.subplots(
       1, len(parts), figsize=(4.6 * len(parts) + 1, 3.6), squeeze=False)
   for axis, (name, methods) in zip(axes.flat, parts.items()):
-    width = 0.8 / max(len(methods), 1)
+    side_by_side = 1 if stacked else max(len(methods), 1)
+    width, bottom = 0.8 / side_by_side, np.zeros(len(groups))
     for i, (label, heights) in enumerate(methods.items()):
-      x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
-      drawn = axis.bar(x, [h or 0.0 for h in heights], width, label=label)
+      i %= side_by_side
+      x = np.arange(len(groups)) + (i - (side_by_side - 1) / 2) * width
+      known = np.array([h or 0.0 for h in heights])
+      drawn = axis.bar(x, known, width, bottom, label=label)
       missing = [at for at, h in zip(x, heights) if h is None]
       if missing:
         axis.plot(missing, [0.0] * len(missing), "x", clip_on=False,
                   color=drawn.patches[0].get_facecolor(), markersize=5)
-    axis.set_xticks(np.arange(len(groups)), groups)
+      if stacked:
+        bottom += known
+    if stacked:
+      axis.bar_label(drawn, fmt="%.3g", fontsize=8)
+    # Long names or many of them would run into one another.
+    upright = len(groups) * max(map(len, groups)) > 40
+    axis.set_xticks(np.arange(len(groups)), groups,
+                    rotation=90 if upright else 0)
     axis.set_ylabel(name)
     axis.grid(alpha=0.3, axis="y")
     axis.set_axisbelow(True)

@@ -31,11 +31,14 @@ class Programs:
     self.protocols = evaluate.supported_protocols(
         s.algorithm, config.eval_protocols)
     if not self.protocols:
+      lacks = "no global model, only local (and newcomers) can be given"
+      if s.algorithm.global_params is not None:
+        lacks = {"assigned": "no groups of clients",
+                 "copy": "no copy of the global model at each client"}[
+                     config.eval_protocols[0]]
       raise config_lib.UsageError(
           f"--eval_protocols={','.join(config.eval_protocols)}: "
-          f"{config.algorithm} has "
-          + ("no groups of clients" if s.algorithm.global_params is not None
-             else "no global model, only local (and newcomers) can be given"))
+          f"{config.algorithm} has {lacks}")
     one = evaluate.make_evaluate(
         s.algorithm, s.model, self.protocols, s.map_clients)
 

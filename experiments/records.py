@@ -3,7 +3,8 @@
 Rows are appended after every stretch of rounds, before the checkpoint, so
 what lies after the last checkpoint is dropped on resume and written again.
 Wall times stand in timing.csv alone: the others are the same bits in every run
-of the same flags. groups.csv is of methods with groups of clients.
+of the same flags, simulated times among them. groups.csv is of methods with
+groups of clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +18,23 @@ import numpy as np
 
 from experiments.config import UsageError
 from fedjax_alg import metrics
-from fedjax_alg.base import RoundAux
+from fedjax_alg.base import RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
 from fedjax_alg.metrics import groups
 
 Row = dict[str, Any]
 
-#: Cost of a row's own round; the first four per participating client.
+#: What a participant's mean round takes on the simulated machines; together
+#: the round's duration.
+SIMULATED = ("computation_s", "communication_s", "idle_s")
+#: Cost of a row's own round, all but ``central_flops`` per participating
+#: client. NaN from ``client_flops`` on where a method does not count its work.
 ROUND_COST = ("floats_down", "floats_up", "exchanges", "example_gradients",
-              "central_flops")
-#: Running totals over the whole cohort, up to the row's round.
-TOTALS = ("total_floats", "total_example_gradients", "total_central_flops")
+              "central_flops", "client_flops", *SIMULATED)
+#: Running totals up to the row's round: over the whole cohort, and the
+#: duration of the rounds on the simulated machines.
+TOTALS = ("total_floats", "total_example_gradients", "total_central_flops",
+          "simulated_s")
 COLUMNS = ("round", "seed", "protocol", *metrics.METRICS, *ROUND_COST, *TOTALS)
 TIMING = ("round", "seconds")
 
@@ -127,12 +134,17 @@ def round_rows(
     seeds: N of them.
     cohort: S, participating clients of a round.
   """
-  cost, server = jax.device_get((aux.cost, aux.server))
+  cost, server, times = jax.device_get((aux.cost, aux.server, aux.times))
+  if times is None:
+    nothing: Any = np.full(cost.down.shape, np.nan)
+    times = RoundTimes(nothing, nothing, nothing, nothing)
   columns: dict[str, Any] = {
       "floats_down": cost.down, "floats_up": cost.up,
       "exchanges": cost.exchanges,
       "example_gradients": np.asarray(cost.example_gradients) / cohort,
-      "central_flops": cost.central_flops}
+      "central_flops": cost.central_flops, "client_flops": times.flops,
+      "computation_s": times.computation,
+      "communication_s": times.communication, "idle_s": times.idle}
   wanted = set(server_names(server))
   for name, leaf in sorted(server.items()):
     flat = np.asarray(leaf).reshape(*leaf.shape[:2], -1)
@@ -266,6 +278,7 @@ class Records:
       total["total_example_gradients"] += round(
           self.cohort * row["example_gradients"])
       total["total_central_flops"] += row["central_flops"]
+      total["simulated_s"] += sum(row[name] for name in SIMULATED)
 
   def add_rounds(
       self, aux: RoundAux, start: int, count: int, seconds: float) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 import fedjax_alg
 from experiments.config import Config, UsageError
-from experiments.records import ROUND_COST, TOTALS, Row
+from experiments.records import ROUND_COST, SIMULATED, TOTALS, Row
 from fedjax_alg import metrics
 
 
@@ -167,22 +167,27 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
                 for r in last]}
 
 
-def cost(rows: list[Row], cohort: int) -> dict[str, Any]:
-  """cost of summary.json, from the rows of the last round.
+def cost(
+    rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:
+  """cost of summary.json.
 
   Args:
     rows: metrics.csv.
     cohort: S.
+    rounds: rounds.csv.
 
   Returns:
-    The totals, each a spread over seeds; ``last_round``, the mean over seeds
-    of one round's share; clients_per_round; rounds.
+    The totals, each a spread over seeds: those of the last row, and of the
+    simulated times a participant's mean in all rounds; ``last_round``, the
+    mean over seeds of one round's share; clients_per_round; rounds.
   """
   final = rows[-1]
   last = [r for r in rows if r["round"] == final["round"]
           and r["protocol"] == final["protocol"]]
   return {
       **{name: spread([r[name] for r in last]) for name in TOTALS},
+      **{name: spread([sum(r[name] for r in rounds if r["seed"] == end["seed"])
+                       for end in last]) for name in SIMULATED},
       "last_round": {name: float(np.mean([r[name] for r in last]))
                      for name in ROUND_COST},
       "clients_per_round": cohort, "rounds": final["round"]}

@@ -48,10 +48,11 @@ def _check_finite(
         worst = (int(bad[0]), name, seed)
   if worst is not None:
     kept = f"round {last_good}" if last_good else "none yet"
+    why = registry.get(config.algorithm).nonfinite
     raise RunError(
         f"training became non-finite in round {start + worst[0] + 1}: "
-        f"{worst[1]} (seed {worst[2]}); last good checkpoint: {kept}, in "
-        f"{config.out_dir}")
+        f"{worst[1]} (seed {worst[2]}){': ' + why if why else ''}; last good "
+        f"checkpoint: {kept}, in {config.out_dir}")
 
 
 def _start_folder(
@@ -123,6 +124,11 @@ def execute(config: config_lib.Config) -> dict[str, Any]:
       return json.loads((folder / "summary.json").read_text("utf-8"))
   setting = setting_lib.make_setting(config)
   programs = Programs(config, setting)
+  caution = registry.get(config.algorithm).caution(
+      registry.get(config.algorithm).hparams(**config.hparams),
+      setting.plan["parameters"])
+  if caution:
+    print(f"warning: {caution}", file=sys.stderr)
   if folder is None:
     print_plan(config, setting, programs)
     return {}
@@ -203,7 +209,8 @@ def _train(
         records.tables["groups"], programs.num_groups)
   summary = {
       **results.summarise(records.rows, config.targets),
-      "cost": results.cost(records.rows, cohort), **extra,
+      "cost": results.cost(
+          records.rows, cohort, records.tables["rounds"]), **extra,
       "timing": {"compile_s": programs.compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(config.seeds)},
       "peak_memory_mb": results.peak_memory_mb(),

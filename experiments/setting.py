@@ -12,9 +12,9 @@ import numpy as np
 
 from experiments import config as config_lib
 from fedjax_alg import data, models, registry
-from fedjax_alg.base import Algorithm, ClientData, FedSpec, MapClients
-from fedjax_alg.base import Model
-from fedjax_alg.engine import clients, evaluate, rounds, sharding
+from fedjax_alg.base import Algorithm, ClientData, Devices, FedSpec
+from fedjax_alg.base import MapClients, Model
+from fedjax_alg.engine import clients, clock, evaluate, rounds, sharding
 
 _COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
@@ -183,6 +183,14 @@ def _place(key: Any) -> Any:
           examples.num_classes, examples.name)
 
 
+def _devices(config: config_lib.Config, num_clients: int) -> Devices:
+  """The clients' simulated machines, in NumPy."""
+  return jax.tree.map(np.asarray, clock.make_devices(
+      config.clock_seed, num_clients, cores=config.device_cores,
+      core_gflops=config.core_gflops, bandwidth_gbps=config.bandwidth_gbps,
+      batch_ms=config.batch_ms, server_gflops=config.server_gflops))
+
+
 class _DataKey:
   """Compares configurations by what decides their data."""
 
@@ -276,6 +284,9 @@ def make_setting(config: config_lib.Config) -> Setting:
   placed, partition, hashes, histogram, num_classes, name = _place(
       _DataKey(config, mesh))
   num_clients = partition.num_clients
+  # Not with the data: other machines are no reason to load these again.
+  placed = placed._replace(train=placed.train._replace(
+      devices=sharding.replicate(_devices(config, num_clients), mesh)))
   size = config_lib.cohort_size(config.values, config.hparams, num_clients)
   on_cpu = jax.default_backend() == "cpu"
   mode = config.map_clients
@@ -283,13 +294,17 @@ def make_setting(config: config_lib.Config) -> Setting:
     mode = "sequential" if on_cpu else "vmap"
   map_seeds = config.map_seeds
   if map_seeds == "auto":
-    map_seeds = "sequential" if on_cpu or config.num_seeds == 1 else "vmap"
+    # Methods in closed form compute in float64, which no outer vmap keeps.
+    closed = registry.get(config.algorithm).rounds is not None
+    map_seeds = "sequential" if (
+        on_cpu or closed or config.num_seeds == 1) else "vmap"
   map_clients = clients.make_map_clients(
       mode, chunk=config.client_chunk, mesh=mesh)
   shape = tuple(placed.train.x.shape[1:])
   _check_words(config, placed.train, placed.whole_test)
   model = models.make_model(
       config.model, shape, num_classes, l2=config.l2, hidden=config.hidden,
+      layers=config.layers,
       tokens=config.vocabulary + data.SPECIAL_TOKENS,
       embedding=config.embedding)
   algorithm = registry.build(

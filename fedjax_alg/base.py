@@ -165,6 +165,18 @@ class Work(NamedTuple):
   batches: Array  #: [S] float32, mini-batches
 
 
+class RoundTimes(NamedTuple):
+  """What the clock makes of a round; means over its participants.
+
+  The three times together are the round's duration (``engine.clock``).
+  """
+
+  flops: Array  #: [] float32, of the participants' own machines
+  computation: Array  #: [] float32, seconds
+  communication: Array  #: [] float32, seconds
+  idle: Array  #: [] float32, seconds, waiting for others or for the server
+
+
 class RoundAux(NamedTuple):
   """What a round reports beside its new state."""
 
@@ -173,6 +185,8 @@ class RoundAux(NamedTuple):
   cost: RoundCost
   #: None: not counted, the round has no simulated time
   work: Work | None = None
+  #: of ``work``, set by the engine, not by the algorithm
+  times: RoundTimes | None = None
 
 
 class MapClients(Protocol):

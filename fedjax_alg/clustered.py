@@ -25,11 +25,11 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, num_params
+from fedjax_alg.base import Model, Params, RoundAux, Work, num_params
 from fedjax_alg.base import round_cost
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.composition import ClientUpdate, participation, Received
-from fedjax_alg.composition import WEIGHTS
+from fedjax_alg.composition import ClientUpdate, count_work, participation
+from fedjax_alg.composition import Received, WEIGHTS
 from fedjax_alg.engine.rounds import client_keys
 from fedjax_alg.hparams import hyper
 
@@ -64,6 +64,12 @@ class Extra(NamedTuple):
   exchanges: Any = 0
   example_gradients: Any = 0
   flops: Any = 0.0
+  #: what of it each participant does itself, [S] int32, 0 on padding slots;
+  #: the rest is of clients that do not take part, or of before round 1
+  own_gradients: Any = 0
+  own_batches: Any = 0
+  #: losses of so many models on a participant's own data, forward passes alone
+  evaluations: int = 0
 
 
 class Played(NamedTuple):
@@ -163,6 +169,7 @@ def initial_models(
 
 
 def compose_clustered(
+    model: Model,
     client: ClientUpdate,
     rule: Rule,
     *,
@@ -173,6 +180,7 @@ def compose_clustered(
   """Makes an algorithm of a local method and a rule of grouping.
 
   Args:
+    model: the model and its objective.
     client: the local half, without memory or anchor gradients.
     rule: who belongs to which group.
     map_clients: how clients are mapped.
@@ -246,7 +254,7 @@ def compose_clustered(
         "discrepancy": trees.slot_mean(present, gap),
         "participants": playing.sum(1, dtype=jnp.int32),
         "members": known.sum(1, dtype=jnp.int32)}
-    aux = RoundAux({"loss": trained.loss, "group": groups}, server, _cost(
+    aux = RoundAux({"loss": trained.loss, "group": groups}, server, *_cost(
         at_start, state, cohort, trained.gradients, notes))
     return state, aux
 
@@ -255,18 +263,23 @@ def compose_clustered(
     return state.member.at[ids].get(mode="fill", fill_value=-1)
 
   def _cost(before, after, cohort: Cohort, gradients, notes):
+    """The ledger of the round, and the participants' own work."""
     size = num_params(before.models) // k
     participants = jnp.maximum((cohort.weight > 0).sum(dtype=jnp.int32), 1)
-    if gradients is None:
-      gradients = client.gradients_per_step * jax.vmap(
-          client.work.examples_read)(cohort.shards.size)
     extra = rule.extra(before, after, cohort, notes)
+    gradients, work = count_work(
+        model, client, cohort.shards.size, gradients,
+        evaluations=extra.evaluations)
+    own = jnp.asarray(extra.own_gradients, jnp.float32)
+    work = Work(
+        work.flops + 3.0 * model.flops * own,
+        work.batches + jnp.asarray(extra.own_batches, jnp.float32))
     # The means of K groups are K averages; beyond them is the rule's own.
     return round_cost(
         down=size + extra.down // participants,
         up=size + extra.up // participants, exchanges=1 + extra.exchanges,
         example_gradients=gradients.sum() + extra.example_gradients,
-        central_flops=extra.flops)
+        central_flops=extra.flops), work
 
   def client_params(state: ClusteredState, client_id, shard, key):
     """The model of the client's group, by the method's own rule."""

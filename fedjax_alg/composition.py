@@ -26,12 +26,12 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, Shard, num_params
+from fedjax_alg.base import Model, Params, RoundAux, Shard, Work, num_params
 from fedjax_alg.base import round_cost
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_line, validation_loss
 from fedjax_alg.client import objective
-from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.minibatches import LocalWork, batches_per_epoch
 from fedjax_alg.engine.rounds import client_keys
 
 WEIGHTS = ("examples", "uniform")
@@ -87,6 +87,10 @@ class ClientUpdate(NamedTuple):
   extra_up: int = 0
   gradients_per_step: int = 1
   full_passes: int = 0
+  #: n_i [] int32 -> forward passes over single examples of the local steps [],
+  #: of a method without gradients (the ledger has none then); None: it takes
+  #: gradients
+  forward_passes: Callable[[Array], Array] | None = None
 
 
 class Grouping(NamedTuple):
@@ -109,6 +113,47 @@ class ComposedState(NamedTuple):
   server: Any  #: the server step's state, [K, ...]
   memory: Any
   round: Array  #: [] int32, rounds completed
+
+
+def count_work(
+    model: Model, client: ClientUpdate, size: Array, gradients: Any = None, *,
+    full_passes: int = 0, evaluations: int = 0,
+) -> tuple[Array, Work]:
+  """What the participants do in a round with their own data.
+
+  A gradient costs three forward passes: the pass itself and two products of
+  its size, for the layer before and for the weights (Kaplan et al. 2020,
+  section 2.1). A pass over all of a client's data takes as many mini-batches
+  as an epoch. Several mini-batches that one step takes count as one.
+
+  Args:
+    model: the model, ``flops`` a forward pass.
+    client: the local half.
+    size: [S] int32, n_i; 0 on padding slots.
+    gradients: [S] int32, per-example gradients of the local steps, as of
+      ``Trained.gradients``; None: those of ``client.work``.
+    full_passes: over all of a client's data, with gradients.
+    evaluations: the same without (losses alone).
+
+  Returns:
+    Per-example gradients of the local steps [S] int32, and the work [S].
+  """
+  steps = client.work
+  forward = (evaluations * size).astype(jnp.float32)
+  if client.forward_passes is not None:
+    forward += jax.vmap(client.forward_passes)(size).astype(jnp.float32)
+    gradients = jnp.zeros_like(size)
+  elif gradients is None:
+    gradients = client.gradients_per_step * jax.vmap(
+        steps.examples_read)(size)
+  taken = (gradients + full_passes * size).astype(jnp.float32)
+  epoch = batches_per_epoch(size, steps.batch_size)
+  batches = jax.vmap(steps.num_steps)(size) + (
+      full_passes + evaluations) * epoch
+  there = size > 0
+  return gradients, Work(
+      jnp.where(there, model.flops * (3.0 * taken + forward), 0.0),
+      jnp.where(there, batches, 0).astype(jnp.float32))
 
 
 def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
@@ -187,7 +232,6 @@ def compose(
                      f"has one global model ({client.one_model})")
   counted = participation(weights)
   num_models = grouping.num_models if grouping else 1
-  work = client.work
   anchored = client.needs_anchor or server.when == "before"
 
   def init(params: Params, spec: FedSpec, key: Key) -> ComposedState:
@@ -308,8 +352,9 @@ def compose(
     per_client, logged = _aux(
         loss, preference, groups, server_state, cohort)
     logged["discrepancy"] = discrepancy
-    cost = _cost(models, server_state, cohort, trained.gradients)
-    return models, server_state, memory, RoundAux(per_client, logged, cost)
+    cost, done = _cost(models, server_state, cohort, trained.gradients)
+    return models, server_state, memory, RoundAux(
+        per_client, logged, cost, done)
 
   def _discrepancy(models, starts, trained, preference, groups, cohort):
     """Mean distance of the trained models from their aggregate (FedGroup (4)).
@@ -340,6 +385,7 @@ def compose(
     return per_client, logged
 
   def _cost(models, server_state, cohort: Cohort, gradients):
+    """The ledger of the round, and the participants' own work."""
     k = jax.tree.leaves(models)[0].shape[0]
     size = num_params(models) // k
     before, after = server.when == "before", server.when == "after"
@@ -351,9 +397,9 @@ def compose(
     up = 1 + k * anchored + k * after + client.extra_up
     passes = k * anchored + k * after + client.full_passes + (
         grouping.full_passes if grouping else 0)
-    if gradients is None:
-      gradients = client.gradients_per_step * jax.vmap(work.examples_read)(
-          cohort.shards.size)
+    gradients, done = count_work(
+        model, client, cohort.shards.size, gradients, full_passes=passes,
+        evaluations=k if k > 1 and not anchored else 0)
     flops = grouping.flops(cohort.ids.shape[0], size, k) if grouping else 0.0
     if server.needs_validation and cohort.validation is not None:
       # A pass over the validation data: a multiplication and an addition for
@@ -365,7 +411,7 @@ def compose(
         exchanges=1 + anchored + after,
         example_gradients=gradients.sum()
         + passes * cohort.shards.size.sum(),
-        central_flops=flops)
+        central_flops=flops), done
 
   def round_(state: ComposedState, cohort: Cohort, key: Key):
 

@@ -5,9 +5,10 @@ import dataclasses
 import difflib
 from typing import Any, NamedTuple
 
-from fedjax_alg.algorithms import cfl, composed, conjugate, diversified, fedavg
-from fedjax_alg.algorithms import fedgroup, fesem, flhc, fsvrg, ifca, losac
-from fedjax_alg.algorithms import mime, per_fedavg, references, scaffold
+from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
+from fedjax_alg.algorithms import diversified, fedacnnl, fedavg, fedgroup
+from fedjax_alg.algorithms import fedzo, fesem, flhc, fsvrg, ifca, losac, mime
+from fedjax_alg.algorithms import per_fedavg, pfedme, references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 
 
@@ -30,11 +31,20 @@ class Entry(NamedTuple):
   #: (hparams) -> whether the server needs validation data
   needs_validation: Callable[[Any], bool] = lambda hparams: False
   adapts: bool = False  #: what a client deploys is trained on its own data
+  #: (hparams, layers of the model) -> rounds until nothing more happens, the
+  #: default of --rounds; None where every round trains. Such a method fits
+  #: layers in closed form (``Model.layers``).
+  rounds: Callable[[Any, int], int] | None = None
+  nonfinite: str = ""  #: why numbers may stop being finite, beside divergence
+  #: (hparams, P) -> a line to warn with, or ""
+  caution: Callable[[Any, int], str] = lambda hparams, num_params: ""
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
 _CONJUGATE = "Zhao, Cai, Lu: conjugated central acceleration"
 _FEDGROUP = "Duan et al., FedGroup, 2020"
+_ANALYTIC = "Gu et al., analytic federated learning"
+_SINGULAR = "a layer's Gram matrix is singular, give "
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 
 ALGORITHMS: dict[str, Entry] = {
@@ -76,6 +86,28 @@ ALGORITHMS: dict[str, Entry] = {
                  "Sattler et al., IEEE TNNLS 2020"),
     "flhc": Entry(flhc.FLHCHParams, flhc.flhc, "FL+HC",
                   "Briggs et al., IJCNN 2020"),
+    "fedacnnl": Entry(
+        fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,
+        all_clients=True, rounds=fedacnnl.num_rounds,
+        nonfinite=_SINGULAR + "--ridge more than 0"),
+    "pfedacnnl": Entry(
+        fedacnnl.PFedACnnLHParams, fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
+        all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
+        nonfinite=_SINGULAR + "--ridge more than 0"),
+    "afl": Entry(afl.AFLHParams, afl.afl, "AFL", "He et al., CVPR 2025",
+                 all_clients=True, rounds=afl.num_rounds,
+                 nonfinite=_SINGULAR + "--noremove_ridge and --client_ridge "
+                 "more than 0"),
+    "fedzo": Entry(fedzo.FedZOHParams, fedzo.fedzo, "FedZO",
+                   "Fang et al., IEEE TSP 2022", caution=fedzo.caution),
+    "baffle": Entry(baffle.BaffleHParams, baffle.baffle, "BAFFLE",
+                    "Feng et al., ECCV 2024", caution=baffle.caution),
+    "pfedme": Entry(pfedme.PFedMeHParams, pfedme.pfedme, "pFedMe",
+                    "Dinh et al., NeurIPS 2020", adapts=True,
+                    caution=pfedme.caution),
+    "pfedzo": Entry(pfedme.PFedZOHParams, pfedme.pfedzo, "pFedZO",
+                    "Chen et al., ICPP 2024; reconstructed", adapts=True,
+                    caution=pfedme.caution_zo),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any --client_update with any --server",

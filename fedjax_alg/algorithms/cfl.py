@@ -180,13 +180,16 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
     # Someone walks down at most as many partings as there are.
     steps = before.memory.number - 1
     number = (walked & (cohort.weight > 0)).sum(dtype=jnp.int32) * steps
-    read = jnp.where(walked, jax.vmap(hparams.examples_read)(
-        cohort.shards.size), 0).sum() * steps
+    own = steps * jnp.where(
+        walked, jax.vmap(hparams.examples_read)(cohort.shards.size), 0)
+    batches = steps * jnp.where(
+        walked, jax.vmap(hparams.num_steps)(cohort.shards.size), 0)
     return Extra(
         down=number * size, up=number * size,
-        exchanges=(number > 0).astype(jnp.int32), example_gradients=read,
+        exchanges=(number > 0).astype(jnp.int32),
+        example_gradients=own.sum(),
         flops=flops + 2.0 * clients * clients * size * parts.astype(
-            jnp.float32))
+            jnp.float32), own_gradients=own, own_batches=batches)
 
   return Rule(
       k, init, assign, regroup=regroup, extra=extra,
@@ -204,6 +207,6 @@ def cfl(
   """
   validate(hparams)
   return clustered.compose_clustered(
-      sgd_update(model, hparams, hparams.client_lr),
+      model, sgd_update(model, hparams, hparams.client_lr),
       bipartition_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

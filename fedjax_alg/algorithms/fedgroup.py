@@ -366,16 +366,17 @@ def direction_rule(
       new = jnp.zeros_like(new)
     pool = jnp.where(before.round == 0, pool_size(hparams), 0)
     number = new.sum(dtype=jnp.int32) + pool
-    read = jnp.where(
-        new, first_examples(hparams, cohort.shards.size), 0).sum()
+    own = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
     # The pool's sizes are not at hand: full batches.
-    read = read + pool * hparams.pretrain_steps * hparams.batch_size
+    read = own.sum() + pool * hparams.pretrain_steps * hparams.batch_size
     n = float(pool_size(hparams))
     return Extra(
         down=number * size, up=number * size,
         exchanges=(number > 0).astype(jnp.int32), example_gradients=read,
         flops=jnp.where(before.round == 0, 2.0 * n * n * size, 0.0)
-        + 2.0 * m * size * new.sum().astype(jnp.float32))
+        + 2.0 * m * size * new.sum().astype(jnp.float32),
+        own_gradients=own,
+        own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
   return Rule(m, init, assign, setup=setup, shared=shared, own=own,
               finish=finish, extra=extra)
@@ -384,7 +385,7 @@ def direction_rule(
 def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
   validate(hparams)
   return clustered.compose_clustered(
-      sgd_update(model, hparams, hparams.client_lr, mu),
+      model, sgd_update(model, hparams, hparams.client_lr, mu),
       direction_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)
 

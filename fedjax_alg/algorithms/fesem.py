@@ -109,11 +109,12 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       return Extra(flops=flops)
     new = present & ~trained
     number = new.sum(dtype=jnp.int32)
-    read = jnp.where(
-        new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0).sum()
+    own = jnp.where(
+        new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0)
     return Extra(down=number * size, up=number * size,
                  exchanges=new.any().astype(jnp.int32),
-                 example_gradients=read, flops=flops)
+                 example_gradients=own.sum(), flops=flops, own_gradients=own,
+                 own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
   return Rule(k, init, assign, shared=lambda memory: memory.start, own=own,
               finish=finish, extra=extra)
@@ -128,6 +129,6 @@ def fesem(
   """
   validate(hparams)
   return clustered.compose_clustered(
-      sgd_update(model, hparams, hparams.client_lr),
+      model, sgd_update(model, hparams, hparams.client_lr),
       nearest_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

@@ -129,7 +129,11 @@ def once_rule(
     return Extra(
         down=number * size, up=number * size,
         exchanges=(number > 0).astype(jnp.int32), example_gradients=gradients,
-        flops=jnp.where(now, 2.0 * clients * clients * size, 0.0))
+        flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
+        # All clients train for the clustering, the participants among them.
+        own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
+        own_batches=jnp.where(
+            now | new, jax.vmap(hparams.num_steps)(cohort.shards.size), 0))
 
   return Rule(k, init, assign, shared=lambda memory: memory, before=before,
               extra=extra)
@@ -144,6 +148,6 @@ def flhc(
   """
   validate(hparams)
   return clustered.compose_clustered(
-      sgd_update(model, hparams, hparams.client_lr),
+      model, sgd_update(model, hparams, hparams.client_lr),
       once_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)

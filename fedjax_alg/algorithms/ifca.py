@@ -53,19 +53,17 @@ class IFCAHParams(GroupWork):
       when=("group_init", ("reject",)))
 
 
-def _gradient_update(
-    model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
-  """One step along the full gradient, whatever ``work`` says."""
+def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
+  """One step along the full gradient."""
 
   def train(received, shard, own, key):
     del own, key
     loss, gradient = objective.full_value_and_grad(
         model, received.start, shard)
     return Trained(
-        trees.add_scaled(received.start, -client_lr, gradient), loss,
-        gradients=shard.size)
+        trees.add_scaled(received.start, -client_lr, gradient), loss)
 
-  return ClientUpdate(train, work)
+  return ClientUpdate(train, LocalWork(local_steps=1, batch_size=0))
 
 
 def _populated(
@@ -153,7 +151,8 @@ def least_loss_rule(
     del after, notes
     size = num_params(before.models) // k
     number = (cohort.weight > 0).sum(dtype=jnp.int32)
-    return Extra(down=(k - 1) * size * number, up=number)  # up: the choice
+    return Extra(down=(k - 1) * size * number, up=number,  # up: the choice
+                 evaluations=k if k > 1 else 0)
 
   return Rule(k, init, assign, setup=setup, extra=extra,
               whole_divisor=hparams.averaging == "gradient")
@@ -169,7 +168,7 @@ def ifca(
   validate(hparams)
   client = sgd_update(model, hparams, hparams.client_lr)
   if hparams.averaging == "gradient":
-    client = _gradient_update(model, hparams, hparams.client_lr)
+    client = _gradient_update(model, hparams.client_lr)
   return clustered.compose_clustered(
-      client, least_loss_rule(model, hparams, map_clients),
+      model, client, least_loss_rule(model, hparams, map_clients),
       map_clients=map_clients, weights=hparams.client_weights)

@@ -15,7 +15,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, no_setup
+from fedjax_alg.base import Model, Params, RoundAux, Work, no_setup
 from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -90,8 +90,11 @@ def central(
         value_fn=value)
     params = optax.apply_updates(state.params, updates)
     cost = round_cost(0, 0, 0, cohort.shards.size.sum())
+    # As in the ledger one pass, without those of the line search.
+    work = Work(3.0 * model.flops * cohort.weight,
+                (cohort.weight > 0).astype(jnp.float32))
     aux = RoundAux({"loss": jnp.zeros(cohort.ids.shape)},
-                   {"train_loss": loss}, cost)
+                   {"train_loss": loss}, cost, work)
     return CentralState(params, new), aux
 
   return Algorithm(init, no_setup, round_, shared_client_params(
@@ -138,9 +141,12 @@ def local(
     table = jax.tree.map(
         lambda leaf, rows: leaf.at[cohort.ids].set(rows, mode="drop"),
         state.table, trained)
-    read: Array = jax.vmap(hparams.examples_read)(cohort.shards.size).sum()
+    size = cohort.shards.size
+    read: Array = jax.vmap(hparams.examples_read)(size)
+    work = Work(3.0 * model.flops * read.astype(jnp.float32),
+                jax.vmap(hparams.num_steps)(size).astype(jnp.float32))
     aux = RoundAux({"loss": loss}, {"train_loss": trees.slot_mean(
-        cohort.weight, loss)}, round_cost(0, 0, 0, read))
+        cohort.weight, loss)}, round_cost(0, 0, 0, read.sum()), work)
     return state._replace(table=table), aux
 
   def client_params(state, client_id, shard, key):

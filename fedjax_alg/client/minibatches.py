@@ -9,7 +9,7 @@ a client of 10 rows costs what 10 rows cost beside a client of 3,000, under
 
 from collections.abc import Callable
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,22 @@ CHUNK_STEPS = 64
 
 #: (*params) -> for each the pair (mean loss, gradient) on one mini-batch
 Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
+
+
+class Differentiate(NamedTuple):
+  """How a step gets the pair (mean loss, gradient) on the rows it reads.
+
+  ``params`` may be anything that says where: the step's ``gradient`` hands on
+  what it is given (``client.zeroth_order`` takes a key along).
+  """
+
+  #: (model, params, x [B, ...], y [B], mask [B])
+  batch: Callable[..., tuple[Array, Params]] = objective.batch_value_and_grad
+  #: (model, params, shard), on all the client's data
+  full: Callable[..., tuple[Array, Params]] = objective.full_value_and_grad
+
+
+EXACT = Differentiate()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +175,8 @@ def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
 
 def fold_steps(
     model: Model, shard: Shard, work: LocalWork, key: Key,
-    fn: Callable[..., Any], carry: Any, batches_per_step: int = 1) -> Any:
+    fn: Callable[..., Any], carry: Any, batches_per_step: int = 1,
+    differentiate: Differentiate = EXACT) -> Any:
   """Folds ``fn(gradient, ..., carry)`` over the client's local steps.
 
   Args:
@@ -173,14 +190,14 @@ def fold_steps(
       data with batch_size 0).
     carry: the start; its structure is kept.
     batches_per_step: mini-batches that one step takes from the stream.
+    differentiate: what gives the loss and the gradient.
   """
   steps = work.num_steps(shard.size)
   if not work.batch_size:
     del key
 
     def full_gradient(*params: Params):
-      return tuple(
-          objective.full_value_and_grad(model, p, shard) for p in params)
+      return tuple(differentiate.full(model, p, shard) for p in params)
 
     gradients = (full_gradient,) * batches_per_step
     return jax.lax.fori_loop(
@@ -203,8 +220,7 @@ def fold_steps(
 
       def gradient(*params: Params):
         return tuple(
-            objective.batch_value_and_grad(model, p, x, y, mask[b])
-            for p in params)
+            differentiate.batch(model, p, x, y, mask[b]) for p in params)
 
       return gradient
 

@@ -19,7 +19,7 @@ from fedjax_alg.base import Array, Model, Params, Shard
 BLOCK_ROWS = 64
 
 
-def _regularised(model: Model, params: Params, loss: Array, grad: Params):
+def regularised(model: Model, params: Params, loss: Array, grad: Params):
   """Adds (l2/2) ||w||^2 and its gradient."""
   if not model.l2:
     return loss, grad
@@ -54,7 +54,7 @@ def batch_value_and_grad(
   """
   loss, grad = _masked_sum_and_grad(model, params, x, y, mask)
   per_row = 1.0 / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
-  return _regularised(model, params, loss * per_row, trees.scale(per_row, grad))
+  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
 def fold_blocks(
@@ -99,7 +99,7 @@ def full_value_and_grad(
   zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
   loss, grad = fold_blocks(shard, add_block, zero)
   per_row = 1.0 / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  return _regularised(model, params, loss * per_row, trees.scale(per_row, grad))
+  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
 def full_loss(model: Model, params: Params, shard: Shard) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 
-FEATURES = ("none", "flatten", "standardize", "hog")
+FEATURES = ("none", "flatten", "standardize", "contrast", "hog")
 HOG_NORMS = ("l2", "l1", "none")
 
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
@@ -29,7 +29,7 @@ def make_features(kind: str, **hog_options) -> FeaturesFn:
   """
   if kind == "standardize":
     return standardize
-  per_split = {"none": none, "flatten": flatten,
+  per_split = {"none": none, "flatten": flatten, "contrast": contrast,
                "hog": lambda x: hog(x, **hog_options)}
   if kind not in per_split:
     raise DataError(
@@ -83,6 +83,29 @@ def standardize(
     return out
 
   return apply(x_train), apply(x_test)
+
+
+def contrast(x: np.ndarray) -> np.ndarray:
+  """(x - mean) / sqrt(variance + 0.001) of each example (global contrast).
+
+  Mean and variance are over all values of the one example, uint8 images taken
+  in [0, 1]; an example without contrast becomes 0, up to rounding.
+
+  Args:
+    x: [n, ...], any real dtype.
+
+  Returns:
+    float32, shape kept.
+  """
+  out = np.empty(x.shape, np.float32)
+  for start in range(0, len(x), _CHUNK):
+    rows = slice(start, start + _CHUNK)
+    values = flatten(x[rows]).astype(np.float32, copy=False)
+    values = values - values.mean(axis=1, keepdims=True)
+    variance = np.einsum("nd,nd->n", values, values) / values.shape[1]
+    values /= np.sqrt(variance + np.float32(1e-3))[:, None]
+    out[rows] = values.reshape(-1, *x.shape[1:])
+  return out
 
 
 def hog(

@@ -119,7 +119,8 @@ def take_cohort(
 
   Returns:
     The cohort, its weights the numbers of examples, with the server's
-    validation rows where ``data`` has some.
+    validation rows and the participants' simulated machines where ``data``
+    has some (a padding slot has those of client 0).
   """
   num_clients = data.size.shape[0]
   padding = ids >= num_clients
@@ -132,9 +133,14 @@ def take_cohort(
   there = data.size
   if data.joins is not None and number is not None:
     there = jnp.where(data.joins <= number, there, 0)
+  devices = data.devices
+  if devices is not None:
+    devices = devices._replace(
+        flops_per_s=devices.flops_per_s[known],
+        bytes_per_s=devices.bytes_per_s[known])
   return Cohort(
       ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
-      validation, Shard(data.x, data.y, data.offset, there))
+      validation, Shard(data.x, data.y, data.offset, there), devices)
 
 
 def build(

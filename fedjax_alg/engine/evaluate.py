@@ -7,6 +7,8 @@
 - ``newcomers``: as ``local``, of the others alone, before and after they join.
 - ``assigned``: as ``local``, of every client that the algorithm has assigned
   to a group by now (FedGroup's measure).
+- ``copy``: as ``local``, of the client's own copy of the global model after
+  its local work (``client_copy``; pFedMe's w_k).
 - ``preferred``: each client's preferred global model, the one of least loss
   on its training data (diversified, (18)), on the client's own mixture of
   classes. A model's mistakes per class come from the whole test set, weighted
@@ -33,13 +35,14 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import rounds
 
 PROTOCOLS = ("global", "local", "preferred", "validation", "train",
-             "newcomers", "assigned")
+             "newcomers", "assigned", "copy")
 #: What a run evaluates when it is not told.
 DEFAULT_PROTOCOLS = ("global", "local", "preferred")
 #: Those whose counts have a leading axis [K], one entry a global model.
 PER_MODEL = ("global", "validation", "train")
-#: Those of what clients would deploy, on their own test splits.
-PER_CLIENT = ("local", "newcomers", "assigned")
+#: Those of what clients would deploy, on their own test splits. Of these alone
+#: there is an accuracy for each client.
+PER_CLIENT = ("local", "newcomers", "assigned", "copy")
 
 #: Rows of a block of a client's own test split, where these hold no more than
 #: a larger block would on average.
@@ -88,27 +91,18 @@ def supported_protocols(
   """Those of ``wanted`` that make sense for an algorithm.
 
   A method without a global model (each client alone) has only protocols of
-  ``PER_CLIENT``; ``assigned`` is of methods with groups of clients.
+  ``PER_CLIENT``; ``assigned`` is of methods with groups of clients, ``copy``
+  of those with ``client_copy``.
   """
 
   def supported(protocol):
     if protocol == "assigned":
       return algorithm.membership is not None
+    if protocol == "copy":
+      return algorithm.client_copy is not None
     return protocol in PER_CLIENT or algorithm.global_params is not None
 
   return tuple(p for p in wanted if supported(p))
-
-
-def _sum_of(each: metrics.Counts, clients: Array | None) -> metrics.Counts:
-  """Adds the counts [C, ...] of some clients ([C] bool), or of all."""
-
-  def add(leaf):
-    if clients is not None:
-      chosen = clients.reshape(clients.shape + (1,) * (leaf.ndim - 1))
-      leaf = jnp.where(chosen, leaf, jnp.zeros_like(leaf))
-    return leaf.sum(0)
-
-  return jax.tree.map(add, each)
 
 
 def make_evaluate(
@@ -127,9 +121,10 @@ def make_evaluate(
 
   Returns:
     ``evaluate(data, state, key)``: protocol -> Counts; leaves of a protocol in
-    ``PER_MODEL`` have a leading axis [K]. It raises ValueError where
-    "validation" is wanted of data without validation rows, or "newcomers" of
-    data without newcomers.
+    ``PER_MODEL`` have a leading axis [K], those in ``PER_CLIENT`` tell the
+    clients apart (0 examples for who is not counted). It raises ValueError
+    where "validation" is wanted of data without validation rows, or
+    "newcomers" of data without newcomers.
 
   Raises:
     ValueError: an unknown protocol.
@@ -148,7 +143,9 @@ def make_evaluate(
     per_piece = map_clients(one_piece, models, shards)
     return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
 
-  def client_counts(data: EvaluationData, state: State, key: Key):
+  def client_counts(
+      deployed: Callable[..., Params], data: EvaluationData, state: State,
+      key: Key):
     """Counts of every client on its own test split, leaves [C, ...]."""
     cohort = layout.everyone(data.train)
     mean_rows = ((data.test.x.shape[0] - layout.PADDING_ROWS)
@@ -158,7 +155,7 @@ def make_evaluate(
 
     def one_client(shared, shard, client_id, key, test_offset, test_size):
       state, test_x, test_y = shared
-      params = algorithm.client_params(state, client_id, shard, key)
+      params = deployed(state, client_id, shard, key)
       test = Shard(test_x, test_y, test_offset, test_size)
       return count_shard(model, params, test, rows)
 
@@ -216,11 +213,17 @@ def make_evaluate(
       if "train" in protocols:
         counts["train"] = whole_counts(
             models, layout.everyone(data.train).shards)
-    wanted = [p for p in PER_CLIENT if p in protocols]
+    wanted = [p for p in PER_CLIENT if p in protocols and p != "copy"]
     if wanted:
-      each = client_counts(data, state, key)
+      each = client_counts(algorithm.client_params, data, state, key)
       for protocol in wanted:
-        counts[protocol] = _sum_of(each, counted(protocol, data, state))
+        counts[protocol] = metrics.over_clients(
+            each, counted(protocol, data, state))
+    if "copy" in protocols:
+      assert algorithm.client_copy is not None
+      counts["copy"] = metrics.over_clients(
+          client_counts(algorithm.client_copy, data, state, key),
+          counted("copy", data, state))
     return counts
 
   return evaluate

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
+from fedjax_alg.engine import clock
 
 
 class RunKeys(NamedTuple):
@@ -79,7 +80,16 @@ def play_round(
     number: Array,
     state: State,
 ) -> tuple[State, RoundAux]:
-  """Round ``number`` (from 0): a function of the seed and the number only."""
+  """Round ``number`` (from 0): a function of the seed and the number only.
+
+  Where the data have devices and the algorithm counts its work, ``aux.times``
+  is what the round takes on them.
+  """
   cohort = sample_cohort(
       data, cohort_size, jax.random.fold_in(keys.cohort, number), number)
-  return algorithm.round(state, cohort, jax.random.fold_in(keys.work, number))
+  state, aux = algorithm.round(
+      state, cohort, jax.random.fold_in(keys.work, number))
+  if cohort.devices is not None and aux.work is not None:
+    aux = aux._replace(times=clock.mean_times(
+        cohort.devices, cohort.weight, aux.work, aux.cost))
+  return state, aux

@@ -15,7 +15,8 @@ from fedjax_alg.base import Array
 
 #: The metrics of ``summarise``, in the order of metrics.csv.
 METRICS = ("accuracy", "loss", "macro_precision", "macro_recall", "macro_f1",
-           "micro_precision", "micro_recall", "micro_f1")
+           "micro_precision", "micro_recall", "micro_f1", "client_accuracy",
+           "worst_decile")
 
 
 class Counts(NamedTuple):
@@ -23,6 +24,10 @@ class Counts(NamedTuple):
 
   confusion: Array  #: [L, L] float32, rows the true class, columns predicted
   loss_sum: Array  #: [L] float32, by true class
+  #: [C] float32, each client's right predictions, and its examples; None where
+  #: clients are not told apart
+  hits: Array | None = None
+  total: Array | None = None
 
 
 def count(logits: Array, losses: Array, y: Array, weight: Array) -> Counts:
@@ -45,8 +50,45 @@ def count(logits: Array, losses: Array, y: Array, weight: Array) -> Counts:
   return Counts(confusion, true.T @ losses)
 
 
+def over_clients(each: Counts, chosen: Array | None = None) -> Counts:
+  """Adds the counts of clients, and keeps what each of them got right.
+
+  Args:
+    each: leaves [C, ...].
+    chosen: [C] bool, the clients that count; None: all.
+  """
+  if chosen is not None:
+    each = jax.tree.map(
+        lambda leaf: jnp.where(
+            chosen.reshape(chosen.shape + (1,) * (leaf.ndim - 1)), leaf,
+            jnp.zeros_like(leaf)), each)
+  return Counts(
+      each.confusion.sum(0), each.loss_sum.sum(0),
+      jnp.trace(each.confusion, axis1=1, axis2=2), each.confusion.sum((1, 2)))
+
+
 def _ratio(a, b):
   return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+
+
+def _of_clients(counts: Counts, nothing: np.ndarray) -> dict[str, np.ndarray]:
+  """Mean accuracy of the clients, and of the worst tenth of them."""
+  if counts.hits is None:
+    return {"client_accuracy": nothing, "worst_decile": nothing}
+  hits = np.asarray(counts.hits, np.float64)
+  total = np.asarray(counts.total, np.float64)
+  tested = (total > 0).sum(-1)
+  # Those without test examples behind all others.
+  accuracy = np.sort(np.divide(
+      hits, total, out=np.full_like(hits, 2.0), where=total > 0), axis=-1)
+
+  def mean(number):
+    worst = np.arange(accuracy.shape[-1]) < number[..., None]
+    return np.divide((accuracy * worst).sum(-1), number,
+                     out=nothing.copy(), where=number > 0)
+
+  return {"client_accuracy": mean(tested), "worst_decile": mean(
+      -(-tested // 10))}
 
 
 def summarise(counts: Counts) -> dict[str, np.ndarray]:
@@ -57,8 +99,13 @@ def summarise(counts: Counts) -> dict[str, np.ndarray]:
   data micro precision = micro recall = micro F1 = accuracy (errata D-30); all
   are given because the diversified paper prints them apart.
 
+  Where clients are told apart, ``client_accuracy`` is the mean of their own
+  accuracies, each client counting alike, and ``worst_decile`` that of the
+  worst tenth of them, rounded up; without the clients that have no examples.
+
   Args:
-    counts: leaves with any number of leading axes, [..., L, L] and [..., L].
+    counts: leaves with any number of leading axes, [..., L, L], [..., L] and
+      [..., C].
 
   Returns:
     name -> float64 [...]; NaN where nothing was counted.
@@ -78,8 +125,9 @@ def summarise(counts: Counts) -> dict[str, np.ndarray]:
                                ("f1", f1))}
   loss = np.asarray(counts.loss_sum, np.float64).sum(-1)
   loss = loss / np.where(total > 0, total, 1)
+  clients = _of_clients(counts, np.full(total.shape, np.nan))
   return dict(
       accuracy=accuracy, loss=loss * nothing,
       macro_precision=macro["precision"], macro_recall=macro["recall"],
       macro_f1=macro["f1"], micro_precision=accuracy, micro_recall=accuracy,
-      micro_f1=accuracy)
+      micro_f1=accuracy, **clients)

@@ -1,5 +1,15 @@
-"""Models as flax modules, wrapped with their training objective."""
+"""Models as flax modules, wrapped with their training objective.
 
+Softmax, perceptrons, convolutional networks and any other stack of layers can
+also be seen layer by layer (``Model.layers``), for least squares.
+"""
+
+from fedjax_alg.models.flops import forward_flops
+from fedjax_alg.models.layers import check_layers
+from fedjax_alg.models.layers import DEFAULT_LAYERS
+from fedjax_alg.models.layers import layer_views
+from fedjax_alg.models.layers import parse_layers
+from fedjax_alg.models.layers import Stack
 from fedjax_alg.models.models import CNN
 from fedjax_alg.models.models import from_flax
 from fedjax_alg.models.models import MLP
@@ -7,4 +17,8 @@ from fedjax_alg.models.models import MODELS
 from fedjax_alg.models.models import make_model
 from fedjax_alg.models.models import Softmax
 
-__all__ = ["CNN", "MLP", "MODELS", "Softmax", "from_flax", "make_model"]
+__all__ = [
+    "CNN", "DEFAULT_LAYERS", "MLP", "MODELS", "Softmax", "Stack",
+    "check_layers", "forward_flops", "from_flax", "layer_views", "make_model",
+    "parse_layers",
+]

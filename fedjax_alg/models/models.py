@@ -1,6 +1,6 @@
-"""Softmax regression, a multi-layer perceptron, a small CNN; all by name."""
+"""Softmax regression, a perceptron, a small CNN, any stack; all by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
 from typing import Any
 
@@ -8,8 +8,11 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg.base import Array, Key, Model, Params
+from fedjax_alg.base import Array, Key, Layer, Model, Params
+from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models import lstm
+from fedjax_alg.models.flops import forward_flops
+from fedjax_alg.models.layers import Stack
 
 
 class Softmax(nn.Module):
@@ -35,42 +38,42 @@ class Softmax(nn.Module):
     return jax.lax.optimization_barrier(logits).T + bias[None]
 
 
-class MLP(nn.Module):
+def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
+  """The one layer of ``Softmax``; W is its kernel transposed."""
+  features = math.prod(input_shape)
+
+  def inputs(params: Params, x: Array) -> Array:
+    del params
+    return x.reshape(x.shape[0], features)
+
+  def get(params: Params) -> tuple[Array, Array]:
+    return params["params"]["kernel"].T, params["params"]["bias"]
+
+  def put(params: Params, weights: Array, bias: Array) -> Params:
+    del params
+    return {"params": {"kernel": weights.T, "bias": bias}}
+
+  return Layer("softmax", (features,), (1, 1), features, num_classes, inputs,
+               layers_lib.one_row, get, put)
+
+
+def MLP(num_classes: int, hidden: Sequence[int] = (128,)) -> Stack:
   """Dense layers with ReLU between them; the last has L units."""
-
-  num_classes: int
-  hidden: tuple[int, ...] = (128,)
-
-  @nn.compact
-  def __call__(self, x: Array) -> Array:
-    """[B, ...] -> logits [B, L]."""
-    x = x.reshape(x.shape[0], -1)
-    for width in self.hidden:
-      x = nn.relu(nn.Dense(width)(x))
-    return nn.Dense(self.num_classes)(x)
+  return Stack(num_classes, tuple(map(layers_lib.Dense, hidden)))
 
 
-class CNN(nn.Module):
-  """Two 3x3 convolutions with 2x2 max-pooling, then dense layers.
+def CNN(
+    num_classes: int, channels: Sequence[int] = (16, 32), hidden: int = 64
+) -> Stack:
+  """3x3 convolutions, each with 2x2 max-pooling, then dense layers.
 
-  Takes images [B, H, W] or [B, H, W, c] of at least 4 x 4 pixels.
+  With two convolutions it takes images [B, H, W] or [B, H, W, c] of at least
+  4 x 4 pixels.
   """
-
-  num_classes: int
-  channels: tuple[int, ...] = (16, 32)
-  hidden: int = 64
-
-  @nn.compact
-  def __call__(self, x: Array) -> Array:
-    """[B, H, W(, c)] -> logits [B, L]."""
-    if x.ndim == 3:
-      x = x[..., None]
-    for width in self.channels:
-      x = nn.relu(nn.Conv(width, (3, 3))(x))
-      x = nn.max_pool(x, (2, 2), strides=(2, 2))
-    x = x.reshape(x.shape[0], -1)
-    x = nn.relu(nn.Dense(self.hidden)(x))
-    return nn.Dense(self.num_classes)(x)
+  layers: list[layers_lib.StackLayer] = []
+  for width in channels:
+    layers += [layers_lib.Conv(3, width), layers_lib.MaxPool(2)]
+  return Stack(num_classes, (*layers, layers_lib.Dense(hidden)))
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
@@ -98,6 +101,8 @@ def from_flax(
 ) -> Model:
   """Wraps any flax module without mutable state as a ``Model``.
 
+  Least squares sees the layers of a ``Softmax`` or a ``Stack``, of no other.
+
   Args:
     module: maps [B, *input_shape] to logits [B, L].
     input_shape: shape of one example.
@@ -107,8 +112,15 @@ def from_flax(
 
   Raises:
     ValueError: the module keeps state besides its parameters (batch
-      statistics, say), which no algorithm here would average.
+      statistics, say), which no algorithm here would average; or a
+      ``Stack`` cannot read such examples.
   """
+  layers: tuple[Layer, ...] | None = None
+  if isinstance(module, Softmax):
+    layers = (_softmax_view(module.num_classes, input_shape),)
+  elif isinstance(module, Stack):
+    layers = layers_lib.layer_views(
+        module.layers, module.num_classes, input_shape)
   example = jax.ShapeDtypeStruct((1,) + tuple(input_shape), input_dtype)
   # The key inside: one made outside would start JAX.
   variables = jax.eval_shape(
@@ -126,7 +138,8 @@ def from_flax(
 
   softmax = isinstance(module, Softmax)
   return Model(init, apply, loss, float(l2),
-               _scale_softmax if softmax else None, linear=softmax)
+               _scale_softmax if softmax else None, linear=softmax,
+               flops=forward_flops(apply, variables, example), layers=layers)
 
 
 #: name -> module of (num_classes, options of ``make_model``)
@@ -134,6 +147,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "softmax": lambda num_classes, **_: Softmax(num_classes),
     "mlp": lambda num_classes, hidden, **_: MLP(num_classes, hidden),
     "cnn": lambda num_classes, **_: CNN(num_classes),
+    "stack": lambda num_classes, layers, **_: Stack(
+        num_classes, layers_lib.parse_layers(layers)),
     "lstm": lambda num_classes, tokens, embedding, **_: lstm.LSTM(
         tokens, embedding),
 }
@@ -146,6 +161,7 @@ def make_model(
     *,
     l2: float = 0.0,
     hidden: tuple[int, ...] = (128,),
+    layers: Sequence[str] = layers_lib.DEFAULT_LAYERS,
     tokens: int = 10_002,
     embedding: str = "frozen",
 ) -> Model:
@@ -157,12 +173,14 @@ def make_model(
     num_classes: L.
     l2: coefficient of (l2/2) ||w||^2.
     hidden: widths of the hidden layers (mlp).
+    layers: words for ``parse_layers``, the hidden layers (stack).
     tokens: examples hold numbers in [0, tokens) (lstm).
     embedding: one of ``lstm.EMBEDDINGS`` (lstm).
 
   Raises:
-    ValueError: an unknown name, a cnn on something that is no image, or an
-      lstm on something that is no sequence, or for other than two classes.
+    ValueError: an unknown name, a cnn on something that is no image, layers
+      that cannot be or do not fit the examples, or an lstm on something that
+      is no sequence, or for other than two classes.
   """
   if name not in MODELS:
     raise ValueError(f"model {name!r}: must be one of {', '.join(MODELS)}")
@@ -175,8 +193,10 @@ def make_model(
     raise ValueError(
         "--model=lstm: needs sequences of words in 2 classes, the examples are"
         f" of shape {input_shape} in {num_classes}")
-  module = MODELS[name](
-      num_classes, hidden=hidden, tokens=tokens, embedding=embedding)
+  if name == "stack":
+    layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)
+  module = MODELS[name](num_classes, hidden=hidden, layers=layers,
+                        tokens=tokens, embedding=embedding)
   return from_flax(
       module, input_shape, l2=l2,
       input_dtype=jnp.int32 if name == "lstm" else jnp.float32)

@@ -37,7 +37,7 @@ def by_criterion():
         cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
         eps1=eps1, eps2=eps2, split_after=after)
     return clustered.compose_clustered(
-        fedavg.sgd_update(model, hparams, hparams.client_lr),
+        model, fedavg.sgd_update(model, hparams, hparams.client_lr),
         cfl.bipartition_rule(model, hparams), map_clients=map_clients)
 
   round_ = problems.quick_jit(lambda criterion, state, cohort, key: build(

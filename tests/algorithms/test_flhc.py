@@ -34,7 +34,7 @@ def by_threshold():
         flhc.FLHCHParams(max_groups=K, cluster_after=AFTER, **grouped.WORK),
         distance_threshold=threshold)
     return clustered.compose_clustered(
-        fedavg.sgd_update(model, hparams, hparams.client_lr),
+        model, fedavg.sgd_update(model, hparams, hparams.client_lr),
         flhc.once_rule(model, hparams, map_clients), map_clients=map_clients)
 
   round_ = problems.quick_jit(lambda threshold, state, cohort, key: build(

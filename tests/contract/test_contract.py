@@ -28,11 +28,13 @@ SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
 SMALL = dict(
     local_steps=4, batch_size=5, num_models=3, threshold=1, num_groups=3,
     max_groups=3, pretrain_scale=4, pretrain_steps=3, cluster_after=1,
-    split_after=1, eps1=1e3, eps2=0.0, gamma_max=0.0)
+    split_after=1, eps1=1e3, eps2=0.0, gamma_max=0.0, directions=3,
+    smoothing=0.1, steps_per_round=3, inner_steps=2, lam=2.0,
+    remove_ridge=False)
 #: The fields that say how many models the server keeps.
 MODELS = ("num_models", "num_groups", "max_groups")
-#: Draws nothing at random.
-DETERMINISTIC = {"central"}
+#: A round draws nothing at random.
+DETERMINISTIC = {"central", "fedacnnl", "pfedacnnl", "afl"}
 
 
 def small_settings(entry):
@@ -41,6 +43,8 @@ def small_settings(entry):
   settings = {k: v for k, v in SMALL.items() if k in fields}
   if issubclass(entry.hparams, FSVRGHParams):
     settings["client_lr"] = 1.0  # the step is client_lr / n_i, n_i >= 3
+  if "inner_steps" in fields:
+    settings["client_lr"] = 0.3  # the copy goes client_lr * lam of the way
   if "gradient_step" in fields:
     settings["gradient_step"] = 0.1
   return settings
@@ -50,6 +54,17 @@ def diversified_ledger(by_gradient):
   def ledger(d, k, n, read):
     return (2 * k * d + d, 2 * k * d + d + 1, 3,
             (2 * k + by_gradient) * n + 2 * read)
+  return ledger
+
+
+def analytic_ledger(bias=1, grouped=0):
+  """X'X (a triangle), X'Y, the sums of X and of Y, and the encoded labels."""
+  def ledger(d, k, n, read):
+    del k, n, read
+    classes, features = problems.CLASSES, problems.FEATURES
+    up = (features * (features + 1) // 2 + features * classes + features
+          + classes + grouped * classes)
+    return d - classes * (1 - bias), up, 1, 0
   return ledger
 
 
@@ -76,7 +91,14 @@ LEDGER = {
     "fesem": lambda d, k, n, read: (d, d, 1, read),
     "cfl": lambda d, k, n, read: (d, d, 1, read),
     "flhc": lambda d, k, n, read: (d, d, 1, read),
+    "fedzo": lambda d, k, n, read: (d, d, 1, 0),
+    "baffle": lambda d, k, n, read: (3 * d, 3 * SMALL["directions"], 3, 0),
+    "pfedme": lambda d, k, n, read: (d, d, 1, SMALL["inner_steps"] * read),
+    "pfedzo": lambda d, k, n, read: (d, d, 1, 0),
     "composed": lambda d, k, n, read: (k * d, d + 1, 1, read),
+    "fedacnnl": analytic_ledger(),
+    "pfedacnnl": analytic_ledger(grouped=1),
+    "afl": analytic_ledger(bias=0),
     "central": lambda d, k, n, read: (0, 0, 0, n),
     "local": lambda d, k, n, read: (0, 0, 0, read),
 }
@@ -167,17 +189,30 @@ class Bench:
     ids = jnp.arange(count + 1, dtype=jnp.int32)  # id C is the newcomer
     holder = ids % count  # whose data are those of client 0
     shards = layout.take_cohort(problem.data, holder).shards
+    measured = problem.model
+    if registry.get(self.name).rounds:  # fitted by least squares
+      measured = measured._replace(loss=squared_error)
 
     @problems.quick_jit
     def deployed(state, key):
       def one(shard, client_id, key):
         params = algorithm.client_params(state, client_id, shard, key)
-        return params, objective.full_loss(problem.model, params, shard)
+        return params, objective.full_loss(measured, params, shard)
 
       return jax.vmap(one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
           shards, ids, rounds.client_keys(key, ids))
 
     return deployed
+
+
+def squared_error(logits, y):
+  return ((logits - jax.nn.one_hot(y, logits.shape[1])) ** 2).sum(1)
+
+
+def finished(bench, age):
+  """Whether a method that ends has nothing more to do."""
+  rounds = registry.get(bench.name).rounds
+  return rounds is not None and age >= rounds(bench.hparams, 1)
 
 
 @pytest.fixture(scope="module", name="bench", params=list(registry.ALGORITHMS))
@@ -208,6 +243,37 @@ def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
     assert (leaf.shape, leaf.dtype) == ((), jnp.int32), name
   assert aux.cost.central_flops.dtype == jnp.float32
   assert aux.cost.central_flops.shape == ()
+
+
+#: Models whose losses a client takes on all its data, without gradients.
+FORWARD = {"ifca": SMALL["num_groups"], "composed": SMALL["num_models"]}
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_work_is_the_participants_own(bench, age):
+  """For the clock: counted for real slots, nothing for padding slots.
+
+  A gradient is three forward passes, so it agrees with the ledger.
+  """
+  cohort, key = bench.round_inputs(age)
+  slots = cohort.ids.shape[0]
+  _, aux = bench.round(bench.state(age), bench.padded(cohort), key)
+  _, log = bench.run(bench.states(age), age, 1)
+  assert isinstance(aux.work, base.Work) and aux.times is None
+  for name, leaf in aux.work._asdict().items():
+    assert (leaf.shape, leaf.dtype) == ((slots + PADDING,), jnp.float32), name
+    assert np.isfinite(leaf).all(), name
+    assert ((leaf[:slots] > 0) == (not finished(bench, age))).all(), name
+    np.testing.assert_array_equal(leaf[slots:], np.zeros(PADDING))
+    np.testing.assert_array_equal(
+        leaf[:slots], getattr(log.aux.work, name)[0, 0], err_msg=name)
+  gradients = int(aux.cost.example_gradients)
+  if gradients and not asked_before(bench, age, cohort)[1]:
+    passes = 3 * gradients
+    if bench.name in FORWARD and age >= getattr(bench.hparams, "threshold", 0):
+      passes += FORWARD[bench.name] * int(cohort.shards.size.sum())
+    np.testing.assert_allclose(
+        aux.work.flops.sum(), passes * bench.problem.model.flops, rtol=1e-5)
 
 
 def test_setup_keeps_structure(bench):
@@ -436,6 +502,8 @@ def test_ledger(bench, age):
       ) if isinstance(bench.hparams, LocalWork) else 0
   size = base.num_params(bench.problem.model.init(key))
   expected = LEDGER[bench.name](size, models, sum(sizes), read)
+  if registry.get(bench.name).rounds and age:  # the layer has been sent
+    expected = (0, 0, 0, 0)
   clients, times, steps = asked_before(bench, age, cohort)
   if clients and times:
     more = len(clients) * times * size // len(sizes)

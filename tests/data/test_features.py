@@ -117,6 +117,32 @@ def test_standardize_of_bytes_keeps_their_scale():
   np.testing.assert_allclose(got, [[-100 / 100.001], [100 / 100.001]])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_contrast_is_the_loop(dtype):
+  rng = np.random.default_rng(5)
+  images = rng.integers(0, 256, (600, 3, 4, 2)).astype(dtype)
+  images[1] = 7  # no contrast
+  got = features.contrast(images)
+  assert got.dtype == np.float32 and got.shape == images.shape
+  for i in (0, 1, 511, 512, 599):
+    image = images[i] / 255 if dtype == np.uint8 else images[i]
+    want = (image - image.mean(dtype=np.float64)) / math.sqrt(
+        image.var(dtype=np.float64) + 0.001)
+    np.testing.assert_allclose(got[i], want, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(got[1], 0, atol=1e-6)
+  assert features.contrast(images[:0]).shape == (0, 3, 4, 2)
+
+
+def test_contrast_of_vectors_and_its_source_unchanged():
+  x = np.array([[1.0, 3.0], [2.0, 2.5]], np.float32)
+  before = x.copy()
+  train, test = features.make_features("contrast")(x, x[1:])
+  np.testing.assert_allclose(
+      train[0], np.array([-1, 1]) / math.sqrt(1.001), rtol=1e-6)
+  np.testing.assert_array_equal(train[1:], test)
+  np.testing.assert_array_equal(x, before)
+
+
 def test_none_and_flatten():
   images = np.arange(2 * 4, dtype=np.uint8).reshape(2, 2, 2, 1) * 30
   plain = features.none(images)

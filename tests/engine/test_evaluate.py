@@ -28,19 +28,26 @@ class State(NamedTuple):
   group: np.ndarray = GROUP
 
 
-def toy(global_params=lambda state: state.models, membership=None):
-  """Client i deploys model i mod K."""
+def model_of(number):
+  """``client_params`` of a client i that deploys model i + number mod K."""
 
   def client_params(state, client_id, shard, key):
     del shard, key
-    return jax.tree.map(lambda leaf: leaf[client_id % K], state.models)
+    return jax.tree.map(
+        lambda leaf: leaf[(client_id + number) % K], state.models)
 
-  return Algorithm(lambda *_: None, no_setup, lambda *_: None, client_params,
-                   global_params, membership)
+  return client_params
 
 
-def grouped():
-  return toy(membership=lambda state: state.group)
+def toy(global_params=lambda state: state.models, **more):
+  """Client i deploys model i mod K."""
+  return Algorithm(lambda *_: None, no_setup, lambda *_: None, model_of(0),
+                   global_params, **more)
+
+
+def full():
+  """With groups, and model i + 1 mod K as the client's copy."""
+  return toy(membership=lambda state: state.group, client_copy=model_of(1))
 
 
 class Case(NamedTuple):
@@ -77,7 +84,7 @@ def fixture_case(problem):
       lambda *leaves: jnp.stack(leaves),
       *(problems.some_params(problem.model, seed, 1.0) for seed in range(K))))
   run = jax.jit(evaluate.make_evaluate(
-      grouped(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
+      full(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
   return Case(data, state, tests, whole, validation,
               jax.device_get(run(data, state, jax.random.key(0))), run)
 
@@ -107,18 +114,36 @@ def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
 
 
 @pytest.mark.parametrize("protocol, who", [
-    ("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0)])
+    ("local", ~NEW), ("newcomers", NEW), ("assigned", GROUP >= 0),
+    ("copy", ~NEW)])
 def test_the_sum_of_the_own_tests_of_some_clients(
     problem, case, protocol, who):
-  confusion, loss = np.zeros((L, L)), np.zeros(L)
+  confusion, loss, accuracy = np.zeros((L, L)), np.zeros(L), []
   for i in np.flatnonzero(who):
     x, y = case.tests[i]
-    predicted, losses = outcome(problem, case, i % K, x, y)
+    predicted, losses = outcome(
+        problem, case, (i + (protocol == "copy")) % K, x, y)
     np.add.at(confusion, (y, predicted), 1)
     np.add.at(loss, y, losses)
+    accuracy.append(np.mean(predicted == y))
   counts = case.counts[protocol]
   np.testing.assert_array_equal(counts.confusion, confusion)
   np.testing.assert_allclose(counts.loss_sum, loss, rtol=1e-5)
+  np.testing.assert_array_equal(
+      counts.total, [len(y) * chosen for (_, y), chosen in zip(
+          case.tests, who)])
+  values = metrics.summarise(counts)
+  np.testing.assert_allclose(values["client_accuracy"], np.mean(accuracy))
+  # A tenth of twelve clients at most, rounded up.
+  np.testing.assert_allclose(values["worst_decile"], min(accuracy))
+  assert values["accuracy"] != pytest.approx(values["client_accuracy"])
+
+
+@pytest.mark.parametrize("protocol", (*evaluate.PER_MODEL, "preferred"))
+def test_pooled_protocols_do_not_tell_clients_apart(case, protocol):
+  values = metrics.summarise(case.counts[protocol])
+  assert np.isnan(values["client_accuracy"]).all()
+  assert values["worst_decile"].shape == values["accuracy"].shape
 
 
 def test_every_test_example_counts_once(case):
@@ -221,9 +246,9 @@ def test_the_protocols_are_known():
 
 def test_what_a_method_has_of_the_protocols():
   every = evaluate.PROTOCOLS
-  assert evaluate.supported_protocols(grouped(), every) == every
+  assert evaluate.supported_protocols(full(), every) == every
   assert evaluate.supported_protocols(toy(), every) == tuple(
-      p for p in every if p != "assigned")
+      p for p in every if p not in ("assigned", "copy"))
   assert evaluate.supported_protocols(toy(None), every) == (
       "local", "newcomers")
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()

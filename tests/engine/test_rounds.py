@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from fedjax_alg.base import Algorithm, RoundAux, no_setup, round_cost
-from fedjax_alg.engine import loop, rounds
+from fedjax_alg.base import Algorithm, RoundAux, Work, no_setup, round_cost
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clock, loop, rounds
 
 
 def key_data(keys):
@@ -127,3 +128,57 @@ def test_a_round_is_a_function_of_seed_and_number(problem):
   others = [play(seed, number) for seed in (0, 1) for number in range(4)]
   assert len({ids for ids, _ in others}) == 8
   assert len({key for _, key in others}) == 8
+
+
+def on_machines(problem):
+  return problem.data._replace(devices=clock.make_devices(
+      0, 12, bandwidth_gbps=(1e-6, 1e-4)))
+
+
+def test_a_cohort_brings_its_machines(problem):
+  data = on_machines(problem)
+  ids = jnp.array([7, 12, 2], jnp.int32)
+  devices = layout.take_cohort(data, ids).devices
+  for name in ("flops_per_s", "bytes_per_s"):
+    held = np.asarray(getattr(data.devices, name))
+    got = np.asarray(getattr(devices, name))
+    assert got.shape == (3,) and np.isfinite(got).all()
+    np.testing.assert_array_equal(got[[0, 2]], held[[7, 2]])
+  assert devices.batch_s == data.devices.batch_s
+  assert layout.take_cohort(problem.data, ids).devices is None
+
+
+def test_the_engine_tells_the_time_of_a_round(problem):
+  """Means over the participants; one of twelve clients is not there yet."""
+
+  def round_(state, cohort, key):
+    del key
+    work = Work(1e9 * cohort.weight, cohort.weight / 4)
+    return state, RoundAux({}, {}, round_cost(30, 10, 1, 0, 5e9), work)
+
+  algorithm = Algorithm(lambda *_: (), no_setup, round_, lambda *_: None, None)
+  joins = np.where(np.arange(12) == 1, 5, 0)
+  data = on_machines(problem)._replace(joins=jnp.asarray(joins, jnp.int32))
+
+  def times(data, algorithm=algorithm):
+    return rounds.play_round(
+        algorithm, data, 12, rounds.run_keys(0), jnp.int32(0), ())[1].times
+
+  size = np.delete(np.asarray(problem.data.size, np.float64), 1)
+  speed, link = (np.delete(np.asarray(leaf, np.float64), 1)
+                 for leaf in data.devices[:2])
+  computation = 1e9 * size / speed + size / 4 * 1e-3
+  communication = 160 / link
+  arrival = computation + communication
+  found = times(data)
+  np.testing.assert_allclose(found.flops, 1e9 * size.mean(), rtol=1e-5)
+  np.testing.assert_allclose(found.computation, computation.mean(), rtol=1e-5)
+  np.testing.assert_allclose(
+      found.communication, communication.mean(), rtol=1e-5)
+  np.testing.assert_allclose(
+      found.idle, (arrival.max() - arrival + 5e-3).mean(), rtol=1e-5)
+  np.testing.assert_allclose(
+      sum(found[1:]), arrival.max() + 5e-3, rtol=1e-5)
+  assert times(data._replace(devices=None)) is None
+  assert times(data, algorithm._replace(round=lambda state, cohort, key: (
+      state, RoundAux({}, {}, round_cost(0, 0, 0, 0))))) is None

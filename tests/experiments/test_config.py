@@ -153,6 +153,21 @@ REFUSED = [
     ("--algorithm=fedavg --dataset=npz --data_path=/x --sequence_length=9",
      ["--sequence_length", "--dataset=npz", "sent140"]),
     ("--algorithm=fedavg --embedding=learned", ["--embedding", "softmax"]),
+    ("--algorithm=fedavg --device_cores=4", ["--device_cores=4", "whole"]),
+    ("--algorithm=fedavg --device_cores=1,2,3",
+     ["--device_cores=1,2,3", "LEAST,MOST"]),
+    ("--algorithm=fedavg --device_cores=1.5,2", ["1.5,2", "whole numbers"]),
+    ("--algorithm=fedavg --device_cores=0,4", ["0,4", "more than 0"]),
+    ("--algorithm=fedavg --device_cores=4,1", ["4,1", "in this order"]),
+    ("--algorithm=fedavg --bandwidth_gbps=1,fast",
+     ["--bandwidth_gbps=1,fast", "two numbers"]),
+    ("--algorithm=fedavg --bandwidth_gbps=nan,1",
+     ["--bandwidth_gbps=nan,1", "more than 0"]),
+    ("--algorithm=fedavg --bandwidth_gbps=1,inf", ["1,inf"]),
+    ("--algorithm=fedavg --core_gflops=0", ["--core_gflops=0", "more than 0"]),
+    ("--algorithm=fedavg --batch_ms=-1", ["--batch_ms=-1", "more than 0"]),
+    ("--algorithm=fedavg --server_gflops=inf", ["--server_gflops=inf"]),
+    ("--algorithm=fedavg --clock_seed=-1", ["--clock_seed=-1", "at least 0"]),
     ("--algorithm=fedavg --dataset=sent140 --model=lstm --embedding=glove",
      ["--embedding=glove", "frozen, learned"]),
 ]
@@ -264,6 +279,22 @@ def test_newcomers_bring_their_protocol(tmp_path):
   assert again == parsed and again.identity() == parsed.identity()
   assert parsed.identity() != config.parse(
       ["--algorithm=fedavg", "--newcomers_at=5:60,7:29"]).identity()
+
+
+def test_the_machines_are_part_of_a_run(tmp_path):
+  words = "--algorithm=fedavg --device_cores=2,3 --bandwidth_gbps=.1,1".split()
+  parsed = config.parse(words)
+  assert parsed.device_cores == (2, 3) and parsed.bandwidth_gbps == (0.1, 1.0)
+  file = tmp_path / "flags.txt"
+  file.write_text("\n".join(parsed.flag_lines()) + "\n", encoding="utf-8")
+  again = config.parse([f"--flagfile={file}"])
+  assert again == parsed and again.identity() == parsed.identity()
+  default = config.parse(["--algorithm=fedavg"])
+  assert default.device_cores == (1, 4)
+  assert default.bandwidth_gbps == (100.0, 100.0)
+  for word in ("--device_cores=2,4", "--bandwidth_gbps=.1,2", "--batch_ms=2",
+               "--core_gflops=9", "--server_gflops=1", "--clock_seed=1"):
+    assert config.parse([*words, word]).identity() != parsed.identity()
 
 
 def test_later_flags_win_over_a_flagfile():

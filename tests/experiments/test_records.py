@@ -1,11 +1,14 @@
 """The tables of a run, without a run."""
 
+import json
+
+import jax
 import numpy as np
 import pytest
 
 from experiments import config, records, results
 from fedjax_alg import metrics
-from fedjax_alg.base import RoundAux, RoundCost
+from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 
 SEEDS, COHORT = [3, 4], 4
 
@@ -16,6 +19,13 @@ def aux(rounds, **server):
   cost = RoundCost(10 * ones, 5 * ones, 2 * ones, 6 * ones,
                    ones.astype(np.float32))
   return RoundAux({}, server, cost)
+
+
+def timed(rounds):
+  """A log of the clock: 2, 1 and .5 seconds a round, seed 4 twice as slow."""
+  slow = np.array([[1], [2]]) * np.ones((2, rounds), np.float32)
+  return aux(rounds)._replace(
+      times=RoundTimes(1e6 * slow, 2 * slow, slow, slow / 2))
 
 
 def test_server_names_are_sorted_and_small():
@@ -34,6 +44,61 @@ def test_round_rows():
   assert [(r["round"], r["seed"], r["loss"], r["accepted"]) for r in rows] == [
       (8, 3, 0.0, 1), (8, 4, 3.0, 1), (9, 3, 1.0, 0), (9, 4, 4.0, 0)]
   assert rows[0]["example_gradients"] == 1.5 and rows[0]["exchanges"] == 2
+  assert all(np.isnan(row[name]) for row in rows
+             for name in ("client_flops", *records.SIMULATED))
+
+
+def test_simulated_seconds_add_up(tmp_path):
+  made = records.Records(tmp_path, SEEDS, COHORT, ())
+  made.write()
+  made.add_rounds(timed(2), 0, 2, 1.0)
+  made.add_metrics({"global": counts(4)})
+  again = records.Records(tmp_path, SEEDS, COHORT, ())
+  again.read(2)
+  for run in (made, again):
+    run.add_rounds(timed(1), 2, 1, 1.0)
+    rows = run.add_metrics({"global": counts(4)})
+    assert [row["simulated_s"] for row in rows] == [10.5, 21]
+    assert [row["client_flops"] for row in rows] == [1e6, 2e6]
+    assert [rows[0][name] for name in records.SIMULATED] == [2, 1, 0.5]
+    cost = results.cost(run.rows, COHORT, run.tables["rounds"])
+    assert [cost[name]["values"] for name in records.SIMULATED] == [
+        [6, 12], [3, 6], [1.5, 3]]
+    assert cost["simulated_s"]["mean"] == 15.75
+    assert cost["last_round"]["idle_s"] == 0.75
+
+
+def test_a_method_that_counts_no_work_has_no_time(tmp_path):
+  made = records.Records(tmp_path, SEEDS, COHORT, ())
+  made.write()
+  made.add_rounds(aux(1), 0, 1, 1.0)
+  rows = made.add_metrics({"global": counts(4)})
+  cost = results.cost(rows, COHORT, made.tables["rounds"])
+  for name in (*records.SIMULATED, "simulated_s"):
+    assert np.isnan(cost[name]["mean"])
+  assert cost["total_floats"]["mean"] == COHORT * 15
+  results.write_json(tmp_path / "cost.json", cost)
+  assert json.loads((tmp_path / "cost.json").read_text())["simulated_s"] == {
+      "mean": None, "ci95": None, "values": [None, None]}
+
+
+def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
+  made = records.Records(tmp_path, SEEDS, COHORT, ())
+  made.write()
+  made.add_rounds(aux(1), 0, 1, 1.0)
+  local = metrics.Counts(
+      np.ones((2, 2, 2)), np.ones((2, 2)), np.array([[3.0, 1], [2, 0]]),
+      np.array([[4.0, 2], [4, 0]]))
+  rows = made.add_metrics({"global": counts(3, 9), "local": local})
+  found = {(r["protocol"], r["seed"]): (
+      r["client_accuracy"], r["worst_decile"]) for r in rows}
+  assert found["local", 3] == (0.625, 0.5)
+  assert found["local", 4] == (0.5, 0.5)
+  for protocol in ("global", "global_mean"):
+    assert np.isnan(found[protocol, 3]).all()
+  summary = results.summarise(rows, (0.9,))
+  assert summary["best"]["local"]["worst_decile"]["values"] == [0.5, 0.5]
+  assert np.isnan(summary["final"]["global"]["client_accuracy"]["mean"])
 
 
 def counts(*hits):
@@ -48,7 +113,7 @@ def test_best_of_k_for_every_protocol_of_models(tmp_path):
   made = records.Records(tmp_path, SEEDS, COHORT, ())
   made.write()
   made.add_rounds(aux(2), 0, 2, 1.0)
-  single = metrics.Counts(*(leaf[:, 0] for leaf in counts(5)))
+  single = jax.tree.map(lambda leaf: leaf[:, 0], counts(5))
   rows = made.add_metrics({"global": counts(3, 9), "train": counts(6, 2),
                            "local": single})
   found = {r["protocol"]: r["accuracy"] for r in rows if r["seed"] == 3}
@@ -75,7 +140,7 @@ def test_read_gives_back_what_was_written(tmp_path):
   assert str(again.tables) == str(made.tables)
   assert again.seconds_per_round() == pytest.approx(0.5)
   text = (tmp_path / "rounds.csv").read_text().splitlines()
-  assert text[1] == "1,3,10,5,2,1.5,1.0,0.10000000149011612"
+  assert text[1] == "1,3,10,5,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612"
   with pytest.raises(config.UsageError, match="rounds.csv"):
     records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5)
 

@@ -50,9 +50,10 @@ def test_metrics_csv(finished):
   header = (finished / "metrics.csv").read_text("utf-8").splitlines()[0]
   assert header == (
       "round,seed,protocol,accuracy,loss,macro_precision,macro_recall,"
-      "macro_f1,micro_precision,micro_recall,micro_f1,floats_down,floats_up,"
-      "exchanges,example_gradients,central_flops,total_floats,"
-      "total_example_gradients,total_central_flops")
+      "macro_f1,micro_precision,micro_recall,micro_f1,client_accuracy,"
+      "worst_decile,floats_down,floats_up,exchanges,example_gradients,"
+      "central_flops,client_flops,computation_s,communication_s,idle_s,"
+      "total_floats,total_example_gradients,total_central_flops,simulated_s")
   rows = records.read_rows(finished / "metrics.csv")
   assert sorted({r["round"] for r in rows}) == [2, 4, 6, 7]
   assert {r["seed"] for r in rows} == {0, 1}
@@ -62,6 +63,12 @@ def test_metrics_csv(finished):
   best = results.by_seed(rows, "global", "accuracy")
   mean = results.by_seed(rows, "global_mean", "accuracy")
   assert (best >= mean - 1e-12).all()
+  for row in rows:
+    own = [row["client_accuracy"], row["worst_decile"]]
+    if row["protocol"] == "local":
+      assert 0 <= own[1] <= own[0] <= 1
+    else:
+      assert np.isnan(own).all()
 
 
 def test_cost_is_counted(finished):
@@ -86,7 +93,8 @@ def test_rounds_csv(finished):
   rows = records.read_rows(finished / "rounds.csv", None)
   assert list(rows[0]) == [
       "round", "seed", "floats_down", "floats_up", "exchanges",
-      "example_gradients", "central_flops", "discrepancy", "group_size_0",
+      "example_gradients", "central_flops", "client_flops", "computation_s",
+      "communication_s", "idle_s", "discrepancy", "group_size_0",
       "group_size_1", "train_loss"]
   assert [(r["round"], r["seed"]) for r in rows] == [
       (n, seed) for n in range(1, 8) for seed in (0, 1)]
@@ -98,6 +106,51 @@ def test_rounds_csv(finished):
     total = sum(r[column] for r in rows if r["seed"] == 1) * per_client
     values = summary_of(finished)["cost"][f"total_{column}"]["values"]
     np.testing.assert_allclose(values[1], total)
+
+
+def test_simulated_seconds(finished):
+  """d = 650 and 2 d operations a forward pass, 100 Gb/s, 1 TFLOP/s server."""
+  rows = records.read_rows(finished / "rounds.csv", None)
+  last = rows[-1]
+  # Local steps on two gradients, an anchor gradient of two models.
+  np.testing.assert_allclose(
+      last["client_flops"], 3 * 2 * 640 * last["example_gradients"], rtol=.01)
+  floats = last["floats_down"] + last["floats_up"]
+  np.testing.assert_allclose(
+      last["communication_s"], 4 * floats / 12.5e9, rtol=1e-5)
+  # Batches take a millisecond; 1 to 4 cores of 10 GFLOP/s for the rest.
+  batches = last["computation_s"] * 1e3
+  least, most = (last["client_flops"] / cores / 1e7 for cores in (4, 1))
+  assert 20 + least < batches < 60 + most
+  assert last["idle_s"] >= last["central_flops"] / 1e12
+  cost = summary_of(finished)["cost"]
+  for i, seed in enumerate((0, 1)):
+    own = [r for r in rows if r["seed"] == seed]
+    total = 0.0
+    for name in records.SIMULATED:
+      spent = sum(r[name] for r in own)
+      np.testing.assert_allclose(cost[name]["values"][i], spent)
+      total += spent
+    np.testing.assert_allclose(cost["simulated_s"]["values"][i], total)
+
+
+def test_other_machines_train_the_same_model(finished, tmp_path):
+  """A tenth of the speed: the same numbers but for the times."""
+  assert run.main([
+      f"--flagfile={finished / 'flags.txt'}", "--core_gflops=1",
+      "--batch_ms=10", "--bandwidth_gbps=10,10", "--server_gflops=100",
+      f"--out_dir={tmp_path / 'slow'}"]) == 0
+  slow, fast = (records.read_rows(folder / "metrics.csv")
+                for folder in (tmp_path / "slow", finished))
+  timed = {*records.SIMULATED, "simulated_s"}
+  for a, b in zip(slow, fast, strict=True):
+    for name in records.COLUMNS:
+      if name in timed:
+        np.testing.assert_allclose(a[name], 10 * b[name], rtol=1e-4)
+      else:
+        assert str(a[name]) == str(b[name]), name
+  assert summary_of(tmp_path / "slow")["identity"] != (
+      summary_of(finished)["identity"])
 
 
 def test_timing_csv(finished):
@@ -169,7 +222,7 @@ def test_resumed_run_is_bit_equal(finished, tmp_path):
   whole = [r for r in records.read_rows(finished / "metrics.csv")]
   halves = [r for r in records.read_rows(folder / "metrics.csv")
             if r["round"] != 5]
-  assert halves == whole
+  assert str(halves) == str(whole)  # NaN equals NaN
   assert (folder / "rounds.csv").read_text() == (
       finished / "rounds.csv").read_text()
 
@@ -368,6 +421,13 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
   for word in ("map_clients", "program_mb", "cohort_size", "state models/"):
     assert word in said
   assert not (tmp_path / "run").exists()
+
+
+def test_a_copy_that_nobody_has(tmp_path, capsys):
+  assert play(tmp_path / "run", "--algorithm=fedavg", "--dry_run",
+              "--eval_protocols=copy") == 2
+  said = capsys.readouterr().err
+  assert "--eval_protocols=copy" in said and "fedavg has no copy" in said
 
 
 def test_reference_rows(tmp_path):

@@ -24,7 +24,8 @@ def outcome(label, curves, panel="a", loss=None, floats=10, steady=0.1,
             "floats_down": down, "floats_up": up,
             "total_floats": floats * number, "seconds": steady * number})
   rows.sort(key=lambda r: (r["round"], r["seed"]))
-  summary = {**results.summarise(rows, (0.98,)), "cost": results.cost(rows, 2),
+  summary = {**results.summarise(rows, (0.98,)),
+             "cost": results.cost(rows, 2, rows),
              "timing": {"steady_s_per_round": steady}}
   cell = suite.Cell(panel, f"panel {panel}", label, ())
   return suite.Outcome(cell, pathlib.Path("nowhere"), rows, summary)

@@ -90,8 +90,54 @@ def test_leading_axes_and_nothing_counted():
   single = metrics.summarise(one)
   for name, value in both.items():
     assert value.shape == (2, 1)
+    if name in ("client_accuracy", "worst_decile"):  # not of one client
+      assert np.isnan(value).all()
+      continue
     np.testing.assert_allclose(value[0, 0], single[name])
     assert np.isnan(value[1, 0]), name
+
+
+def each_client(hits, total):
+  """Counts of clients one by one, two classes, leaves [C, ...]."""
+  confusion = np.zeros((len(hits), 2, 2), np.float32)
+  confusion[:, 0, 0], confusion[:, 0, 1] = hits, np.subtract(total, hits)
+  confusion[:, 1] = confusion[:, 0, ::-1]  # as many of the other class
+  return metrics.Counts(confusion, np.ones((len(hits), 2), np.float32))
+
+
+def test_clients_count_alike_and_those_without_examples_not():
+  """Accuracies .5, 1, 0 and .25 of clients of 2, 6, 0 and 8 examples."""
+  each = each_client([.5, 3, 0, 1], [1, 3, 0, 4])
+  counts = metrics.over_clients(each)
+  np.testing.assert_array_equal(counts.hits, [1, 6, 0, 2])
+  np.testing.assert_array_equal(counts.total, [2, 6, 0, 8])
+  values = metrics.summarise(counts)
+  assert values["client_accuracy"] == pytest.approx(1.75 / 3)
+  assert values["worst_decile"] == 0.25
+  assert values["accuracy"] == pytest.approx(9 / 16)
+  some = metrics.summarise(metrics.over_clients(
+      each, np.array([True, False, True, False])))
+  assert some["client_accuracy"] == some["accuracy"] == 0.5
+  np.testing.assert_array_equal(counts.confusion, each.confusion.sum(0))
+
+
+def test_the_worst_tenth_is_rounded_up():
+  """21 clients with examples: three are the worst tenth."""
+  hits = np.random.default_rng(0).permutation(np.arange(30))
+  total = np.where(hits < 21, 40, 0)
+  values = metrics.summarise(metrics.over_clients(
+      each_client(np.where(total > 0, hits, 0), total)))
+  assert values["worst_decile"] == pytest.approx((0 + 1 + 2) / 3 / 40)
+  assert values["client_accuracy"] == pytest.approx(10 / 40)
+
+
+def test_nobody_with_examples_among_several_seeds():
+  some = metrics.over_clients(each_client([1, 2], [2, 2]))
+  nobody = metrics.over_clients(each_client([0, 0], [0, 0]))
+  values = metrics.summarise(
+      jax.tree.map(lambda a, b: np.stack([a, b]), some, nobody))
+  np.testing.assert_array_equal(values["client_accuracy"], [0.75, np.nan])
+  np.testing.assert_array_equal(values["worst_decile"], [0.5, np.nan])
 
 
 @pytest.mark.parametrize("y, rows, columns", [

@@ -22,6 +22,8 @@ def count(model):
     ("mlp", (784,), dict(hidden=(64, 32)), 784 * 64 + 64 + 64 * 32 + 32 + 330),
     # 3x3 filters 1 -> 16 -> 32, 7 x 7 x 32 -> 64 -> 10.
     ("cnn", (28, 28), {}, 160 + 4640 + 1568 * 64 + 64 + 650),
+    ("stack", (28, 28), dict(layers=("conv5-4", "avg4", "dense6")),
+     104 + 196 * 6 + 6 + 70),
     ("cnn", (32, 32, 3), {}, 448 + 4640 + 2048 * 64 + 64 + 650),
 ])
 def test_number_of_parameters(name, shape, options, expected):

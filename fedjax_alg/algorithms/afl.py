@@ -1,0 +1,68 @@
+"""AFL: one-shot ridge regression on features, the same for every partition.
+
+Reference: He et al., "AFL: A Single-Round Analytic Approach for Federated
+Learning with Pre-trained Models", CVPR 2025, with the public code's choices:
+one-hot labels, no bias, accuracy of the argmax.
+
+Client k adds gamma I to its Gram matrix so that it can be inverted, and sends
+W_k = A_k^-1 X_k'Y_k with A_k = X_k'X_k + gamma I. The pairwise "absolute
+aggregation" of the paper is W = (sum_k A_k)^-1 sum_k X_k'Y_k, which is what is
+computed here (X_k'Y_k is sent instead of W_k, as many floats). The sum carries
+K gamma; its removal (RI) leaves plain least squares, (sum_k X_k'X_k)^-1 sum_k
+X_k'Y_k. A test compares with the paper's own formulas.
+
+The paper's features come from a pre-trained network; here they are those of
+--features, or of the user's file (--dataset=npz).
+"""
+
+import dataclasses
+
+from fedjax_alg.algorithms import fedacnnl
+from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class AFLHParams:
+  """Hyper-parameters of AFL."""
+
+  client_ridge: float = hyper(
+      1.0, "gamma, added by every client to its own Gram matrix", minimum=0.0,
+      source="section 3.2")
+  remove_ridge: bool = hyper(
+      True, "whether the server takes the sum of them off again (RI)",
+      source="section 3.4")
+
+
+def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
+  """One.
+
+  Raises:
+    ValueError: the model has more than one layer.
+  """
+  del hparams
+  if num_layers != 1:
+    raise ValueError(f"--algorithm=afl: fits one layer on features, the model "
+                     f"has {num_layers} (use --model=softmax)")
+  return 1
+
+
+def afl(
+    model: Model, hparams: AFLHParams, *, map_clients: MapClients
+) -> Algorithm[fedacnnl.AnalyticState]:
+  """AFL: least squares on the features of all clients, in one round.
+
+  Arguments and errors as of every builder (``registry.Entry``), and:
+
+  Raises:
+    ValueError: the model is not one dense layer.
+  """
+  validate(hparams)
+  layers = fedacnnl.layers_of(model, "afl")
+  num_rounds(hparams, len(layers))
+  gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
+  settings = fedacnnl.FedACnnLHParams(
+      ridge=repr(gamma), bias="none", adaptive_batch=False)
+  return fedacnnl.layerwise(
+      model, layers, settings, map_clients=map_clients,
+      total_ridge=lambda ridge, clients: ridge * clients)

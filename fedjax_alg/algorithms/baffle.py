@@ -1,0 +1,263 @@
+"""BAFFLE: the server moves along directions whose losses the clients report.
+
+Reference: Feng, Pang, Du, Chen, Yan, Lin, "Does Federated Learning Really Need
+Backpropagation?", ECCV 2024 (arXiv:2301.12195).
+
+A step of the paper's protocol (``shared``): server and clients draw the same K
+directions delta_k ~ N(0, sigma^2 I) from a seed; every client c reports K
+scalars on its mini-batch,
+  forward: dL_ck = L(w + delta_k; B_c) - L(w; B_c)
+  central: dL_ck = (L(w + delta_k; B_c) - L(w - delta_k; B_c)) / 2
+and the server's optimiser follows
+  ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
+
+``per_client`` is what the public code does: every client draws directions of
+its own, scales its estimate to entries of at most ``clip`` and sends the
+vector; the server averages with 1 / |S|. It sees |S| times as many directions,
+but no sum of scalars can carry it.
+
+A step is an exchange; ``steps_per_round`` of them make a round here. Global
+models are averages of the server's over rounds (EMA), as the authors evaluate
+them: decay min(ema, (1 + t) / (10 + t)) after round t = 1, 2, ...
+
+Deviations: no weight decay in the server's optimiser; the gradient of the
+model's L2 term is added exactly, after the clipping. No schedule of the
+learning rate. Perturbed weights are made anew for each direction (the authors
+add and subtract in place, which drifts). The variant in which clients train for
+an epoch on their own is not here.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import optax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
+from fedjax_alg.base import Model, Params, RoundAux, Shard, Work, no_setup
+from fedjax_alg.base import round_cost, shared_client_params
+from fedjax_alg.central import steps
+from fedjax_alg.client import minibatches, objective, zeroth_order
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.composition import participation
+from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.hparams import hyper, validate
+
+PROTOCOLS = ("shared", "per_client")
+
+
+@dataclasses.dataclass(frozen=True)
+class BaffleHParams:
+  """Hyper-parameters of BAFFLE."""
+
+  protocol: str = hyper(
+      "shared", "shared = all clients along the same directions, scalars are "
+      "sent (the paper); per_client = own directions, vectors are sent (the "
+      "public code)", choices=PROTOCOLS)
+  steps_per_round: int = hyper(
+      1, "server steps per round, each an exchange with one mini-batch of "
+      "every participant", minimum=1)
+  batch_size: int = hyper(
+      32, "examples of each client per step; 0: its whole data", minimum=0)
+  directions: int = hyper(
+      100, "K, random directions of one gradient estimate", minimum=1)
+  smoothing: float = hyper(
+      1e-4, "sigma, standard deviation of a direction's entries", above=0.0)
+  scheme: str = hyper(
+      "forward", "of the loss differences: forward (K + 1 losses), central "
+      "(2 K)", choices=zeroth_order.SCHEMES)
+  clip: float = hyper(
+      0.3, "largest entry of a client's estimate, which is scaled down to it; "
+      "0: any", minimum=0.0, when=("protocol", ("per_client",)))
+  server: str = hyper(
+      "adam", "the server's optimiser", choices=("sgd", "adam"))
+  server_lr: float = hyper(
+      0.01, "learning rate of the server, per step", above=0.0)
+  server_momentum: float = hyper(
+      0.9, "momentum of the server's sgd", minimum=0.0, below=1.0,
+      when=("server", ("sgd",)))
+  beta1: float = hyper(
+      0.9, "decay of the first moment", minimum=0.0, below=1.0,
+      when=("server", ("adam",)))
+  beta2: float = hyper(
+      0.99, "decay of the second moment", minimum=0.0, below=1.0,
+      when=("server", ("adam",)))
+  eps: float = hyper(
+      1e-8, "added to the root of the second moment", above=0.0,
+      when=("server", ("adam",)))
+  ema: float = hyper(
+      0.995, "decay of the averaged weights, once per round, less in the "
+      "first ones; 0: the weights themselves", minimum=0.0, below=1.0)
+
+  def work(self) -> LocalWork:
+    """The mini-batches that a participant reads in a round."""
+    return LocalWork(
+        local_steps=self.steps_per_round, batch_size=self.batch_size)
+
+
+class BaffleState(NamedTuple):
+  """The server."""
+
+  params: Params
+  ema: Params  #: averaged weights
+  optimiser: optax.OptState
+  round: Array  #: [] int32, rounds completed
+
+
+def clipped(vector: Array, most: float) -> Array:
+  """The vector, scaled down where an entry is larger than ``most`` (0: any)."""
+  if not most:
+    return vector
+  largest = jnp.abs(vector).max()
+  return vector * jnp.minimum(1.0, most / jnp.maximum(largest, 1e-30))
+
+
+def _loss(
+    model: Model, shard: Shard, bits: Array, step: Array, batch_size: int
+) -> Callable[[Params], Array]:
+  """The loss of a client's mini-batch ``step``, without L2."""
+  if not batch_size:
+    return lambda params: zeroth_order.full_loss(model, params, shard)
+  rows, mask = minibatches.batch_rows(shard, bits, step, batch_size)
+  x, y = minibatches.take_rows(shard, rows)
+  return lambda params: zeroth_order.batch_loss(model, params, x, y, mask)
+
+
+def baffle(
+    model: Model, hparams: BaffleHParams, *, map_clients: MapClients
+) -> Algorithm[BaffleState]:
+  """BAFFLE.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  validate(hparams)
+  h = hparams
+  settings: dict[str, Any] = dict(smoothing=h.smoothing, scheme=h.scheme)
+  if h.server == "sgd":
+    optimiser = steps.sgd(h.server_lr, h.server_momentum).transform
+  else:
+    optimiser = steps.adam(h.server_lr, h.beta1, h.beta2, h.eps).transform
+  counted = participation(
+      "examples" if h.protocol == "shared" else "uniform")
+
+  def init(params: Params, spec: FedSpec, key: Key) -> BaffleState:
+    del spec, key
+    return BaffleState(
+        params, params, optimiser.init(params), jnp.zeros((), jnp.int32))
+
+  def along_shared(params, step, cohort: Cohort, bits, key):
+    """The estimate [P] and the clients' losses [S]; scalars are sent."""
+    flat, _ = jax.flatten_util.ravel_pytree(params)
+    chunk = zeroth_order.chunk_size(h.directions)
+    share = counted(cohort)
+    base = jnp.zeros(cohort.ids.shape)
+    if h.scheme == "forward":
+      base = map_clients(
+          lambda at, shard, bits: _loss(
+              model, shard, bits, at[1], h.batch_size)(at[0]),
+          (params, step), cohort.shards, bits)
+
+    def report(shared, shard, bits, base):
+      params, step, vectors = shared
+      return zeroth_order.differences(
+          _loss(model, shard, bits, step, h.batch_size), params, base,
+          vectors, **settings)
+
+    def add_chunk(c, carry):
+      total, level = carry
+      # Drawn once, not by every client: that is most of the arithmetic.
+      vectors = zeroth_order.draw(
+          key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), flat.size,
+          "gaussian")
+      change, around = map_clients(
+          report, (params, step, vectors), cohort.shards, bits, base)
+      change = trees.slot_mean(share, change)
+      return total + zeroth_order.combine(change, vectors), level + around
+
+    chunks = h.directions // chunk
+    total, level = jax.lax.fori_loop(
+        jnp.int32(0), jnp.int32(chunks), add_chunk,
+        (jnp.zeros_like(flat), jnp.zeros_like(base)))
+    return total * zeroth_order.factor_of(
+        "gaussian", flat.size, h.directions, h.smoothing), level / chunks
+
+  def along_own(params, step, cohort: Cohort, bits, key):
+    """The same; every client sends a vector."""
+
+    def estimate(shared, shard, bits, key):
+      params, step = shared
+      loss, gradient = zeroth_order.estimate(
+          _loss(model, shard, bits, step, h.batch_size), params, key,
+          directions=h.directions, kind="gaussian", **settings)
+      return clipped(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
+
+    vectors, loss = map_clients(
+        estimate, (params, step), cohort.shards, bits,
+        client_keys(key, cohort.ids))
+    return trees.slot_mean(counted(cohort), vectors), loss
+
+  exchange = along_shared if h.protocol == "shared" else along_own
+
+  def round_(state: BaffleState, cohort: Cohort, key: Key):
+    rows, draws = jax.random.split(key)
+    bits = jax.vmap(minibatches.shuffle_bits)(client_keys(rows, cohort.ids))
+    flat, unravel = jax.flatten_util.ravel_pytree(state.params)
+
+    def play(step, carry):
+      params, optimiser_state, _ = carry
+      vector, losses = exchange(
+          params, step, cohort, bits, jax.random.fold_in(draws, step))
+      losses, gradient = objective.regularised(
+          model, params, losses, unravel(vector))
+      with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+        updates, optimiser_state = optimiser.update(
+            gradient, optimiser_state, params)
+      return optax.apply_updates(params, updates), optimiser_state, losses
+
+    params, optimiser_state, losses = jax.lax.fori_loop(
+        jnp.int32(0), jnp.int32(h.steps_per_round), play,
+        (state.params, state.optimiser, jnp.zeros(cohort.ids.shape)))
+    number = state.round + 1
+    t = number.astype(jnp.float32)
+    decay = jnp.minimum(h.ema, (1.0 + t) / (10.0 + t))
+    ema = trees.add_scaled(trees.scale(decay, state.ema), 1.0 - decay, params)
+    aux = RoundAux(
+        {"loss": losses},
+        {"train_loss": trees.slot_mean(cohort.weight, losses)},
+        _cost(flat.size), _work(cohort))
+    return BaffleState(params, ema, optimiser_state, number), aux
+
+  def _cost(size: int):
+    """Down: the model. Up: a scalar for each direction, or a vector.
+
+    The server multiplies scalars and directions; the seed is not counted.
+    """
+    shared = h.protocol == "shared"
+    return round_cost(
+        h.steps_per_round * size,
+        h.steps_per_round * (h.directions if shared else size),
+        h.steps_per_round, 0,
+        2.0 * h.steps_per_round * h.directions * size if shared else 0.0)
+
+  def _work(cohort: Cohort) -> Work:
+    size = cohort.shards.size
+    read = jax.vmap(h.work().examples_read)(size).astype(jnp.float32)
+    batches = jax.vmap(h.work().num_steps)(size).astype(jnp.float32)
+    return Work(
+        model.flops * zeroth_order.passes(h.directions, h.scheme) * read,
+        batches)
+
+  def global_params(state: BaffleState) -> Params:
+    return trees.repeat(state.ema, 1)
+
+  return Algorithm(init, no_setup, round_,
+                   shared_client_params(global_params), global_params)
+
+
+def caution(hparams: BaffleHParams, num_params: int) -> str:
+  """A line where float32 cannot see the differences of losses, else ""."""
+  return zeroth_order.caution("gaussian", hparams.smoothing, num_params)

@@ -1,0 +1,108 @@
+"""FedZO: local steps along gradients estimated from losses.
+
+Reference: Fang, Yu, Jiang, Shi, Jones, Zhou, "Communication-Efficient
+Stochastic Zeroth-Order Optimization for Federated Learning", IEEE Transactions
+on Signal Processing 2022, Algorithm 1.
+
+  H local steps:  v <- v - client_lr e(v; B)
+    e = (d / (mu b2)) sum_n (F(v + mu u_n; B) - F(v; B)) u_n,
+    u_n uniform on the unit sphere of all d parameters
+  server:         w <- w + (server_lr / |S|) sum_i (v_i - w)
+
+Deviations: mini-batches come from the client's shuffled stream, every example
+once per epoch (the authors draw a new batch without replacement each step). The
+gradient of the L2 term is exact. The average over a noisy radio channel
+(AirComp) is left out. ``client_lr`` is 0.02 and not the authors' 0.001: on
+digits (30 clients of few classes, 9 a round, 40 rounds of the other defaults)
+0.001 takes the loss from 2.30 to 2.27, 0.02 to 1.71. Softmax regression on
+MNIST learns with 0.02 and 0.05 too.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central import steps
+from fedjax_alg.client import minibatches, zeroth_order
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
+from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class SphereDirections:
+  """Hyper-parameters of the estimate from directions on the sphere."""
+
+  directions: int = hyper(
+      20, "b2, random directions of one gradient estimate", minimum=1,
+      source="FedZO, section II")
+  smoothing: float = hyper(
+      1e-3, "mu, length of the step along a direction, in all parameters "
+      "together", above=0.0, source="FedZO, section II")
+
+
+@dataclasses.dataclass(frozen=True)
+class FedZOHParams(SphereDirections, LocalWork):
+  """Hyper-parameters of FedZO."""
+
+  local_steps: int = hyper(
+      5, "H, mini-batch steps per round; 0: count by --local_epochs",
+      minimum=0, source="FedZO, Algorithm 1")
+  batch_size: int = hyper(
+      25, "b1, examples per step; 0: the client's whole data", minimum=0,
+      source="FedZO, Algorithm 1")
+  client_lr: float = hyper(
+      0.02, "eta, per step (the paper: 0.001)", above=0.0,
+      source="FedZO, Algorithm 1")
+  server_lr: float = hyper(
+      1.0, "step along the mean update", above=0.0)
+  client_weights: str = hyper(
+      "uniform", "of the participants in the mean: uniform (the paper), "
+      "examples = n_i / n^r", choices=WEIGHTS, source="FedZO, Algorithm 1")
+
+
+def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
+  estimates = zeroth_order.differentiate(
+      directions=hparams.directions, smoothing=hparams.smoothing)
+
+  def train(received, shard, own, key):
+    del own
+    rows, draws = jax.random.split(key)
+
+    def step(gradient, carry):
+      params, _, number = carry
+      ((loss, grad),) = gradient((params, jax.random.fold_in(draws, number)))
+      return (trees.add_scaled(params, -hparams.client_lr, grad), loss,
+              number + 1)
+
+    params, loss, _ = minibatches.fold_steps(
+        model, shard, hparams, rows, step,
+        (received.start, jnp.zeros(()), jnp.int32(0)),
+        differentiate=estimates)
+    return Trained(params, loss)
+
+  return ClientUpdate(
+      train, hparams, forward_passes=lambda size: hparams.examples_read(size)
+      * zeroth_order.passes(hparams.directions))
+
+
+def fedzo(
+    model: Model, hparams: FedZOHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedZO.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  validate(hparams)
+  return compose(
+      model, _update(model, hparams), steps.average(hparams.server_lr),
+      map_clients=map_clients, weights=hparams.client_weights)
+
+
+def caution(hparams: SphereDirections, num_params: int) -> str:
+  """A line where float32 cannot see the differences of losses, else ""."""
+  return zeroth_order.caution("sphere", hparams.smoothing, num_params)

@@ -1,0 +1,186 @@
+"""pFedMe, and pFedZO: personal models tied to a copy of the global one.
+
+Reference: Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau
+Envelopes", NeurIPS 2020, Algorithm 1. The objective of client k is
+min_theta f_k(theta) + (lam/2) ||theta - w||^2.
+
+A participant starts at w_k = theta = w; for each of its R mini-batches B_r:
+  K times:  theta <- theta - personal_lr (g(theta; B_r) + lam (theta - w_k))
+  w_k <- w_k - client_lr lam (w_k - theta)
+theta goes on from one mini-batch to the next. Server:
+  w <- (1 - beta) w + beta mean_k w_k, beta = server_lr
+
+Nothing is kept between rounds: w_k and theta both start from w. So
+``client_params`` is theta, and ``client_copy`` w_k, after a round of local
+training from the present global model on the client's own training data. The
+authors' code evaluates w_k under the name of the personal model.
+
+Deviations: participants are drawn before the local training and not after it.
+Mini-batches are shuffled. The authors' code adds 0.001 theta to the gradient,
+which is not in the paper, and left out.
+
+pFedZO: Chen et al., "Gradient free personalized federated learning", ICPP 2024.
+Only its abstract is public; this is a reconstruction: pFedMe in which g is
+FedZO's estimate and the penalty's gradient is exact. A variant of it,
+pFedZO-Heur, is not here: nothing public says what it is.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.algorithms import fedzo
+from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
+from fedjax_alg.base import Shard
+from fedjax_alg.central import steps
+from fedjax_alg.client import minibatches, zeroth_order
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
+from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.hparams import hyper, validate
+
+_SOURCE = "Dinh et al., Algorithm 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class PFedMeHParams(LocalWork):
+  """Hyper-parameters of pFedMe."""
+
+  local_steps: int = hyper(
+      20, "R, mini-batches per round; 0: count by --local_epochs", minimum=0,
+      source=_SOURCE)
+  batch_size: int = hyper(
+      20, "examples per mini-batch; 0: the client's whole data", minimum=0,
+      source="Dinh et al., section 5")
+  inner_steps: int = hyper(
+      5, "K, steps of the personal model per mini-batch", minimum=1,
+      source="Dinh et al., section 5")
+  lam: float = hyper(
+      15.0, "lambda, pull of the personal model to the client's copy of the "
+      "global one; personal_lr x lam below 2", minimum=0.0,
+      source="Dinh et al. (2)")
+  personal_lr: float = hyper(
+      0.1, "step of the personal model", above=0.0, source=_SOURCE)
+  client_lr: float = hyper(
+      0.005, "eta; the copy goes eta x lam of the way to the personal model",
+      above=0.0, source=_SOURCE)
+  server_lr: float = hyper(
+      1.0, "beta, step along the mean update", above=0.0, source=_SOURCE)
+  client_weights: str = hyper(
+      "uniform", "of the participants in the mean: uniform (the paper), "
+      "examples = n_i / n^r (the authors' code)", choices=WEIGHTS,
+      source=_SOURCE)
+
+
+@dataclasses.dataclass(frozen=True)
+class PFedZOHParams(fedzo.SphereDirections, PFedMeHParams):
+  """Hyper-parameters of pFedZO."""
+
+
+class Pair(NamedTuple):
+  """What a client makes of the global model."""
+
+  personal: Params  #: theta
+  copy: Params  #: w_k
+  loss: Array  #: [] float32, of theta before the last step
+
+
+def _train(model: Model, hparams: Any, start: Params, shard: Shard,
+           key: Key) -> Pair:
+  """The local training; ``start`` twice for a client without data."""
+  rows, draws = jax.random.split(key)
+  estimated = isinstance(hparams, PFedZOHParams)
+  differentiate = minibatches.EXACT
+  if estimated:
+    differentiate = zeroth_order.differentiate(
+        directions=hparams.directions, smoothing=hparams.smoothing)
+  reach = hparams.client_lr * hparams.lam
+
+  def step(gradient, carry):
+    pair, number = carry
+
+    def inner(k, carry):
+      theta, _ = carry
+      at = (theta, jax.random.fold_in(
+          draws, number * hparams.inner_steps + k)) if estimated else theta
+      ((loss, grad),) = gradient(at)
+      grad = trees.add_scaled(
+          grad, hparams.lam, trees.subtract(theta, pair.copy))
+      return trees.add_scaled(theta, -hparams.personal_lr, grad), loss
+
+    theta, loss = jax.lax.fori_loop(
+        jnp.int32(0), jnp.int32(hparams.inner_steps), inner,
+        (pair.personal, pair.loss))
+    # With client_lr * lam = 1 this is theta itself, to the last bit.
+    copy = trees.add_scaled(
+        trees.scale(1.0 - reach, pair.copy), reach, theta)
+    return Pair(theta, copy, loss), number + 1
+
+  pair, _ = minibatches.fold_steps(
+      model, shard, hparams, rows, step,
+      (Pair(start, start, jnp.zeros(())), jnp.int32(0)),
+      differentiate=differentiate)
+  return pair
+
+
+def _build(model: Model, hparams: Any, map_clients: MapClients,
+           **ledger: Any) -> Algorithm[ComposedState]:
+  validate(hparams)
+
+  def train(received, shard, own, key):
+    del own
+    pair = _train(model, hparams, received.start, shard, key)
+    return Trained(pair.copy, pair.loss)
+
+  def trained(state, shard, key):
+    return _train(model, hparams, trees.index(state.models, 0), shard, key)
+
+  algorithm = compose(
+      model, ClientUpdate(train, hparams, **ledger),
+      steps.average(hparams.server_lr), map_clients=map_clients,
+      weights=hparams.client_weights)
+  return algorithm._replace(
+      client_params=lambda state, _, shard, key: trained(
+          state, shard, key).personal,
+      client_copy=lambda state, _, shard, key: trained(state, shard, key).copy)
+
+
+def pfedme(
+    model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """pFedMe.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  return _build(model, hparams, map_clients,
+                gradients_per_step=hparams.inner_steps)
+
+
+def pfedzo(
+    model: Model, hparams: PFedZOHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """pFedZO, reconstructed: pFedMe without gradients.
+
+  Arguments and errors as of every builder (``registry.Entry``).
+  """
+  each = hparams.inner_steps * zeroth_order.passes(hparams.directions)
+  return _build(model, hparams, map_clients,
+                forward_passes=lambda size: hparams.examples_read(size) * each)
+
+
+def caution(hparams: PFedMeHParams, num_params: int) -> str:
+  """A line where the inner steps diverge whatever the data, else ""."""
+  del num_params
+  if hparams.personal_lr * hparams.lam < 2.0:
+    return ""
+  return (f"--personal_lr={hparams.personal_lr:g} with --lam="
+          f"{hparams.lam:g}: the inner steps diverge from a product of 2 on; "
+          f"take --personal_lr below {2.0 / hparams.lam:.1e}")
+
+
+def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:
+  """``caution``, or FedZO's."""
+  return caution(hparams, num_params) or fedzo.caution(hparams, num_params)

@@ -1,0 +1,1 @@
+"""Layers fitted by least squares: what clients send, codes, the solution."""

@@ -1,0 +1,170 @@
+"""The closed-form solution of one layer, shared or personal.
+
+(5)/(11): W = (sum_k X_k'X_k + gamma I)^-1 sum_k X_k'T_k, gamma added once, not
+by every client (errata A-03). (13): W = (X'X + lambda I)^-1 (X'T + lambda
+W_meta).
+
+Where all positions share a code, T = Y Q with Q [L, width], and W = B Q with B
+the solution for Y itself: L right-hand sides whatever the width. A ``Fit``
+keeps B; (13) holds for B as it does for W.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Layer
+from fedjax_alg.least_squares import codes
+from fedjax_alg.least_squares.moments import Moments
+
+#: none; ones: a column of ones in X, penalised like the others; centred: X
+#: and T are centred, the bias makes up for it and is not penalised.
+BIASES = ("none", "ones", "centred")
+
+
+class Problem(NamedTuple):
+  """Normal equations A B = C, before any ridge."""
+
+  gram: Array  #: A [D, D]; D = d, or d + 1 with a column of ones
+  cross: Array  #: C [D, r]
+  target: Array  #: [r] mean of the targets
+  mix: Array | None  #: [r, width] code applied to the solution; None: r = width
+
+
+class Fit(NamedTuple):
+  """A fitted layer: W = B mix / scale."""
+
+  basis: Array  #: B [D, r]
+  scale: Array  #: [width] what every output was divided by
+
+
+def _product(a: Array, b: Array) -> Array:
+  return jnp.matmul(a, b, precision=trees.HIGHEST)
+
+
+def problem(
+    moments: Moments, layer: Layer, code: Array, bias: str,
+    high_pass: bool = False) -> Problem:
+  """The normal equations of a layer.
+
+  Args:
+    moments: of the examples it is fitted to.
+    layer: the layer.
+    code: Q, [L, positions or 1, width].
+    bias: one of ``BIASES``.
+    high_pass: the code is high-passed over space (a code for each position).
+  """
+  maps = moments.classes
+  counts = moments.counts
+  positions = jnp.asarray(layer.positions, counts.dtype)
+  rows = jnp.maximum(counts.sum() * positions, jnp.ones((), counts.dtype))
+  if high_pass:
+    maps = codes.high_passed(maps)
+  by_class = layer.unfold(maps)  # [L, positions, d]
+  if code.shape[1] == 1:
+    cross = by_class.sum(1).T
+    target = counts * positions / rows
+    mix = code[:, 0]
+  else:
+    cross = jnp.einsum(
+        "lpd,lpj->dj", by_class, code, precision=trees.HIGHEST)
+    target = jnp.tensordot(counts, code.sum(1), axes=1) / rows
+    mix = None
+    if high_pass:  # sums over positions to 0
+      target = jnp.zeros_like(target)
+  total = moments.total[:, None]
+  if bias == "none":
+    return Problem(moments.gram, cross, target, mix)
+  if bias == "ones":
+    gram = jnp.block([[moments.gram, total], [total.T, rows[None, None]]])
+    cross = jnp.concatenate([cross, (rows * target)[None]])
+    return Problem(gram, cross, target, mix)
+  return Problem(
+      moments.gram - total * total.T / rows, cross - total * target[None],
+      target, mix)
+
+
+def absolute(ridge: float, gram: Array, relative: bool) -> Array:
+  """The number added to the diagonal; relative: times its mean."""
+  size = jnp.asarray(ridge, gram.dtype)
+  return size * jnp.trace(gram) / gram.shape[0] if relative else size
+
+
+def _factor(gram: Array, ridge: Array) -> Array:
+  """Cholesky factor L of gram + ridge I, NaN where that is singular.
+
+  A pivot below D eps times the largest diagonal entry is rounding.
+  """
+  a = gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)
+  factor = jnp.linalg.cholesky(a)
+  least = jnp.square(jnp.diagonal(factor)).min()
+  floor = (gram.shape[0] * jnp.finfo(gram.dtype).eps) * jnp.diagonal(a).max()
+  return jnp.where(least > floor, factor, jnp.full_like(factor, jnp.nan))
+
+
+def solve(
+    gram: Array, cross: Array, ridge: Array, prior: Array | None = None
+) -> Array:
+  """(gram + ridge I)^-1 (cross + ridge prior).
+
+  Args:
+    gram: [D, D].
+    cross: [D, r].
+    ridge: [], at least 0.
+    prior: [D, r] what the ridge pulls towards; None: 0.
+
+  Returns:
+    [D, r]; NaN where gram + ridge I is singular.
+  """
+  if prior is not None:
+    cross = cross + ridge * prior
+  return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
+
+
+def random_filters(gram: Array, ridge: Array, draw: Array) -> Array:
+  """L^-T R for gram + ridge I = L L': random filters, whitened by the Gram."""
+  return jax.scipy.linalg.solve_triangular(
+      _factor(gram, ridge), draw, trans="T", lower=True)
+
+
+def weights(
+    fit: Fit, equations: Problem, moments: Moments, layer: Layer, bias: str
+) -> tuple[Array, Array]:
+  """(W [d, width], b [width]) of a fit."""
+  d = layer.fan_in
+  kernel = fit.basis[:d]
+  if bias == "ones":
+    offset = fit.basis[d]
+  elif bias == "centred":
+    counts = moments.counts
+    rows = jnp.maximum(counts.sum(), jnp.ones((), counts.dtype)) * (
+        jnp.asarray(layer.positions, counts.dtype))
+    offset = equations.target - _product(
+        (moments.total / rows)[None], kernel)[0]
+  else:
+    offset = jnp.zeros(kernel.shape[1], kernel.dtype)
+  if equations.mix is not None:
+    kernel = _product(kernel, equations.mix)
+    offset = _product(offset[None], equations.mix)[0]
+  return kernel / fit.scale[None], offset / fit.scale
+
+
+def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
+  """Standard deviation of every output over all rows, [width]; 1 where 0.
+
+  Args:
+    kernel: W [d, width].
+    moments: of the examples.
+    layer: the layer.
+  """
+  counts = moments.counts
+  rows = jnp.maximum(counts.sum(), jnp.ones((), counts.dtype)) * (
+      jnp.asarray(layer.positions, counts.dtype))
+  mean = _product((moments.total / rows)[None], kernel)[0]
+  square = (kernel * _product(moments.gram, kernel)).sum(0) / rows
+  variance = square - mean * mean
+  one = jnp.ones((), kernel.dtype)
+  # Below that it is rounding: an output that does not change.
+  return jnp.sqrt(jnp.where(variance > 1e-12 * square, variance, one))

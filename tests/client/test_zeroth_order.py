@@ -1,0 +1,277 @@
+"""Gradients from losses: bias, exact cases, memory, the mini-batch hook."""
+
+import functools
+import math
+
+import jax
+from jax.extend import core as jex_core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.client import minibatches, objective, zeroth_order
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import layout
+from tests import problems
+
+SIZE = 6
+KEY = jax.random.key(11)
+RNG = np.random.default_rng(0)
+SLOPE = RNG.normal(size=SIZE).astype(np.float32)
+CURVE = RNG.normal(size=(SIZE, SIZE)).astype(np.float32)
+CURVE = CURVE @ CURVE.T / SIZE
+#: Two leaves, so that "all parameters together" is tested.
+START = {"a": jnp.array([[0.3, -0.2], [0.5, 0.1]]), "b": jnp.array([1., -.4])}
+
+draw = problems.quick_jit(zeroth_order.draw, static_argnums=(2, 3))
+estimate = problems.quick_jit(zeroth_order.estimate, static_argnames=(
+    "loss", "directions", "smoothing", "kind", "scheme"))
+
+
+def flat(params):
+  return jnp.concatenate([params["a"].reshape(-1), params["b"]])
+
+
+def linear(params):
+  return 0.7 + jnp.dot(flat(params), jnp.asarray(SLOPE))
+
+
+def quadratic(params):
+  w = flat(params)
+  return linear(params) + 0.5 * jnp.dot(w, jnp.dot(jnp.asarray(CURVE), w))
+
+
+def gradient_of_quadratic():
+  return SLOPE + CURVE @ np.asarray(flat(START))
+
+
+@functools.partial(problems.quick_jit, static_argnames=(
+    "loss", "number", "directions", "smoothing", "kind", "scheme"))
+def many(loss, number, **settings):
+  """As many independent estimates [number, 6]."""
+  return jax.vmap(lambda key: flat(zeroth_order.estimate(
+      loss, START, key, **settings)[1]))(jax.random.split(KEY, number))
+
+
+@pytest.mark.parametrize("kind", zeroth_order.KINDS)
+@pytest.mark.parametrize("scheme", zeroth_order.SCHEMES)
+def test_the_mean_of_many_estimates_is_the_gradient(kind, scheme):
+  """Odd moments of the directions are 0: exact for a quadratic loss."""
+  found = np.asarray(many(
+      quadratic, 4000, directions=5, smoothing=0.3, kind=kind, scheme=scheme))
+  error = found.std(0) / math.sqrt(len(found))
+  truth = gradient_of_quadratic()
+  assert error.max() < 0.05 * np.abs(truth).max()  # or nothing is tested
+  assert (np.abs(found.mean(0) - truth) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("kind, spread", [("sphere", SIZE - 1),
+                                          ("gaussian", SIZE + 1)])
+def test_the_variance_falls_with_the_number_of_directions(kind, spread):
+  """E ||e - g||^2 = ||g||^2 (d -+ 1) / n where the loss is linear."""
+  for directions in (1, 8):
+    found = np.asarray(many(
+        linear, 4000, directions=directions, smoothing=0.3, kind=kind,
+        scheme="forward"))
+    error = ((found - SLOPE) ** 2).sum(1).mean()
+    expected = spread * (SLOPE ** 2).sum() / directions
+    assert abs(error / expected - 1) < 0.15
+
+
+def test_directions_of_the_sphere_and_normal_ones():
+  numbers = jnp.arange(3000, dtype=jnp.int32)
+  unit = np.asarray(draw(KEY, numbers, SIZE, "sphere"))
+  np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1.0, rtol=1e-5)
+  normal = np.asarray(draw(KEY, numbers, SIZE, "gaussian"))
+  for vectors, second in ((unit, 1 / SIZE), (normal, 1.0)):
+    assert np.abs(vectors.mean(0)).max() < 4.5 * math.sqrt(second / 3000)
+    moments = vectors.T @ vectors / 3000
+    assert np.abs(moments - second * np.eye(SIZE)).max() < 0.12 * second
+
+
+def test_a_direction_depends_on_its_own_number_alone():
+  together = draw(KEY, jnp.arange(7, dtype=jnp.int32), SIZE, "sphere")
+  for k in range(7):
+    alone = draw(KEY, jnp.array([k], jnp.int32), SIZE, "sphere")
+    problems.assert_close(alone[0], together[k], rtol=1e-6)
+  assert len(np.unique(np.asarray(together))) == together.size
+
+
+@pytest.mark.parametrize("scheme", zeroth_order.SCHEMES)
+def test_along_an_orthonormal_basis_a_linear_loss_has_no_error(scheme):
+  rotation = np.linalg.qr(CURVE)[0].astype(np.float32)
+  for basis in (np.eye(SIZE, dtype=np.float32), rotation):
+    change, _ = problems.quick_jit(lambda basis: zeroth_order.differences(
+        linear, START, linear(START), basis, smoothing=0.5,
+        scheme=scheme))(basis)
+    factor = zeroth_order.factor_of("sphere", SIZE, SIZE, 0.5)
+    found = factor * zeroth_order.combine(change, jnp.asarray(basis))
+    np.testing.assert_allclose(found, SLOPE, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("directions", [1, 4])
+def test_with_one_parameter_the_sphere_is_exact(directions):
+  loss, found = estimate(
+      lambda w: 3.0 * w.sum(), jnp.array([2.0]), KEY, directions=directions,
+      smoothing=0.25)
+  assert float(loss) == 6.0
+  np.testing.assert_allclose(found, [3.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("directions, kind, scheme", [
+    (1, "sphere", "central"), (20, "sphere", "forward"),
+    (23, "sphere", "forward"), (3, "gaussian", "forward"),
+    (20, "gaussian", "central")])
+def test_an_estimate_is_the_formula_of_its_draws(directions, kind, scheme):
+  smoothing = 0.2
+  vectors = np.asarray(draw(
+      KEY, jnp.arange(directions, dtype=jnp.int32), SIZE, kind), np.float64)
+  loss, found = estimate(
+      quadratic, START, KEY, directions=directions, smoothing=smoothing,
+      kind=kind, scheme=scheme)
+  w = np.asarray(flat(START), np.float64)
+
+  def f(w):
+    return 0.7 + SLOPE @ w + 0.5 * w @ CURVE @ w
+
+  total, levels = 0.0, []
+  for v in vectors:
+    ahead, behind = f(w + smoothing * v), f(w - smoothing * v)
+    change = ahead - f(w) if scheme == "forward" else (ahead - behind) / 2
+    levels.append(f(w) if scheme == "forward" else (ahead + behind) / 2)
+    total = total + change * v
+  d = SIZE if kind == "sphere" else 1
+  expected = d / (smoothing * directions) * total
+  np.testing.assert_allclose(flat(found), expected, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(loss, np.mean(levels), rtol=1e-5)
+
+
+def shapes(jaxpr):
+  """Sizes of all arrays of a jaxpr and of those inside it."""
+  for eqn in jaxpr.eqns:
+    yield from (math.prod(v.aval.shape) for v in eqn.outvars)
+    for sub in jex_core.jaxprs_in_params(eqn.params):
+      yield from shapes(sub)
+
+
+def test_directions_are_never_held_all_at_once():
+  size = 500
+  w = jnp.zeros(size)
+  for directions in (10, 1000, 997):
+    jaxpr = jax.make_jaxpr(functools.partial(
+        zeroth_order.estimate, lambda w: (w * w).sum(), directions=directions,
+        smoothing=0.1))(w, KEY)
+    assert size <= max(shapes(jaxpr.jaxpr)) <= zeroth_order.CHUNK * size
+
+
+def test_chunks_are_whole():
+  for directions in range(1, 200):
+    chunk = zeroth_order.chunk_size(directions)
+    assert directions % chunk == 0 and 1 <= chunk <= zeroth_order.CHUNK
+  assert zeroth_order.chunk_size(100) == 10
+  assert zeroth_order.chunk_size(27) == 9
+
+
+SETTINGS = dict(directions=5, smoothing=0.1)
+exact = problems.quick_jit(objective.batch_value_and_grad, static_argnums=0)
+
+
+def estimated(problem, w, *batch):
+  """Loss and estimate on a mini-batch."""
+  return problems.quick_jit(lambda at, *batch: zeroth_order.differentiate(
+      **SETTINGS).batch(problem.model, at, *batch))((w, KEY), *batch)
+
+
+def test_l2_is_differentiated_exactly(problem):
+  """No row counts, so the loss is the regulariser alone."""
+  w = problems.some_params(problem.model)
+  x, y = problem.clients[4][0][:7], problem.clients[4][1][:7]
+  nothing = jnp.zeros(7, bool)
+  problems.assert_equal(
+      estimated(problem, w, x, y, nothing),
+      exact(problem.model, w, x, y, nothing))
+
+
+def test_a_masked_row_does_not_count(problem):
+  w = problems.some_params(problem.model)
+  x, y = problem.clients[4][0][:7], problem.clients[4][1][:7]
+  mask = np.arange(7) < 4
+  some = problems.quick_jit(zeroth_order.batch_loss, static_argnums=0)(
+      problem.model, w, np.where(mask[:, None], x, np.nan), y, mask)
+  problems.assert_close(
+      some, exact(problem.model._replace(l2=0.0), w, x, y, mask)[0])
+
+
+def test_all_rows_as_a_batch_or_as_a_pass(problem):
+  w = problems.some_params(problem.model)
+  shard = layout.shard_of(problem.data, 8)
+  x, y = problem.clients[8]
+  one = problems.quick_jit(lambda at, shard: zeroth_order.differentiate(
+      **SETTINGS).full(problem.model, at, shard))((w, KEY), shard)
+  other = estimated(problem, w, x, y, np.ones(len(y), bool))
+  problems.assert_close(one, other, rtol=1e-4, atol=1e-4)
+  problems.assert_close(
+      one[0], exact(problem.model, w, x, y, np.ones(len(y), bool))[0])
+
+
+@pytest.mark.parametrize("batch_size", [0, 7])
+def test_steps_get_what_differentiates(problem, batch_size):
+  """The loop of local steps hands on what the step gives it."""
+  work = LocalWork(local_steps=3, batch_size=batch_size)
+  shard = layout.shard_of(problem.data, 4)
+  w = problems.some_params(problem.model)
+
+  def note(model, at, *rest):
+    del model, rest
+    params, mark = at
+    return mark, params
+
+  def step(gradient, carry):
+    total, number = carry
+    ((mark, params),) = gradient((w, number))
+    assert jax.tree.structure(params) == jax.tree.structure(w)
+    return total + mark, number + 1.0
+
+  total, number = problems.quick_jit(lambda: minibatches.fold_steps(
+      problem.model, shard, work, KEY, step, (jnp.zeros(()), jnp.float32(1)),
+      differentiate=minibatches.Differentiate(note, note)))()
+  assert (float(total), float(number)) == (6.0, 4.0)
+
+
+def products(jaxpr):
+  """The precision of every product of a jaxpr."""
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == "dot_general":
+      yield eqn.params["precision"]
+    for sub in jex_core.jaxprs_in_params(eqn.params):
+      yield from products(sub)
+
+
+def test_losses_are_of_exact_products(problem):
+  """Shortened factors would drown the differences on an accelerator."""
+  w = problems.some_params(problem.model)
+  shard = layout.shard_of(problem.data, 4)
+  estimates = zeroth_order.differentiate(**SETTINGS)
+  highest = jax.lax.Precision.HIGHEST
+  for fn, args in ((estimates.full, (shard,)), (
+      estimates.batch, (shard.x[:5], shard.y[:5], jnp.ones(5, bool)))):
+    jaxpr = jax.make_jaxpr(
+        lambda at, *args, fn=fn: fn(problem.model, at, *args))((w, KEY), *args)
+    found = list(products(jaxpr.jaxpr))
+    assert len(found) >= 3  # at w, along the directions, their sum
+    assert set(found) == {(highest, highest)}
+
+
+@pytest.mark.parametrize("kind, smoothing, size, least", [
+    ("sphere", 1e-3, 109184, None), ("sphere", 1e-3, 200000, "1.1e-03"),
+    ("sphere", 1e-6, 7850, "2.1e-04"), ("gaussian", 1e-4, 10**7, None),
+    ("gaussian", 1e-6, 10, "2.4e-06")])
+def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
+  found = zeroth_order.caution(kind, smoothing, size)
+  if least is None:
+    assert not found
+    return
+  assert found.startswith(f"--smoothing={smoothing:g}: ")
+  assert found.endswith(f"raise --smoothing to {least} or more")
+  assert "\n" not in found
+  assert not zeroth_order.caution(kind, 1.05 * float(least), size)

@@ -1,0 +1,169 @@
+"""The simulated clock against sums on paper."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import composition
+from fedjax_alg.base import Devices, Work
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.engine import clock
+from tests import problems
+
+#: Three participants and a padding slot: 1, 2 and 4 flops a second.
+DEVICES = Devices(jnp.array([1.0, 2.0, 4.0, 1.0]),
+                  jnp.array([8.0, 4.0, 16.0, 1.0]), jnp.float32(0.5),
+                  jnp.float32(10.0))
+WEIGHT = jnp.array([5.0, 1.0, 2.0, 0.0])
+WORK = Work(jnp.array([3.0, 2.0, 8.0, 0.0]), jnp.array([2.0, 4.0, 1.0, 0.0]))
+COST = (jnp.int32(6), jnp.int32(4), jnp.float32(20.0))
+
+
+def times_of(devices=DEVICES, weight=WEIGHT, work=WORK, cost=COST):
+  return jax.jit(clock.round_times)(devices, weight, work, *cost)
+
+
+@pytest.mark.parametrize("zeroth_order", [False, True])
+def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
+  """Four steps on five examples, of 3 examples, of 12, a padding slot.
+
+  Their batches hold 3, 3, 3, 3 and 5, 5, 2, 5 examples.
+  """
+  client = composition.ClientUpdate(
+      lambda *_: None, LocalWork(local_steps=4, batch_size=5),
+      gradients_per_step=2)
+  if zeroth_order:
+    client = client._replace(forward_passes=lambda size: 7 * size + 1)
+  gradients, work = composition.count_work(
+      problem.model._replace(flops=10.0), client,
+      jnp.array([3, 12, 0], jnp.int32), full_passes=3, evaluations=2)
+  steps, passes = ([0, 0, 0], [22, 85, 0]) if zeroth_order else (
+      [24, 34, 0], [0, 0, 0])
+  np.testing.assert_array_equal(gradients, steps)
+  np.testing.assert_allclose(work.flops, [
+      10 * (3 * (taken + 3 * size) + 2 * size + forward)
+      for taken, size, forward in zip(steps, (3, 12, 0), passes)])
+  # One and three batches an epoch, five passes.
+  np.testing.assert_array_equal(work.batches, [4 + 5, 4 + 5 * 3, 0])
+  own, work = composition.count_work(
+      problem.model._replace(flops=10.0), client._replace(
+          work=LocalWork(batch_size=0), forward_passes=None),
+      jnp.array([3, 12, 0], jnp.int32), jnp.array([9, 8, 0]), full_passes=1)
+  np.testing.assert_array_equal(own, [9, 8, 0])
+  np.testing.assert_allclose(work.flops, [30 * 12, 30 * 20, 0])
+  np.testing.assert_array_equal(work.batches, [2, 2, 0])
+
+
+def test_a_round_on_paper():
+  times = times_of()
+  np.testing.assert_allclose(times.computation, [4, 3, 2.5, 0])
+  np.testing.assert_allclose(times.communication, [5, 10, 2.5, 0])
+  np.testing.assert_allclose(times.arrival, [9, 13, 5, 0])
+  # The slowest arrives after 13 seconds, then the server works for two.
+  np.testing.assert_allclose(times.idle, [6, 2, 10, 0])
+  assert times.duration == 15
+  for leaf in times:
+    assert leaf.dtype == jnp.float32
+
+
+def test_whoever_takes_part_is_there_from_start_to_end():
+  times = times_of()
+  there = np.asarray(WEIGHT) > 0
+  np.testing.assert_allclose(
+      (times.computation + times.communication + times.idle)[there],
+      float(times.duration))
+
+
+def test_nothing_behind_a_padding_slot_counts():
+  bad = np.array([1, 1, 1, np.nan], np.float32)
+  times = times_of(
+      DEVICES._replace(flops_per_s=DEVICES.flops_per_s * bad,
+                       bytes_per_s=DEVICES.bytes_per_s.at[3].set(0)),
+      work=Work(WORK.flops * bad, WORK.batches.at[3].set(1e9)))
+  problems.assert_equal(times, times_of())
+
+
+def test_twice_the_speed_halves_the_time():
+  fast = DEVICES._replace(
+      flops_per_s=2 * DEVICES.flops_per_s, bytes_per_s=2 * DEVICES.bytes_per_s,
+      batch_s=DEVICES.batch_s / 2,
+      server_flops_per_s=2 * DEVICES.server_flops_per_s)
+  problems.assert_close(
+      times_of(fast), jax.tree.map(lambda leaf: leaf / 2, times_of()))
+
+
+def test_many_floats_do_not_overflow():
+  most = jnp.int32(2 ** 31 - 1)
+  times = times_of(cost=(most, most, jnp.float32(0)))
+  np.testing.assert_allclose(
+      times.communication[:3], 4 * 2.0 ** 32 / np.array([8, 4, 16]), rtol=1e-6)
+
+
+def test_devices_are_of_the_seed_and_the_number():
+  made = clock.make_devices(
+      3, 200, cores=(2, 5), core_gflops=2.5, bandwidth_gbps=(0.1, 10.0),
+      batch_ms=4.0, server_gflops=50.0)
+  cores = np.asarray(made.flops_per_s) / 2.5e9
+  np.testing.assert_allclose(cores, np.round(cores))
+  # Every number of cores about a quarter of the time.
+  counts = np.bincount(np.round(cores).astype(int), minlength=7)
+  assert counts[2:6].min() > 25 and counts.sum() == counts[2:6].sum() == 200
+  # Log-uniform: as many below 1 Gb/s as above.
+  gbps = np.asarray(made.bytes_per_s) * 8e-9
+  assert 0.1 <= gbps.min() < 0.2 and 5 < gbps.max() <= 10
+  assert 70 < (gbps < 1).sum() < 130
+  assert abs(np.corrcoef(cores, np.log(gbps))[0, 1]) < 0.2
+  np.testing.assert_allclose(made.batch_s, 4e-3)
+  np.testing.assert_allclose(made.server_flops_per_s, 5e10)
+  for leaf in made:
+    assert leaf.dtype == jnp.float32 and not leaf.weak_type
+  few = clock.make_devices(3, 7, cores=(2, 5), core_gflops=2.5,
+                           bandwidth_gbps=(0.1, 10.0))
+  np.testing.assert_array_equal(few.flops_per_s, made.flops_per_s[:7])
+  np.testing.assert_array_equal(few.bytes_per_s, made.bytes_per_s[:7])
+  other = clock.make_devices(4, 200, cores=(2, 5), core_gflops=2.5)
+  assert (np.asarray(other.flops_per_s) != made.flops_per_s).any()
+
+
+def test_one_bandwidth_is_exact():
+  made = clock.make_devices(0, 5, bandwidth_gbps=(100.0, 100.0))
+  np.testing.assert_array_equal(made.bytes_per_s, np.full(5, 1.25e10, "f4"))
+
+
+@pytest.mark.parametrize("settings, named", [
+    ({"cores": (0, 4)}, "--device_cores=0,4"),
+    ({"cores": (4, 1)}, "--device_cores=4,1"),
+    ({"bandwidth_gbps": (0.0, 1.0)}, "--bandwidth_gbps=0,1"),
+    ({"bandwidth_gbps": (1.0, np.inf)}, "--bandwidth_gbps=1,inf"),
+    ({"core_gflops": 0.0}, "--core_gflops=0"),
+    ({"batch_ms": -1.0}, "--batch_ms=-1"),
+    ({"server_gflops": np.nan}, "--server_gflops=nan")])
+def test_machines_that_cannot_be(settings, named):
+  with pytest.raises(ValueError, match=named):
+    clock.make_devices(0, 3, **settings)
+
+
+def test_who_takes_longer_reads_larger_batches():
+  """(7): 10 x (1, 2, 3.06, .5, 9) seconds over 1, at most 40."""
+  batch = jnp.full(5, 10, jnp.int32)
+  consumption = jnp.array([1.0, 2.0, 3.06, 0.5, 9.0])
+  adapt = jax.jit(clock.adapted_batch)
+  new = adapt(batch, consumption, jnp.float32(1), 40)
+  np.testing.assert_array_equal(new, [10, 20, 31, 5, 40])
+  assert new.dtype == jnp.int32
+  own = adapt(batch.astype(jnp.float32), consumption, jnp.float32(1),
+              jnp.array([5, 30, 31, 9, 100]))
+  np.testing.assert_array_equal(own, [5, 20, 31, 5, 90])
+  # At least one example, however fast the client is.
+  assert adapt(batch[:1], jnp.array([1e-6]), jnp.float32(1), 40) == 1
+
+
+def test_the_current_size_reaches_a_fixed_point():
+  """Seconds a / B: from the first size it would swing between two."""
+  load, batch = jnp.array([1.0, 2.0, 5.0]), jnp.full(3, 100.0)
+  first = (load / batch).min()
+  for _ in range(3):
+    batch = clock.adapted_batch(batch, load / batch, first, 10_000).astype(
+        jnp.float32)
+  np.testing.assert_array_equal(batch, [100, 200, 500])

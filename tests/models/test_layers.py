@@ -1,0 +1,346 @@
+"""Stacks of layers: played, parsed, seen by least squares, counted."""
+
+import subprocess
+import sys
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models
+from fedjax_alg.base import num_params
+from fedjax_alg.models import layers
+from fedjax_alg.models.layers import AvgPool, Conv, Dense, Flatten, MaxPool
+from tests import problems
+
+
+class PlainMLP(nn.Module):
+  """What ``models.MLP`` computes, written out."""
+
+  hidden: tuple[int, ...]
+
+  @nn.compact
+  def __call__(self, x):
+    x = x.reshape(x.shape[0], -1)
+    for width in self.hidden:
+      x = nn.relu(nn.Dense(width)(x))
+    return nn.Dense(3)(x)
+
+
+class PlainCNN(nn.Module):
+  """What ``models.CNN`` computes, written out."""
+
+  @nn.compact
+  def __call__(self, x):
+    x = x[..., None] if x.ndim == 3 else x
+    for width in (16, 32):
+      x = nn.relu(nn.Conv(width, (3, 3))(x))
+      x = nn.max_pool(x, (2, 2), strides=(2, 2))
+    x = x.reshape(x.shape[0], -1)
+    x = nn.relu(nn.Dense(64)(x))
+    return nn.Dense(3)(x)
+
+
+def some_params(model, dtype="float32"):
+  """Normal numbers in the shapes of the model's parameters."""
+  rng = np.random.default_rng(1)
+  return jax.tree.map(
+      lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), dtype),
+      jax.eval_shape(model.init, jax.random.key(0)))
+
+
+@pytest.mark.parametrize("stack, plain, shape", [
+    (models.MLP(3, (5, 4)), PlainMLP((5, 4)), (6, 6)),
+    (models.MLP(3, ()), PlainMLP(()), (7,)),
+    (models.CNN(3), PlainCNN(), (4, 5)),
+    (models.CNN(3), PlainCNN(), (4, 5, 3)),
+])
+def test_a_stack_is_the_module_written_out_bit_for_bit(stack, plain, shape):
+  x = jax.random.normal(jax.random.key(1), (4, *shape))
+  params = stack.init(jax.random.key(0), x)
+  problems.assert_equal(params, plain.init(jax.random.key(0), x))
+  problems.assert_equal(stack.apply(params, x), plain.apply(params, x))
+
+
+def convolved(x, kernel, bias):
+  """[B, H, W, c] by [k, k, c, C], zeros outside, one weight at a time."""
+  k = len(kernel)
+  low = (k - 1) // 2
+  _, height, width, _ = x.shape
+  out = np.zeros((*x.shape[:3], kernel.shape[3])) + bias
+  for i in range(height):
+    for j in range(width):
+      for a in range(k):
+        for b in range(k):
+          row, column = i + a - low, j + b - low
+          if 0 <= row < height and 0 <= column < width:
+            out[:, i, j] += x[:, row, column] @ kernel[a, b]
+  return out
+
+
+def pooled(x, size, reduce):
+  rows, columns = x.shape[1] // size, x.shape[2] // size
+  out = np.zeros((len(x), rows, columns, x.shape[3]))
+  for i in range(rows):
+    for j in range(columns):
+      square = x[:, i * size:(i + 1) * size, j * size:(j + 1) * size]
+      out[:, i, j] = reduce(reduce(square, 1), 1)
+  return out
+
+
+#: words, shape of an example: kernels even and odd, images with and without an
+#: axis of channels, sizes that pools do not divide, flatten said and not said
+STACKS = [
+    (("conv3-4", "avg2", "conv2-3", "max2", "dense5", "dense4"), (9, 7)),
+    (("max2", "conv5-2", "flatten"), (10, 11, 3)),
+    (("conv1-3",), (3, 3)),
+    (("avg3",), (7, 6)),
+    (("dense6",), (4, 2)),
+    ((), (5,)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("words, shape", STACKS)
+def test_views_and_model_are_what_numpy_makes_of_it(words, shape, dtype):
+  with jax.enable_x64(dtype == "float64"):
+    model = models.make_model("stack", shape, 3, layers=words)
+    params = some_params(model, dtype)
+    rng = np.random.default_rng(2)
+    x = jnp.asarray(rng.normal(size=(4, *shape)), dtype)
+    tolerance = 1e-12 if dtype == "float64" else 2e-5
+
+    @problems.quick_jit
+    def seen(params, x):
+      rows = []
+      for view in model.layers:
+        own, (weights, bias) = view.inputs(params, x), view.get(params)
+        unfolded = view.unfold(own)
+        rows.append((own, unfolded, weights, bias,
+                     unfolded @ weights + bias[None, None]))
+      return rows, model.apply(params, x)
+
+    rows, logits = seen(params, x)
+    views = iter(zip(model.layers, rows))
+    value = np.asarray(x, np.float64)
+    everything = (*models.parse_layers(words), Dense(3))
+    for i, layer in enumerate(everything):
+      if isinstance(layer, (Dense, Flatten)):
+        value = value.reshape(4, -1)
+      elif value.ndim == 3:
+        value = value[..., None]
+      if isinstance(layer, (AvgPool, MaxPool)):
+        value = pooled(value, layer.size,
+                       np.mean if isinstance(layer, AvgPool) else np.max)
+      if not isinstance(layer, (Dense, Conv)):
+        continue
+      view, (got, unfolded, weights, bias, products) = next(views)
+      assert got.dtype == dtype and got.shape == (4, *view.input_shape)
+      np.testing.assert_allclose(got, value, tolerance, tolerance)
+      own = jax.tree.map(
+          lambda leaf: np.asarray(leaf, np.float64),
+          params["params"][view.name])
+      if isinstance(layer, Conv):
+        assert view.grid == value.shape[1:3]
+        assert (view.fan_in, view.width) == (
+            layer.kernel**2 * value.shape[3], layer.channels)
+        value = convolved(value, own["kernel"], own["bias"])
+      else:
+        assert (view.grid, view.fan_in, view.width) == (
+            (1, 1), value.shape[1], layer.width)
+        value = value @ own["kernel"] + own["bias"]
+      assert unfolded.shape == (4, view.positions, view.fan_in)
+      assert unfolded.dtype == weights.dtype == bias.dtype == dtype
+      assert weights.shape == (view.fan_in, view.width)
+      np.testing.assert_allclose(
+          products.reshape(value.shape), value, tolerance, tolerance)
+      if i + 1 < len(everything):
+        value = np.maximum(value, 0)
+    assert next(views, None) is None
+    assert logits.dtype == dtype
+    np.testing.assert_allclose(logits, value, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name, shape", [
+    ("softmax", (4, 3)), ("mlp", (4, 3)), ("cnn", (6, 5)),
+    ("stack", (6, 6, 2))])
+def test_get_and_put(name, shape):
+  model = models.make_model(name, shape, 3, hidden=(5,))
+  params = some_params(model)
+  assert len({view.name for view in model.layers}) == len(model.layers)
+  for view in model.layers:
+    problems.assert_equal(view.put(params, *view.get(params)), params)
+    # Another layer's weights stay, its own are those given.
+    weights, bias = (2 * part + 1 for part in view.get(params))
+    changed = view.put(params, weights, bias)
+    for other in model.layers:
+      problems.assert_equal(
+          other.get(changed),
+          (weights, bias) if other is view else other.get(params))
+    assert problems.differ(changed, params)
+  assert sum((view.fan_in + 1) * view.width for view in model.layers) == (
+      num_params(params))
+
+
+def test_the_softmax_view_in_double_precision():
+  with jax.enable_x64(True):
+    model = models.make_model("softmax", (2, 3), 4)
+    params = some_params(model, "float64")
+    view, = model.layers
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2, 3)))
+    weights, bias = view.get(params)
+    rows = view.unfold(view.inputs(params, x))
+    assert rows.dtype == weights.dtype == model.apply(params, x).dtype
+    np.testing.assert_allclose(
+        rows[:, 0] @ weights + bias[None], model.apply(params, x), rtol=1e-12)
+
+
+def test_unfolding_is_linear_and_keeps_the_centre():
+  view = models.layer_views((Conv(3, 4),), 2, (5, 4, 2))[0]
+  a, b = jax.random.normal(jax.random.key(0), (2, 3, 5, 4, 2))
+  problems.assert_close(
+      view.unfold(2 * a - b), 2 * view.unfold(a) - view.unfold(b))
+  # Row, column, channel: weight (1, 1) of a 3 x 3 kernel is the pixel itself.
+  np.testing.assert_array_equal(
+      view.unfold(a)[..., 8:10], a.reshape(3, 20, 2))
+
+
+def test_only_models_made_of_such_layers_have_views():
+  lstm = models.make_model("lstm", (4,), 2, tokens=9)
+  assert lstm.layers is None
+  assert models.from_flax(nn.Dense(3), (4,)).layers is None
+  assert models.from_flax(PlainMLP((2,)), (4,)).layers is None
+  assert len(models.from_flax(models.MLP(3, (2,)), (4,)).layers) == 2
+  assert len(models.from_flax(models.Softmax(3), (4,)).layers) == 1
+
+
+def test_words_and_layers():
+  words = ("conv5-64", "avg2", "max3", "flatten", "dense1024", "dense7")
+  parsed = models.parse_layers(words)
+  assert parsed == (
+      Conv(5, 64), AvgPool(2), MaxPool(3), Flatten(), Dense(1024), Dense(7))
+  assert tuple(map(str, parsed)) == words
+  assert models.parse_layers([]) == ()
+  # Layers of one size are not alike.
+  assert len({AvgPool(2), MaxPool(2), Dense(2)}) == 3
+
+
+@pytest.mark.parametrize("words, said", [
+    ("conf3-4", "--layers=conf3-4: unknown, must be convK-C, avgS"),
+    ("conv3", "--layers=conv3: unknown"), ("conv3-", "--layers=conv3-: unkn"),
+    ("conv3-4-5", "unknown"), ("avg", "unknown"), ("avg2-2", "unknown"),
+    ("dense", "unknown"), ("dense-3", "unknown"), ("flatten2", "unknown"),
+    ("dense1.5", "unknown"), ("", "unknown"), ("Dense3", "unknown"),
+    ("conv0-4", "--layers=conv0-4: sizes must be at least 1"),
+    ("conv3-0", "at least 1"), ("max0", "at least 1"), ("dense0", "at least"),
+    ("dense8,conv3-4", "--layers=conv3-4: needs images, .* after dense8"),
+    ("flatten,avg2", "--layers=avg2: needs images, but comes after flatten"),
+    ("conv3-4,dense8,dense4,max2", "--layers=max2: .* after dense8"),
+])
+def test_words_that_are_refused(words, said):
+  with pytest.raises(ValueError, match=said) as error:
+    models.parse_layers(words.split(","))
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("words, shape, said", [
+    ("conv9-4", (8, 8), "--layers=conv9-4: kernel 9 is larger than its 8x8 in"),
+    ("avg2,conv5-4", (8, 12, 3), "conv5-4: kernel 5 is larger than its 4x6 in"),
+    ("max9", (9, 8), "--layers=max9: leaves nothing of its 9x8 input"),
+    ("avg4,avg2,avg2", (8, 9), "--layers=avg2: leaves nothing of its 1x1"),
+    ("conv3-4", (64,), r"--layers=conv3-4: needs images, .* shape \(64,\)"),
+    ("max2", (), r"--layers=max2: needs images"),
+    ("avg2", (2, 2, 2, 2), "needs images"),
+])
+def test_layers_that_do_not_fit_the_examples(words, shape, said):
+  with pytest.raises(ValueError, match=said):
+    models.make_model("stack", shape, 3, layers=words.split(","))
+
+
+def test_a_kernel_as_large_as_the_image_fits():
+  models.make_model("stack", (8, 9), 3, layers=("conv8-2", "avg8"))
+
+
+def test_the_first_layers_alone_refuse_what_is_no_image():
+  with pytest.raises(ValueError, match="needs images"):
+    models.from_flax(models.Stack(3, (Dense(2), Conv(1, 1))), (4, 4))
+
+
+@pytest.mark.parametrize("name, shape, options, expected", [
+    ("softmax", (28, 28), {}, 2 * 784 * 10),
+    ("mlp", (9,), dict(hidden=(5, 4)), 2 * (9 * 5 + 5 * 4 + 4 * 10)),
+    # Every output pixel of a convolution counts k k c products a channel.
+    ("cnn", (28, 28), {}, 2 * (
+        28 * 28 * 9 * 16 + 14 * 14 * 9 * 16 * 32 + 7 * 7 * 32 * 64 + 640)),
+    ("stack", (6, 8, 3), dict(layers=("conv4-5", "avg2")), 2 * (
+        6 * 8 * 16 * 3 * 5 + 3 * 4 * 5 * 10)),
+])
+def test_flops_of_one_example(name, shape, options, expected):
+  model = models.make_model(name, shape, 10, **options)
+  assert model.flops == expected
+  assert model.flops == 2 * sum(
+      view.positions * view.fan_in * view.width for view in model.layers)
+
+
+def test_flops_of_an_lstm_grow_with_the_words():
+  one, two, three = (
+      models.make_model("lstm", (words,), 2).flops for words in (1, 2, 3))
+  # Two layers that read 300 and 100 numbers, with a state of 100 each.
+  assert two - one == three - two == 2 * 400 * (300 + 100 + 100 + 100)
+  assert one - (two - one) == 2 * (100 * 30 + 30)
+
+
+def test_flops_follow_what_is_inside():
+  square = jax.ShapeDtypeStruct((3, 3), jnp.float32)
+  product = 2 * 27
+
+  def scanned(x):
+    return jax.lax.scan(lambda c, _: (c @ x, c), x, None, length=5)
+
+  def branches(x):
+    return jax.lax.cond(x[0, 0] > 0, lambda x: x @ x @ x, lambda x: x @ x, x)
+
+  def loop(x):
+    return jax.lax.while_loop(lambda c: (c @ x)[0, 0] > 0, lambda c: c @ x, x)
+
+  @jax.custom_jvp
+  def custom(x):
+    return x @ x
+
+  custom.defjvp(lambda primals, tangents: (custom(*primals), tangents[0]))
+  for fn, products in (
+      (lambda x: x + x, 0), (jax.jit(lambda x: x @ x), 1), (scanned, 5),
+      (branches, 2), (loop, 2), (custom, 1), (jax.checkpoint(custom), 1),
+      (lambda x: jax.vmap(lambda row: x @ row)(x), 1),
+      (jax.grad(lambda x: (x @ x).sum()), 3)):
+    assert models.forward_flops(fn, square) == products * product
+
+
+def test_no_device_is_started():
+  code = ("from fedjax_alg import models\n"
+          "from jax._src import xla_bridge\n"
+          "for name in models.MODELS:\n"
+          "  shape = (5,) if name == 'lstm' else (8, 8)\n"
+          "  assert models.make_model(name, shape, 2).flops > 0\n"
+          "assert not xla_bridge.backends_are_initialized()\n")
+  subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_views_of_many_models_at_once():
+  model = models.make_model("stack", (6, 6), 3, layers=("conv3-2", "avg2"))
+  params = some_params(model)
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6, 6)), "float32")
+
+  def rows(params):
+    return [view.unfold(view.inputs(params, x)) for view in model.layers]
+
+  stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+  both = problems.quick_jit(jax.vmap(rows))(stacked)
+  problems.assert_close(
+      [leaf[0] for leaf in both], problems.quick_jit(rows)(params))
+
+
+def test_default_words_are_those_of_the_cnn():
+  assert models.CNN(3).layers == layers.parse_layers(models.DEFAULT_LAYERS)

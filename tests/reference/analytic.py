@@ -1,0 +1,606 @@
+"""NumPy oracle of FedACnnL, pFedACnnL, AFL, FedZO, BAFFLE, pFedMe and pFedZO.
+
+Written from the paper and from the specification of the baselines (its sections
+7 and 8), blind to any other implementation: float64, plain loops. Equation
+numbers are those of
+
+  S. Gu et al., "Analytic personalized federated meta-learning", 2025.
+
+AFL: He et al. 2025, arXiv:2405.16240. FedZO: Fang et al. 2022. BAFFLE: Feng et
+al. 2022. pFedMe: Dinh et al. 2020. pFedZO: Chen et al. 2024, reconstructed.
+
+  clients: list of clients, each a pair (x [n_i, ...], y [n_i] of int).
+  code: Q of a layer, [L, width] (one code for every position) or
+    [L, P, width] (one for each of the P output positions).
+  layers: list of dicts with "kind": "conv" ("kernel": k), "dense", "avg" or
+    "max" ("size": p, stride p, remainder dropped), "flatten". A conv or dense
+    layer also has "code" and the other options of solve_layer. ReLU follows
+    every one of them but the last, whose code is the identity if it has none.
+
+The gradient methods train the softmax regression of diversified.py; there
+`ids`, `batches` and `l2` mean the same as in clustered.py. Directions are
+vectors [P] in the order of diversified.to_vector. No randomness is drawn and
+no argument is changed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import diversified as oracle
+
+
+class Statistics(NamedTuple):
+  """What clients send for a layer with input maps X, unfolded to rows [d]."""
+  gram: np.ndarray  # [d, d], sum over examples and positions.
+  sums: np.ndarray  # [d], likewise.
+  class_sums: np.ndarray  # [L, *input_shape], sum of X over each class.
+  class_counts: np.ndarray  # [L], examples.
+
+
+class Solution(NamedTuple):
+  """A layer, and what its target was: (Y code - ...) / scale."""
+  weight: np.ndarray  # [d, width].
+  bias: np.ndarray  # [width].
+  scale: np.ndarray  # [width], 1 where columns were not normalised.
+  code: np.ndarray | None  # As used, centred if it was; None: random filters.
+
+
+class Clock(NamedTuple):
+  """Seconds of one round, [S] but for the duration."""
+  computation: np.ndarray
+  communication: np.ndarray
+  arrival: np.ndarray
+  idle: np.ndarray
+  duration: float
+
+
+class AflClient(NamedTuple):
+  """What a client of AFL sends, or an aggregate."""
+  w: np.ndarray  # [d, L], A^-1 b.
+  a: np.ndarray  # [d, d], X'X + gamma I.
+  b: np.ndarray  # [d, L], X'Y.
+
+
+class BaffleRound(NamedTuple):
+  """One step of BAFFLE."""
+  differences: np.ndarray  # [S, K], dL_ck.
+  gradients: np.ndarray  # [1, P] (shared seed) or [S, P] (clipped).
+  model: dict
+
+
+class PersonalModel(NamedTuple):
+  """A client of pFedMe or pFedZO after its local work."""
+  theta: dict
+  w: dict  # What it sends.
+
+
+# Layers.
+
+
+def im2col(x, k):
+  """[n, H, W, c] -> [n, H W, k k c], padding "same" with zeros, stride 1.
+
+  Padding (k - 1) // 2 before and k // 2 after. Positions row by row, columns
+  (row, column, channel).
+  """
+  x = np.asarray(x, np.float64)
+  n, height, width, channels = x.shape
+  low = (k - 1) // 2
+  padded = np.zeros((n, height + k - 1, width + k - 1, channels))
+  padded[:, low:low + height, low:low + width] = x
+  result = np.empty((n, height * width, k * k * channels))
+  for row in range(height):
+    for column in range(width):
+      patch = padded[:, row:row + k, column:column + k]
+      result[:, row * width + column] = patch.reshape(n, -1)
+  return result
+
+
+def unfold(x, kernel=None):
+  """[n, *input_shape] -> [n, P, d]; kernel None is a dense layer, P = 1."""
+  if kernel is None:
+    return np.asarray(x, np.float64)[:, None, :]
+  return im2col(x, kernel)
+
+
+def pool(x, size, reduce):
+  """[n, H, W, c] -> [n, H // size, W // size, c]."""
+  n, height, width, channels = x.shape
+  rows, columns = height // size, width // size
+  result = np.empty((n, rows, columns, channels))
+  for i in range(rows):
+    for j in range(columns):
+      window = x[:, i * size:(i + 1) * size, j * size:(j + 1) * size]
+      result[:, i, j] = reduce(window, axis=(1, 2))
+  return result
+
+
+def has_weights(layer):
+  return layer["kind"] in ("conv", "dense")
+
+
+def forward(layers, weights, x):
+  """Logits [n, L], or the input of the first layer that is not in `weights`.
+
+  weights: per layer with weights a (W, b, ...), as many as are known.
+  """
+  count = sum(has_weights(layer) for layer in layers)
+  x = np.asarray(x, np.float64)
+  done = 0
+  for layer in layers:
+    if has_weights(layer):
+      if done == len(weights):
+        return x
+      shape = x.shape[:-1]
+      w, b = weights[done][:2]
+      x = (unfold(x, layer.get("kernel")) @ w + b).reshape(shape + (len(b),))
+      done += 1
+      if done < count:
+        x = np.maximum(x, 0.)
+    elif layer["kind"] == "flatten":
+      x = x.reshape(len(x), -1)
+    else:
+      x = pool(x, layer["size"], {"avg": np.mean, "max": np.max}[layer["kind"]])
+  return x
+
+
+# Least squares.
+
+
+def statistics(x, y, num_classes, kernel=None, batches=None):
+  """(6) for one client; x [n, *input_shape] is the input of the layer.
+
+  batches: list of row indices that cover the client once; None is one batch.
+  """
+  x, y = np.asarray(x, np.float64), np.asarray(y, int)
+  parts = []
+  for rows in [np.arange(len(y))] if batches is None else batches:
+    patches = unfold(x[rows], kernel)
+    patches = patches.reshape(-1, patches.shape[-1])
+    class_sums = np.zeros((num_classes,) + x.shape[1:])
+    for row in rows:
+      class_sums[y[row]] += x[row]
+    counts = np.bincount(y[rows], minlength=num_classes).astype(np.float64)
+    parts.append(Statistics(
+        patches.T @ patches, patches.sum(axis=0), class_sums, counts))
+  return total(parts)
+
+
+def total(parts):
+  """(4): the sum over clients (or batches)."""
+  return Statistics(*(sum(values) for values in zip(*parts)))
+
+
+def high_pass(maps):
+  """4 q - up - down - left - right, edges replicated: [n, H, W, ...]."""
+  first_rows, last_rows = maps[:, :1], maps[:, -1:]
+  first_columns, last_columns = maps[:, :, :1], maps[:, :, -1:]
+  return (
+      4. * maps
+      - np.concatenate([first_rows, maps[:, :-1]], axis=1)
+      - np.concatenate([maps[:, 1:], last_rows], axis=1)
+      - np.concatenate([first_columns, maps[:, :, :-1]], axis=2)
+      - np.concatenate([maps[:, :, 1:], last_columns], axis=2))
+
+
+def centre_code(code, class_counts):
+  """q <- q - sum_c (n_c / N) q_c: the mean target of every position is 0."""
+  shares = np.asarray(class_counts, np.float64) / np.sum(class_counts)
+  return code - np.tensordot(shares, code, axes=1)
+
+
+def cross_term(stats, code, kernel=None, laplacian=False):
+  """X'T [d, width] and the sum of T over its rows [width], T = Y Q.
+
+  sum_{c, p} M_{c, p} Q_{c, p}, M_{c, p} patch p of the sum of class c. With
+  `laplacian` the class sums are high-passed before they are unfolded. That
+  stands for a high-passed Q, so the sum over positions is 0.
+  """
+  maps = high_pass(stats.class_sums) if laplacian else stats.class_sums
+  patches = unfold(maps, kernel)
+  code = np.asarray(code, np.float64)
+  cross = np.zeros((patches.shape[-1], code.shape[-1]))
+  sums = np.zeros(code.shape[-1])
+  for c, count in enumerate(stats.class_counts):
+    for p in range(patches.shape[1]):
+      q = code[c] if code.ndim == 2 else code[c, p]
+      cross += np.outer(patches[c, p], q)
+      sums += 0. if laplacian else count * q
+  return cross, sums
+
+
+def num_rows(stats, kernel=None):
+  """Examples times positions."""
+  return np.sum(stats.class_counts) * unfold(stats.class_sums, kernel).shape[1]
+
+
+def centred_gram(stats, n):
+  """Gc = G - n m m', m the mean row."""
+  return stats.gram - np.outer(stats.sums, stats.sums) / n
+
+
+def normal_matrix(stats, n, bias):
+  """The Gram that is used: [d, d], or [d + 1, d + 1] with a ones column."""
+  if bias == "none":
+    return stats.gram
+  if bias == "ones":
+    return np.block([[stats.gram, stats.sums[:, None]],
+                     [stats.sums[None, :], np.full((1, 1), n)]])
+  if bias == "centred":
+    return centred_gram(stats, n)
+  raise ValueError(f"unknown bias {bias!r}")
+
+
+def right_side(stats, n, bias, cross, sums):
+  """The X'T that belongs to normal_matrix."""
+  if bias == "ones":
+    return np.vstack([cross, sums])
+  if bias == "centred":
+    return cross - np.outer(stats.sums, sums) / n
+  return cross
+
+
+def split_bias(stats, n, bias, w, sums):
+  """(W, b) of a solution; centred: b = tbar - m'W."""
+  if bias == "ones":
+    return w[:-1], w[-1]
+  if bias == "centred":
+    return w, (sums - stats.sums @ w) / n
+  return w, np.zeros(w.shape[1])
+
+
+def solve_layer(
+    stats, code=None, ridge=1., kernel=None, relative=False, bias="none",
+    normalise=False, centre=False, laplacian=False, filters=None):
+  """(5): W = (G + ridge I)^-1 X'T, from the summed statistics.
+
+  Args:
+    relative: ridge times trace(G) / len(G), of the Gram that is used.
+    bias: "none"; "ones", a column of ones, penalised like the others;
+      "centred", b = tbar - m'W, not penalised.
+    normalise: divides column j of W and its bias by s_j =
+      sqrt(w_j' Gc w_j / n), Gc the centred Gram whatever the bias; s_j = 1
+      where that is 0.
+    centre: centre_code with the classes of `stats`.
+    laplacian: cross_term.
+    filters: R, [d, width] ([d + 1, width] with a ones column). Then W = L^-T R,
+      G + ridge I = L L', and there is no code; a centred b is -m'W.
+  """
+  n = num_rows(stats, kernel)
+  matrix = normal_matrix(stats, n, bias)
+  size = len(matrix)
+  matrix = matrix + np.eye(size) * (
+      ridge * np.trace(matrix) / size if relative else ridge)
+  if filters is None:
+    code = np.asarray(code, np.float64)
+    if centre:
+      code = centre_code(code, stats.class_counts)
+    cross, sums = cross_term(stats, code, kernel, laplacian)
+    w = np.linalg.solve(matrix, right_side(stats, n, bias, cross, sums))
+  else:
+    w = np.linalg.solve(np.linalg.cholesky(matrix).T, filters)
+    code, sums = None, np.zeros(w.shape[1])
+  w, b = split_bias(stats, n, bias, w, sums)
+  scale = np.ones(w.shape[1])
+  if normalise:
+    gram = centred_gram(stats, n)
+    for j in range(w.shape[1]):
+      variance = w[:, j] @ gram @ w[:, j] / n
+      scale[j] = np.sqrt(variance) if variance > 0. else 1.
+  return Solution(w / scale, b / scale, scale, code)
+
+
+def options(layer, num_classes):
+  """Arguments of solve_layer for a layer of the list."""
+  settings = {name: v for name, v in layer.items() if name != "kind"}
+  if "filters" not in settings:
+    settings.setdefault("code", np.eye(num_classes))
+  return settings
+
+
+def fedacnnl(clients, layers, num_classes):
+  """FedACnnL, one round per layer: a list of Solution (W, b, ...)."""
+  weights = []
+  for layer in filter(has_weights, layers):
+    stats = total([
+        statistics(forward(layers, weights, x), y, num_classes,
+                   layer.get("kernel")) for x, y in clients])
+    weights.append(solve_layer(stats, **options(layer, num_classes)))
+  return weights
+
+
+# pFedACnnL.
+
+
+def narrowest(codes):
+  """(8): the Q with the fewest columns, [L, P width]; ties to the first."""
+  flat = [np.asarray(q).reshape(len(q), -1) for q in codes]
+  return min(flat, key=lambda q: q.shape[1])
+
+
+def encoded_label_vectors(clients, code, num_classes):
+  """(9): histogram / its l1 norm, times Q; code None: no Q. [N, columns]."""
+  rows = []
+  for _, y in clients:
+    counts = np.bincount(np.asarray(y, int), minlength=num_classes)
+    rows.append(counts / np.sum(counts))
+  return np.array(rows) if code is None else np.array(rows) @ code
+
+
+def personal_layer(
+    stats, meta, lam, kernel=None, bias="none", laplacian=False):
+  """(13): (X'X + lam I)^-1 (X'T + lam W_meta) from one client's statistics.
+
+  T = Y code / scale of the meta layer. "ones": the bias is a row of W and of
+  W_meta. "centred": X and T less the client's own means, b = tbar - m'W. A
+  layer of random filters has no target: (W, b) of the meta model.
+  """
+  if meta.code is None:
+    return meta.weight, meta.bias
+  n = num_rows(stats, kernel)
+  cross, sums = cross_term(stats, meta.code / meta.scale, kernel, laplacian)
+  w_meta = meta.weight
+  if bias == "ones":
+    w_meta = np.vstack([w_meta, meta.bias])
+  matrix = normal_matrix(stats, n, bias)
+  w = np.linalg.solve(
+      matrix + lam * np.eye(len(matrix)),
+      right_side(stats, n, bias, cross, sums) + lam * w_meta)
+  return split_bias(stats, n, bias, w, sums)
+
+
+def personalise(client, layers, meta, lam, num_classes):
+  """(12)-(13) layer by layer: X is made by the personalised layers before."""
+  x, y = client
+  weights = []
+  for layer, solution in zip(filter(has_weights, layers), meta, strict=True):
+    kernel = layer.get("kernel")
+    stats = statistics(forward(layers, weights, x), y, num_classes, kernel)
+    weights.append(personal_layer(
+        stats, solution, lam, kernel, layer.get("bias", "none"),
+        layer.get("laplacian", False)))
+  return weights
+
+
+def pfedacnnl(clients, groups, layers, lam, num_classes):
+  """(10)-(13): {group: meta model} and the personal model of every client."""
+  meta = {}
+  for g in sorted(set(int(g) for g in groups)):
+    members = [clients[i] for i in np.flatnonzero(np.asarray(groups) == g)]
+    meta[g] = fedacnnl(members, layers, num_classes)
+  personal = [
+      personalise(client, layers, meta[int(g)], lam, num_classes)
+      for client, g in zip(clients, groups, strict=True)]
+  return meta, personal
+
+
+# Time.
+
+
+def adaptive_batch_size(batch, seconds, first_seconds, largest):
+  """(7): clip(round(B t / min_j t_j of the first round), 1, largest), [S]."""
+  ratio = np.asarray(seconds, np.float64) / np.min(first_seconds)
+  return np.clip(np.rint(batch * ratio), 1, largest).astype(int)
+
+
+def clock(
+    flops, batches, down, up, flops_per_s, batch_s, bytes_per_s,
+    server_flops=0., server_flops_per_s=1.):
+  """One round; down and up are numbers of float32, of each participant.
+
+  A client idles until the last one has arrived and the server is done.
+  """
+  computation = np.divide(flops, flops_per_s) + np.multiply(batches, batch_s)
+  communication = 4. * np.divide(np.add(down, up), bytes_per_s)
+  arrival = computation + communication
+  server = server_flops / server_flops_per_s
+  idle = np.max(arrival) - arrival + server
+  return Clock(computation, communication, arrival, idle,
+               float(np.max(arrival) + server))
+
+
+# AFL.
+
+
+def afl_client(x, y, num_classes, gamma):
+  """A = X'X + gamma I, b = X'Y, W = A^-1 b."""
+  x = np.asarray(x, np.float64)
+  a = x.T @ x + gamma * np.eye(x.shape[1])
+  b = x.T @ np.eye(num_classes)[np.asarray(y, int)]
+  return AflClient(np.linalg.solve(a, b), a, b)
+
+
+def afl_pair(u, v):
+  """The absolute aggregation law as printed; W from (W, A) of two.
+
+    P_u = I - A_u^-1 A_v + A_u^-1 A_v (A_u + A_v)^-1 A_v, P_v likewise.
+  """
+  def share(a, other):
+    ratio = np.linalg.solve(a, other)
+    return np.eye(len(a)) - ratio + ratio @ np.linalg.solve(a + other, other)
+
+  w = share(u.a, v.a) @ u.w + share(v.a, u.a) @ v.w
+  return AflClient(w, u.a + v.a, u.b + v.b)
+
+
+def afl_pairwise(parts):
+  """afl_pair folded over the clients, in order."""
+  result = parts[0]
+  for part in parts[1:]:
+    result = afl_pair(result, part)
+  return result
+
+
+def afl_direct(parts):
+  """W = (sum A)^-1 sum b."""
+  a, b = sum(part.a for part in parts), sum(part.b for part in parts)
+  return AflClient(np.linalg.solve(a, b), a, b)
+
+
+def afl_remove_ridge(aggregate, num_clients, gamma):
+  """W* = W + K gamma (A - K gamma I)^-1 W, K clients in the aggregate."""
+  excess = num_clients * gamma
+  plain = aggregate.a - excess * np.eye(len(aggregate.a))
+  return aggregate.w + excess * np.linalg.solve(plain, aggregate.w)
+
+
+# Zeroth order.
+
+
+def batch_loss(like, client, rows, l2):
+  """vector [P] -> mean loss of the rows, L2 term included."""
+  rows = np.asarray(rows, int)
+  x, y = np.asarray(client[0])[rows], np.asarray(client[1])[rows]
+  return lambda vector: oracle.loss(oracle.to_model(vector, like), x, y, l2)
+
+
+def sphere_estimator(loss, w, directions, mu):
+  """FedZO: (P / (mu K)) sum_k (F(w + mu v_k) - F(w)) v_k; [K, P] of norm 1."""
+  base = loss(w)
+  result = np.zeros_like(w)
+  for v in directions:
+    result += (loss(w + mu * v) - base) * v
+  return result * len(w) / (mu * len(directions))
+
+
+def differences(loss, w, deltas, scheme="forward"):
+  """BAFFLE, dL_k [K]: L(w + d) - L(w) or (L(w + d) - L(w - d)) / 2."""
+  if scheme == "forward":
+    base = loss(w)
+    return np.array([loss(w + d) - base for d in deltas])
+  if scheme == "central":
+    return np.array([(loss(w + d) - loss(w - d)) / 2. for d in deltas])
+  raise ValueError(f"unknown scheme {scheme!r}")
+
+
+def gaussian_estimator(dl, deltas, sigma):
+  """BAFFLE: (1 / (K sigma^2)) sum_k dL_k delta_k, delta ~ N(0, sigma^2 I)."""
+  return np.asarray(dl) @ np.asarray(deltas) / (len(deltas) * sigma ** 2)
+
+
+def fedzo_round(w, clients, ids, batches, directions, lr, mu, l2=0.):
+  """FedZO: H steps x <- x - lr e, then the uniform mean of the models.
+
+  directions[i][h]: [K, P] of step h of client i, one batch for all of it.
+  Returns the trained models and the new one.
+  """
+  w = oracle.as_model(w)
+  trained = []
+  for i in ids:
+    v = oracle.to_vector(w)
+    for rows, vs in zip(batches[i], directions[i], strict=True):
+      loss = batch_loss(w, clients[i], rows, l2)
+      v = v - lr * sphere_estimator(loss, v, vs, mu)
+    trained.append(oracle.to_model(v, w))
+  return trained, oracle.uniform_mean(trained)
+
+
+def baffle_shared_round(
+    w, clients, ids, rows, deltas, sigma, lr, l2=0., scheme="forward"):
+  """BAFFLE as in the paper: all see the same deltas [K, P].
+
+  rows[i]: the batch of client i. dL_k = sum_c (n_c / n) dL_ck over the
+  participants; one SGD step on the estimate.
+  """
+  w = oracle.as_model(w)
+  vector = oracle.to_vector(w)
+  dl = np.array([
+      differences(batch_loss(w, clients[i], rows[i], l2), vector, deltas,
+                  scheme) for i in ids])
+  shares = oracle.cohort_weights(clients, ids)
+  g = gaussian_estimator(shares @ dl, deltas, sigma)
+  return BaffleRound(dl, g[None], oracle.to_model(vector - lr * g, w))
+
+
+def clip(g, limit, form):
+  """Largest entry at most `limit`.
+
+    "rescale": g min(1, limit / max |g|), what clip_grad_norm_ does with the
+      infinity norm (but for its 1e-6 in the denominator);
+    "entries": each entry by itself.
+  """
+  if form == "rescale":
+    return g * (limit / max(np.max(np.abs(g)), limit))
+  if form == "entries":
+    return np.clip(g, -limit, limit)
+  raise ValueError(f"unknown form {form!r}")
+
+
+def baffle_client_round(
+    w, clients, ids, rows, deltas, sigma, lr, l2=0., scheme="forward",
+    limit=.3, form="rescale"):
+  """BAFFLE as in the code: deltas[i] [K, P] of each client, clipped estimates.
+
+  Their uniform mean over the participants is the step.
+  """
+  w = oracle.as_model(w)
+  vector = oracle.to_vector(w)
+  dl, gradients = [], []
+  for i in ids:
+    loss = batch_loss(w, clients[i], rows[i], l2)
+    dl.append(differences(loss, vector, deltas[i], scheme))
+    gradients.append(clip(
+        gaussian_estimator(dl[-1], deltas[i], sigma), limit, form))
+  step = np.mean(gradients, axis=0)
+  return BaffleRound(
+      np.array(dl), np.array(gradients),
+      oracle.to_model(vector - lr * step, w))
+
+
+def ema(average, w, t, decay):
+  """d average + (1 - d) w, d = min(decay, (1 + t) / (10 + t)).
+
+  t is the number of updates, this one included: 1 at the first (torch_ema).
+  """
+  d = min(decay, (1. + t) / (10. + t))
+  return oracle.weighted_sum([d, 1. - d], [average, w])
+
+
+# Personal models by a Moreau envelope.
+
+
+def envelope_client(w, gradient, num_batches, inner, eta_p, eta, lam):
+  """theta and w_k of pFedMe; gradient(theta, r, k) of models.
+
+    K times: theta <- theta - eta_p (g + lam (theta - w_k));
+    w_k <- w_k - eta lam (w_k - theta), after every batch r.
+
+  theta starts at w and goes on from batch to batch.
+  """
+  w_k, theta = oracle.as_model(w), oracle.as_model(w)
+  for r in range(num_batches):
+    for k in range(inner):
+      pull = oracle.add(theta, w_k, -1.)
+      step = oracle.add(gradient(theta, r, k), pull, lam)
+      theta = oracle.add(theta, step, -eta_p)
+    w_k = oracle.add(w_k, oracle.add(w_k, theta, -1.), -eta * lam)
+  return PersonalModel(theta, w_k)
+
+
+def pfedme_client(w, client, batches, inner, eta_p, eta, lam, l2=0.):
+  """pFedMe: the gradient of batch r, the same for its `inner` steps."""
+  return envelope_client(
+      w, lambda theta, r, k: oracle.batch_gradient(
+          theta, *client, batches[r], l2),
+      len(batches), inner, eta_p, eta, lam)
+
+
+def pfedzo_client(w, client, batches, directions, eta_p, eta, lam, mu, l2=0.):
+  """pFedZO: the estimate of FedZO instead; directions [R, inner, K, P]."""
+  def gradient(theta, r, k):
+    estimate = sphere_estimator(
+        batch_loss(theta, client, batches[r], l2), oracle.to_vector(theta),
+        directions[r][k], mu)
+    return oracle.to_model(estimate, theta)
+
+  return envelope_client(
+      w, gradient, len(batches), len(directions[0]), eta_p, eta, lam)
+
+
+def envelope_server(w, sent, beta, shares=None):
+  """w <- (1 - beta) w + beta sum_k share_k w_k; shares None: uniform."""
+  if shares is None:
+    shares = [1. / len(sent)] * len(sent)
+  mean = oracle.weighted_sum(shares, sent)
+  return oracle.weighted_sum([1. - beta, beta], [oracle.as_model(w), mean])
