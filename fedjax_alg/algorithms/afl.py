@@ -17,9 +17,10 @@ The paper's features come from a pre-trained network; here they are those of
 
 import dataclasses
 
-from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.layerwise import LayerFits, layers_of, layerwise
+from fedjax_alg.layerwise import LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
 
 def afl(
     model: Model, hparams: AFLHParams, *, map_clients: MapClients
-) -> Algorithm[fedacnnl.AnalyticState]:
+) -> Algorithm[LayerwiseState]:
   """AFL: least squares on the features of all clients, in one round.
 
   Arguments and errors as of every builder (``registry.Entry``), and:
@@ -58,11 +59,11 @@ def afl(
     ValueError: the model is not one dense layer.
   """
   validate(hparams)
-  layers = fedacnnl.layers_of(model, "afl")
+  layers = layers_of(model, "afl")
   num_rounds(hparams, len(layers))
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
-  settings = fedacnnl.FedACnnLHParams(
+  settings = LayerFits(
       ridge=repr(gamma), bias="none", adaptive_batch=False)
-  return fedacnnl.layerwise(
+  return layerwise(
       model, layers, settings, map_clients=map_clients,
       total_ridge=lambda ridge, clients: ridge * clients)

@@ -74,7 +74,9 @@ def add_shard(
         precision=trees.HIGHEST).astype(dtype)
 
   def add_block(moments, x, y, mask):
-    inputs = layer.inputs(params, x)
+    # Accelerators shorten the factors of float32 products unless told.
+    with jax.default_matmul_precision("highest"):
+      inputs = layer.inputs(params, x)
     shape = (-1,) + (1,) * (inputs.ndim - 1)
     inputs = jnp.where(mask.reshape(shape), inputs, jnp.zeros_like(inputs))
     unfolded = layer.unfold(inputs).reshape(-1, layer.fan_in)
@@ -101,7 +103,7 @@ def floats_sent(layer: Layer, num_classes: int, width: int) -> int:
   Args:
     layer: the layer.
     num_classes: L.
-    width: columns of T.
+    width: columns of T; 0 where there is no T.
   """
   d = layer.fan_in
   by_class = num_classes

@@ -1,0 +1,129 @@
+"""AFL against the paper's own formulas, and least squares of all the data."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models, registry
+from fedjax_alg.base import FedSpec
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge
+from tests.reference import analytic as oracle
+
+FEATURES, CLASSES, SLOTS = 9, 4, 12
+#: Most hold fewer examples than there are features.
+SIZES = (3, 40, 7, 12, 1, 5, 20, 9, 64, 4, 15, 30)
+MODEL = models.make_model("softmax", (FEATURES,), CLASSES)
+GAMMA = 2.0
+
+
+def examples():
+  rng = np.random.default_rng(2)
+  x = rng.normal(size=(sum(SIZES), FEATURES)) + 0.3
+  y = np.argmax(x @ rng.normal(size=(FEATURES, CLASSES)), 1)
+  return x.astype(np.float32), y.astype(np.int32)
+
+
+def dealt(sizes):
+  """The examples back to back to clients of these sizes, [(x, y)]."""
+  ends = np.cumsum(sizes)
+  assert ends[-1] == sum(SIZES)
+  x, y = examples()
+  return list(zip(np.split(x, ends[:-1]), np.split(y, ends[:-1])))
+
+
+@functools.cache
+def program(remove_ridge):
+  """(data) -> (W [d, L], cost) after the one round, the biases 0."""
+  algorithm = registry.build(
+      "afl", MODEL, map_clients=clients.make_map_clients(),
+      client_ridge=GAMMA, remove_ridge=remove_ridge)
+  spec = FedSpec(SLOTS, SLOTS, CLASSES, (FEATURES,))
+
+  @problems.quick_jit
+  def run(data, params):
+    everyone = layout.everyone(data)
+    state = algorithm.init(params, spec, jax.random.key(0))
+    state = algorithm.setup(state, everyone, jax.random.key(0))
+    return algorithm.round(state, everyone, jax.random.key(0))
+
+  def weights(sizes):
+    params = {"params": {"kernel": jnp.ones((CLASSES, FEATURES)),
+                         "bias": jnp.ones(CLASSES)}}
+    state, aux = run(problems.client_data(dealt(sizes)), params)
+    found = bridge.to_oracle(bridge.model_of(state))
+    np.testing.assert_array_equal(found["bias"], np.zeros(CLASSES))
+    return found["kernel"], aux.cost
+
+  return weights
+
+
+def expected(sizes, remove_ridge, aggregate=oracle.afl_direct):
+  parts = [oracle.afl_client(x, y, CLASSES, GAMMA)
+           for x, y in dealt(sizes) if len(y)]
+  whole = aggregate(parts)
+  if remove_ridge:
+    return oracle.afl_remove_ridge(whole, len(parts), GAMMA)
+  return whole.w
+
+
+@pytest.mark.parametrize("remove_ridge", [False, True])
+@pytest.mark.parametrize("aggregate", [
+    oracle.afl_pairwise, oracle.afl_direct])
+def test_a_round_is_the_paper(remove_ridge, aggregate):
+  found, _ = program(remove_ridge)(SIZES)
+  np.testing.assert_allclose(
+      found, expected(SIZES, remove_ridge, aggregate), rtol=1e-5, atol=1e-6)
+
+
+#: As many clients, two and one; the others hold nothing.
+PARTITIONS = (SIZES, SIZES[::-1], (200, 10) + (0,) * 10,
+              (0,) * 5 + (210,) + (0,) * 6)
+
+
+def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
+  x, y = examples()
+  pooled = np.linalg.lstsq(
+      x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
+  first, _ = program(True)(SIZES)
+  for sizes in PARTITIONS:
+    found, _ = program(True)(sizes)
+    np.testing.assert_allclose(found, pooled, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, first, rtol=1e-6, atol=1e-7)
+
+
+def test_otherwise_every_client_with_data_adds_its_ridge():
+  found = [program(False)(sizes)[0] for sizes in PARTITIONS]
+  for sizes, weights in zip(PARTITIONS, found):
+    np.testing.assert_allclose(
+        weights, expected(sizes, False), rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(found[0], found[1], rtol=1e-6, atol=1e-7)
+  assert np.abs(found[0] - found[2]).max() > 1e-3
+
+
+def test_what_is_sent():
+  _, cost = program(True)(SIZES)
+  d = FEATURES
+  assert int(cost.up) == d * (d + 1) // 2 + d * CLASSES + d + CLASSES
+  assert int(cost.down) == d * CLASSES
+  assert int(cost.exchanges) == 1
+
+
+def test_models_of_more_than_one_layer():
+  entry = registry.get("afl")
+  deep = models.make_model("mlp", (FEATURES,), CLASSES, hidden=(5,))
+  for refused in (
+      lambda: entry.rounds(entry.hparams(), 2),
+      lambda: registry.build(
+          "afl", deep, map_clients=clients.make_map_clients())):
+    with pytest.raises(ValueError, match="--algorithm=afl: .*has 2 .*--model="):
+      refused()
+  assert entry.rounds(entry.hparams(), 1) == 1
+  with pytest.raises(ValueError, match="--client_ridge=-1"):
+    registry.build("afl", MODEL, map_clients=clients.make_map_clients(),
+                   client_ridge=-1.0)

@@ -1,0 +1,670 @@
+"""FedACnnL and pFedACnnL against the NumPy oracle, and what must hold."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import layerwise, models, registry
+from fedjax_alg.algorithms import fedacnnl
+from fedjax_alg.base import ClientData, FedSpec
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients, clock, loop
+from fedjax_alg.least_squares import codes, moments
+from fedjax_alg.models.layers import Conv, Dense, MaxPool
+from tests import problems
+from tests.algorithms import bridge
+from tests.reference import analytic as oracle
+
+CLASSES = 4
+#: One client has more rows than a block, one a single example.
+SIZES = (30, 140, 1, 22, 45, 17)
+#: Clients of either kind hold two classes only.
+KIND = np.array([0, 1, 0, 1, 1, 0])
+#: name -> words of the stack, shape of an example. A hidden layer wider than
+#: there are classes, one narrower, and no image that is a square.
+STACKS = {
+    "mlp": (("dense7", "dense3"), (9,)),
+    "cnn": (("conv3-5", "avg2", "conv2-3", "max2", "dense6"), (8, 6)),
+    "small": (("conv3-5", "avg2", "dense3"), (8, 6)),
+    "shallow": (("dense6",), (9,)),
+}
+RECIPE = dict(bias="centred", code_centred=True, code_high_passed=1,
+              normalize=True, ridge_unit="relative")
+CASES = [
+    ("mlp", dict(bias="none")),
+    ("mlp", dict(bias="ones", ridge="0.5,2,0.1", code_centred=True)),
+    ("mlp", dict(bias="centred", ridge="0.01", ridge_unit="relative",
+                 normalize=True)),
+    ("cnn", dict(bias="none", code_high_passed=1, ridge="0.5,2,1,0.1")),
+    ("small", dict(bias="ones", normalize=True, code_centred=True)),
+    ("cnn", dict(bias="centred", code="class", normalize=True,
+                 code_centred=True, ridge="0.01", ridge_unit="relative")),
+    ("small", dict(bias="centred", code="random_filters", normalize=True)),
+]
+KEY = jax.random.key(7)
+
+
+@functools.cache
+def problem(name):
+  """A stack with the clients of ``SIZES``; classes differ in their mean."""
+  words, shape = STACKS[name]
+  rng = np.random.default_rng(3)
+  centres = rng.normal(size=(CLASSES, *shape))
+  held = []
+  for size, kind in zip(SIZES, KIND):
+    y = rng.integers(2, size=size) + 2 * kind
+    x = centres[y] + rng.normal(size=(size, *shape))
+    held.append((x.astype(np.float32), y.astype(np.int32)))
+  model = models.make_model("stack", shape, CLASSES, layers=words)
+  return problems.Problem(
+      model, problems.client_data(held), held,
+      FedSpec(len(held), len(held), CLASSES, shape))
+
+
+def start_of(model, dtype=jnp.float32):
+  """Parameters that the first rounds leave behind the layer they fit."""
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+      lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), dtype),
+      jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def play(given, name, number, **settings):
+  """``bridge.history`` of ``number`` rounds of all clients."""
+  everyone = list(range(given.spec.num_clients))
+  return bridge.history(
+      given, name, [everyone] * number, [KEY] * number,
+      start_of(given.model), **settings)
+
+
+@functools.cache
+def _played(stack, name, number, items):
+  return play(problem(stack), name, number, **dict(items))
+
+
+def played(stack, name="fedacnnl", number=0, **settings):
+  """(states, log) of a run, by default a round for every layer; kept."""
+  number = number or len(problem(stack).model.layers)
+  return _played(stack, name, number, tuple(sorted(settings.items())))[:2]
+
+
+def images(x):
+  """An axis of one channel where there is none: [n, H, W, 1] or [n, d]."""
+  return x[..., None] if x.ndim == 3 else x
+
+
+def oracle_clients(given):
+  return [(images(x), y) for x, y in given.clients]
+
+
+def own_code(seed, model, l, kind):
+  """Q of hidden layer l as every client draws it, [L, width] or [L, P, width].
+  """
+  key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
+  layer = model.layers[l]
+  code = codes.draw(
+      key, layer, CLASSES, "class" if layer.positions == 1 else kind,
+      jnp.float32)
+  code = np.asarray(code, np.float64)
+  return code[:, 0] if code.shape[1] == 1 else code
+
+
+def oracle_layers(stack, seed, name="fedacnnl", **settings):
+  """The stack as the oracle's list, with the codes of ``seed``."""
+  h = registry.get(name).hparams(**settings)
+  model = problem(stack).model
+  gammas = [float(word) for word in h.ridge.split(",")]
+  words = (*models.parse_layers(STACKS[stack][0]), Dense(CLASSES))
+  result, l = [], 0
+  for word in words:
+    if not isinstance(word, (Dense, Conv)):
+      kind = "max" if isinstance(word, MaxPool) else "avg"
+      result.append({"kind": kind, "size": word.size})
+      continue
+    layer = dict(ridge=gammas[l % len(gammas)], bias=h.bias,
+                 relative=h.ridge_unit == "relative")
+    if isinstance(word, Conv):
+      layer.update(kind="conv", kernel=word.kernel)
+    else:
+      result.append({"kind": "flatten"})
+      layer.update(kind="dense")
+    if l < len(model.layers) - 1:
+      layer["normalise"] = h.normalize
+      if h.code == "random_filters":
+        key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
+        shape = model.layers[l].fan_in, model.layers[l].width
+        layer["filters"] = np.asarray(jax.random.normal(key, shape))
+      else:
+        layer.update(
+            code=own_code(seed, model, l, h.code), centre=h.code_centred,
+            laplacian=l < h.code_high_passed and isinstance(word, Conv))
+    result.append(layer)
+    l += 1
+  return result
+
+
+def weights_of(model, params):
+  """Per layer (W [d, width], b), float64."""
+  return [tuple(np.asarray(part, np.float64) for part in layer.get(params))
+          for layer in model.layers]
+
+
+def errors(found, expected):
+  """Per layer and part |difference| / |expected|, Euclidean norms; W, b."""
+  return [np.linalg.norm(mine - theirs) / max(np.linalg.norm(theirs), 1e-30)
+          for a, b in zip(found, expected, strict=True)
+          for mine, theirs in zip(a, b[:2], strict=True)]
+
+
+def assert_same(found, expected, rtol=1e-5):
+  assert max(errors(found, expected), default=0) < rtol, (
+      errors(found, expected))
+
+
+# Against the oracle.
+
+
+@pytest.mark.parametrize("stack, settings", CASES)
+def test_a_run_is_the_oracle(stack, settings):
+  given = problem(stack)
+  states, _ = played(stack, **settings)
+  expected = oracle.fedacnnl(
+      oracle_clients(given), oracle_layers(
+          stack, states[0].code_seed, **settings), CLASSES)
+  start = weights_of(given.model, start_of(given.model))
+  # A layer a round, the later ones as they were.
+  for l, state in enumerate(states):
+    found = weights_of(given.model, bridge.model_of(state))
+    assert_same(found[:l], expected[:l])
+    problems.assert_equal(found[l:], start[l:])
+    assert int(state.round) == l
+  x = np.concatenate([x for x, _ in given.clients])
+  np.testing.assert_allclose(
+      given.model.apply(bridge.model_of(states[-1]), x),
+      oracle.forward(oracle_layers(stack, states[0].code_seed, **settings),
+                     expected, images(x)), rtol=1e-4, atol=1e-5)
+
+
+# Groups and personal layers.
+
+
+GROUPED = {
+    "mlp": dict(bias="ones", normalize=True, code_centred=True, num_groups=2,
+                personal_ridge="2"),
+    "cnn": dict(RECIPE, ridge="0.01,1,0.1,0.03", num_groups=2,
+                personal_ridge="5"),
+    # Nothing is personal of random filters.
+    "shallow": dict(code="random_filters", bias="centred", num_groups=2,
+                    label_norm="l2", personal_ridge="0.5"),
+}
+
+
+def grouped(stack):
+  """A run of ``GROUPED`` with a round for every layer, two for personal ones.
+  """
+  return played(stack, "pfedacnnl", 2 * len(problem(stack).model.layers),
+                **GROUPED[stack])
+
+
+@functools.cache
+def deploy_program(stack, items):
+  algorithm = registry.build(
+      "pfedacnnl", problem(stack).model,
+      map_clients=clients.make_map_clients(), **dict(items))
+  return problems.quick_jit(algorithm.client_params)
+
+
+def deployed(stack, state, i, holder=None, **settings):
+  """What client i deploys whose data are those of ``holder``, or its own."""
+  program = deploy_program(
+      stack, tuple(sorted({**GROUPED[stack], **settings}.items())))
+  data = problem(stack).data
+  return program(state, jnp.int32(i), layout.shard_of(
+      data, i if holder is None else holder), KEY)
+
+
+def test_groups_are_clients_of_like_labels():
+  states, log = grouped("mlp")
+  np.testing.assert_array_equal(states[0].member, np.full(len(SIZES), -1))
+  for state, aux in zip(states[1:], log):
+    found = np.asarray(state.member)
+    assert set(zip(found.tolist(), KIND.tolist())) in (
+        {(0, 0), (1, 1)}, {(0, 1), (1, 0)})
+    np.testing.assert_array_equal(aux.client["group"], found)
+  given = problem("mlp")
+  for group in (0, 1):
+    labels = np.concatenate([
+        y for (_, y), own in zip(given.clients, found) if own == group])
+    np.testing.assert_array_equal(
+        states[0].counts[group], np.bincount(labels, minlength=CLASSES))
+
+
+@pytest.mark.parametrize("stack", list(GROUPED))
+def test_centres_are_means_of_encoded_label_vectors(stack):
+  """(8), (9): the code of the layer with the fewest units or channels."""
+  given, (states, _) = problem(stack), grouped(stack)
+  widths = [layer.width for layer in given.model.layers[:-1]]
+  code = own_code(
+      states[0].code_seed, given.model, int(np.argmin(widths)), "class")
+  vectors = oracle.encoded_label_vectors(given.clients, code, CLASSES)
+  if GROUPED[stack].get("label_norm") == "l2":
+    shares = oracle.encoded_label_vectors(given.clients, None, CLASSES)
+    vectors = vectors / np.linalg.norm(shares, axis=1, keepdims=True)
+  member = np.asarray(states[-1].member)
+  np.testing.assert_allclose(
+      states[0].centres, [vectors[member == group].mean(0) for group in (0, 1)],
+      rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("stack", list(GROUPED))
+def test_groups_and_personal_layers_are_the_oracle(stack):
+  """(10)-(13), after every round of the personal layers."""
+  given, (states, _) = problem(stack), grouped(stack)
+  member, number = np.asarray(states[-1].member), len(given.model.layers)
+  settings = GROUPED[stack]
+  meta, personal = oracle.pfedacnnl(
+      oracle_clients(given), member, oracle_layers(
+          stack, states[0].code_seed, "pfedacnnl", **settings),
+      float(settings["personal_ridge"]), CLASSES)
+  for group in (0, 1):
+    found = jax.tree.map(lambda leaf: leaf[group], states[-1].models)
+    assert_same(weights_of(given.model, found), meta[group])
+  for state in states[number + 1:]:
+    problems.assert_equal(state.models, states[number].models)
+  for i in (0, 1, 2):  # of both groups; one example
+    for l in range(number + 1):
+      found = deployed(stack, states[number + l], i)
+      assert_same(weights_of(given.model, found),
+                  [*personal[i][:l], *meta[member[i]][l:]])
+
+
+def test_a_group_without_participants_keeps_its_model():
+  given, settings = problem("shallow"), dict(bias="ones", num_groups=2)
+  ids = np.flatnonzero(KIND == 0).tolist()
+  states, _, _ = bridge.history(
+      given, "pfedacnnl", [ids] * 2, [KEY] * 2, start_of(given.model),
+      **settings)
+  member = np.asarray(states[-1].member)
+  np.testing.assert_array_equal(member == -1, KIND == 1)
+  group = member[0]
+  there, other = (weights_of(given.model, jax.tree.map(
+      lambda leaf: leaf[number], states[-1].models))
+      for number in (group, 1 - group))
+  expected = oracle.fedacnnl(
+      [given.clients[i] for i in ids], oracle_layers(
+          "shallow", states[0].code_seed, "pfedacnnl", **settings), CLASSES)
+  assert_same(there, expected)
+  problems.assert_equal(
+      other, weights_of(given.model, start_of(given.model)))
+
+
+def test_a_newcomer_joins_those_with_labels_like_its_own():
+  states, _ = grouped("mlp")
+  for i in (0, 1, 4, 5):
+    for state in (states[3], states[-1]):
+      problems.assert_equal(
+          deployed("mlp", state, len(SIZES), i), deployed("mlp", state, i))
+  # Whatever its number says: client 0's with the data of client 1.
+  problems.assert_equal(deployed("mlp", states[-1], 0, 1),
+                        deployed("mlp", states[-1], 1))
+  assert problems.differ(deployed("mlp", states[3], 0),
+                         deployed("mlp", states[3], 1))
+
+
+def test_a_strong_pull_keeps_the_layer_of_the_group():
+  """A pull for each layer: only the second becomes the client's own."""
+  given, (states, _) = problem("mlp"), grouped("mlp")
+  last, layers = states[-1], oracle_layers(
+      "mlp", states[0].code_seed, "pfedacnnl", **GROUPED["mlp"])
+  for i in (0, 1):
+    group = np.asarray(last.member) == last.member[i]
+    meta = oracle.fedacnnl(
+        [given.clients[k] for k in np.flatnonzero(group)], layers, CLASSES)
+    x, y = given.clients[i]
+    own = oracle.personal_layer(
+        oracle.statistics(oracle.forward(layers, meta[:1], x), y, CLASSES),
+        meta[1], 3.0, bias="ones")
+    found = weights_of(given.model, deployed(
+        "mlp", last, i, personal_ridge="1e12,3,1e12"))
+    assert_same(found, [meta[0], own, meta[2]])
+    assert max(errors([own], meta[1:2])) > 1e-2
+
+
+def test_without_groups_and_personal_layers_it_is_fedacnnl():
+  settings = dict(CASES[1][1])
+  mine, log = played("mlp", "pfedacnnl", clustering=False, personalize=False,
+                     **settings)
+  plain, plain_log = played("mlp", **settings)
+  problems.assert_equal(mine, plain)
+  problems.assert_equal(log, plain_log)
+  build = functools.partial(
+      registry.build, "pfedacnnl", problem("mlp").model,
+      map_clients=clients.make_map_clients(), personalize=False)
+  assert build(clustering=False).membership is None
+  assert build(clustering=True).membership is not None
+
+
+def test_after_the_last_layer_nothing_is_sent():
+  states, log = grouped("mlp")
+  assert all(int(aux.cost.up) > 0 for aux in log[:3])
+  for aux in log[3:]:
+    assert [float(number) for number in aux.cost] == [0] * 5
+    assert (aux.work.flops > 0).all()
+  assert int(states[-1].round) == len(log) == 6
+
+
+# The weight-invariant property (section 3.2).
+
+
+#: clients of the largest partition
+MANY = 100
+
+
+def partitions(name):
+  """The same examples held by 1, 10 and 100 clients, and in another order.
+
+  All with 100 clients, those too many without examples: one program.
+  """
+  given = problem(name)
+  number = sum(SIZES)
+  rng = np.random.default_rng(0)
+  x, y = (np.concatenate(parts) for parts in zip(*given.clients))
+  ends = {1: [number], 10: np.sort(rng.choice(
+      np.arange(1, number), 9, replace=False)).tolist() + [number],
+          100: np.sort(rng.integers(number + 1, size=99)).tolist() + [number]}
+  orders = {10: np.arange(number), 100: rng.permutation(number),
+            1: np.arange(number)}
+  for count, stops in ends.items():
+    stops = np.array(stops + [number] * (MANY - count))
+    starts = np.concatenate([[0], stops[:-1]])
+    held = problems.client_data(
+        [(x[orders[count]], y[orders[count]])])
+    ids = rng.permutation(MANY) if count == 10 else np.arange(MANY)
+    yield held._replace(
+        offset=jnp.asarray(starts, jnp.int32),
+        size=jnp.asarray(stops - starts, jnp.int32)), ids
+
+
+def rounds_of(given, map_clients, dtype, **settings):
+  """(data, ids of the cohort) -> (W, b) of every layer after all rounds."""
+  algorithm = registry.build(
+      "fedacnnl", given.model, map_clients=map_clients, **settings)
+  spec = given.spec._replace(num_clients=MANY, cohort_size=MANY)
+  start = start_of(given.model, dtype)
+
+  @problems.quick_jit
+  def begin(data: ClientData):
+    return algorithm.setup(
+        algorithm.init(start, spec, KEY), layout.everyone(data), KEY)
+
+  round_ = problems.quick_jit(algorithm.round)
+
+  def run(data, ids):
+    data = data._replace(x=jnp.asarray(data.x, dtype))
+    state = begin(data)
+    cohort = layout.take_cohort(data, jnp.asarray(ids, jnp.int32))
+    for _ in given.model.layers:
+      state, _ = round_(state, cohort, KEY)
+    assert jax.tree.leaves(state.models)[0].dtype == dtype
+    return weights_of(given.model, bridge.model_of(state))
+
+  return run
+
+
+@pytest.fixture(name="plain", scope="module")
+def fixture_plain():
+  """The recipe's weights of the stack in float32, from one client."""
+  run = rounds_of(problem("small"), clients.make_map_clients(), "float32",
+                  ridge="0.01", **RECIPE)
+  return [run(*part) for part in partitions("small")]
+
+
+def largest_error(all_weights):
+  return max(max(errors(other, all_weights[0])) for other in all_weights[1:])
+
+
+def test_no_partition_changes_the_weights(plain):
+  assert largest_error(plain) < 1e-5
+
+
+def test_devices_and_small_blocks_change_no_weight(
+    plain, mesh, monkeypatch):
+  monkeypatch.setattr(moments, "block_rows", lambda layer: 7)
+  run = rounds_of(problem("small"), clients.make_map_clients(mesh=mesh),
+                  "float32", ridge="0.01", **RECIPE)
+  parts = list(partitions("small"))[1:]
+  assert largest_error([plain[0], *(run(*part) for part in parts)]) < 1e-5
+
+
+def test_in_double_precision_no_partition_changes_the_weights(plain):
+  with jax.enable_x64(True):
+    run = rounds_of(problem("small"), clients.make_map_clients(), "float64",
+                    ridge="0.01", **RECIPE)
+    found = [run(*part) for part in partitions("small")]
+  assert largest_error(found) < 1e-10
+  assert_same(plain[0], found[0])
+
+
+def test_in_single_precision_partitions_change_little(plain):
+  run = rounds_of(problem("small"), clients.make_map_clients(), "float32",
+                  precision="float32", ridge="0.01", **RECIPE)
+  found = [run(*part) for part in partitions("small")]
+  assert 1e-6 < largest_error(found) < 3e-4
+  assert_same(found[0], plain[0], 3e-4)
+
+
+# What a layer can be.
+
+
+def ranks(stack, **settings):
+  """Of (W, b) of every layer after all rounds."""
+  states, _ = played(stack, **settings)
+  weights = weights_of(problem(stack).model, bridge.model_of(states[-1]))
+  return [np.linalg.matrix_rank(np.vstack([w, b]), tol=1e-5 * np.abs(w).max())
+          for w, b in weights]
+
+
+def test_a_layer_has_no_higher_rank_than_there_are_classes():
+  """W = B Q: errata A-05. Codes of positions are free of it."""
+  assert ranks("mlp", **CASES[0][1]) == [4, 3, 3]
+  assert ranks("mlp", **CASES[1][1]) == [3, 3, 4]  # a centred code: L - 1
+  # Five channels of nine weights.
+  assert ranks("cnn", **CASES[3][1])[0] == 5
+  assert ranks("cnn", **CASES[5][1])[0] <= 4
+
+
+def test_the_first_layer_asks_for_the_labels_before_they_are_encoded():
+  """B is the solution for Y, whatever the code (errata A-05)."""
+  given, settings = problem("mlp"), CASES[0][1]
+  states, _ = played("mlp", **settings)
+  x, y = (np.concatenate(parts) for parts in zip(*given.clients))
+  expected = oracle.solve_layer(
+      oracle.statistics(x, y, CLASSES), np.eye(CLASSES), 1.0).weight
+  np.testing.assert_allclose(
+      states[1].fits[0].basis[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_fits_a_singular_gram_matrix():
+  """Feature 11 is held by nobody."""
+  given = problems.softmax_problem()
+  states, _, _ = bridge.history(
+      given, "fedacnnl", [list(range(12))], [KEY], start_of(given.model),
+      ridge="0", bias="none")
+  assert np.isnan(states[1].models["params"]["kernel"]).all()
+  flags = {name: bool(fine) for name, fine in loop.all_finite(
+      states[1]).items()}
+  assert not flags["fits/0/basis"] and flags["centres"]
+  for name in ("fedacnnl", "pfedacnnl"):
+    assert "--ridge more than 0" in registry.get(name).nonfinite
+
+
+# Costs and time.
+
+
+def test_costs_by_hand():
+  """The stack of two convolutions, codes by position, no bias."""
+  given = problem("cnn")
+  _, log = played("cnn", **CASES[3][1])
+  first, second = 48 * 9, 12 * 20  # positions x weights of a kernel
+  # X'X, X'T or class sums, column sums, class counts.
+  up = [45 + 9 * 5 + 9 + 4, 210 + 20 * 3 + 20 + 4, 21 + 6 * 4 + 6 + 4,
+        21 + 6 * 4 + 6 + 4]
+  down = [9 * 5, 20 * 3, 6 * 4, 6 * 4]
+  forward = np.cumsum([0, 2 * first * 5, 2 * second * 3, 2 * 6 * 6])
+  gram = [2 * first * 9, 2 * second * 20, 2 * 36, 2 * 36]
+  server = [d ** 3 / 3 + 2 * d * d * r for d, r in (
+      (9, 5), (20, 3), (6, 4), (6, 4))]
+  for l, aux in enumerate(log):
+    cost = aux.cost
+    assert (int(cost.up), int(cost.down)) == (up[l], down[l])
+    assert (int(cost.exchanges), int(cost.example_gradients)) == (1, 0)
+    np.testing.assert_allclose(cost.central_flops, server[l], rtol=1e-6)
+    np.testing.assert_allclose(
+        aux.work.flops, (forward[l] + gram[l]) * np.array(SIZES), rtol=1e-6)
+    np.testing.assert_array_equal(
+        aux.work.batches, np.ceil(np.array(SIZES) / 32))
+  assert given.model.flops > forward[-1]
+
+
+def test_groups_cost_their_label_vectors_and_their_solutions():
+  _, plain = played("mlp", **CASES[1][1])  # with a column of ones as well
+  _, log = grouped("mlp")
+  extra = [int(a.cost.up) - int(b.cost.up) for a, b in zip(log, plain)]
+  assert extra == [3, 0, 0]  # the narrowest layer has three units
+  for a, b in zip(log, plain):
+    np.testing.assert_allclose(
+        a.cost.central_flops, 2 * b.cost.central_flops, rtol=1e-6)
+  # A personal layer is computed where the data are: forward, X'X, solution.
+  sizes, d = np.array(SIZES), [9, 7, 3]
+  forward = [0, 2 * 9 * 7, 2 * 9 * 7 + 2 * 7 * 3]
+  for l, aux in enumerate(log[3:]):
+    np.testing.assert_allclose(
+        aux.work.flops, sizes * (forward[l] + 2 * d[l] ** 2)
+        + d[l] ** 3 / 3 + 2 * d[l] ** 2 * CLASSES, rtol=1e-6)
+
+
+def test_late_clients_take_larger_batches_and_no_weight_changes():
+  """(7), from the times of the simulated clock."""
+  given = problem("shallow")
+  settings = dict(bias="ones", normalize=True)
+  devices = clock.make_devices(
+      0, len(SIZES), core_gflops=1e-5, bandwidth_gbps=(1e-5, 1e-4),
+      batch_ms=30.0)
+  timed = given._replace(data=given.data._replace(devices=devices))
+  states, log, _ = play(
+      timed, "pfedacnnl", 4, clustering=False, batch_size=8,
+      max_batch_size=25, **settings)
+  batch, first = np.full(len(SIZES), 8), None
+  for before, after, aux in zip(states, states[1:], log):
+    np.testing.assert_array_equal(before.batch, batch)
+    np.testing.assert_allclose(
+        aux.server["batch_size"], batch.mean(), rtol=1e-6)
+    np.testing.assert_array_equal(
+        aux.work.batches, np.ceil(np.array(SIZES) / batch))
+    times = oracle.clock(
+        aux.work.flops, aux.work.batches, aux.cost.down, aux.cost.up,
+        np.asarray(devices.flops_per_s), float(devices.batch_s),
+        np.asarray(devices.bytes_per_s))
+    first = times.arrival if first is None else first
+    np.testing.assert_allclose(after.fastest, first.min(), rtol=1e-5)
+    grown = oracle.adaptive_batch_size(batch, times.arrival, first, 25)
+    if before is states[0]:
+      assert (grown >= batch).all() and 8 == grown[np.argmin(first)] < (
+          grown[np.argmax(first)]) <= 25
+    batch = grown
+  np.testing.assert_array_equal(states[-1].batch, batch)
+
+  fixed, fixed_log, _ = play(
+      timed, "pfedacnnl", 4, clustering=False, personalize=False,
+      batch_size=8, adaptive_batch=False, **settings)
+  for state, other in zip(states, fixed, strict=True):
+    problems.assert_equal((state.models, state.fits),
+                          (other.models, other.fits))
+    np.testing.assert_array_equal(other.batch, np.full(len(SIZES), 8))
+  assert (log[1].work.batches <= fixed_log[1].work.batches).all()
+  assert (log[1].work.batches < fixed_log[1].work.batches).any()
+  # Without personal layers clients have nothing to do after the last round.
+  for aux in fixed_log[2:]:
+    np.testing.assert_array_equal(aux.work, np.zeros((2, len(SIZES))))
+
+
+def test_without_a_clock_no_batch_size_changes():
+  states, log = played("mlp", **CASES[0][1])
+  for state, aux in zip(states, log):
+    np.testing.assert_array_equal(state.batch, np.full(len(SIZES), 32))
+    assert float(aux.server["batch_size"]) == 32
+
+
+# What users get wrong.
+
+
+@pytest.mark.parametrize("ridge, said", [
+    ("1,x", "--ridge=1,x: must be numbers separated by commas"),
+    ("", "--ridge=: must be numbers separated by commas"),
+    ("1,-1,0", "--ridge=1,-1,0: must be at least 0"),
+    ("nan", "--ridge=nan: must be at least 0"),
+    ("inf", "--ridge=inf: must be at least 0"),
+    ("1,2", "--ridge=1,2: 2 numbers for 3 layers .allowed: one, or one for "
+     "each")])
+def test_ridges_that_cannot_be(ridge, said):
+  for name in ("fedacnnl", "pfedacnnl"):
+    with pytest.raises(ValueError, match=said) as error:
+      registry.build(name, problem("mlp").model, ridge=ridge,
+                     map_clients=clients.make_map_clients())
+    assert "\n" not in str(error.value)
+  with pytest.raises(ValueError, match=said):
+    fedacnnl.num_rounds(fedacnnl.FedACnnLHParams(ridge=ridge), 3)
+
+
+@pytest.mark.parametrize("pull, said", [
+    ("1,x,1", "--personal_ridge=1,x,1: must be numbers"),
+    ("1,0,1", "--personal_ridge=1,0,1: must be more than 0"),
+    ("1,2", "--personal_ridge=1,2: 2 numbers for 3 layers")])
+def test_pulls_that_cannot_be(pull, said):
+  with pytest.raises(ValueError, match=said):
+    registry.build("pfedacnnl", problem("mlp").model, personal_ridge=pull,
+                   map_clients=clients.make_map_clients())
+  with pytest.raises(ValueError, match=said):
+    fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(personal_ridge=pull), 3)
+
+
+def test_rounds_are_layers_and_personal_layers():
+  assert fedacnnl.num_rounds(fedacnnl.FedACnnLHParams(), 3) == 3
+  assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(), 3) == 6
+  assert fedacnnl.num_rounds(
+      fedacnnl.PFedACnnLHParams(personalize=False), 3) == 3
+  assert layerwise.per_layer("ridge", "0.5", 2, True) == (0.5, 0.5)
+  assert layerwise.per_layer("ridge", "1e-2, 0", 2, True) == (0.01, 0.0)
+
+
+@pytest.mark.parametrize("settings, said", [
+    (dict(bias="one"), "--bias=one"), (dict(code="pos"), "--code=pos"),
+    (dict(ridge_unit="trace"), "--ridge_unit=trace"),
+    (dict(precision="half"), "--precision=half"),
+    (dict(num_groups=0), "--num_groups=0"),
+    (dict(label_norm="l3"), "--label_norm=l3"),
+    (dict(batch_size=0), "--batch_size=0"),
+    (dict(code_high_passed=-1), "--code_high_passed=-1")])
+def test_settings_that_cannot_be(settings, said):
+  with pytest.raises(ValueError, match=said):
+    registry.build("pfedacnnl", problem("mlp").model,
+                   map_clients=clients.make_map_clients(), **settings)
+
+
+def test_more_groups_than_clients():
+  given = problem("mlp")
+  algorithm = registry.build(
+      "pfedacnnl", given.model, map_clients=clients.make_map_clients(),
+      num_groups=len(SIZES) + 1)
+  with pytest.raises(ValueError, match="--num_groups=7: more than the 6"):
+    algorithm.init(start_of(given.model), given.spec, KEY)
+
+
+@pytest.mark.parametrize("name", ["fedacnnl", "pfedacnnl", "afl"])
+def test_models_that_have_no_such_layers(name):
+  with pytest.raises(ValueError, match=f"--algorithm={name}: .*others"):
+    registry.build(name, problem("mlp").model._replace(layers=None),
+                   map_clients=clients.make_map_clients())

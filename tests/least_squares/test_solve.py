@@ -1,0 +1,210 @@
+"""The closed-form solutions against np.linalg.lstsq on stacked rows."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models
+from fedjax_alg.least_squares import moments, solve
+from fedjax_alg.models.layers import Conv, Dense
+from tests import problems
+from tests.reference import analytic as oracle
+
+CLASSES, N = 3, 40
+VIEWS = {"conv": models.layer_views((Conv(2, 5),), CLASSES, (4, 3, 2))[0],
+         "dense": models.layer_views((Dense(5),), CLASSES, (6,))[0]}
+COUNTS = {"position": 12, "class": 1}
+
+
+@functools.cache
+def examples(name):
+  """x, y, the rows X [N P, d] and their sums."""
+  rng = np.random.default_rng(4)
+  view = VIEWS[name]
+  x = rng.normal(size=(N, *view.input_shape)) + 0.4
+  y = np.append(rng.integers(CLASSES, size=N - 3), [0, 1, 2])
+  kernel = 2 if name == "conv" else None
+  rows = oracle.unfold(x, kernel).reshape(-1, view.fan_in)
+  return y, rows, moments.Moments(*oracle.statistics(x, y, CLASSES, kernel))
+
+
+def code_of(name, kind):
+  positions = VIEWS[name].positions if kind == "position" else 1
+  return np.random.default_rng(5).normal(size=(CLASSES, positions, 5))
+
+
+def targets(name, code):
+  """T [N P, 5], example by example, position by position."""
+  y, positions = examples(name)[0], VIEWS[name].positions
+  shape = (CLASSES, positions, 5)
+  return np.broadcast_to(code, shape)[y].reshape(-1, 5)
+
+
+def by_lstsq(rows, t, ridge, bias, prior=0.0):
+  """argmin |T - X W - b|^2 + ridge |(W, b) - prior|^2, b free if centred."""
+  d = rows.shape[1]
+  if bias != "none":
+    rows = np.hstack([rows, np.ones((len(rows), 1))])
+  held = d + (bias == "ones")
+  pull = np.sqrt(ridge) * np.eye(rows.shape[1])[:held]
+  stacked = np.vstack([t, np.broadcast_to(
+      np.sqrt(ridge) * prior, (held, t.shape[1]))])
+  w = np.linalg.lstsq(np.vstack([rows, pull]), stacked, rcond=None)[0]
+  return w[:d], w[d] if bias != "none" else np.zeros(t.shape[1])
+
+
+@functools.cache
+def program(name, bias, high_pass=False):
+  """(moments, code, ridge, scale, prior) -> (basis, (W, b), spread)."""
+  view = VIEWS[name]
+
+  def run(sums, code, ridge, scale, prior):
+    equations = solve.problem(sums, view, code, bias, high_pass)
+    basis = solve.solve(equations.gram, equations.cross, ridge, prior)
+    fit = solve.Fit(basis, scale)
+    kernel, offset = solve.weights(fit, equations, sums, view, bias)
+    return equations, basis, (kernel, offset), solve.spread(
+        kernel, sums, view)
+
+  return problems.quick_jit(run)
+
+
+def fitted(name, bias, code, ridge, scale=None, prior=None, high_pass=False):
+  """In double precision, NumPy."""
+  with jax.enable_x64(True):
+    sums, code, ridge, scale, prior = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, "float64"),
+        (examples(name)[2], code, ridge,
+         np.ones(5) if scale is None else scale, prior))
+    return jax.tree.map(np.asarray, program(name, bias, high_pass)(
+        sums, code, ridge, scale, prior))
+
+
+@pytest.mark.parametrize("bias", solve.BIASES)
+@pytest.mark.parametrize("name, kind", [
+    ("conv", "position"), ("conv", "class"), ("dense", "class")])
+def test_a_layer_is_the_least_squares_solution(name, kind, bias):
+  """Columns divided by their scale; outputs' standard deviations."""
+  _, rows, _ = examples(name)
+  code = code_of(name, kind)
+  scale = np.array([1.0, 2.0, 0.5, 3.0, 1.5])
+  equations, basis, (kernel, offset), spread = fitted(
+      name, bias, code, 0.7, scale)
+  t = targets(name, code)
+  w, b = by_lstsq(rows, t, 0.7, bias)
+  np.testing.assert_allclose(kernel, w / scale, rtol=1e-9, atol=1e-11)
+  np.testing.assert_allclose(offset, b / scale, rtol=1e-9, atol=1e-11)
+  np.testing.assert_allclose(spread, (rows @ w / scale).std(0), rtol=1e-9)
+  # Where all positions share a code, a column for each class is enough.
+  assert basis.shape[1] == (5 if kind == "position" else CLASSES)
+  # The sums by class, times the code, are X'T.
+  cross = equations.cross[:rows.shape[1]]
+  cross = cross if equations.mix is None else cross @ equations.mix
+  if bias == "centred":
+    rows = rows - rows.mean(0)
+  np.testing.assert_allclose(cross, rows.T @ t, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("bias", solve.BIASES)
+def test_a_high_passed_code(bias):
+  """The operator applied to the code, but for the border: here inside."""
+  code = code_of("conv", "position")
+  equations, _, weights, _ = fitted("conv", bias, code, 0.7, high_pass=True)
+  expected = oracle.solve_layer(
+      oracle.Statistics(*examples("conv")[2]), code, 0.7, 2, bias=bias,
+      laplacian=True)
+  np.testing.assert_allclose(weights[0], expected.weight, rtol=1e-9)
+  np.testing.assert_allclose(weights[1], expected.bias, rtol=1e-9, atol=1e-12)
+  np.testing.assert_array_equal(equations.target, np.zeros(5))
+
+
+@pytest.mark.parametrize("bias", solve.BIASES)
+def test_a_layer_pulled_towards_another(bias):
+  """(12), (13) for B, so for W = B Q."""
+  _, rows, _ = examples("dense")
+  code = code_of("dense", "class")
+  held = rows.shape[1] + (bias == "ones")
+  prior = np.random.default_rng(6).normal(size=(held, CLASSES))
+  _, basis, weights, _ = fitted("dense", bias, code, 3.0, prior=prior)
+  w, b = by_lstsq(rows, targets("dense", code), 3.0, bias,
+                  prior @ code[:, 0])
+  np.testing.assert_allclose(weights[0], w, rtol=1e-9, atol=1e-11)
+  np.testing.assert_allclose(weights[1], b, rtol=1e-9, atol=1e-11)
+  # Towards what fits anyway, no pull changes anything; a strong one all.
+  plain = fitted("dense", bias, code, 0.0)[1]
+  again = fitted("dense", bias, code, 3.0, prior=plain)[1]
+  np.testing.assert_allclose(again, plain, rtol=1e-8, atol=1e-10)
+  strong = fitted("dense", bias, code, 1e12, prior=prior)[1]
+  np.testing.assert_allclose(strong, prior, rtol=1e-8)
+  assert np.abs(basis - plain).max() > 1e-2 < np.abs(basis - prior).max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_singular_is_nan(dtype):
+  with jax.enable_x64(True):
+    rng = np.random.default_rng(7)
+    rows = rng.normal(size=(9, 5))
+    cases = {
+        "regular": rows, "constant": rows * [1, 1, 0, 1, 1],
+        "twice": np.hstack([rows[:, :4], rows[:, :1] + rows[:, 1:2]]),
+        "few": rows[:4], "none": np.zeros((9, 5))}
+    answer = problems.quick_jit(lambda gram, cross, ridge: (
+        solve.solve(gram, cross, ridge),
+        solve.random_filters(gram, ridge, cross)))
+    for name, x in cases.items():
+      gram = jnp.asarray(x.T @ x, dtype)
+      cross = jnp.asarray(rng.normal(size=(x.shape[1], 2)), dtype)
+      for found in answer(gram, cross, jnp.asarray(0, dtype)):
+        assert found.dtype == dtype
+        if name == "regular":
+          assert np.isfinite(found).all()
+        else:
+          assert np.isnan(found).all(), name
+      for found in answer(gram, cross, jnp.asarray(0.1, dtype)):
+        assert np.isfinite(found).all(), name
+
+
+def test_a_large_or_small_unit_is_not_singular():
+  """Singular is told by the pivots' ratio, not by their size."""
+  rows = np.random.default_rng(8).normal(size=(30, 5))
+  answer = problems.quick_jit(solve.solve)
+  for unit in (1e-12, 1e12):
+    gram = jnp.asarray(unit * rows.T @ rows, jnp.float32)
+    found = answer(gram, gram, jnp.float32(0))
+    np.testing.assert_allclose(found, np.eye(5), atol=1e-5)
+
+
+def test_the_unit_of_the_ridge():
+  gram = jnp.asarray(np.diag([1.0, 2.0, 6.0]), jnp.float32)
+  assert solve.absolute(0.5, gram, False) == 0.5
+  assert solve.absolute(0.5, gram, True) == 1.5
+  assert solve.absolute(0.5, gram, True).dtype == jnp.float32
+
+
+def test_random_filters_are_whitened():
+  """W'(G + gamma I) W = R'R: as on inputs without correlations."""
+  rng = np.random.default_rng(9)
+  rows, draw = rng.normal(size=(30, 5)), rng.normal(size=(5, 4))
+  a = rows.T @ rows + 0.3 * np.eye(5)
+  w = np.asarray(problems.quick_jit(solve.random_filters)(
+      jnp.asarray(rows.T @ rows, jnp.float32), jnp.float32(0.3),
+      jnp.asarray(draw, jnp.float32)))
+  np.testing.assert_allclose(w.T @ a @ w, draw.T @ draw, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(
+      w, np.linalg.solve(np.linalg.cholesky(a).T, draw), rtol=1e-4, atol=1e-5)
+
+
+def test_an_output_that_does_not_change_is_divided_by_1():
+  view, sums = VIEWS["dense"], examples("dense")[2]
+  with jax.enable_x64(True):
+    kernel = np.zeros((6, 5))
+    kernel[:, 1] = 1
+    found = problems.quick_jit(lambda kernel, sums: solve.spread(
+        kernel, sums, view))(
+            jnp.asarray(kernel), jax.tree.map(jnp.asarray, sums))
+  rows = examples("dense")[1]
+  expected = [1, rows.sum(1).std(), 1, 1, 1]
+  np.testing.assert_allclose(found, expected)
