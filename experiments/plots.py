@@ -174,7 +174,8 @@ def bars(
       if stacked:
         bottom += known
     if stacked:
-      axis.bar_label(drawn, fmt="%.3g", fontsize=8)
+      axis.bar_label(drawn, [f"{sum_:.3g}" for sum_ in bottom], fontsize=8)
+      axis.margins(y=0.12)
     # Long names or many of them would run into one another.
     upright = len(groups) * max(map(len, groups)) > 40
     axis.set_xticks(np.arange(len(groups)), groups,

@@ -16,13 +16,14 @@ import sys
 from absl import flags as absl_flags
 from PIL import Image
 
+from experiments import analytic, conjugate, diversified, fedgroup, figures
 from experiments import config as config_lib
-from experiments import conjugate, diversified, fedgroup, figures, results
-from experiments import run
+from experiments import results, run
 
 PAPERS: dict[str, figures.Paper] = {
     paper.name: paper
-    for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER)}
+    for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER,
+                  analytic.PAPER)}
 
 #: A picture in the documentation stays below this.
 MOST_BYTES = 200_000
