@@ -170,6 +170,34 @@ REFUSED = [
     ("--algorithm=fedavg --clock_seed=-1", ["--clock_seed=-1", "at least 0"]),
     ("--algorithm=fedavg --dataset=sent140 --model=lstm --embedding=glove",
      ["--embedding=glove", "frozen, learned"]),
+    ("--algorithm=fedavg --model=stack --layers=conv9-4",
+     ["--layers=conv9-4", "kernel 9 is larger than its 8x8 input"]),
+    ("--algorithm=fedavg --model=stack --layers=foo",
+     ["--layers=foo", "convK-C"]),
+    ("--algorithm=fedavg --model=stack --layers=dense0",
+     ["dense0", "at least 1"]),
+    ("--algorithm=fedavg --model=stack --features=flatten",
+     ["--layers=conv3-16", "needs images", "--features=flatten"]),
+    ("--algorithm=fedavg --layers=dense4", ["--layers", "--model=softmax"]),
+    ("--algorithm=fedacnnl --model=lstm", ["--model=lstm", "closed form"]),
+    ("--algorithm=fedacnnl --ridge=-1", ["--ridge=-1", "at least 0"]),
+    ("--algorithm=fedacnnl --ridge=1,x", ["--ridge=1,x", "numbers"]),
+    ("--algorithm=fedacnnl --model=mlp --hidden=8,8 --ridge=1,2",
+     ["--ridge=1,2", "2 numbers for 3 layers"]),
+    ("--algorithm=pfedacnnl --personal_ridge=0",
+     ["--personal_ridge=0", "more than 0"]),
+    ("--algorithm=pfedacnnl --num_groups=101",
+     ["--num_groups=101", "100 clients"]),
+    ("--algorithm=pfedacnnl --noclustering --num_groups=3",
+     ["--num_groups", "--clustering"]),
+    ("--algorithm=fedacnnl --map_seeds=vmap",
+     ["--map_seeds=vmap", "sequential"]),
+    ("--algorithm=fedacnnl --participation=0.5",
+     ["--participation", "fedacnnl"]),
+    ("--algorithm=afl --model=mlp", ["--algorithm=afl", "--model=softmax"]),
+    ("--algorithm=fedzo --directions=0", ["--directions=0", "at least 1"]),
+    ("--algorithm=baffle --protocol=own", ["--protocol=own", "per_client"]),
+    ("--algorithm=pfedme --directions=3", ["--directions", "pfedme"]),
 ]
 
 
@@ -196,12 +224,16 @@ def test_parsing_does_not_start_jax():
 @pytest.mark.parametrize("preset", config.presets())
 def test_preset_parses(preset):
   words = [f"--flagfile={preset}"]
+  paper, *folder, name = preset.split("/")
+  if folder:  # methods, or methods_<data>: what the figures put around it
+    general = f"{paper}/methods/{name}"
+    if general != preset and general in config.presets():
+      words.insert(0, f"--flagfile={general}")
+    usual = {"fedgroup": "mnist_mclr", "analytic": "mnist_lr"}
+    data = folder[0].partition("_")[2] or usual.get(paper, "mnist")
+    words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
     words.append("--algorithm=fedavg")
-  if "/methods" in preset:  # what the figures put behind it
-    paper = preset.split("/")[0]
-    data = "mnist_mclr" if paper == "fedgroup" else "mnist"
-    words.append(f"--flagfile={paper}/{data}.flags")
   parsed = config.parse(words)
   assert parsed.rounds >= 1
 
