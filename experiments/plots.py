@@ -157,8 +157,12 @@ def bars(
     stacked: a group's bars stand on one another, with their sum above them;
       then ``parts`` has parts of a whole in place of methods.
   """
+  longest = max(map(len, groups))
+  # Long names or many of them would run into one another.
+  upright = len(groups) * longest > 40
   figure, axes = plt.subplots(
-      1, len(parts), figsize=(4.6 * len(parts) + 1, 3.6), squeeze=False)
+      1, len(parts), squeeze=False,
+      figsize=(4.6 * len(parts) + 1, 3.6 + upright * 0.07 * longest))
   for axis, (name, methods) in zip(axes.flat, parts.items()):
     side_by_side = 1 if stacked else max(len(methods), 1)
     width, bottom = 0.8 / side_by_side, np.zeros(len(groups))
@@ -176,8 +180,6 @@ def bars(
     if stacked:
       axis.bar_label(drawn, [f"{sum_:.3g}" for sum_ in bottom], fontsize=8)
       axis.margins(y=0.12)
-    # Long names or many of them would run into one another.
-    upright = len(groups) * max(map(len, groups)) > 40
     axis.set_xticks(np.arange(len(groups)), groups,
                     rotation=90 if upright else 0)
     axis.set_ylabel(name)

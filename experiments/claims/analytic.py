@@ -238,8 +238,10 @@ def _gains(low: float, high: float):
 
 def _above_baselines(panels: str):
   """pFedACnnL above pFedMe's theta and pFedZO."""
-  return verdicts.both(*(
-      higher(PERSONAL, other, SCORE, panels) for other in (PFEDME, PFEDZO)))
+  checks = {other: higher(PERSONAL, other, SCORE, panels)
+            for other in (PFEDME, PFEDZO)}
+  return lambda outcomes: every(
+      (other, check(outcomes)) for other, check in checks.items())
 
 
 def _same_as_pfedme(outcomes):
