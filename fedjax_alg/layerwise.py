@@ -99,6 +99,7 @@ class _Ledger(NamedTuple):
   per_client: Any  #: and besides
 
 
+#: Columns of the ledger that are whole numbers.
 _WHOLE = ("down", "up", "exchanges")
 
 
@@ -278,7 +279,7 @@ def layerwise(
     layer, dtype = layers[l], moments.gram.dtype
     code = code_of(seed, l, counts.astype(dtype), dtype)
     bias = hparams.bias
-    if random(l):
+    if random(l):  # no targets: of the equations only the Gram is read
       bias = "centred" if bias == "centred" else "none"
       code = jnp.zeros((counts.shape[0], layer.positions, layer.width), dtype)
     equations = solve.problem(moments, layer, code, bias, high_pass(l))
