@@ -95,6 +95,7 @@ class Paper(NamedTuple):
   tables: Mapping[str, Table]
   note: str  #: below every table
   quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
+  seeds: str = "3 seeds"  #: of --scale=full, in words
   files: Mapping[str, str] = {}  #: flags of its command that name a file, help
   #: (figure, request) -> the figure as it can be made here, and what to say
   #: of what it then lacks
@@ -305,7 +306,7 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "what to make; all = everything", flag_values=values)
   absl_flags.DEFINE_enum(
       "scale", "full", ["full", "quick"],
-      "full: 3 seeds, all rounds, panels and settings; quick: "
+      f"full: {paper.seeds}, all rounds, panels and settings; quick: "
       f"{' '.join(paper.quick)}, the headline settings alone, some panels",
       flag_values=values)
   absl_flags.DEFINE_list(

@@ -71,6 +71,8 @@ def condition(when: tuple[str, Sequence[Any]]) -> str:
   other, values = when
   if values is MANY:
     return f"--{other}=2 or more"
+  if values == (True,):
+    return f"--{other}"
   return f"--{other}=" + "|".join(map(str, values))
 
 
