@@ -134,11 +134,19 @@ def make_evaluate(
     raise ValueError(f"evaluation protocol {unknown[0]!r}: must be one of "
                      f"{', '.join(PROTOCOLS)}")
 
+  # A convolution with a kernel for each model is a grouped one, which a CPU
+  # takes minutes for; matrices of several models are one product.
+  convolves = any(layer.positions > 1 for layer in model.layers or ())
+
+  def over_models(fn, models):
+    return jax.lax.map(fn, models) if convolves else jax.vmap(fn)(models)
+
   def whole_counts(models: Params, shards: Shard) -> metrics.Counts:
     """Counts of K models over all shards together, leaves [K, ...]."""
 
     def one_piece(models, shard):
-      return jax.vmap(lambda params: count_shard(model, params, shard))(models)
+      return over_models(
+          lambda params: count_shard(model, params, shard), models)
 
     per_piece = map_clients(one_piece, models, shards)
     return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
