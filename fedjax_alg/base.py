@@ -162,7 +162,9 @@ class Work(NamedTuple):
   """What each participant's own machine does in a round, for the clock."""
 
   flops: Array  #: [S] float32, multiplications and additions
-  batches: Array  #: [S] float32, mini-batches
+  #: [S] float32, mini-batches run through the model, forward alone or with
+  #: gradients
+  batches: Array
 
 
 class RoundTimes(NamedTuple):

@@ -123,8 +123,9 @@ def count_work(
 
   A gradient costs three forward passes: the pass itself and two products of
   its size, for the layer before and for the weights (Kaplan et al. 2020,
-  section 2.1). A pass over all of a client's data takes as many mini-batches
-  as an epoch. Several mini-batches that one step takes count as one.
+  section 2.1). A mini-batch counts as often as it is run through the model: a
+  step with two gradients has two, an estimate along n directions n + 1. A pass
+  over all of a client's data takes as many as an epoch.
 
   Args:
     model: the model, ``flops`` a forward pass.
@@ -139,21 +140,25 @@ def count_work(
     Per-example gradients of the local steps [S] int32, and the work [S].
   """
   steps = client.work
+  read = jax.vmap(steps.examples_read)(size)
   forward = (evaluations * size).astype(jnp.float32)
   if client.forward_passes is not None:
-    forward += jax.vmap(client.forward_passes)(size).astype(jnp.float32)
-    gradients = jnp.zeros_like(size)
-  elif gradients is None:
-    gradients = client.gradients_per_step * jax.vmap(
-        steps.examples_read)(size)
+    runs = jax.vmap(client.forward_passes)(size).astype(jnp.float32)
+    forward, gradients = forward + runs, jnp.zeros_like(size)
+  else:
+    if gradients is None:
+      gradients = client.gradients_per_step * read
+    runs = gradients.astype(jnp.float32)
   taken = (gradients + full_passes * size).astype(jnp.float32)
   epoch = batches_per_epoch(size, steps.batch_size)
-  batches = jax.vmap(steps.num_steps)(size) + (
-      full_passes + evaluations) * epoch
+  of_steps = jax.vmap(steps.num_steps)(size).astype(jnp.float32) * runs / (
+      jnp.maximum(read, 1).astype(jnp.float32))
+  batches = of_steps + ((full_passes + evaluations) * epoch).astype(
+      jnp.float32)
   there = size > 0
   return gradients, Work(
       jnp.where(there, model.flops * (3.0 * taken + forward), 0.0),
-      jnp.where(there, batches, 0).astype(jnp.float32))
+      jnp.where(there, batches, 0.0))
 
 
 def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:

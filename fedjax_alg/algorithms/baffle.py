@@ -247,9 +247,8 @@ def baffle(
     size = cohort.shards.size
     read = jax.vmap(h.work().examples_read)(size).astype(jnp.float32)
     batches = jax.vmap(h.work().num_steps)(size).astype(jnp.float32)
-    return Work(
-        model.flops * zeroth_order.passes(h.directions, h.scheme) * read,
-        batches)
+    passes = zeroth_order.passes(h.directions, h.scheme)
+    return Work(model.flops * passes * read, passes * batches)
 
   def global_params(state: BaffleState) -> Params:
     return trees.repeat(state.ema, 1)

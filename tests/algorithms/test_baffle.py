@@ -116,7 +116,7 @@ def test_rounds_are_the_loops(problem, settings):
     read = np.array([h.work().examples_read(n) for n in cohort.shards.size])
     np.testing.assert_allclose(
         aux.work.flops, passes * problem.model.flops * read, rtol=1e-6)
-    assert aux.work.batches.tolist() == [steps] * len(read)
+    assert aux.work.batches.tolist() == [steps * passes] * len(read)
 
 
 def one_step(problem, ids, **settings):

@@ -68,7 +68,9 @@ def test_variants_lack_one_part():
   whole = config.parse(["--flagfile=analytic/headline.flags"])
   found = parsed("table2")
   own = found["a", "pFedACnnL"]
-  assert whole.hparams == own.hparams and whole.rounds == own.rounds == 6
+  # Table 2 has one lambda for all layers.
+  assert whole.hparams == {**own.hparams, "personal_ridge": "200,100,50"}
+  assert whole.rounds == own.rounds == 6
   assert whole.eval_protocols == ("local", "global")
 
   def changed(label):
