@@ -75,6 +75,7 @@ class Request(NamedTuple):
   said: str  #: the command
   quick: bool = False
   panels: tuple[str, ...] | None = None
+  lines: tuple[str, ...] | None = None  #: labels
   x_axis: str = "rounds"
   files: Mapping[str, str] = {}  #: of ``Paper.files``, those given
 
@@ -229,8 +230,15 @@ def outcomes_of(
     settings: Sequence[str] = SETTINGS) -> list[suite.Outcome]:
   """Makes or finds the runs of a figure; quick has no stated settings."""
   wanted = SETTINGS[:1] if request.quick else settings
-  return suite.run_cells(
-      cells(paper, figure, request.common, wanted), request.root)
+  found = cells(paper, figure, request.common, wanted)
+  if request.lines:
+    labels = list(dict.fromkeys(cell.label for cell in found))
+    for label in request.lines:
+      if label not in labels:
+        raise config_lib.UsageError(
+            f"--lines={label}: no such line (one of {', '.join(labels)})")
+    found = [cell for cell in found if cell.label in request.lines]
+  return suite.run_cells(found, request.root)
 
 
 def write(request: Request, name: str, text: str) -> pathlib.Path:
@@ -311,6 +319,9 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       flag_values=values)
   absl_flags.DEFINE_list(
       "panels", None, "only these panels, e.g. a,c", flag_values=values)
+  absl_flags.DEFINE_list(
+      "lines", None, "only these lines, by their labels in the tables",
+      flag_values=values)
   absl_flags.DEFINE_enum(
       "x_axis", "rounds", list(plots.X_AXES),
       "what the curves stand over; the picture's name then ends in "
@@ -331,8 +342,8 @@ def usage(paper: Paper) -> str:
   lines = [f"usage: python -m experiments.{paper.name} --figure=NAME [flags]",
            ""]
   values = _flag_values(paper)
-  for name in ("figure", "scale", "panels", "x_axis", "data_dir", "out_dir",
-               *paper.files):
+  for name in ("figure", "scale", "panels", "lines", "x_axis", "data_dir",
+               "out_dir", *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
@@ -361,7 +372,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   if len(rest) > 1 or values.figure is None:
     raise config_lib.UsageError(
         f"--figure: missing (one of {', '.join([*names, 'all'])})")
-  for flag in ("panels", "x_axis"):
+  for flag in ("panels", "lines", "x_axis"):
     if values.figure in paper.tables and values[flag].present:
       raise config_lib.UsageError(
           f"--{flag}: not read by {values.figure}, which has no curves")
@@ -374,7 +385,8 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       " ".join([f"python -m experiments.{paper.name}", *(
           w for w in argv if not w.startswith((
               "--data_dir", "--out_dir", *(f"--{f}" for f in paper.files))))]),
-      quick, tuple(values.panels) if values.panels else None, values.x_axis,
+      quick, tuple(values.panels) if values.panels else None,
+      tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
        if values[name].value})
   for name in names if values.figure == "all" else [values.figure]:

@@ -78,6 +78,21 @@ def test_panels_vary_what_the_figure_says():
   assert values("fig10", "beta1") == dict(a={0.0}, b={0.5}, c={0.8}, d={0.9})
 
 
+def test_lines_are_chosen_by_their_labels(monkeypatch):
+  played = []
+  monkeypatch.setattr(
+      suite, "run_cells", lambda cells, root: played.extend(cells) or [])
+  figure = diversified.PAPER.figures["fig1"]
+  ask = lambda *lines: figures.outcomes_of(
+      diversified.PAPER, figure, figures.Request(
+          None, (), "here", quick=True, lines=lines))
+  ask("FedAvg", "MA-FSVRG")
+  assert {cell.label for cell in played} == {"FedAvg", "MA-FSVRG"}
+  assert {cell.panel for cell in played} == set("abcd")
+  with pytest.raises(config.UsageError, match="--lines=FedSGD: no such line"):
+    ask("FedSGD")
+
+
 def identities(paper, name):
   return [config.parse(c.flags).identity()
           for c in cells_of(name, paper=paper)]
