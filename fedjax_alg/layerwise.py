@@ -111,7 +111,7 @@ def per_layer(
     name: of the flag.
     text: one number, or one for each layer, separated by commas.
     num_layers: of the model.
-    zero: whether 0 is allowed.
+    zero: whether 0 is allowed, else infinity is.
 
   Raises:
     ValueError: not numbers, out of range, or neither one nor one a layer.
@@ -121,8 +121,10 @@ def per_layer(
     values = tuple(float(word) for word in text.split(","))
   except ValueError:
     raise ValueError(f"{said}: must be numbers separated by commas") from None
-  if not all(0 <= value < math.inf and (zero or value) for value in values):
-    raise ValueError(f"{said}: must be {'at least' if zero else 'more than'} 0")
+  if zero and not all(0 <= value < math.inf for value in values):
+    raise ValueError(f"{said}: must be at least 0")
+  if not zero and not all(value > 0 for value in values):
+    raise ValueError(f"{said}: must be more than 0, or inf")
   if len(values) not in (1, num_layers):
     raise ValueError(f"{said}: {len(values)} numbers for {num_layers} layers "
                      "(allowed: one, or one for each)")
@@ -161,7 +163,8 @@ def layerwise(
     hparams: how layers are fitted.
     map_clients: how clients are mapped.
     num_groups: K; 1 for one model of all.
-    personal_ridge: lambda of (12) for each layer; empty: nothing is personal.
+    personal_ridge: lambda of (12) for each layer, infinity for one that stays
+      the group's; empty: nothing is personal.
     label_norm: "l1" or "l2", of (9).
     total_ridge: (ridge [], clients of the round []) -> the ridge of the sum.
   """
@@ -190,6 +193,10 @@ def layerwise(
 
   def random(l: int) -> bool:
     return hparams.code == "random_filters" and l < last
+
+  def kept(l: int) -> bool:
+    """Whether layer l of a client is its group's."""
+    return random(l) or math.isinf(personal_ridge[l])
 
   def layer_key(seed: Array, l: int) -> Key:
     return jax.random.fold_in(jax.random.wrap_key_data(seed), l)
@@ -349,8 +356,8 @@ def layerwise(
       l: int, state: LayerwiseState, group: Array, params: Params, shard: Shard
   ) -> Params:
     """(13): ``params`` with the client's own layer l."""
-    if random(l):
-      return params  # no target to fit
+    if kept(l):
+      return params
     layer, meta = layers[l], trees.index(state.fits[l], group)
     sums = np.promote_types(product, meta.basis.dtype)
     moments = moments_lib.add_shard(
@@ -394,7 +401,7 @@ def layerwise(
                   for done in layers[:l])
     per_example = forward + moments_lib.flops(layer)
     if personal:
-      if random(l):  # stays the group's
+      if kept(l):
         return _Ledger(0, 0, 0, 0.0, 0.0, 0.0)
       return _Ledger(0, 0, 0, 0.0, per_example, solution)
     # A layer whose positions share a code goes back as its solution for Y.

@@ -42,8 +42,8 @@ class PFedACnnLHParams(LayerFits):
       True, "every client fits its own layers; off: pFedACnnL-WP",
       source="section 4.4")
   personal_ridge: str = hyper(
-      "100", "lambda, pull of every layer towards the group's weights: one "
-      "number, or one for each layer", source="(12)",
+      "100", "lambda, pull of every layer towards the group's weights (inf: "
+      "stays the group's): one number, or one for each layer", source="(12)",
       when=("personalize", (True,)))
 
 
