@@ -331,6 +331,13 @@ def test_a_strong_pull_keeps_the_layer_of_the_group():
         "mlp", last, i, personal_ridge="1e12,3,1e12"))
     assert_same(found, [meta[0], own, meta[2]])
     assert max(errors([own], meta[1:2])) > 1e-2
+    # An infinite one: not fitted at all.
+    kept = weights_of(given.model, deployed(
+        "mlp", last, i, personal_ridge="inf,3,inf"))
+    assert_same(kept, [meta[0], own, meta[2]])
+    group_model = jax.tree.map(lambda leaf: leaf[last.member[i]], last.models)
+    for l in (0, 2):
+      problems.assert_equal(kept[l], weights_of(given.model, group_model)[l])
 
 
 def test_without_groups_and_personal_layers_it_is_fedacnnl():
@@ -621,7 +628,8 @@ def test_ridges_that_cannot_be(ridge, said):
 
 @pytest.mark.parametrize("pull, said", [
     ("1,x,1", "--personal_ridge=1,x,1: must be numbers"),
-    ("1,0,1", "--personal_ridge=1,0,1: must be more than 0"),
+    ("1,0,1", "--personal_ridge=1,0,1: must be more than 0, or inf"),
+    ("nan", "--personal_ridge=nan: must be more than 0"),
     ("1,2", "--personal_ridge=1,2: 2 numbers for 3 layers")])
 def test_pulls_that_cannot_be(pull, said):
   with pytest.raises(ValueError, match=said):
