@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
 _CONJUGATE = "Zhao, Cai, Lu: conjugated central acceleration"
 _FEDGROUP = "Duan et al., FedGroup, 2020"
-_ANALYTIC = "Gu et al., analytic federated learning"
+_ANALYTIC = "Gu et al., arXiv:2502.06915"
 _SINGULAR = "a layer's Gram matrix is singular, give "
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 
