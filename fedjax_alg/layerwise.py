@@ -389,7 +389,7 @@ def layerwise(
     # Around the conditionals too: under vmap they are traced once more.
     personal = in_float64(personal)
 
-  def ledger(l: int, k: int, classes: int) -> _Ledger:
+  def ledger(l: int, k: int, classes: int, encoded_width: int) -> _Ledger:
     """Of round l: layers 0 ... last together, then personal ones, then none."""
     if l > last + (len(layers) if personal_ridge else 0):
       return _Ledger(0, 0, 0, 0.0, 0.0, 0.0)
@@ -410,11 +410,8 @@ def layerwise(
     up = moments_lib.floats_sent(
         layer, classes, 0 if random(l) else layer.width)
     if l == 0 and k > 1:
-      up += encoded_width(classes)
+      up += encoded_width
     return _Ledger(down, up, 1, k * solution, per_example, 0.0)
-
-  def encoded_width(classes: int) -> int:
-    return min((layer.width for layer in layers[:last]), default=classes)
 
   def round_(state: LayerwiseState, cohort: Cohort, key: Key):
     del key
@@ -433,7 +430,9 @@ def layerwise(
         jnp.minimum(state.round, len(layers)),
         [*(functools.partial(train, l) for l in range(len(layers))), rest],
         state)
-    entries = [ledger(l, k, classes) for l in range(2 * len(layers) + 1)]
+    width = state.centres.shape[1]
+    entries = [ledger(l, k, classes, width)
+               for l in range(2 * len(layers) + 1)]
     table = _Ledger(*(
         jnp.asarray(column, jnp.int32 if name in _WHOLE else jnp.float32)
         for name, column in zip(_Ledger._fields, zip(*entries))))
