@@ -14,7 +14,8 @@ import numpy as np
 
 from benchmarks import timing, workloads
 from fedjax_alg import base, data, models, registry
-from fedjax_alg.engine import clients, loop, rounds, sharding
+from fedjax_alg.engine import clients, loop, sharding
+from fedjax_alg.engine import cohorts as cohorts_lib
 
 COHORT, EPOCHS, BATCH, LEARNING_RATE, SEED = 20, 20, 10, 0.03, 0
 
@@ -29,8 +30,8 @@ def steps_of(size: Any) -> Any:
 def cohorts(
     fed: data.FederatedData, start: int, count: int) -> list[np.ndarray]:
   """The clients of ``count`` rounds, the same for both sides."""
-  key = rounds.run_keys(SEED).cohort
-  return [np.asarray(rounds.sample_cohort(
+  key = cohorts_lib.run_keys(SEED).cohort
+  return [np.asarray(cohorts_lib.sample_cohort(
       fed.train, COHORT, jax.random.fold_in(key, start + r)).ids)
       for r in range(count)]
 
@@ -58,7 +59,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
       client_lr=LEARNING_RATE, local_epochs=EPOCHS, batch_size=BATCH)
   train = sharding.replicate(jax.tree.map(np.asarray, fed.train), mesh)
   keys = sharding.replicate(
-      jax.tree.map(lambda key: key[None], rounds.run_keys(SEED)), mesh)
+      jax.tree.map(lambda key: key[None], cohorts_lib.run_keys(SEED)), mesh)
   spec = base.FedSpec(len(fed.train.size), COHORT, fed.num_classes,
                       fed.train.x.shape[1:])
   state = sharding.replicate(

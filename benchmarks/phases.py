@@ -22,7 +22,7 @@ from fedjax_alg import base, models, registry, trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central import adaptive
 from fedjax_alg.client import objective, svrg
-from fedjax_alg.engine import clients, loop, rounds, sharding
+from fedjax_alg.engine import clients, loop, cohorts, sharding
 
 COHORT, SEED = 40, 0
 
@@ -67,7 +67,7 @@ def phases(
     return map_clients(
         one_client, (at["models"], at["anchors"], at["share"]),
         at["cohort"].shards, at["preference"],
-        rounds.client_keys(at["key"], at["cohort"].ids))
+        cohorts.client_keys(at["key"], at["cohort"].ids))
 
   def gradients(at):
     return map_clients(
@@ -85,7 +85,7 @@ def phases(
     return jax.vmap(central.update)(anchors, at["moments"])
 
   def sample(at):
-    cohort = rounds.sample_cohort(at["data"], COHORT, at["key"])
+    cohort = cohorts.sample_cohort(at["data"], COHORT, at["key"])
     return cohort.ids, cohort.shards.offset, cohort.weight
 
   out: dict[str, Callable[..., Any]] = {
@@ -114,7 +114,7 @@ def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
       model, hparams, map_clients=map_clients)
   train = sharding.replicate(jax.tree.map(np.asarray, fed.train), mesh)
   keys = sharding.replicate(
-      jax.tree.map(lambda key: key[None], rounds.run_keys(SEED)), mesh)
+      jax.tree.map(lambda key: key[None], cohorts.run_keys(SEED)), mesh)
   spec = base.FedSpec(len(fed.train.size), COHORT, fed.num_classes, shape)
   state = sharding.replicate(jax.jit(functools.partial(
       loop.initial_states, algorithm, model, spec))(train, keys), mesh)
@@ -150,7 +150,7 @@ def main() -> None:
   at = {"data": train, "models": state.models, "moments": state.server,
         "share": state.memory.share, "key": jax.random.key(SEED)}
   at = sharding.replicate(at, mesh)
-  at["cohort"] = jax.jit(rounds.sample_cohort, static_argnums=1)(
+  at["cohort"] = jax.jit(cohorts.sample_cohort, static_argnums=1)(
       train, COHORT, at["key"])
   by_gradient = args.algorithm == "ga_fsvrg"
   total = 0.0

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import pathlib
 import sys
 
-from experiments import config as config_lib
-from experiments import plots, results, run, suite
+from experiments.cli import config as config_lib
+from experiments.cli import guard
+from experiments.reports import plots, suite
+from fedjax_alg.records import summary as results
 from fedjax_alg import registry
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
@@ -69,7 +71,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command; returns the exit status."""
-  return run.guarded(command, argv)
+  return guard.guarded(command, argv)
 
 
 if __name__ == "__main__":

@@ -1,110 +1,11 @@
-"""Figures and tables of the diversified paper (MA-FSVRG, GA-FSVRG).
+"""The figures of the diversified paper (MA-FSVRG, GA-FSVRG).
 
-  python -m experiments.diversified --figure=fig1 --data_dir=...
-
-draws the panels (PNG, PDF), writes their points (CSV) and a table of the
-paper's numbers beside ours (Markdown). Runs that are finished are reused.
+  python -m experiments.diversified --figure=NAME
 """
 
-from collections.abc import Sequence
-import functools
 import sys
-from typing import Any
 
-from experiments import central_time, figures, report, run
-from experiments.claims import diversified as claims
-from experiments.figures import Figure, Panel
-
-NAME = "diversified"
-
-
-def _varied(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
-  return tuple(
-      Panel(letter, f"{name} = {v}", (f"--{flag}={v}", "--participation=0.1"))
-      for letter, v in zip("abcd", values))
-
-
-_MNIST = figures.participation(20, 15, 10, 5)
-_CIFAR = figures.participation(40, 30, 20, 10)
-_CIFAR_FIXED = ("--num_models=3", "--beta1=0.9", "--client_lr=0.08")
-#: On CIFAR-10 the paper's numbers are out of a global model's reach, so what
-#: the clients get on their own classes is evaluated too.
-_CIFAR_PROTOCOLS = "global,local,preferred"
-
-# Not the paper's: what each reading of it changes, one at a time.
-_READINGS = tuple(
-    Panel(letter, title, (*own, "--participation=0.1"))
-    for letter, title, own in (
-        ("a", "headline", ()),
-        ("b", "(64) corrected", ("--central_rule=corrected",)),
-        ("c", "(64) corrected, beta1 = 0",
-         ("--central_rule=corrected", "--beta1=0")),
-        ("d", "A_r as printed", ("--aggregate_scaling=paper",)),
-        ("e", "A_r = 1", ("--aggregate_scaling=none",)),
-        ("f", "centres not centred", ("--nocentre_projection",)),
-        ("g", "K copies, no split", ("--split=copies",)),
-        ("h", "Lambda_i = 1", ("--nolocal_scaling",)),
-        ("i", "no acceleration", ("--noaccelerate",)),
-        ("j", "L2 = 0.01", ("--l2=0.01",))))
-
-
-def _compared(number: int, title: str, metric: str, data: str) -> Figure:
-  """Figs. 1 to 7: both methods among all others."""
-  cifar = data == "cifar10"
-  return Figure(
-      f"Fig. {number}: {title}", metric, data, _CIFAR if cifar else _MNIST,
-      fixed=_CIFAR_FIXED if cifar else (),
-      protocols=_CIFAR_PROTOCOLS if cifar else "global",
-      sections=(report.deployed,),
-      statements=claims.compared(f"Fig{number}", metric))
-
-
-def _alone(title: str, panels: tuple[Panel, ...], **more: Any) -> Figure:
-  """MA and GA alone, MNIST."""
-  return Figure(title, "accuracy", "mnist", panels, baselines=False, **more)
-
-
-FIGURES: dict[str, Figure] = {
-    "fig1": _compared(1, "test accuracy, MNIST", "accuracy", "mnist"),
-    "fig2": _compared(2, "macro-averaged precision, MNIST", "macro_precision",
-                      "mnist"),
-    "fig3": _compared(3, "micro-averaged recall, MNIST", "micro_recall",
-                      "mnist"),
-    "fig4": _compared(4, "micro-averaged F1, MNIST", "micro_f1", "mnist"),
-    "fig5": _compared(5, "macro-averaged recall, CIFAR-10", "macro_recall",
-                      "cifar10"),
-    "fig6": _compared(6, "macro-averaged F1, CIFAR-10", "macro_f1", "cifar10"),
-    "fig7": _compared(7, "micro-averaged precision, CIFAR-10",
-                      "micro_precision", "cifar10"),
-    "fig8": _alone("Fig. 8: rounds before the grouping",
-                   _varied("threshold", "T", 2, 4, 6, 8),
-                   statements=claims.FIG8),
-    "fig9": _alone("Fig. 9: number of global models",
-                   _varied("num_models", "K", 2, 4, 6, 8),
-                   statements=claims.FIG9),
-    "fig10": _alone("Fig. 10: first-moment decay",
-                    _varied("beta1", "beta1", 0.0, 0.5, 0.8, 0.9),
-                    statements=claims.FIG10),
-    "readings": _alone("Readings, 10 % of the clients", _READINGS,
-                       settings=figures.SETTINGS[:1]),
-}
-
-PAPER = figures.Paper(
-    NAME, ("ma_fsvrg", "ga_fsvrg"), FIGURES,
-    {"table1": figures.Table("Table I: central computation time",
-                             lambda request: central_time.make_table(
-                                 request.root, request.quick, request.said))},
-    "K models: the best of the K on the test set, as in the paper's figures; "
-    "`global_mean` in each run's metrics.csv is their mean. `(stated)` rows "
-    "use the paper's stated settings.")
-
-command = functools.partial(figures.command, PAPER)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return run.guarded(command, argv)
-
+from experiments.papers.diversified.figures import main
 
 if __name__ == "__main__":
   sys.exit(main())

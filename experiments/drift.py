@@ -9,7 +9,7 @@ programs go on too.
 import jax
 import numpy as np
 
-from experiments import config as config_lib
+from experiments.cli import config as config_lib
 from experiments import setting as setting_lib
 from fedjax_alg import data
 from fedjax_alg.base import ClientData

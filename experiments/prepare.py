@@ -9,8 +9,8 @@ it); no run does.
 from collections.abc import Sequence
 import sys
 
-from experiments import config as config_lib
-from experiments import run
+from experiments.cli import config as config_lib
+from experiments.cli import guard
 from fedjax_alg import data
 
 
@@ -52,7 +52,7 @@ def _ready(name: str, data_dir: str | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command; returns the exit status."""
-  return run.guarded(command, argv)
+  return guard.guarded(command, argv)
 
 
 if __name__ == "__main__":

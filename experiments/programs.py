@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import config as config_lib
-from experiments import drift, results, setting as setting_lib
+from experiments.cli import config as config_lib
+from experiments import drift, setting as setting_lib
+from fedjax_alg.records import summary as results
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate, loop, sharding
 

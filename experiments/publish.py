@@ -16,9 +16,14 @@ import sys
 from absl import flags as absl_flags
 from PIL import Image
 
-from experiments import analytic, conjugate, diversified, fedgroup, figures
-from experiments import config as config_lib
-from experiments import results, run
+from experiments.papers.analytic import figures as analytic
+from experiments.papers.conjugate import figures as conjugate
+from experiments.papers.diversified import figures as diversified
+from experiments.papers.fedgroup import figures as fedgroup
+from experiments.reports import figures
+from experiments.cli import config as config_lib
+from experiments.cli import guard
+from fedjax_alg.records import summary as results
 
 PAPERS: dict[str, figures.Paper] = {
     paper.name: paper
@@ -151,7 +156,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command; returns the exit status."""
-  return run.guarded(command, argv)
+  return guard.guarded(command, argv)
 
 
 if __name__ == "__main__":

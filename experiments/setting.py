@@ -10,11 +10,11 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import config as config_lib
+from experiments.cli import config as config_lib
 from fedjax_alg import data, models, registry
 from fedjax_alg.base import Algorithm, ClientData, Devices, FedSpec
 from fedjax_alg.base import MapClients, Model
-from fedjax_alg.engine import clients, clock, evaluate, rounds, sharding
+from fedjax_alg.engine import clients, clock, evaluate, cohorts, sharding
 
 _COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
   model: Model
   spec: FedSpec
   data: evaluate.EvaluationData  #: on the device(s)
-  keys: rounds.RunKeys  #: each [num_seeds]
+  keys: cohorts.RunKeys  #: each [num_seeds]
   map_clients: MapClients
   map_seeds: str
   mesh: Mesh | None
@@ -314,7 +314,7 @@ def make_setting(config: config_lib.Config) -> Setting:
   spec = FedSpec(num_clients, size, num_classes, shape, int(train_size.sum()))
   _check_memory(config, algorithm, model, spec)
   keys = jax.tree.map(lambda *k: jnp.stack(k),
-                      *[rounds.run_keys(seed) for seed in config.seeds])
+                      *[cohorts.run_keys(seed) for seed in config.seeds])
   keys = sharding.replicate(keys, mesh)
   plan = {
       "data": name, "clients": num_clients, "cohort_size": size,

@@ -22,8 +22,10 @@ from typing import NamedTuple
 
 from absl import flags as absl_flags
 
-from experiments import config as config_lib
-from experiments import results, run, suite
+from experiments.cli import config as config_lib
+from experiments.cli import guard
+from experiments.reports import suite
+from fedjax_alg.records import summary as results
 from fedjax_alg import registry
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
@@ -114,7 +116,7 @@ def play(
           f"--{flag}={value}", *extra))
       try:
         found = 100 * _validation(suite.run_cell(cell, root), LAST[paper])
-      except run.RunError:  # it diverged
+      except guard.RunError:  # it diverged
         found = math.nan
       trials.append(Trial(flag, value, found))
       print(f"  {name}: --{flag}={value:g}: {found:.2f} %", flush=True)
@@ -137,7 +139,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
   """The best on the validation clients; of equals the smaller step."""
   alive = [trial for trial in trials if not math.isnan(trial.validation)]
   if not alive:
-    raise run.RunError("every value of the grid diverged")
+    raise guard.RunError("every value of the grid diverged")
   return max(alive, key=lambda trial: (trial.validation, -trial.value))
 
 
@@ -259,7 +261,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """The command; returns the exit status."""
-  return run.guarded(command, argv)
+  return guard.guarded(command, argv)
 
 
 if __name__ == "__main__":

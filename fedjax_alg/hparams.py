@@ -9,6 +9,8 @@ import dataclasses
 import math
 from typing import Any
 
+from fedjax_alg.errors import OptionError
+
 #: Of a number of things: more than one.
 MANY = range(2, 2 ** 31)
 
@@ -67,13 +69,13 @@ def reads(hparams: Any, name: str) -> bool:
 
 
 def condition(when: tuple[str, Sequence[Any]]) -> str:
-  """``when`` of a field in words: "--server=adam|adaptive"."""
+  """``when`` of a field in words: "`server`=adam|adaptive"."""
   other, values = when
   if values is MANY:
-    return f"--{other}=2 or more"
+    return f"`{other}`=2 or more"
   if values == (True,):
-    return f"--{other}"
-  return f"--{other}=" + "|".join(map(str, values))
+    return f"`{other}`"
+  return f"`{other}`=" + "|".join(map(str, values))
 
 
 def validate(hparams: Any) -> None:
@@ -85,7 +87,7 @@ def validate(hparams: Any) -> None:
   for field in dataclasses.fields(hparams):
     value, meta = getattr(hparams, field.name), field.metadata
     if isinstance(value, float) and not math.isfinite(value):
-      raise ValueError(f"--{field.name}={value}: must be finite")
+      raise OptionError(f"`{field.name}`={value}: must be finite")
     bad = (
         (meta.get("minimum") is not None and value < meta["minimum"])
         or (meta.get("above") is not None and value <= meta["above"])
@@ -93,4 +95,4 @@ def validate(hparams: Any) -> None:
         or (meta.get("below") is not None and value >= meta["below"])
         or (meta.get("choices") and value not in meta["choices"]))
     if bad:
-      raise ValueError(f"--{field.name}={value}: must be {allowed(field)}")
+      raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")

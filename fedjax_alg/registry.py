@@ -10,6 +10,7 @@ from fedjax_alg.algorithms import diversified, fedacnnl, fedavg, fedgroup
 from fedjax_alg.algorithms import fedzo, fesem, flhc, fsvrg, ifca, losac, mime
 from fedjax_alg.algorithms import per_fedavg, pfedme, references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.errors import OptionError
 
 
 class Entry(NamedTuple):
@@ -32,7 +33,7 @@ class Entry(NamedTuple):
   needs_validation: Callable[[Any], bool] = lambda hparams: False
   adapts: bool = False  #: what a client deploys is trained on its own data
   #: (hparams, layers of the model) -> rounds until nothing more happens, the
-  #: default of --rounds; None where every round trains. Such a method fits
+  #: default of `rounds`; None where every round trains. Such a method fits
   #: layers in closed form (``Model.layers``).
   rounds: Callable[[Any, int], int] | None = None
   nonfinite: str = ""  #: why numbers may stop being finite, beside divergence
@@ -89,15 +90,15 @@ ALGORITHMS: dict[str, Entry] = {
     "fedacnnl": Entry(
         fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,
         all_clients=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "--ridge more than 0"),
+        nonfinite=_SINGULAR + "`ridge` more than 0"),
     "pfedacnnl": Entry(
         fedacnnl.PFedACnnLHParams, fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
         all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "--ridge more than 0"),
+        nonfinite=_SINGULAR + "`ridge` more than 0"),
     "afl": Entry(afl.AFLHParams, afl.afl, "AFL", "He et al., CVPR 2025",
                  all_clients=True, rounds=afl.num_rounds,
-                 nonfinite=_SINGULAR + "--noremove_ridge and --client_ridge "
-                 "more than 0"),
+                 nonfinite=_SINGULAR + "`remove_ridge` false and "
+                 "`client_ridge` more than 0"),
     "fedzo": Entry(fedzo.FedZOHParams, fedzo.fedzo, "FedZO",
                    "Fang et al., IEEE TSP 2022", caution=fedzo.caution),
     "baffle": Entry(baffle.BaffleHParams, baffle.baffle, "BAFFLE",
@@ -110,7 +111,7 @@ ALGORITHMS: dict[str, Entry] = {
                     caution=pfedme.caution_zo),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
-        "any --client_update with any --server",
+        "any `client_update` with any `server`",
         needs_validation=lambda hparams: hparams.server == "cg_line_search"),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True),
@@ -132,8 +133,8 @@ def get(name: str) -> Entry:
     ValueError: no such algorithm; names the nearest.
   """
   if name not in ALGORITHMS:
-    raise ValueError(
-        f"--algorithm={name}: unknown{nearest(name, ALGORITHMS)} (one of "
+    raise OptionError(
+        f"`algorithm`={name}: unknown{nearest(name, ALGORITHMS)} (one of "
         f"{', '.join(ALGORITHMS)})")
   return ALGORITHMS[name]
 
@@ -157,6 +158,6 @@ def build(
   known = {field.name for field in dataclasses.fields(entry.hparams)}
   for field in hparams:
     if field not in known:
-      raise ValueError(f"--{field}: {name} does not read it"
+      raise OptionError(f"`{field}`: {name} does not read it"
                        f"{nearest(field, known)}")
   return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)

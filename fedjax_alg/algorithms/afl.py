@@ -12,15 +12,16 @@ K gamma; its removal (RI) leaves plain least squares, (sum_k X_k'X_k)^-1 sum_k
 X_k'Y_k. A test compares with the paper's own formulas.
 
 The paper's features come from a pre-trained network; here they are those of
---features, or of the user's file (--dataset=npz).
+`features`, or of the user's file (`dataset`=npz).
 """
 
 import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.layerwise import LayerFits, layers_of, layerwise
-from fedjax_alg.layerwise import LayerwiseState
+from fedjax_alg.rounds.layerwise import LayerFits, layers_of, layerwise
+from fedjax_alg.rounds.layerwise import LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +44,8 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
   """
   del hparams
   if num_layers != 1:
-    raise ValueError(f"--algorithm=afl: fits one layer on features, the model "
-                     f"has {num_layers} (use --model=softmax)")
+    raise OptionError(f"`algorithm`=afl: fits one layer on features, the model "
+                     f"has {num_layers} (use `model`=softmax)")
   return 1
 
 

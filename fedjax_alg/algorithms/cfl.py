@@ -24,12 +24,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import clustered, grouping, trees
+from fedjax_alg import grouping, trees
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.algorithms.fedgroup import closest, pretrain
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
 from fedjax_alg.base import num_params, Params
-from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.hparams import hyper, validate
 
 

@@ -1,8 +1,8 @@
 """Any client update with any server step: the grid the methods are cells of.
 
-  --client_update=sgd|prox|svrg|scaffold|mime|mime_lite|losac
-  --server=average|sgd|adam|adaptive|conjugate_gradient|cg_line_search
-  --num_models=1|K, with K > 1 grouped by --grouping=model|gradient
+  `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac
+  `server`=average|sgd|adam|adaptive|conjugate_gradient|cg_line_search
+  `num_models`=1|K, with K > 1 grouped by `grouping`=model|gradient
 
 The named algorithms are cells with defaults of their own: FedAvg is sgd x
 average, FSVRG svrg x average, CLSFSVRG svrg x cg_line_search, MA-FSVRG svrg x
@@ -17,8 +17,9 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import FSVRGHParams
-from fedjax_alg.composition import ClientUpdate, ComposedState, Grouping
-from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.errors import OptionError
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Grouping
+from fedjax_alg.rounds.two_halves import WEIGHTS, compose
 from fedjax_alg.hparams import hyper, MANY, validate
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
@@ -48,7 +49,7 @@ class ComposedHParams(
       "examples", "of the participants in every mean: examples = n_i / n^r, "
       "uniform", choices=WEIGHTS)
   local_steps: int = hyper(
-      20, "mini-batch steps per round; 0: count by --local_epochs", minimum=0)
+      20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
   client_lr: float = hyper(
       0.0, "learning rate of the local steps (svrg: divided by n_i); 0: 0.1, "
       "svrg 12", minimum=0.0)
@@ -121,9 +122,9 @@ def check(hparams: ComposedHParams) -> None:
   if hparams.num_models > 1 and hparams.grouping == "gradient" and not (
       hparams.client_update in ("svrg", "mime")
       or hparams.server in ("conjugate_gradient", "cg_line_search")):
-    raise ValueError(
-        f"--grouping=gradient: --client_update={hparams.client_update} with "
-        f"--server={hparams.server} measures no anchor gradients for the "
+    raise OptionError(
+        f"`grouping`=gradient: `client_update`={hparams.client_update} with "
+        f"`server`={hparams.server} measures no anchor gradients for the "
         "groups to start from (svrg and mime do, and the conjugate servers)")
 
 

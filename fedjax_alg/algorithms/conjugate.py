@@ -19,7 +19,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.client.svrg import FSVRGHParams
-from fedjax_alg.composition import ComposedState, compose
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
 
 

@@ -22,7 +22,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.client.svrg import FSVRGHParams
-from fedjax_alg.composition import ComposedState, Grouping, compose
+from fedjax_alg.rounds.two_halves import ComposedState, Grouping, compose
 from fedjax_alg.hparams import hyper, MANY, validate
 
 

@@ -16,8 +16,8 @@ import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.layerwise import LayerFits, layers_of, layerwise
-from fedjax_alg.layerwise import LayerwiseState, per_layer
+from fedjax_alg.rounds.layerwise import LayerFits, layers_of, layerwise
+from fedjax_alg.rounds.layerwise import LayerwiseState, per_layer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,8 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import proximal, sgd
-from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
-from fedjax_alg.composition import compose
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
+from fedjax_alg.rounds.two_halves import compose
 from fedjax_alg.hparams import hyper, validate
 
 

@@ -21,15 +21,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import clustered, grouping, trees
+from fedjax_alg import grouping, trees
+from fedjax_alg.errors import OptionError
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms.fedavg import Proximal, sgd_update
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
 
 SIMILARITIES = ("edc", "madc")
@@ -42,7 +44,7 @@ class FedGroupHParams(GroupWork):
   num_groups: int = hyper(3, "m, groups", minimum=1, source="Algorithm 3")
   centers: str = hyper(
       "kmeans", "group cold start: kmeans = the pre-trained clients clustered "
-      "by --similarity, random = m random clients, each a group (RCC)",
+      "by `similarity`, random = m random clients, each a group (RCC)",
       choices=("kmeans", "random"), source="Algorithm 3; ablation RCC")
   similarity: str = hyper(
       "edc", "edc = k-means++ on the decomposed cosines, madc = complete "
@@ -162,7 +164,7 @@ def pretrain_pool(
 def first_update(
     model: Model, hparams: FedGroupHParams, start: Params, shard: Shard,
     key: Key) -> Array:
-  """``pretrain`` by --pretrain_steps, [P]; 0 without any."""
+  """``pretrain`` by `pretrain_steps`, [P]; 0 without any."""
   if not hparams.pretrain_steps:
     return jnp.zeros_like(clustered.flat(start))
   work = LocalWork(
@@ -261,9 +263,9 @@ def direction_rule(
   def init(params: Params, spec: FedSpec, key: Key):
     del key
     if pool_size(hparams) > spec.num_clients:
-      raise ValueError(
-          f"--pretrain_scale={hparams.pretrain_scale}: pre-trains "
-          f"{pool_size(hparams)} clients for --num_groups={m}, there are "
+      raise OptionError(
+          f"`pretrain_scale`={hparams.pretrain_scale}: pre-trains "
+          f"{pool_size(hparams)} clients for `num_groups`={m}, there are "
           f"{spec.num_clients}")
     size = num_params(params)
     return trees.repeat(params, m), GroupMemory(

@@ -28,8 +28,8 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
-from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
+from fedjax_alg.rounds.two_halves import WEIGHTS, compose
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -50,7 +50,7 @@ class FedZOHParams(SphereDirections, LocalWork):
   """Hyper-parameters of FedZO."""
 
   local_steps: int = hyper(
-      5, "H, mini-batch steps per round; 0: count by --local_epochs",
+      5, "H, mini-batch steps per round; 0: count by `local_epochs`",
       minimum=0, source="FedZO, Algorithm 1")
   batch_size: int = hyper(
       25, "b1, examples per step; 0: the client's whole data", minimum=0,

@@ -19,13 +19,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import clustered, trees
+from fedjax_alg import trees
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -39,7 +40,7 @@ class FeSEMHParams(GroupWork):
       "shared = equal (then they never part)", choices=clustered.STARTS)
   first_group: str = hyper(
       "trained", "centre of a client that never trained: trained = nearest to "
-      "its model after --pretrain_steps from the initial model, initial = "
+      "its model after `pretrain_steps` from the initial model, initial = "
       "nearest to the initial model (the same for all), random",
       choices=("trained", "initial", "random"),
       source="FlexCFL's code (initial); public code (random)")

@@ -17,13 +17,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import clustered, grouping, trees
+from fedjax_alg import grouping, trees
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.algorithms.fedgroup import pretrain
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params
-from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -44,7 +45,7 @@ class FLHCHParams(GroupWork):
       source="Briggs et al., complete recommended")
   distance_threshold: float = hyper(
       0.0, "groups closer than this are merged; scales with metric, learning "
-      "rate and model; 0: exactly --max_groups groups", minimum=0.0,
+      "rate and model; 0: exactly `max_groups` groups", minimum=0.0,
       source="Briggs et al., T")
 
 

@@ -16,8 +16,8 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
 from fedjax_alg.client.svrg import FSVRGHParams, feature_scaling
 from fedjax_alg.client.svrg import normalised_rate, svrg
-from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
-from fedjax_alg.composition import compose
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
+from fedjax_alg.rounds.two_halves import compose
 from fedjax_alg.hparams import validate
 
 

@@ -14,15 +14,16 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import clustered, trees
+from fedjax_alg import trees
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.composition import ClientUpdate, Trained
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.two_halves import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
 
 #: Draws of ``reject`` before the best of them is taken.
@@ -43,7 +44,7 @@ class IFCAHParams(GroupWork):
   group_init: str = hyper(
       "independent", "the K models at the start: shared = equal (ties go to "
       "the first), independent = random, reject = random, drawn again until "
-      "every group has --reject_share of the clients, kmeans++ = models "
+      "every group has `reject_share` of the clients, kmeans++ = models "
       "trained on clients drawn by their loss",
       choices=("shared", "independent", "reject", "kmeans++"),
       source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")

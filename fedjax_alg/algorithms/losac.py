@@ -29,8 +29,9 @@ from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
-from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.errors import OptionError
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
+from fedjax_alg.rounds.two_halves import WEIGHTS, compose
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -55,7 +56,7 @@ class LosacHParams(Delays, LocalWork):
   """Hyper-parameters of LoSAC."""
 
   local_steps: int = hyper(
-      20, "mini-batch steps per round; 0: count by --local_epochs (variant "
+      20, "mini-batch steps per round; 0: count by `local_epochs` (variant "
       "client)", minimum=0)
   client_lr: float = hyper(0.1, "eta, per step", above=0.0)
   server_lr: float = hyper(1.0, "step along the mean update", above=0.0)
@@ -170,7 +171,7 @@ def _table_variant(
 
   def init(params, spec):
     if not spec.num_examples:
-      raise ValueError("--variant=table needs FedSpec.num_examples")
+      raise OptionError("`variant`=table needs FedSpec.num_examples")
     # No fewer than the batches of all clients, whatever their sizes.
     total = spec.num_examples // batch_size + spec.num_clients
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -247,7 +248,7 @@ def losac_update(
     return _client_variant(model, work, client_lr, options.first_gradients)
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
-    raise ValueError(f"--{name}=0: --variant=table needs at least 1")
+    raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
   return _table_variant(model, work, client_lr)
 
 

@@ -29,8 +29,8 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
-from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
-from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
+from fedjax_alg.rounds.two_halves import WEIGHTS, compose
 from fedjax_alg.hparams import hyper, validate
 
 _MIME = ("client_update", ("mime", "mime_lite"))

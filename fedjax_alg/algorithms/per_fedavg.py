@@ -28,8 +28,8 @@ from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
-from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
+from fedjax_alg.rounds.two_halves import WEIGHTS, compose
 from fedjax_alg.hparams import hyper, validate
 
 

@@ -38,8 +38,8 @@ from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.composition import ClientUpdate, ComposedState, Trained
-from fedjax_alg.composition import WEIGHTS, compose
+from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
+from fedjax_alg.rounds.two_halves import WEIGHTS, compose
 from fedjax_alg.hparams import hyper, validate
 
 _SOURCE = "Dinh et al., Algorithm 1"
@@ -50,7 +50,7 @@ class PFedMeHParams(LocalWork):
   """Hyper-parameters of pFedMe."""
 
   local_steps: int = hyper(
-      20, "R, mini-batches per round; 0: count by --local_epochs", minimum=0,
+      20, "R, mini-batches per round; 0: count by `local_epochs`", minimum=0,
       source=_SOURCE)
   batch_size: int = hyper(
       20, "examples per mini-batch; 0: the client's whole data", minimum=0,
@@ -176,9 +176,9 @@ def caution(hparams: PFedMeHParams, num_params: int) -> str:
   del num_params
   if hparams.personal_lr * hparams.lam < 2.0:
     return ""
-  return (f"--personal_lr={hparams.personal_lr:g} with --lam="
+  return (f"`personal_lr`={hparams.personal_lr:g} with `lam`="
           f"{hparams.lam:g}: the inner steps diverge from a product of 2 on; "
-          f"take --personal_lr below {2.0 / hparams.lam:.1e}")
+          f"take `personal_lr` below {2.0 / hparams.lam:.1e}")
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:

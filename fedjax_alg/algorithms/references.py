@@ -20,7 +20,7 @@ from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.engine.rounds import client_keys
+from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
 
 

@@ -9,6 +9,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
+from fedjax_alg.errors import OptionError
 
 TESTS = ("half_gradient", "armijo", "decrease", "printed")
 
@@ -74,7 +75,7 @@ def backtracking(
   shrinks eta, and then never ends (errata C-12); here it follows eta.
   """
   if not 0.0 < gamma < 1.0:
-    raise ValueError(f"--gamma={gamma}: must be more than 0 and less than 1")
+    raise OptionError(f"`gamma`={gamma}: must be more than 0 and less than 1")
   if test not in TESTS:
     raise ValueError(f"line search test {test!r}: must be one of "
                      f"{', '.join(TESTS)}")

@@ -50,11 +50,11 @@ class LocalWork:
   """Local work of one round; shared by every method that trains by steps."""
 
   local_steps: int = hyper(
-      0, "mini-batch steps per round (K_local); 0: count by --local_epochs",
+      0, "mini-batch steps per round (K_local); 0: count by `local_epochs`",
       minimum=0)
   local_epochs: int = hyper(
       1, "passes over the client's data per round, the short last batch kept; "
-      "read where --local_steps=0", minimum=1)
+      "read where `local_steps`=0", minimum=1)
   batch_size: int = hyper(
       10, "examples per step (B); 0: the client's whole data", minimum=0)
 

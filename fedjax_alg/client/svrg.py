@@ -20,7 +20,7 @@ class FSVRGHParams(minibatches.LocalWork):
   """Hyper-parameters of the FSVRG family."""
 
   local_steps: int = hyper(
-      20, "K, mini-batch steps per round; 0: count by --local_epochs",
+      20, "K, mini-batch steps per round; 0: count by `local_epochs`",
       minimum=0, source="(24); K is not stated in the paper")
   client_lr: float = hyper(
       12.0, "alpha_l; client i steps by alpha_l / n_i", above=0.0,

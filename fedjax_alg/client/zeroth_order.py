@@ -6,7 +6,7 @@
   gaussian: v_k ~ N(0, I), c = 1
 
 References: FedZO (Fang et al. 2022) for the sphere, BAFFLE (Feng et al.
-2022) for Gaussian directions. n is --directions, s is --smoothing.
+2022) for Gaussian directions. n is `directions`, s is `smoothing`.
 
 Directions are drawn a few at a time and forgotten, so memory does not grow
 with their number. F is the mean loss of one mini-batch, the same for every
@@ -225,7 +225,7 @@ def caution(kind: str, smoothing: float, size: int) -> str:
   if change >= 10.0 * RESOLUTION:
     return ""
   return (
-      f"--smoothing={smoothing:g}: with {size} parameters and a gradient of "
+      f"`smoothing`={smoothing:g}: with {size} parameters and a gradient of "
       f"norm 1 losses differ by about {change:.1e}, and float32 resolves "
-      f"{RESOLUTION:.1e} of a loss near 2.3; raise --smoothing to "
+      f"{RESOLUTION:.1e} of a loss near 2.3; raise `smoothing` to "
       f"{10.0 * RESOLUTION * spread:.1e} or more")

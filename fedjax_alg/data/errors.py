@@ -1,9 +1,11 @@
-"""The one error of this package that is the user's to mend."""
+"""The error of this package."""
+
+from fedjax_alg.errors import OptionError
 
 
-class DataError(ValueError):
-  """Bad data, or options that do not fit the data.
+class DataError(OptionError):
+  """Data that cannot be used, or options that do not fit the data.
 
-  The message is one line that names what (the flag where there is one), the
-  value found and what is allowed; the command line prints it and nothing else.
+  The message is one line that names what (the parameter where there is one),
+  the value found and what is allowed.
   """

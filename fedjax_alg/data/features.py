@@ -33,7 +33,7 @@ def make_features(kind: str, **hog_options) -> FeaturesFn:
                "hog": lambda x: hog(x, **hog_options)}
   if kind not in per_split:
     raise DataError(
-        f"--features={kind}: unknown, allowed: {', '.join(FEATURES)}")
+        f"`features`={kind}: unknown, allowed: {', '.join(FEATURES)}")
   fn = per_split[kind]
   return lambda x_train, x_test: (fn(x_train), fn(x_test))
 
@@ -153,16 +153,16 @@ def hog(
   if images.ndim not in (3, 4) or images.ndim == 4 and (
       images.shape[3] not in (1, 3)):
     raise DataError(
-        f"--features=hog needs images [n, H, W, 1 or 3], the data has shape"
+        f"`features`=hog needs images [n, H, W, 1 or 3], the data has shape"
         f" {images.shape}")
   height, width = images.shape[1:3]
   if not 1 <= block <= min(height, width) or stride < 1 or bins < 1:
     raise DataError(
-        f"--hog_block={block} --hog_stride={stride} --hog_bins={bins}: a block"
+        f"`hog_block`={block} `hog_stride`={stride} `hog_bins`={bins}: a block"
         f" must fit in {height} x {width} pixels and all must be >= 1")
   if norm not in HOG_NORMS:
     raise DataError(
-        f"--hog_norm={norm}: unknown, allowed: {', '.join(HOG_NORMS)}")
+        f"`hog_norm`={norm}: unknown, allowed: {', '.join(HOG_NORMS)}")
   # Block sums are one product with a 0/1 matrix [H * W, blocks].
   membership = np.kron(_windows(height, block, stride),
                        _windows(width, block, stride)).T

@@ -62,9 +62,9 @@ def femnist(
     DataError: an unknown kind, no clients, or too few images.
   """
   if kind not in KINDS:
-    raise DataError(f"--femnist={kind}: unknown, allowed: {', '.join(KINDS)}")
+    raise DataError(f"`femnist`={kind}: unknown, allowed: {', '.join(KINDS)}")
   if num_clients < 1:
-    raise DataError(f"--num_clients={num_clients}: at least 1 is needed")
+    raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
   rng = np.random.default_rng(seed)
   size = rng.lognormal(4.0, 1.0, num_clients) + 5
   pool = [rng.permutation(np.flatnonzero(y == letter))[:_POOL]
@@ -122,7 +122,7 @@ def _fit(
   missing, needed = short(_numbers(size, low))
   if len(missing):
     raise DataError(
-        f"--num_clients={len(size)}: --femnist=fixed gives every client at"
+        f"`num_clients`={len(size)}: `femnist`=fixed gives every client at"
         f" least {_FEWEST} images of each of {_PER_CLIENT} letters, letter"
         f" {missing[0]} has {held[missing[0]]} of the"
         f" {needed[missing[0]]:.0f} needed")
@@ -176,16 +176,16 @@ def letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   x, y = arrays["x"], arrays["y"]
   if x.dtype != np.uint8 or x.shape[1:] not in ((28, 28), (28, 28, 1)):
     raise DataError(
-        f"--data_path={path}: x is {x.dtype} of shape {x.shape}, uint8 images"
+        f"`data_path`={path}: x is {x.dtype} of shape {x.shape}, uint8 images"
         " [n, 28, 28] are needed")
   if y.dtype.kind not in "iu" or y.shape != (len(x),):
     raise DataError(
-        f"--data_path={path}: y is {y.dtype} of shape {y.shape}, integers of"
+        f"`data_path`={path}: y is {y.dtype} of shape {y.shape}, integers of"
         f" shape {(len(x),)} are needed")
   labels, y = np.unique(y, return_inverse=True)
   if len(labels) != _LETTERS:
     raise DataError(
-        f"--data_path={path}: y has {len(labels)} different labels,"
+        f"`data_path`={path}: y has {len(labels)} different labels,"
         f" {_LETTERS} are needed")
   return x, y.astype(np.int32)
 

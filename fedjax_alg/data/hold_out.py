@@ -14,10 +14,10 @@ def check_hold_out(count: int, num_clients: int) -> None:
     DataError: a negative number, or no client would be left.
   """
   if count < 0:
-    raise DataError(f"--validation_clients={count}: must be at least 0")
+    raise DataError(f"`validation_clients`={count}: must be at least 0")
   if count and count >= num_clients:
     raise DataError(
-        f"--validation_clients={count}: leaves none of the {num_clients} "
+        f"`validation_clients`={count}: leaves none of the {num_clients} "
         f"clients to train (at most {num_clients - 1})")
 
 

@@ -18,11 +18,11 @@ def _check_sizes(rows: int, num_clients: int, min_client_size: int) -> None:
   """Raises DataError if ``rows`` examples are too few for the clients."""
   if num_clients > rows:
     raise DataError(
-        f"--num_clients={num_clients}: more clients than the {rows} training"
+        f"`num_clients`={num_clients}: more clients than the {rows} training"
         " examples")
   if num_clients * min_client_size > rows:
     raise DataError(
-        f"--num_clients={num_clients} --min_client_size={min_client_size} need"
+        f"`num_clients`={num_clients} `min_client_size`={min_client_size} need"
         f" {num_clients * min_client_size} training examples, there are"
         f" {rows}")
 
@@ -51,7 +51,7 @@ def dirichlet(
   """
   if not 0 < dirichlet_alpha < np.inf:
     raise DataError(
-        f"--dirichlet_alpha={dirichlet_alpha}: a number > 0 is needed")
+        f"`dirichlet_alpha`={dirichlet_alpha}: a number > 0 is needed")
   _check_sizes(len(y), num_clients, min_client_size)
   available = np.bincount(y, minlength=num_classes)
   counts = np.zeros((num_clients, num_classes), np.int64)
@@ -65,8 +65,8 @@ def dirichlet(
     if best >= min_client_size:
       return allocate.deal(y, counts, rng)
   raise DataError(
-      f"--dirichlet_alpha={dirichlet_alpha} with --num_clients={num_clients}"
-      f" left a client with fewer than --min_client_size={min_client_size}"
+      f"`dirichlet_alpha`={dirichlet_alpha} with `num_clients`={num_clients}"
+      f" left a client with fewer than `min_client_size`={min_client_size}"
       f" examples in {_TRIES} draws (best {best}): raise alpha or lower the"
       " other two")
 
@@ -88,15 +88,15 @@ def classes(
   present = np.flatnonzero(available)
   if not 1 <= classes_per_client <= len(present):
     raise DataError(
-        f"--classes_per_client={classes_per_client}: must lie in [1,"
+        f"`classes_per_client`={classes_per_client}: must lie in [1,"
         f" {len(present)}], the classes of the data")
   if not 1 <= min_classes_per_client <= classes_per_client:
     raise DataError(
-        f"--min_classes_per_client={min_classes_per_client}: must lie in [1,"
-        f" --classes_per_client={classes_per_client}]")
+        f"`min_classes_per_client`={min_classes_per_client}: must lie in [1,"
+        f" `classes_per_client`={classes_per_client}]")
   _check_sizes(len(y), num_clients, min_client_size)
-  where = (f"--num_clients={num_clients}"
-           f" --classes_per_client={classes_per_client}")
+  where = (f"`num_clients`={num_clients}"
+           f" `classes_per_client`={classes_per_client}")
   if num_clients * classes_per_client < len(present):
     raise DataError(
         f"{where} hold at most {num_clients * classes_per_client} of the"
@@ -114,7 +114,7 @@ def classes(
       counts[:, present] = some
       return allocate.deal(y, counts, rng)
   raise DataError(
-      f"{where} --min_client_size={min_client_size}: no split found in"
+      f"{where} `min_client_size`={min_client_size}: no split found in"
       f" {_TRIES} draws, some class has too few examples for the clients that"
       " hold it: lower one of the three")
 

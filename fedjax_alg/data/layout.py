@@ -200,10 +200,10 @@ def build(
     whole_is_local = True
   else:
     left = "" if held_out is None else (
-        f", or none that --validation_clients={len(held_out.clients)} leaves")
+        f", or none that `validation_clients`={len(held_out.clients)} leaves")
     raise DataError(
         f"the data set {examples.name} has no test examples (x_test is empty)"
-        f" and --partition={partition.name} holds none out{left}")
+        f" and `partition`={partition.name} holds none out{left}")
   histogram = label_histogram(partition, labels, examples.num_classes)
   train = client_data(
       rows, labels, partition.train_order, partition.train_offset,

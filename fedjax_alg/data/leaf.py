@@ -35,7 +35,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     unknown = [user for user in test if user not in train]
     if unknown:
       raise DataError(
-          f"--data_path={path}: test user {unknown[0]!r} has no training data;"
+          f"`data_path`={path}: test user {unknown[0]!r} has no training data;"
           " a LEAF split by sample is needed, not one by user")
   elif path.is_file():
     train, test = {}, {}
@@ -45,12 +45,12 @@ def load_leaf(path: str | os.PathLike) -> Examples:
       test[user] = x[held:], y[held:]
   else:
     raise DataError(
-        f"--data_path={path}: no such file or folder; a LEAF json file or a"
+        f"`data_path`={path}: no such file or folder; a LEAF json file or a"
         " folder with train/*.json and test/*.json is needed")
   shapes = {x.shape[1:] for x, _ in (*train.values(), *test.values()) if len(x)}
   if len(shapes) != 1:
     raise DataError(
-        f"--data_path={path}: examples of different shapes"
+        f"`data_path`={path}: examples of different shapes"
         f" {sorted(shapes)[:3]}, one shape is needed")
   ids = {user: i for i, user in enumerate(train)}
   x_train, y_train, client_train = _stack(train, ids, shapes)
@@ -78,13 +78,13 @@ def _read_folder(path: pathlib.Path, split: str) -> _Users:
   files = sorted((path / split).glob("*.json"))
   if not files:
     raise DataError(
-        f"--data_path={path}: no {split}/*.json in it; a LEAF folder has"
+        f"`data_path`={path}: no {split}/*.json in it; a LEAF folder has"
         " train/*.json and test/*.json")
   users: _Users = {}
   for file in files:
     for user, data in _read_file(file).items():
       if user in users:
-        raise DataError(f"--data_path={file}: user {user!r} appears twice")
+        raise DataError(f"`data_path`={file}: user {user!r} appears twice")
       users[user] = data
   return users
 
@@ -93,25 +93,25 @@ def _read_file(path: pathlib.Path) -> _Users:
   try:
     content = json.loads(path.read_text("utf-8"))
   except OSError as error:
-    raise DataError(f"--data_path={path}: {error.strerror}") from error
+    raise DataError(f"`data_path`={path}: {error.strerror}") from error
   except ValueError as error:
     raise DataError(
-        f"--data_path={path}: not json, or truncated ({error})") from error
+        f"`data_path`={path}: not json, or truncated ({error})") from error
   for key in ("users", "user_data"):
     if not isinstance(content, dict) or key not in content:
       raise DataError(
-          f"--data_path={path}: no key {key!r}; LEAF json has users,"
+          f"`data_path`={path}: no key {key!r}; LEAF json has users,"
           " num_samples and user_data")
   users, data = content["users"], content["user_data"]
   if not isinstance(users, list) or not isinstance(data, dict) or not users:
     raise DataError(
-        f"--data_path={path}: users must be a list with at least one user and"
+        f"`data_path`={path}: users must be a list with at least one user and"
         " user_data a table of them")
   counts = content.get("num_samples")
   if counts is not None and (
       not isinstance(counts, list) or len(counts) != len(users)):
     raise DataError(
-        f"--data_path={path}: num_samples must be a list of {len(users)}"
+        f"`data_path`={path}: num_samples must be a list of {len(users)}"
         " numbers, one for each of the users")
   result = {}
   for index, user in enumerate(users):
@@ -119,16 +119,16 @@ def _read_file(path: pathlib.Path) -> _Users:
     x, y = _read_user(path, user, data.get(user))
     if counts is not None and counts[index] != len(y):
       raise DataError(
-          f"--data_path={path}: user {user!r} has {len(y)} examples but"
+          f"`data_path`={path}: user {user!r} has {len(y)} examples but"
           f" num_samples says {counts[index]}")
     if user in result:
-      raise DataError(f"--data_path={path}: user {user!r} appears twice")
+      raise DataError(f"`data_path`={path}: user {user!r} appears twice")
     result[user] = x, y
   return result
 
 
 def _read_user(path: pathlib.Path, user: str, entry: Any):
-  where = f"--data_path={path}: user {user!r}"
+  where = f"`data_path`={path}: user {user!r}"
   if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
     raise DataError(f"{where} has no x and y in user_data")
   if not isinstance(entry["x"], list) or not isinstance(entry["y"], list):

@@ -107,18 +107,18 @@ def make_partition(
   """
   if kind not in PARTITIONS:
     raise DataError(
-        f"--partition={kind}: unknown, allowed: {', '.join(PARTITIONS)}")
+        f"`partition`={kind}: unknown, allowed: {', '.join(PARTITIONS)}")
   if num_clients is not None and num_clients < 1:
-    raise DataError(f"--num_clients={num_clients}: at least 1 is needed")
+    raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
   if min_client_size is None:
     min_client_size = 1 if kind == "natural" else 10
   if min_client_size < 1:
-    raise DataError(f"--min_client_size={min_client_size}: at least 1 needed")
+    raise DataError(f"`min_client_size`={min_client_size}: at least 1 needed")
   if not 0 <= size_sigma <= 10:
-    raise DataError(f"--size_sigma={size_sigma}: must lie in [0, 10]")
+    raise DataError(f"`size_sigma`={size_sigma}: must lie in [0, 10]")
   if not 0 < local_test_fraction < 1:
     raise DataError(
-        f"--local_test_fraction={local_test_fraction}: must lie in (0, 1)")
+        f"`local_test_fraction`={local_test_fraction}: must lie in (0, 1)")
   rng = np.random.default_rng(seed)
   flags: dict[str, Any] = {"partition": kind, "seed": seed}
   if kind == "natural":
@@ -129,7 +129,7 @@ def make_partition(
     flags |= {"min_client_size": min_client_size, "num_clients": len(split[1])}
     return Partition(*split, kind, flags)
   if num_clients is None:
-    raise DataError(f"--partition={kind} needs --num_clients")
+    raise DataError(f"`partition`={kind} needs `num_clients`")
   flags["num_clients"] = num_clients
   if kind == "powerlaw":
     return Partition(

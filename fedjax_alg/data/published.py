@@ -42,7 +42,7 @@ def powerlaw(
   labels = examples.num_classes
   if labels < _CLASSES:
     raise DataError(
-        f"--partition=powerlaw needs at least {_CLASSES} classes, the data has"
+        f"`partition`=powerlaw needs at least {_CLASSES} classes, the data has"
         f" {labels}")
   rows = [np.flatnonzero(y == label) for label in range(labels)]
   count = np.array([len(row) for row in rows])
@@ -53,7 +53,7 @@ def powerlaw(
   short = np.flatnonzero(first > count)
   if len(short):
     raise DataError(
-        f"--num_clients={num_clients}: --partition=powerlaw gives every client"
+        f"`num_clients`={num_clients}: `partition`=powerlaw gives every client"
         f" {_FIRST} examples of each of {_CLASSES} classes, class {short[0]}"
         f" has {count[short[0]]} of the {first[short[0]]} needed")
   share = rng.lognormal(0.0, 2.0, (labels, -(-num_clients // labels), _CLASSES))
@@ -107,15 +107,15 @@ def natural(
   """
   if examples.client_train is None:
     raise DataError(
-        f"--partition=natural: the data set {examples.name} names no clients;"
+        f"`partition`=natural: the data set {examples.name} names no clients;"
         " use another partition")
   ids, count = np.unique(examples.client_train, return_counts=True)
   ids = ids[count >= min_client_size]
   wanted = len(ids) if num_clients is None else num_clients
   if not 1 <= wanted <= len(ids):
     raise DataError(
-        f"--num_clients={wanted}: the data set has {len(ids)} clients with at"
-        f" least --min_client_size={min_client_size} examples")
+        f"`num_clients`={wanted}: the data set has {len(ids)} clients with at"
+        f" least `min_client_size`={min_client_size} examples")
   if wanted < len(ids):
     ids = np.sort(rng.choice(ids, wanted, replace=False))
 

@@ -59,12 +59,12 @@ def encode(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
                if name not in record]
     if missing:
       raise DataError(
-          f"--dataset=sent140: records without {' and '.join(missing)}; TFDS's"
+          f"`dataset`=sent140: records without {' and '.join(missing)}; TFDS's"
           " sentiment140 has user, polarity and text")
     polarity = int(record["polarity"])
     if polarity not in _POLARITY:
       raise DataError(
-          f"--dataset=sent140: a tweet of polarity {polarity}, allowed: 0"
+          f"`dataset`=sent140: a tweet of polarity {polarity}, allowed: 0"
           " (negative), 2 (neutral), 4 (positive)")
     name = _text(record["user"])
     if _POLARITY[polarity] < 0 or not name:
@@ -123,7 +123,7 @@ def sent140(
   enough = tally >= max(min_client_size, 2)
   if not enough.any():
     raise DataError(
-        f"--min_client_size={min_client_size}: no user of sent140 has so many"
+        f"`min_client_size`={min_client_size}: no user of sent140 has so many"
         f" tweets (at least 2), the most is {tally.max()}")
   rng = np.random.default_rng(seed)
   rows = rng.permutation(len(user))

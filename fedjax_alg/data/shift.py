@@ -12,6 +12,7 @@ from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import client_rows
 from fedjax_alg.data.partition import Partition
+from fedjax_alg.errors import OptionError
 
 SHIFTS = ("none", "swap_all", "swap_part", "increment")
 #: Those that exchange data between two clients.
@@ -26,7 +27,7 @@ def num_pairs(share: float, num_clients: int) -> int:
   """
   pairs = int(share * num_clients / 2 + 1e-9)  # 0.3 * 20 / 2 is below 3
   if pairs < 1:
-    raise DataError(f"--shift_share={share}: makes no pair of {num_clients} "
+    raise DataError(f"`shift_share`={share}: makes no pair of {num_clients} "
                     f"clients (at least {2 / max(num_clients, 2):.2g})")
   return pairs
 
@@ -67,7 +68,7 @@ def shifted(
     ValueError: an unknown kind.
   """
   if kind not in SHIFTS:
-    raise ValueError(f"shift {kind!r}: must be one of {', '.join(SHIFTS)}")
+    raise OptionError(f"`shift`={kind}: must be one of {', '.join(SHIFTS)}")
   if kind == "increment":
     size = partition.train_size.astype(np.int64)
     part = np.maximum(size * min(event + 1, 4) // 4, np.minimum(size, 1))

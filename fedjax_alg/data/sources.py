@@ -66,7 +66,7 @@ def load_npz(path: str | os.PathLike) -> Examples:
   path = pathlib.Path(path).expanduser()
   arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
   if "client_test" in arrays and "client_train" not in arrays:
-    raise DataError(f"--data_path={path}: client_test without client_train")
+    raise DataError(f"`data_path`={path}: client_test without client_train")
   for name in ("x_train", "x_test"):
     arrays[name] = _features(path, name, arrays[name])
   for split in ("train", "test"):
@@ -76,10 +76,10 @@ def load_npz(path: str | os.PathLike) -> Examples:
         arrays[name] = _whole_numbers(path, name, arrays[name], rows)
   x_train, x_test = arrays["x_train"], arrays["x_test"]
   if not len(x_train):
-    raise DataError(f"--data_path={path}: x_train has no rows")
+    raise DataError(f"`data_path`={path}: x_train has no rows")
   if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
     raise DataError(
-        f"--data_path={path}: x_train has examples of shape"
+        f"`data_path`={path}: x_train has examples of shape"
         f" {x_train.shape[1:]} {x_train.dtype} but x_test of"
         f" {x_test.shape[1:]} {x_test.dtype}")
   y_train, y_test = arrays["y_train"], arrays["y_test"]
@@ -99,22 +99,22 @@ def read_npz(
   """
   if not path.is_file() or not os.access(path, os.R_OK):
     raise DataError(
-        f"--data_path={path}: no such file, or not readable; an .npz with"
+        f"`data_path`={path}: no such file, or not readable; an .npz with"
         f" {', '.join(required)} is needed")
   with open(path, "rb") as file:  # np.load(path) leaks it on a bad zip
     try:
       archive = np.load(file, allow_pickle=False)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
       raise DataError(
-          f"--data_path={path}: not an .npz, or damaged") from error
+          f"`data_path`={path}: not an .npz, or damaged") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
       raise DataError(
-          f"--data_path={path}: one .npy array, but an .npz with"
+          f"`data_path`={path}: one .npy array, but an .npz with"
           f" {', '.join(required)} is needed")
     missing = [name for name in required if name not in archive.files]
     if missing:
       raise DataError(
-          f"--data_path={path}: missing {', '.join(missing)} (it has"
+          f"`data_path`={path}: missing {', '.join(missing)} (it has"
           f" {', '.join(sorted(archive.files)) or 'no arrays'})")
     return {
         name: _read_array(path, archive, name)
@@ -128,28 +128,28 @@ def _read_array(path: pathlib.Path, archive, name: str) -> np.ndarray:
   except ValueError as error:
     if "allow_pickle" in str(error):
       raise DataError(
-          f"--data_path={path}: {name} is an object array, which is never"
+          f"`data_path`={path}: {name} is an object array, which is never"
           " unpickled; numbers of one shape are needed") from error
-    raise DataError(f"--data_path={path}: {name} is damaged") from error
+    raise DataError(f"`data_path`={path}: {name} is damaged") from error
   except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-    raise DataError(f"--data_path={path}: {name} is damaged") from error
+    raise DataError(f"`data_path`={path}: {name} is damaged") from error
 
 
 def _features(path: pathlib.Path, name: str, x: np.ndarray) -> np.ndarray:
   if x.ndim < 2:
     raise DataError(
-        f"--data_path={path}: {name} has shape {x.shape}, one row per example"
+        f"`data_path`={path}: {name} has shape {x.shape}, one row per example"
         " and at least one more axis are needed")
   if x.dtype.kind not in "fiub":
     raise DataError(
-        f"--data_path={path}: {name} is {x.dtype}, real numbers are needed")
+        f"`data_path`={path}: {name} is {x.dtype}, real numbers are needed")
   if x.dtype in (np.uint8, np.int32):
     return x
   with np.errstate(over="ignore"):  # becomes infinite, refused below
     x = x.astype(np.float32, copy=False)
   if not np.isfinite(x).all():
     raise DataError(
-        f"--data_path={path}: {name} has NaN or infinite values (as float32)")
+        f"`data_path`={path}: {name} has NaN or infinite values (as float32)")
   return x
 
 
@@ -159,13 +159,13 @@ def _whole_numbers(
   """Labels or client ids: checked, int32."""
   if values.dtype.kind not in "iu":
     raise DataError(
-        f"--data_path={path}: {name} is {values.dtype}, integers are needed")
+        f"`data_path`={path}: {name} is {values.dtype}, integers are needed")
   if values.shape != (rows,):
     raise DataError(
-        f"--data_path={path}: {name} has shape {values.shape}, {(rows,)} is"
+        f"`data_path`={path}: {name} has shape {values.shape}, {(rows,)} is"
         f" needed (one per row of x_{name.rsplit('_', 1)[1]})")
   if rows and (values.min() < 0 or values.max() > np.iinfo(np.int32).max - 1):
     raise DataError(
-        f"--data_path={path}: {name} lies in [{values.min()},"
+        f"`data_path`={path}: {name} lies in [{values.min()},"
         f" {values.max()}], whole numbers from 0 are needed")
   return values.astype(np.int32)

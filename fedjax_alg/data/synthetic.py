@@ -41,9 +41,9 @@ def synthetic(
   """
   for name, value in (("alpha", alpha), ("beta", beta)):
     if not 0 <= value < np.inf:
-      raise DataError(f"--synthetic_{name}={value}: a number >= 0 is needed")
+      raise DataError(f"`synthetic_{name}`={value}: a number >= 0 is needed")
   if num_clients < 1:
-    raise DataError(f"--num_clients={num_clients}: at least 1 is needed")
+    raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
   rng = np.random.default_rng(seed)
   size = rng.lognormal(4.0, 2.0, num_clients).astype(np.int64) + 50
   deviation = np.arange(1, _DIM + 1) ** -0.6  # the root of j^-1.2

@@ -147,7 +147,7 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   # TFDS has no common error type for network, disk and checksum failures.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise DataError(
-        f"could not prepare {name} in --data_dir={tfds_dir(data_dir)}:"
+        f"could not prepare {name} in `data_dir`={tfds_dir(data_dir)}:"
         f" {_one_line(error)}") from error
 
 
@@ -158,7 +158,7 @@ def _one_line(error: BaseException) -> str:
 def _check_name(name: str, known: Iterable[str]) -> None:
   if name not in known:
     raise DataError(
-        f"--dataset={name}: not a TFDS data set known here, allowed:"
+        f"`dataset`={name}: not a TFDS data set known here, allowed:"
         f" {', '.join(known)}")
 
 
@@ -171,9 +171,9 @@ def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
       for folder in versions if folder.name.replace(".", "").isdigit()]
   if not numbered:
     raise DataError(
-        f"no prepared {name} in --data_dir={root} (looked for"
+        f"no prepared {name} in `data_dir`={root} (looked for"
         f" {root / place}/*/dataset_info.json): run ./launch.sh prepare {name}"
-        f" --data_dir={root} on a machine with internet and copy the folder")
+        f" `data_dir`={root} on a machine with internet and copy the folder")
   return max(numbered)[1]
 
 

@@ -23,6 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.errors import OptionError
 
 AXIS = "clients"
 MODES = ("sequential", "vmap", "chunks")
@@ -89,9 +90,10 @@ def make_map_clients(
     ValueError: unknown mode, or chunks without a size.
   """
   if mode not in MODES:
-    raise ValueError(f"client map {mode!r}: must be one of {', '.join(MODES)}")
+    raise OptionError(
+        f"`map_clients`={mode}: must be one of {', '.join(MODES)}")
   if mode == "chunks" and chunk < 1:
-    raise ValueError(f"client chunk {chunk}: must be at least 1")
+    raise OptionError(f"`client_chunk`={chunk}: must be at least 1")
   devices = mesh.devices.size if mesh is not None else 1
 
   def local_map(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Devices, RoundCost, RoundTimes, Work
+from fedjax_alg.errors import OptionError
 
 BYTES_PER_FLOAT = 4.0
 
@@ -41,12 +42,12 @@ def check_machines(
       "device_cores": cores, "bandwidth_gbps": bandwidth_gbps}
   for name, (low, high) in ranges.items():
     if not 0 < low <= high < math.inf:
-      raise ValueError(f"--{name}={low:g},{high:g}: must be the least and the "
+      raise OptionError(f"`{name}`={low:g},{high:g}: must be the least and the "
                        "most, more than 0 and in this order")
   for name, value in (("core_gflops", core_gflops), ("batch_ms", batch_ms),
                       ("server_gflops", server_gflops)):
     if not 0 < value < math.inf:
-      raise ValueError(f"--{name}={value:g}: must be more than 0")
+      raise OptionError(f"`{name}`={value:g}: must be more than 0")
 
 
 def make_devices(

@@ -32,7 +32,8 @@ from fedjax_alg.base import Algorithm, Array, ClientData, Key, MapClients
 from fedjax_alg.base import Model, Params, Shard, State
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
-from fedjax_alg.engine import rounds
+from fedjax_alg.engine import cohorts
+from fedjax_alg.errors import OptionError
 
 PROTOCOLS = ("global", "local", "preferred", "validation", "train",
              "newcomers", "assigned", "copy")
@@ -131,7 +132,7 @@ def make_evaluate(
   """
   unknown = [p for p in protocols if p not in PROTOCOLS]
   if unknown:
-    raise ValueError(f"evaluation protocol {unknown[0]!r}: must be one of "
+    raise OptionError(f"`evaluate`={unknown[0]}: must be one of "
                      f"{', '.join(PROTOCOLS)}")
 
   # A convolution with a kernel for each model is a grouped one, which a CPU
@@ -169,7 +170,7 @@ def make_evaluate(
 
     return map_clients(
         one_client, (state, data.test.x, data.test.y), cohort.shards,
-        cohort.ids, rounds.client_keys(key, cohort.ids), data.test.offset,
+        cohort.ids, cohorts.client_keys(key, cohort.ids), data.test.offset,
         data.test.size)
 
   def counted(protocol: str, data: EvaluationData, state: State):
@@ -179,7 +180,7 @@ def make_evaluate(
       return algorithm.membership(state) >= 0
     if protocol == "newcomers":
       if data.newcomer is None:
-        raise ValueError("evaluation protocol 'newcomers': every client is "
+        raise OptionError("`evaluate`=newcomers: every client is "
                          "there from the start")
       return data.newcomer
     return None if data.newcomer is None else ~data.newcomer
@@ -199,7 +200,7 @@ def make_evaluate(
 
   def validation_counts(data: EvaluationData, models: Params):
     if data.validation is None:
-      raise ValueError("evaluation protocol 'validation': the data hold no "
+      raise OptionError("`evaluate`=validation: the data hold no "
                        "validation rows")
     return whole_counts(models, Shard(
         data.train.x, data.train.y, data.validation.offset,

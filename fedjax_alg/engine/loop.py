@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
-from fedjax_alg.engine import rounds, sharding
+from fedjax_alg.engine import cohorts, sharding
+from fedjax_alg.errors import OptionError
 
 #: How the seeds' axis is run: one after the other, or vectorised.
 MAP_SEEDS = ("sequential", "vmap")
@@ -63,8 +64,8 @@ def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
       client's data runs to the longest of all seeds.
   """
   if map_seeds not in MAP_SEEDS:
-    raise ValueError(
-        f"seed map {map_seeds!r}: must be one of {', '.join(MAP_SEEDS)}")
+    raise OptionError(
+        f"`map_seeds`={map_seeds}: must be one of {', '.join(MAP_SEEDS)}")
   if map_seeds == "vmap":
     return jax.vmap(fn)
   return lambda *args: jax.lax.map(lambda one: fn(*one), args)
@@ -75,7 +76,7 @@ def initial_states(
     model: Model,
     spec: FedSpec,
     data: ClientData,
-    keys: rounds.RunKeys,
+    keys: cohorts.RunKeys,
     map_seeds: str = "sequential",
 ) -> State:
   """init and setup of every seed.
@@ -125,7 +126,7 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys):
     play = functools.partial(
-        rounds.play_round, algorithm, data, cohort_size, keys)
+        cohorts.play_round, algorithm, data, cohort_size, keys)
 
     def logged(number, state):
       state, aux = play(number, state)
@@ -146,7 +147,7 @@ def make_run_rounds(
   @functools.partial(
       jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh))
   def run_rounds(
-      states: State, data: ClientData, keys: rounds.RunKeys, start: Array,
+      states: State, data: ClientData, keys: cohorts.RunKeys, start: Array,
       count: Array) -> tuple[State, RunLog]:
     one = functools.partial(one_seed, data, start, count)
     return over_seeds(one, map_seeds)(states, keys)

@@ -16,6 +16,7 @@ from flax import linen as nn
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Layer, Params
+from fedjax_alg.errors import OptionError
 
 #: Words for ``parse_layers``: those of ``models.CNN``.
 DEFAULT_LAYERS = ("conv3-16", "max2", "conv3-32", "max2", "dense64")
@@ -96,14 +97,14 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
     kind = _WORDS.get(match[1]) if match else None
     sizes = [int(size) for size in re.findall("[0-9]+", word)]
     if kind is None or len(sizes) != len(dataclasses.fields(kind)):
-      raise ValueError(f"--layers={word}: unknown, must be convK-C, avgS, "
+      raise OptionError(f"`layers`={word}: unknown, must be convK-C, avgS, "
                        "maxS, denseW or flatten")
     if min(sizes, default=1) < 1:
-      raise ValueError(f"--layers={word}: sizes must be at least 1")
+      raise OptionError(f"`layers`={word}: sizes must be at least 1")
     if issubclass(kind, (Dense, Flatten)):
       vectors = vectors or word
     elif vectors:
-      raise ValueError(f"--layers={word}: needs images, but comes after "
+      raise OptionError(f"`layers`={word}: needs images, but comes after "
                        f"{vectors}, which makes vectors")
     layers.append(kind(*sizes))
   return tuple(layers)
@@ -114,7 +115,7 @@ def _reads(layer: StackLayer, shape: tuple[int, ...]) -> tuple[int, ...]:
   if isinstance(layer, (Dense, Flatten)):
     return (math.prod(shape),)
   if len(shape) not in (2, 3):
-    raise ValueError(f"--layers={layer}: needs images, what it reads is of "
+    raise OptionError(f"`layers`={layer}: needs images, what it reads is of "
                      f"shape {shape}")
   return shape if len(shape) == 3 else (*shape, 1)
 
@@ -138,7 +139,7 @@ def _with_inputs(
       shape = (*shape[:2], layer.channels)
     elif isinstance(layer, (AvgPool, MaxPool)):
       if layer.size > min(shape[:2]):
-        raise ValueError(f"--layers={layer}: leaves nothing of its "
+        raise OptionError(f"`layers`={layer}: leaves nothing of its "
                          f"{shape[0]}x{shape[1]} input")
       shape = (shape[0] // layer.size, shape[1] // layer.size, shape[2])
 
@@ -153,8 +154,8 @@ def check_layers(
   """
   for layer, shape in _with_inputs(layers, input_shape):
     if isinstance(layer, Conv) and layer.kernel > min(shape[:2]):
-      raise ValueError(
-          f"--layers={layer}: kernel {layer.kernel} is larger than its "
+      raise OptionError(
+          f"`layers`={layer}: kernel {layer.kernel} is larger than its "
           f"{shape[0]}x{shape[1]} input")
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer, Model, Params
+from fedjax_alg.errors import OptionError
 from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models import lstm
 from fedjax_alg.models.flops import forward_flops
@@ -183,15 +184,15 @@ def make_model(
       is no sequence, or for other than two classes.
   """
   if name not in MODELS:
-    raise ValueError(f"model {name!r}: must be one of {', '.join(MODELS)}")
+    raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")
   if name == "cnn" and (
       len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4):
     size = "x".join(map(str, input_shape)) or "scalar"
-    raise ValueError(f"--model=cnn: needs images of at least 4x4 pixels, the "
+    raise OptionError(f"`model`=cnn: needs images of at least 4x4 pixels, the "
                      f"examples are {size} ({math.prod(input_shape)} numbers)")
   if name == "lstm" and (len(input_shape) != 1 or num_classes != 2):
-    raise ValueError(
-        "--model=lstm: needs sequences of words in 2 classes, the examples are"
+    raise OptionError(
+        "`model`=lstm: needs sequences of words in 2 classes, the examples are"
         f" of shape {input_shape} in {num_classes}")
   if name == "stack":
     layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)

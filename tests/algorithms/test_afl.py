@@ -121,9 +121,9 @@ def test_models_of_more_than_one_layer():
       lambda: entry.rounds(entry.hparams(), 2),
       lambda: registry.build(
           "afl", deep, map_clients=clients.make_map_clients())):
-    with pytest.raises(ValueError, match="--algorithm=afl: .*has 2 .*--model="):
+    with pytest.raises(ValueError, match="algorithm=afl: .*has 2 .*model="):
       refused()
   assert entry.rounds(entry.hparams(), 1) == 1
-  with pytest.raises(ValueError, match="--client_ridge=-1"):
+  with pytest.raises(ValueError, match="client_ridge=-1"):
     registry.build("afl", MODEL, map_clients=clients.make_map_clients(),
                    client_ridge=-1.0)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import clustered
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms import cfl, fedavg
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout

@@ -154,12 +154,12 @@ def test_other_cells_are_refused(tiny, client, server, grouping):
           grouping=grouping)
   message = str(error.value)
   assert "\n" not in message
-  if message.startswith("--grouping=gradient: "):
+  if message.startswith("grouping=gradient: "):
     assert grouping == "gradient" and "measures no anchor gradients" in message
-    assert f"--client_update={client}" in message
-    assert f"--server={server}" in message
+    assert f"client_update={client}" in message
+    assert f"server={server}" in message
   else:
-    assert message.startswith(f"--num_models={K}: ")
+    assert message.startswith(f"num_models={K}: ")
     assert message.endswith("belongs to one model)") or message.endswith(
         "belong to one model)")
 
@@ -170,16 +170,16 @@ def test_statistics_of_several_models_are_refused(tiny, client, optimiser):
   with pytest.raises(ValueError) as error:
     build(tiny, client_update=client, base=optimiser, num_models=K)
   assert str(error.value) == (
-      "--num_models=3: the local method has one global model (the base "
+      "num_models=3: the local method has one global model (the base "
       "optimiser's statistics belong to one model)")
 
 
 @pytest.mark.parametrize("settings, message", [
-    (dict(client_update="sgdd"), "--client_update=sgdd: must be one of sgd,"),
-    (dict(server="mean"), "--server=mean: must be one of average, sgd, adam,"),
-    (dict(client_weights="size"), "--client_weights=size: must be one of ex"),
-    (dict(num_models=0), "--num_models=0: must be at least 1"),
-    (dict(client_lr=-1.0), "--client_lr=-1.0: must be at least 0"),
+    (dict(client_update="sgdd"), "client_update=sgdd: must be one of sgd,"),
+    (dict(server="mean"), "server=mean: must be one of average, sgd, adam,"),
+    (dict(client_weights="size"), "client_weights=size: must be one of ex"),
+    (dict(num_models=0), "num_models=0: must be at least 1"),
+    (dict(client_lr=-1.0), "client_lr=-1.0: must be at least 0"),
 ])
 def test_a_bad_setting_is_named(tiny, settings, message):
   with pytest.raises(ValueError) as error:

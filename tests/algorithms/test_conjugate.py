@@ -139,14 +139,14 @@ def test_validation_data_are_asked_for(problem):
     jax.eval_shape(
         algorithm.round, state, cohort._replace(validation=None), KEYS[0])
   assert str(error.value) == (
-      "the server step needs validation clients (--validation_clients)")
+      "the server step needs validation clients (validation_clients)")
 
 
 @pytest.mark.parametrize("settings, message", [
-    (dict(gamma=1.0), "--gamma=1.0: must be more than 0 and less than 1"),
-    (dict(beta_rule="prp"), "--beta_rule=prp: must be one of fr, pr+, hs, dy"),
-    (dict(max_tries=0), "--max_tries=0: must be at least 1"),
-    (dict(server_lr=0.1), "--server_lr: clsfsvrg does not read it"),
+    (dict(gamma=1.0), "gamma=1.0: must be more than 0 and less than 1"),
+    (dict(beta_rule="prp"), "beta_rule=prp: must be one of fr, pr+, hs, dy"),
+    (dict(max_tries=0), "max_tries=0: must be at least 1"),
+    (dict(server_lr=0.1), "server_lr: clsfsvrg does not read it"),
 ])
 def test_a_bad_setting_is_named(problem, settings, message):
   with pytest.raises(ValueError) as error:

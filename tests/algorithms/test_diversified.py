@@ -10,7 +10,7 @@ import pytest
 from fedjax_alg import registry
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, rounds
+from fedjax_alg.engine import clients, cohorts
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -114,10 +114,10 @@ def test_rounds_are_the_oracles(problem, name, variant):
   params = problems.some_params(problem.model)
   state = start(params)
   reference = Oracle(name, hparams, problem, bridge.to_oracle(params))
-  keys = rounds.run_keys(5)
+  keys = cohorts.run_keys(5)
   parted = False
   for number in range(ROUNDS):
-    cohort = rounds.sample_cohort(
+    cohort = cohorts.sample_cohort(
         problem.data, 8, jax.random.fold_in(keys.cohort, number))
     key = jax.random.fold_in(keys.work, number)
     old, before = state, reference.copies()

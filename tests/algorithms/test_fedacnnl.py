@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import layerwise, models, registry
+from fedjax_alg import models, registry
+from fedjax_alg.rounds import layerwise
 from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.base import ClientData, FedSpec
 from fedjax_alg.data import layout
@@ -505,7 +506,7 @@ def test_nothing_fits_a_singular_gram_matrix():
       states[1]).items()}
   assert not flags["fits/0/basis"] and flags["centres"]
   for name in ("fedacnnl", "pfedacnnl"):
-    assert "--ridge more than 0" in registry.get(name).nonfinite
+    assert "ridge more than 0" in registry.get(name).nonfinite
 
 
 # Costs and time.
@@ -609,12 +610,12 @@ def test_without_a_clock_no_batch_size_changes():
 
 
 @pytest.mark.parametrize("ridge, said", [
-    ("1,x", "--ridge=1,x: must be numbers separated by commas"),
-    ("", "--ridge=: must be numbers separated by commas"),
-    ("1,-1,0", "--ridge=1,-1,0: must be at least 0"),
-    ("nan", "--ridge=nan: must be at least 0"),
-    ("inf", "--ridge=inf: must be at least 0"),
-    ("1,2", "--ridge=1,2: 2 numbers for 3 layers .allowed: one, or one for "
+    ("1,x", "ridge=1,x: must be numbers separated by commas"),
+    ("", "ridge=: must be numbers separated by commas"),
+    ("1,-1,0", "ridge=1,-1,0: must be at least 0"),
+    ("nan", "ridge=nan: must be at least 0"),
+    ("inf", "ridge=inf: must be at least 0"),
+    ("1,2", "ridge=1,2: 2 numbers for 3 layers .allowed: one, or one for "
      "each")])
 def test_ridges_that_cannot_be(ridge, said):
   for name in ("fedacnnl", "pfedacnnl"):
@@ -627,10 +628,10 @@ def test_ridges_that_cannot_be(ridge, said):
 
 
 @pytest.mark.parametrize("pull, said", [
-    ("1,x,1", "--personal_ridge=1,x,1: must be numbers"),
-    ("1,0,1", "--personal_ridge=1,0,1: must be more than 0, or inf"),
-    ("nan", "--personal_ridge=nan: must be more than 0"),
-    ("1,2", "--personal_ridge=1,2: 2 numbers for 3 layers")])
+    ("1,x,1", "personal_ridge=1,x,1: must be numbers"),
+    ("1,0,1", "personal_ridge=1,0,1: must be more than 0, or inf"),
+    ("nan", "personal_ridge=nan: must be more than 0"),
+    ("1,2", "personal_ridge=1,2: 2 numbers for 3 layers")])
 def test_pulls_that_cannot_be(pull, said):
   with pytest.raises(ValueError, match=said):
     registry.build("pfedacnnl", problem("mlp").model, personal_ridge=pull,
@@ -649,13 +650,13 @@ def test_rounds_are_layers_and_personal_layers():
 
 
 @pytest.mark.parametrize("settings, said", [
-    (dict(bias="one"), "--bias=one"), (dict(code="pos"), "--code=pos"),
-    (dict(ridge_unit="trace"), "--ridge_unit=trace"),
-    (dict(precision="half"), "--precision=half"),
-    (dict(num_groups=0), "--num_groups=0"),
-    (dict(label_norm="l3"), "--label_norm=l3"),
-    (dict(batch_size=0), "--batch_size=0"),
-    (dict(code_high_passed=-1), "--code_high_passed=-1")])
+    (dict(bias="one"), "bias=one"), (dict(code="pos"), "code=pos"),
+    (dict(ridge_unit="trace"), "ridge_unit=trace"),
+    (dict(precision="half"), "precision=half"),
+    (dict(num_groups=0), "num_groups=0"),
+    (dict(label_norm="l3"), "label_norm=l3"),
+    (dict(batch_size=0), "batch_size=0"),
+    (dict(code_high_passed=-1), "code_high_passed=-1")])
 def test_settings_that_cannot_be(settings, said):
   with pytest.raises(ValueError, match=said):
     registry.build("pfedacnnl", problem("mlp").model,
@@ -667,12 +668,12 @@ def test_more_groups_than_clients():
   algorithm = registry.build(
       "pfedacnnl", given.model, map_clients=clients.make_map_clients(),
       num_groups=len(SIZES) + 1)
-  with pytest.raises(ValueError, match="--num_groups=7: more than the 6"):
+  with pytest.raises(ValueError, match="num_groups=7: more than the 6"):
     algorithm.init(start_of(given.model), given.spec, KEY)
 
 
 @pytest.mark.parametrize("name", ["fedacnnl", "pfedacnnl", "afl"])
 def test_models_that_have_no_such_layers(name):
-  with pytest.raises(ValueError, match=f"--algorithm={name}: .*others"):
+  with pytest.raises(ValueError, match=f"algorithm={name}: .*others"):
     registry.build(name, problem("mlp").model._replace(layers=None),
                    map_clients=clients.make_map_clients())

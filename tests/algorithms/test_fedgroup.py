@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn import cluster
 
-from fedjax_alg import clustered, registry, trees
+from fedjax_alg import registry, trees
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
@@ -403,24 +404,24 @@ def test_class_frequencies():
 
 
 @pytest.mark.parametrize("name, settings, message", [
-    ("fedgroup", dict(eta_g=-0.1), "--eta_g=-0.1: must be at least 0"),
+    ("fedgroup", dict(eta_g=-0.1), "eta_g=-0.1: must be at least 0"),
     ("fedgroup", dict(centers="mean"),
-     "--centers=mean: must be one of kmeans, random"),
+     "centers=mean: must be one of kmeans, random"),
     ("fedgroup", dict(similarity="cos"),
-     "--similarity=cos: must be one of edc, madc"),
-    ("fedgroup", dict(migration=1.5), "--migration=1.5: must be at least 0 "
+     "similarity=cos: must be one of edc, madc"),
+    ("fedgroup", dict(migration=1.5), "migration=1.5: must be at least 0 "
      "and at most 1"),
     ("fedgroup", dict(client_weights="equal"),
-     "--client_weights=equal: must be one of examples, uniform"),
-    ("fedgrouprox", dict(mu=-1.0), "--mu=-1.0: must be at least 0"),
-    ("ifca", dict(num_groups=0), "--num_groups=0: must be at least 1"),
-    ("ifca", dict(group_init="best"), "--group_init=best: must be one of "
+     "client_weights=equal: must be one of examples, uniform"),
+    ("fedgrouprox", dict(mu=-1.0), "mu=-1.0: must be at least 0"),
+    ("ifca", dict(num_groups=0), "num_groups=0: must be at least 1"),
+    ("ifca", dict(group_init="best"), "group_init=best: must be one of "
      "shared, independent, reject, kmeans++"),
     ("fesem", dict(first_group="last"),
-     "--first_group=last: must be one of trained, initial, random"),
+     "first_group=last: must be one of trained, initial, random"),
     ("cfl", dict(linkage="ward"),
-     "--linkage=ward: must be one of single, complete"),
-    ("flhc", dict(metric="dot"), "--metric=dot: must be one of l1, l2, cosine"),
+     "linkage=ward: must be one of single, complete"),
+    ("flhc", dict(metric="dot"), "metric=dot: must be one of l1, l2, cosine"),
 ])
 def test_bad_settings_are_refused_in_one_line(name, settings, message):
   with pytest.raises(ValueError) as caught:
@@ -435,7 +436,7 @@ def test_more_clients_than_there_are_cannot_be_pretrained():
   with pytest.raises(ValueError) as caught:
     algorithm.init(grouped.zeros(), grouped.problem().spec, grouped.START)
   assert str(caught.value) == (
-      "--pretrain_scale=5: pre-trains 15 clients for --num_groups=3, there "
+      "pretrain_scale=5: pre-trains 15 clients for num_groups=3, there "
       "are 12")
 
 

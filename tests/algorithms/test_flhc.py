@@ -9,7 +9,7 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
-from fedjax_alg import clustered
+from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms import fedavg, flhc
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
@@ -130,7 +130,7 @@ def test_rounds_are_the_oracles_with_a_number():
 
 
 def test_no_more_groups_than_allowed():
-  """The threshold would leave seven, --max_groups leaves four."""
+  """The threshold would leave seven, max_groups leaves four."""
   problem = grouped.problem()
   threshold = between_merges(problem, 7)
   run = by_threshold()(threshold)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import clustered
+from fedjax_alg.rounds import clustered
 from fedjax_alg.data import layout
 from tests import problems
 from tests.algorithms import bridge, grouped

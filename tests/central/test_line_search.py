@@ -207,7 +207,7 @@ def test_a_gamma_out_of_range_is_named(gamma):
   with pytest.raises(ValueError) as error:
     backtracking(gamma)
   assert str(error.value) == (
-      f"--gamma={gamma}: must be more than 0 and less than 1")
+      f"gamma={gamma}: must be more than 0 and less than 1")
 
 
 def test_an_unknown_test_is_named():

@@ -271,7 +271,7 @@ def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
   if least is None:
     assert not found
     return
-  assert found.startswith(f"--smoothing={smoothing:g}: ")
-  assert found.endswith(f"raise --smoothing to {least} or more")
+  assert found.startswith(f"smoothing={smoothing:g}: ")
+  assert found.endswith(f"raise smoothing to {least} or more")
   assert "\n" not in found
   assert not zeroth_order.caution(kind, 1.05 * float(least), size)

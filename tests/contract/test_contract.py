@@ -19,7 +19,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import FSVRGHParams
 from fedjax_alg.data import layout
-from fedjax_alg.engine import checkpoint, clients, loop, rounds, sharding
+from fedjax_alg.engine import checkpoint, clients, loop, cohorts, sharding
 from tests import problems
 
 SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
@@ -139,7 +139,7 @@ class Bench:
     self.spec = problem.spec._replace(cohort_size=size)
     self.algorithm = self.build(clients.make_map_clients())
     self.keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(rounds.run_keys, SEEDS))
+        lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, SEEDS))
     self.initial = problems.quick_jit(functools.partial(
         loop.initial_states, self.algorithm, problem.model, self.spec))(
             problem.data, self.keys)
@@ -170,7 +170,7 @@ class Bench:
   def round_inputs(self, number):
     """The cohort and the key that round ``number`` of seed 0 has in a run."""
     keys = jax.tree.map(lambda leaf: leaf[0], self.keys)
-    cohort = rounds.sample_cohort(
+    cohort = cohorts.sample_cohort(
         self.problem.data, self.spec.cohort_size,
         jax.random.fold_in(keys.cohort, number))
     return cohort, jax.random.fold_in(keys.work, number)
@@ -200,7 +200,7 @@ class Bench:
         return params, objective.full_loss(measured, params, shard)
 
       return jax.vmap(one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
-          shards, ids, rounds.client_keys(key, ids))
+          shards, ids, cohorts.client_keys(key, ids))
 
     return deployed
 

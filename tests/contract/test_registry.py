@@ -13,7 +13,7 @@ MAP = clients.make_map_clients()
 
 @pytest.mark.parametrize("wrong, hint", [
     ("fedavgg", ", did you mean 'fedavg'?"), ("fsvgr", "did you mean 'fsvrg'"),
-    ("zzz", "--algorithm=zzz: unknown (one of fedavg, ")])
+    ("zzz", "algorithm=zzz: unknown (one of fedavg, ")])
 def test_an_unknown_algorithm_gets_the_nearest_name(wrong, hint):
   with pytest.raises(ValueError) as error:
     registry.get(wrong)
@@ -21,10 +21,10 @@ def test_an_unknown_algorithm_gets_the_nearest_name(wrong, hint):
 
 
 def test_an_unknown_hyper_parameter_gets_the_nearest_name(problem):
-  with pytest.raises(ValueError, match="--local_step: fedavg does not read it, "
+  with pytest.raises(ValueError, match="local_step: fedavg does not read it, "
                      "did you mean 'local_steps'"):
     registry.build("fedavg", problem.model, map_clients=MAP, local_step=3)
-  with pytest.raises(ValueError, match="--mu: fedavg does not read it"):
+  with pytest.raises(ValueError, match="mu: fedavg does not read it"):
     registry.build("fedavg", problem.model, map_clients=MAP, mu=0.1)
 
 
@@ -66,13 +66,13 @@ class Sample:
 
 
 @pytest.mark.parametrize("values, message", [
-    (dict(steps=0), "--steps=0: must be at least 1 and at most 10"),
-    (dict(steps=11), "--steps=11: must be at least 1 and at most 10"),
-    (dict(rate=0.0), "--rate=0.0: must be more than 0 and less than 1"),
-    (dict(rate=1.0), "--rate=1.0: must be more than 0 and less than 1"),
-    (dict(rate=math.nan), "--rate=nan: must be finite"),
-    (dict(free=-math.inf), "--free=-inf: must be finite"),
-    (dict(rule="c"), "--rule=c: must be one of a, b"),
+    (dict(steps=0), "steps=0: must be at least 1 and at most 10"),
+    (dict(steps=11), "steps=11: must be at least 1 and at most 10"),
+    (dict(rate=0.0), "rate=0.0: must be more than 0 and less than 1"),
+    (dict(rate=1.0), "rate=1.0: must be more than 0 and less than 1"),
+    (dict(rate=math.nan), "rate=nan: must be finite"),
+    (dict(free=-math.inf), "free=-inf: must be finite"),
+    (dict(rule="c"), "rule=c: must be one of a, b"),
 ])
 def test_what_is_out_of_range_is_said_in_one_line(values, message):
   with pytest.raises(ValueError) as error:

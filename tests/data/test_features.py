@@ -80,12 +80,12 @@ def test_hog_of_colour_is_hog_of_luminance():
 
 
 @pytest.mark.parametrize("options, shape, says", [
-    ({}, (2, 64), "--features=hog needs images"),
-    ({}, (2, 8, 8, 2), "--features=hog needs images"),
-    ({"block": 9}, (2, 8, 8), "--hog_block=9"),
-    ({"stride": 0}, (2, 8, 8), "--hog_stride=0"),
-    ({"bins": 0}, (2, 8, 8), "--hog_bins=0"),
-    ({"norm": "L2"}, (2, 8, 8), "--hog_norm=L2"),
+    ({}, (2, 64), "features=hog needs images"),
+    ({}, (2, 8, 8, 2), "features=hog needs images"),
+    ({"block": 9}, (2, 8, 8), "hog_block=9"),
+    ({"stride": 0}, (2, 8, 8), "hog_stride=0"),
+    ({"bins": 0}, (2, 8, 8), "hog_bins=0"),
+    ({"norm": "L2"}, (2, 8, 8), "hog_norm=L2"),
 ])
 def test_hog_refuses(options, shape, says):
   with pytest.raises(DataError, match=says):
@@ -162,5 +162,5 @@ def test_make_features():
     train, test = features.make_features(kind, **options)(images, images[:1])
     assert train.shape == (3, width) and test.shape == (1, width)
     np.testing.assert_array_equal(train[:1], test)
-  with pytest.raises(DataError, match="--features=sift: unknown"):
+  with pytest.raises(DataError, match="features=sift: unknown"):
     features.make_features("sift")

@@ -117,8 +117,8 @@ def test_seeds():
   np.testing.assert_array_equal(first.x_train, again.x_train)
   assert first.x_train.shape != other.x_train.shape or (
       not np.array_equal(first.x_train, other.x_train))
-  for arguments, says in ((("open", 3), "--femnist=open"),
-                          (("fixed", 0), "--num_clients=0")):
+  for arguments, says in ((("open", 3), "femnist=open"),
+                          (("fixed", 0), "num_clients=0")):
     with pytest.raises(DataError, match=says):
       femnist_lib.femnist(*letters, *arguments, seed=0)
 
@@ -163,7 +163,7 @@ def test_bad_stand_in(tmp_path, change, says):
   with pytest.raises(DataError) as caught:
     femnist_lib.load_femnist("fixed", 9, 3, path=path)
   message = str(caught.value)
-  assert says in message and f"--data_path={path}" in message
+  assert says in message and f"data_path={path}" in message
   assert "\n" not in message
 
 
@@ -200,7 +200,7 @@ def test_emnist(tmp_path, monkeypatch):
 def test_emnist_that_is_none(tmp_path):
   with pytest.raises(DataError) as caught:
     femnist_lib.load_femnist("fixed", 5, 0, data_dir=tmp_path)
-  assert f"./launch.sh prepare emnist --data_dir={tmp_path}" in str(
+  assert f"./launch.sh prepare emnist data_dir={tmp_path}" in str(
       caught.value)
   emnist(tmp_path, np.arange(40))
   with pytest.raises(DataError, match="has no letter e: not emnist/byclass"):

@@ -260,7 +260,7 @@ def test_build_without_tests_among_those_who_stay():
   natural = make_partition("natural", examples, None, 0)
   left = next(p for p in (hold_out(natural, 1, s) for s in range(50))
               if p.held_out.clients[0] == 0)
-  with pytest.raises(DataError, match="--validation_clients=1 leaves"):
+  with pytest.raises(DataError, match="validation_clients=1 leaves"):
     layout.build(examples, left, features.make_features("none"))
 
 

@@ -38,9 +38,9 @@ def test_those_of_the_first_round_do_not_depend_on_the_later():
 
 
 @pytest.mark.parametrize("newcomers, fewest, says", [
-    ([(0, 4)], 1, "--newcomers_at=0:4: a round must be at least 1"),
-    ([(5, 4), (5, 1)], 1, "--newcomers_at=5:4,5:1: the rounds must ascend"),
-    ([(5, 0)], 1, "--newcomers_at=5:0: a count must be at least 1"),
+    ([(0, 4)], 1, "newcomers_at=0:4: a round must be at least 1"),
+    ([(5, 4), (5, 1)], 1, "newcomers_at=5:4,5:1: the rounds must ascend"),
+    ([(5, 0)], 1, "newcomers_at=5:0: a count must be at least 1"),
     ([(5, 30)], 1, "leaves 0 of the 30 clients at the start .at least 1"),
     ([(5, 20), (6, 20)], 1, "leaves 0 of the 30"),
     ([(5, 21)], 10, "leaves 9 of the 30 clients at the start .at least 10"),

@@ -149,7 +149,7 @@ def test_refuses():
   good = {"user": "al", "polarity": 0, "text": "x"}
   tweets = tweets_lib.encode([good] * 7)
   refuses(lambda: tweets_lib.sent140(tweets, 8),
-          "--min_client_size=8: no user .* the most is 7")
+          "min_client_size=8: no user .* the most is 7")
   refuses(lambda: tweets_lib.sent140(tweets_lib.encode([])), "the most is 0")
   refuses(lambda: tweets_lib.encode([good | {"polarity": 3}]),
           "polarity 3, allowed: 0")
@@ -166,7 +166,7 @@ def prepare(root, rows, features=None):
 def test_from_tfds(tmp_path, monkeypatch):
   rows = records()
   refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path),
-          "./launch.sh prepare sentiment140 --data_dir=")
+          "./launch.sh prepare sentiment140 data_dir=")
   prepare(tmp_path, rows)
   got = tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)
   want = tweets_lib.sent140(tweets_lib.encode(rows), 5, 30, 6, 2)
@@ -180,7 +180,7 @@ def test_prepare_says_what_is_ready(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(data, "prepare_tfds", lambda name, data_dir: None)
   prepare(tmp_path, [{"user": b"al", "polarity": 0, "text": b"x"}] * 23, {
       name: FEATURES[name] for name in ("user", "polarity", "text")})
-  experiments_prepare.command(["sentiment140", f"--data_dir={tmp_path}"])
+  experiments_prepare.command(["sentiment140", f"data_dir={tmp_path}"])
   assert capsys.readouterr().out == (
       "sentiment140: 23 tweets of users with at least 20 ready\n")
 

@@ -139,7 +139,7 @@ def test_clients_of_one_class_that_swap_are_as_far_off_as_can_be(kind):
 
 def test_pairs_and_unknown_kinds():
   assert num_pairs(0.3, 20) == 3 and num_pairs(1.0, 5) == 2
-  with pytest.raises(DataError, match="--shift_share=0.1: makes no pair of 19"):
+  with pytest.raises(DataError, match="shift_share=0.1: makes no pair of 19"):
     num_pairs(0.1, 19)
   with pytest.raises(DataError, match="no pair of 1 clients"):
     num_pairs(1.0, 1)

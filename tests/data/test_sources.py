@@ -95,7 +95,7 @@ def test_bad_npz(tmp_path, change, says):
             if value is not None}
   path = save(tmp_path / "bad.npz", arrays)
   refuses(lambda: sources.load_npz(path), says)
-  refuses(lambda: sources.load_npz(path), f"--data_path={path}")
+  refuses(lambda: sources.load_npz(path), f"data_path={path}")
 
 
 def test_npz_that_is_none(tmp_path):
@@ -177,7 +177,7 @@ def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
   path.write_text(text)
   refuses(lambda: sources.load_leaf(path), says)
-  refuses(lambda: sources.load_leaf(path), f"--data_path={path}")
+  refuses(lambda: sources.load_leaf(path), f"data_path={path}")
 
 
 def test_leaf_that_is_none(tmp_path):
@@ -187,7 +187,7 @@ def test_leaf_that_is_none(tmp_path):
 
 def test_tfds_not_prepared(tmp_path, monkeypatch):
   refuses(lambda: sources.load_tfds("mnist", tmp_path),
-          f"./launch.sh prepare mnist --data_dir={tmp_path}")
+          f"./launch.sh prepare mnist data_dir={tmp_path}")
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "env"))
   refuses(lambda: sources.load_tfds("cifar10"), f"{tmp_path / 'env'}")
   refuses(lambda: sources.load_tfds("imagenet", tmp_path), "allowed: mnist")

@@ -90,9 +90,9 @@ def test_same_seed_same_data():
 
 
 @pytest.mark.parametrize("arguments, says", [
-    ((-1, 0, 3, 0), "--synthetic_alpha=-1"),
-    ((0, float("nan"), 3, 0), "--synthetic_beta=nan"),
-    ((0, 0, 0, 0), "--num_clients=0"),
+    ((-1, 0, 3, 0), "synthetic_alpha=-1"),
+    ((0, float("nan"), 3, 0), "synthetic_beta=nan"),
+    ((0, 0, 0, 0), "num_clients=0"),
 ])
 def test_refuses(arguments, says):
   with pytest.raises(DataError, match=says):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import composition
+from fedjax_alg.rounds import two_halves as composition
 from fedjax_alg.base import Devices, Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine import clock
@@ -135,13 +135,13 @@ def test_one_bandwidth_is_exact():
 
 
 @pytest.mark.parametrize("settings, named", [
-    ({"cores": (0, 4)}, "--device_cores=0,4"),
-    ({"cores": (4, 1)}, "--device_cores=4,1"),
-    ({"bandwidth_gbps": (0.0, 1.0)}, "--bandwidth_gbps=0,1"),
-    ({"bandwidth_gbps": (1.0, np.inf)}, "--bandwidth_gbps=1,inf"),
-    ({"core_gflops": 0.0}, "--core_gflops=0"),
-    ({"batch_ms": -1.0}, "--batch_ms=-1"),
-    ({"server_gflops": np.nan}, "--server_gflops=nan")])
+    ({"cores": (0, 4)}, "device_cores=0,4"),
+    ({"cores": (4, 1)}, "device_cores=4,1"),
+    ({"bandwidth_gbps": (0.0, 1.0)}, "bandwidth_gbps=0,1"),
+    ({"bandwidth_gbps": (1.0, np.inf)}, "bandwidth_gbps=1,inf"),
+    ({"core_gflops": 0.0}, "core_gflops=0"),
+    ({"batch_ms": -1.0}, "batch_ms=-1"),
+    ({"server_gflops": np.nan}, "server_gflops=nan")])
 def test_machines_that_cannot_be(settings, named):
   with pytest.raises(ValueError, match=named):
     clock.make_devices(0, 3, **settings)

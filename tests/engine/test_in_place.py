@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
-from fedjax_alg.engine import clients, loop, rounds
+from fedjax_alg.engine import clients, loop, cohorts
 from tests import problems
 
 CLIENTS, SLOTS, SIZE = 200, 8, 5
@@ -28,7 +28,7 @@ def compiled(name, seeds, **settings):
       name, model, map_clients=clients.make_map_clients(), local_steps=2,
       batch_size=SIZE, **settings)
   keys = jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), *map(rounds.run_keys, range(seeds)))
+      lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, range(seeds)))
   states = jax.eval_shape(
       lambda data, keys: loop.initial_states(
           algorithm, model, spec, data, keys), data, keys)

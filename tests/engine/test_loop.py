@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import registry
-from fedjax_alg.engine import clients, loop, rounds
+from fedjax_alg.engine import clients, loop, cohorts
 from tests import problems
 
 
@@ -42,7 +42,7 @@ def fixture_run(problem):
 
   def run(seeds, count, map_seeds="sequential", start=0):
     keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(rounds.run_keys, seeds))
+        lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, seeds))
     states = loop.initial_states(
         algorithm, problem.model, problem.spec, problem.data, keys, map_seeds)
     return programs[map_seeds](
@@ -77,7 +77,7 @@ def test_the_log_has_the_rounds_played_and_zeros(run):
 
 def test_no_rounds_change_nothing(run, problem):
   states, log = run((0, 1, 2), 0)
-  initial = problem.model.init(rounds.run_keys(0).model)
+  initial = problem.model.init(cohorts.run_keys(0).model)
   problems.assert_equal(
       jax.tree.map(lambda leaf: leaf[0, 0], states.models), initial)
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(log))
@@ -92,7 +92,7 @@ def test_the_state_is_donated(problem):
   algorithm = registry.build(
       "local", problem.model, map_clients=clients.make_map_clients(),
       local_steps=1, batch_size=0)
-  keys = jax.tree.map(lambda leaf: leaf[None], rounds.run_keys(0))
+  keys = jax.tree.map(lambda leaf: leaf[None], cohorts.run_keys(0))
   states = loop.initial_states(
       algorithm, problem.model, problem.spec, problem.data, keys)
   loop.make_run_rounds(algorithm, 4, 2)(

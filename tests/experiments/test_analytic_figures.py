@@ -6,9 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import analytic, config, figures, publish, records, report
-from experiments import results, suite, verdicts
-from experiments.claims import analytic as claims
+from experiments import publish
+from experiments.cli import config
+from experiments.papers.analytic import figures as analytic
+from experiments.reports import figures, report
+from fedjax_alg.records import tables as records
+from experiments.reports import suite, verdicts
+from fedjax_alg.records import summary as results
+from experiments.papers.analytic import claims
 from fedjax_alg import registry
 from tests.problems import quick_options
 

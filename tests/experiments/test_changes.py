@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from experiments import config, drift, plots, records, run
+from experiments import drift, run
+from experiments.cli import config
+from experiments.reports import plots
+from fedjax_alg.records import tables as records
 from experiments import setting as setting_lib
 from fedjax_alg import data, registry
 from fedjax_alg.algorithms import fedavg
 from fedjax_alg.data.partition import client_rows
-from fedjax_alg.engine import rounds
+from fedjax_alg.engine import cohorts
 
 WORDS = ("--dataset=digits --partition=classes --num_clients=20 "
          "--cohort_size=4 --eval_every=2 --noprogress").split()
@@ -55,10 +58,10 @@ def test_a_resumed_shifted_run_is_bit_equal(tmp_path, monkeypatch):
   assert evaluated == {2, 3, 4, 6, 8}  # before each change, too
   # One epoch reads all rows of the participants, as many as they have by then.
   setting = setting_lib.make_setting(config.parse([*WORDS, words[0]]))
-  digits, keys = data.load_digits(), rounds.run_keys(0)
+  digits, keys = data.load_digits(), cohorts.run_keys(0)
   for row in records.read_rows(tmp_path / "halves" / "rounds.csv", None):
     number = row["round"] - 1
-    ids = rounds.sample_cohort(
+    ids = cohorts.sample_cohort(
         setting.data.train, 4, jax.random.fold_in(keys.cohort, number)).ids
     split = data.shifted(setting.partition, digits.y_train, digits.y_test,
                          "swap_part", number // 3, 0.2, 0)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from experiments import config, flags
+from experiments.cli import config, flags
 from fedjax_alg import registry
 
 # words on the command line -> what the one line must name

@@ -6,9 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import config, fedgroup, figures, pool, records, report
-from experiments import scores, setting, suite, verdicts
-from experiments.claims import fedgroup as claims
+from experiments.cli import config
+from experiments.papers.fedgroup import figures as fedgroup, pretraining as pool
+from experiments.reports import figures, report
+from fedjax_alg.records import tables as records
+from experiments import setting
+from experiments.papers.fedgroup import tables as scores
+from experiments.reports import suite, verdicts
+from experiments.papers.fedgroup import claims
 from fedjax_alg.engine import loop
 from tests.problems import quick_options
 

@@ -4,8 +4,13 @@ import csv
 
 import pytest
 
-from experiments import config, conjugate, diversified, fedgroup, figures
-from experiments import plots, records, report, results, suite
+from experiments.cli import config
+from experiments.papers.conjugate import figures as conjugate
+from experiments.papers.diversified import figures as diversified
+from experiments.papers.fedgroup import figures as fedgroup
+from experiments.reports import figures
+from experiments.reports import plots, report, suite
+from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import registry
 
 DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import config, records, results
+from experiments.cli import config
+from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 

@@ -12,7 +12,8 @@ import time
 import numpy as np
 import pytest
 
-from experiments import records, results, run
+from experiments import run
+from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.engine import checkpoint
 

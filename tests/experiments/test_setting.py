@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments import config, run, setting as setting_lib
+from experiments import run, setting as setting_lib
+from experiments.cli import config
 from fedjax_alg import data
 from fedjax_alg.data import layout
 from tests import tfds_records

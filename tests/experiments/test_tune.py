@@ -4,7 +4,9 @@ import math
 
 import pytest
 
-from experiments import config, run, tune
+from experiments import tune
+from experiments.cli import guard
+from experiments.cli import config
 
 DIGITS = ["--dataset=digits", "--features=none", "--num_clients=12",
           "--validation_clients=3", "--partition=iid", "--model=softmax"]
@@ -17,7 +19,7 @@ def trials(*values, flag="client_lr"):
 def test_the_best_is_taken_and_of_equals_the_smaller():
   assert tune.choose(trials((.1, 90.), (.3, 91.), (1, 91.))).value == .3
   assert tune.choose(trials((.1, math.nan), (.3, 20.))).value == .3
-  with pytest.raises(run.RunError, match="diverged"):
+  with pytest.raises(guard.RunError, match="diverged"):
     tune.choose(trials((.1, math.nan)))
 
 

@@ -5,8 +5,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments import records, report, results, suite, targets, verdicts
-from experiments.claims import conjugate, diversified
+from experiments.reports import report, suite, cost_to_accuracy as targets
+from experiments.reports import verdicts
+from fedjax_alg.records import tables as records, summary as results
+from experiments.papers.conjugate import claims as conjugate
+from experiments.papers.diversified import claims as diversified
 
 
 def outcome(label, curves, panel="a", loss=None, floats=10, steady=0.1,

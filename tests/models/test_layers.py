@@ -228,16 +228,16 @@ def test_words_and_layers():
 
 
 @pytest.mark.parametrize("words, said", [
-    ("conf3-4", "--layers=conf3-4: unknown, must be convK-C, avgS"),
-    ("conv3", "--layers=conv3: unknown"), ("conv3-", "--layers=conv3-: unkn"),
+    ("conf3-4", "layers=conf3-4: unknown, must be convK-C, avgS"),
+    ("conv3", "layers=conv3: unknown"), ("conv3-", "layers=conv3-: unkn"),
     ("conv3-4-5", "unknown"), ("avg", "unknown"), ("avg2-2", "unknown"),
     ("dense", "unknown"), ("dense-3", "unknown"), ("flatten2", "unknown"),
     ("dense1.5", "unknown"), ("", "unknown"), ("Dense3", "unknown"),
-    ("conv0-4", "--layers=conv0-4: sizes must be at least 1"),
+    ("conv0-4", "layers=conv0-4: sizes must be at least 1"),
     ("conv3-0", "at least 1"), ("max0", "at least 1"), ("dense0", "at least"),
-    ("dense8,conv3-4", "--layers=conv3-4: needs images, .* after dense8"),
-    ("flatten,avg2", "--layers=avg2: needs images, but comes after flatten"),
-    ("conv3-4,dense8,dense4,max2", "--layers=max2: .* after dense8"),
+    ("dense8,conv3-4", "layers=conv3-4: needs images, .* after dense8"),
+    ("flatten,avg2", "layers=avg2: needs images, but comes after flatten"),
+    ("conv3-4,dense8,dense4,max2", "layers=max2: .* after dense8"),
 ])
 def test_words_that_are_refused(words, said):
   with pytest.raises(ValueError, match=said) as error:
@@ -246,12 +246,12 @@ def test_words_that_are_refused(words, said):
 
 
 @pytest.mark.parametrize("words, shape, said", [
-    ("conv9-4", (8, 8), "--layers=conv9-4: kernel 9 is larger than its 8x8 in"),
+    ("conv9-4", (8, 8), "layers=conv9-4: kernel 9 is larger than its 8x8 in"),
     ("avg2,conv5-4", (8, 12, 3), "conv5-4: kernel 5 is larger than its 4x6 in"),
-    ("max9", (9, 8), "--layers=max9: leaves nothing of its 9x8 input"),
-    ("avg4,avg2,avg2", (8, 9), "--layers=avg2: leaves nothing of its 1x1"),
-    ("conv3-4", (64,), r"--layers=conv3-4: needs images, .* shape \(64,\)"),
-    ("max2", (), r"--layers=max2: needs images"),
+    ("max9", (9, 8), "layers=max9: leaves nothing of its 9x8 input"),
+    ("avg4,avg2,avg2", (8, 9), "layers=avg2: leaves nothing of its 1x1"),
+    ("conv3-4", (64,), r"layers=conv3-4: needs images, .* shape \(64,\)"),
+    ("max2", (), r"layers=max2: needs images"),
     ("avg2", (2, 2, 2, 2), "needs images"),
 ])
 def test_layers_that_do_not_fit_the_examples(words, shape, said):

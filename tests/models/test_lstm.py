@@ -113,5 +113,5 @@ def test_frozen_vectors():
 
 @pytest.mark.parametrize("shape, classes", [((25, 1), 2), ((), 2), ((25,), 3)])
 def test_it_needs_sequences_in_two_classes(shape, classes):
-  with pytest.raises(ValueError, match="--model=lstm: needs sequences"):
+  with pytest.raises(ValueError, match="model=lstm: needs sequences"):
     models.make_model("lstm", shape, classes)

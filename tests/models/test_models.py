@@ -98,7 +98,7 @@ def test_own_flax_modules_are_accepted_and_state_is_refused():
 @pytest.mark.parametrize("shape, said", [
     ((784,), "784"), ((3, 3), "3x3"), ((2, 28, 1), "2x28x1"), ((), "scalar")])
 def test_a_cnn_needs_images(shape, said):
-  with pytest.raises(ValueError, match="--model=cnn: needs images") as error:
+  with pytest.raises(ValueError, match="model=cnn: needs images") as error:
     models.make_model("cnn", shape, 10)
   assert said in str(error.value)
 

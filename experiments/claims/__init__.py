@@ -1,1 +1,0 @@
-"""What the papers claim: numbers (CSV), sentences and their checks."""

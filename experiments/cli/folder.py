@@ -1,0 +1,40 @@
+"""The output folder of a run."""
+
+import os
+import pathlib
+import shutil
+
+from experiments.cli.config import Config, UsageError
+
+
+def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
+  """The output folder, and whether a run in it is to be resumed.
+
+  Nothing is written here, but --overwrite removes what a run left.
+
+  Raises:
+    UsageError: it holds something, or cannot be written.
+  """
+  folder = pathlib.Path(config.out_dir).expanduser()
+  if folder.exists() and not folder.is_dir():
+    raise UsageError(f"--out_dir={folder}: is a file")
+  filled = folder.is_dir() and any(folder.iterdir())
+  if filled and not (config.resume or config.overwrite):
+    raise UsageError(f"--out_dir={folder}: not empty (give --resume to go on, "
+                     "--overwrite to start anew, or another folder)")
+  parent = folder
+  while not parent.exists():
+    parent = parent.parent
+  if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
+    raise UsageError(f"--out_dir={folder}: cannot be written")
+  known = (folder / "config.json").is_file()
+  if filled and config.overwrite:
+    if not known:
+      raise UsageError(f"--out_dir={folder}: holds files of something else "
+                       "(no config.json); --overwrite removes only runs")
+    shutil.rmtree(folder)
+    known = False
+  if config.resume and filled and not known:
+    raise UsageError(f"--out_dir={folder}: holds no run to resume "
+                     "(no config.json)")
+  return folder, config.resume and known

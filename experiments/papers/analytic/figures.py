@@ -1,0 +1,568 @@
+"""Figures and tables of the analytic paper (FedACnnL, pFedACnnL).
+
+  python -m experiments.analytic --figure=table2 --data_dir=...
+
+writes a table of the paper's numbers beside ours (Markdown), the points (CSV)
+and pictures (PNG, PDF). Runs that are finished are reused. Times are those of
+the simulated machines (``fedjax_alg.engine.clock``) unless a column says that
+they are this machine's.
+"""
+
+from collections.abc import Callable, Sequence
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+
+from experiments.cli import config as config_lib
+from experiments.cli import guard
+from experiments.papers.fedgroup import tables as scores
+from experiments.reports import figures, plots, report, suite
+from fedjax_alg.records import tables as records
+from experiments.reports import cost_to_accuracy as targets, verdicts
+from experiments.papers.analytic import claims
+from experiments.reports.figures import Figure, Lines, Panel, Request
+from experiments.reports.report import line
+from fedjax_alg import registry
+
+NAME = claims.NAME
+
+#: Seeds of --scale=full: the paper's five; a single one of what is for
+#: orientation, dear, or (simulated times) does not depend on it.
+SEEDS = {"fig4": 1, "fig5": 1, "fig6": 1, "table2": 5, "ablations": 1,
+         "afl": 1}
+
+#: Rounds that are played at full scale of those that the paper states, where
+#: they are fewer: all rounds of a method take the same simulated time.
+PLAYED = {("a", "fedzo"): 5, ("a", "baffle"): 5,
+          ("b", "fedzo"): 100, ("b", "baffle"): 100}
+
+#: --scale=quick plays no more rounds of a method than this, ...
+QUICK_ROUNDS = {"fedavg": 20, "fedzo": 2, "baffle": 1, "fedacnnl": 20,
+                "pfedme": 20, "pfedzo": 4, "local": 5}
+#: ... and on CIFAR-10 a network as small as this, tested only when all shared
+#: layers are there, and at the end.
+QUICK_LAYERS = ("--layers=avg2,conv5-16,avg2,conv3-32,avg2,conv3-64,avg2,"
+                "dense64")
+
+_MNIST = Panel("a", "MNIST", (), "mnist")
+_SYNTHETIC = Panel("b", "Synthetic(0.5, 0.5)", (), "synthetic")
+#: The settings of Table 2.
+_SETTINGS = (
+    _MNIST._replace(title="MNIST-DNN"),
+    _SYNTHETIC._replace(title="Synthetic-DNN"),
+    Panel("c", "MNIST-LR", (), "mnist_lr"),
+    Panel("d", "Synthetic-LR", (), "synthetic_lr"))
+
+
+def _without(words: Sequence[str], *names: str) -> tuple[str, ...]:
+  """``words`` less some flags that the others make unread."""
+  return tuple(w for w in config_lib.expand_flagfiles(words)
+               if w.lstrip("-").split("=")[0] not in names)
+
+
+def method(panel: Panel, name: str, *more: str) -> tuple[str, ...]:
+  """The flags of a method: its file, and that of the panel's data set."""
+  folders = "methods", f"methods_{panel.data.split('_')[0]}"
+  files = [figures.method_files(PAPER, folder).get(name, ())
+           for folder in folders]
+  return (*files[0], *files[1], *more)
+
+
+def proposed(panel: Panel, label: str, *more: str) -> tuple[str, ...]:
+  """The flags of FedACnnL, pFedACnnL or one without a part of it."""
+  if label == claims.ACNNL:
+    return method(panel, "fedacnnl", *more)
+  if label == claims.WA:
+    return method(panel, "fedacnnl", "--noadaptive_batch", *more)
+  words = method(panel, "pfedacnnl")
+  if label == claims.WC:
+    words = (*_without(words, "num_groups"), "--noclustering")
+  elif label == claims.WP:
+    words = (*_without(words, "personal_ridge"), "--nopersonalize")
+  return (*words, *more)
+
+
+def _time_lines(panel: Panel) -> Lines:
+  """Fig. 4 and 5: after its last layer FedACnnL stays as it is."""
+  stated = claims.STATED_ROUNDS[panel.letter]
+  return [*((label, proposed(panel, label, f"--rounds={stated}"))
+            for label in (claims.ACNNL, claims.WA)),
+          *((registry.get(name).label, method(
+              panel, name,
+              f"--rounds={PLAYED.get((panel.letter, name), stated)}"))
+            for name in ("fedavg", "fedzo", "baffle"))]
+
+
+def _cifar10_lines(panel: Panel) -> Lines:
+  """Fig. 6: who has no personal layers stays as it is, as in the paper."""
+  rounds = "--rounds=10"
+  if panel.letter == "b":
+    words = _without(
+        proposed(panel, claims.ACNNL, rounds), "code_high_passed")
+    return [("codes of positions", proposed(panel, claims.ACNNL, rounds)),
+            ("... not high-passed", words),
+            ("codes of classes", (*words, "--code=class")),
+            ("random filters", (*words, "--code=random_filters"))]
+  return [(label, proposed(panel, label, rounds)) for label in (
+      claims.ACNNL, claims.WA, claims.PERSONAL, claims.WC, claims.WP)]
+
+
+def _table2_lines(panel: Panel) -> Lines:
+  lines = [(label, proposed(panel, label)) for label in (
+      claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)]
+  lines += [(registry.get(name).label, method(panel, name))
+            for name in ("pfedme", "pfedzo", "local")]
+  if panel.data.endswith("_lr"):  # pixels that are always 0 need the ridges
+    lines.append((claims.AFL, method(panel, "afl", "--noremove_ridge")))
+  return lines
+
+
+#: Whitened filters give numbers that an absolute ridge would drown.
+_RANDOM = ("--code=random_filters", "--normalize", "--ridge=0.1",
+           "--ridge_unit=relative")
+
+
+def _ablation_lines(panel: Panel) -> Lines:
+  if panel.letter == "b":
+    own = proposed(panel, claims.ACNNL)
+    return [(f"codes: {code}", (*own, f"--code={code}"))
+            for code in ("position", "class")] + [
+                ("random filters", (*own, *_RANDOM))]
+  own = proposed(panel, claims.PERSONAL)
+  lines: Lines = [
+      (claims.PERSONAL, own), (claims.WC, proposed(panel, claims.WC)),
+      (claims.WP, proposed(panel, claims.WP)),
+      ("random filters", (*own, *_RANDOM)),
+      ("label counts of length 1 by l2", (*own, "--label_norm=l2"))]
+  for word, flag, values in (
+      ("bias", "bias", ("none", "centred")),
+      ("gamma", "ridge", ("1", "10", "1000")),
+      ("lambda", "personal_ridge", ("1", "10", "100", "1000")),
+      ("groups", "num_groups", ("3", "5", "10"))):
+    lines += [(f"{word} = {value}", (*own, f"--{flag}={value}"))
+              for value in values]
+  return lines
+
+
+#: Ways to deal the data for AFL.
+_DEALT = {
+    "1 client": ("--partition=iid", "--num_clients=1"),
+    "10 clients, iid": ("--partition=iid", "--num_clients=10"),
+    "100 clients, iid": ("--partition=iid", "--num_clients=100"),
+    "10 clients, Dirichlet(0.1)": (
+        "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=10"),
+    "100 clients, Dirichlet(0.1)": (
+        "--partition=dirichlet", "--dirichlet_alpha=0.1", "--num_clients=100"),
+}
+_KEPT = ", ridges kept"
+
+
+def _afl_lines(panel: Panel) -> Lines:
+  return [(how + tail, (*method(panel, "afl"), *dealt, *more))
+          for how, dealt in _DEALT.items()
+          for tail, more in (("", ()), (_KEPT, ("--noremove_ridge",)))]
+
+
+# Tables and pictures.
+
+
+def _panels(
+    outcomes: Sequence[suite.Outcome]) -> list[list[suite.Outcome]]:
+  """The outcomes of each panel."""
+  return [[o for o in outcomes if o.cell.panel == p]
+          for p in verdicts.panels_of(outcomes)]
+
+
+def _heading(own: Sequence[suite.Outcome]) -> str:
+  return f"{own[0].cell.panel}: {own[0].cell.panel_title}"
+
+
+def _rounds(outcome: suite.Outcome) -> str:
+  """Rounds that the time is of, and those that were played."""
+  played = outcome.summary["cost"]["rounds"]
+  stretch = claims.stretch(outcome)
+  if claims.closed_form(outcome):
+    return str(np.count_nonzero([
+        row["computation_s"] for row in outcome.rounds()
+        if row["seed"] == outcome.rows[0]["seed"]]))
+  stated = round(played * stretch)
+  return str(stated) + (f" ({played} played)" if stated != played else "")
+
+
+def _wall(outcome: suite.Outcome) -> float:
+  """This machine's seconds for a seed, of as many rounds."""
+  return claims.stretch(outcome) * outcome.rows[-1]["seconds"]
+
+
+def time_table(outcomes: Sequence[suite.Outcome]) -> str:
+  """Fig. 4: seconds of a client by what they go into, and the reductions.
+
+  The last column is of this machine, which plays all clients itself: not to
+  be compared with the others.
+  """
+  stated = {(c.panel, c.method): c.value
+            for c in report.load_claims(NAME, "Fig4")}
+  lines = [
+      "Mean seconds of a client for the whole training on the simulated "
+      "machines. All rounds of a method with rounds take the same time: where "
+      "fewer were played than the paper states, the time is that of the "
+      "stated ones.", ""]
+  for own in _panels(outcomes):
+    panel = own[0].cell.panel
+    lines += [f"## {_heading(own)}", "", line([
+        "method", "rounds", "simulated s", "computation", "idle",
+        "communication", "FedACnnL needs less by, %", "paper",
+        "s on this machine (not to be mixed with the others)"]),
+              line(["---"] * 9)]
+    for o in own:
+      label = o.cell.label
+      saved, said = "-", "-"
+      if label != claims.ACNNL:
+        saved = f"{claims.reduction(own, panel, label).mean():.1f}"
+        value = stated.get((panel, f"{claims.ACNNL} vs {label}"))
+        said = "-" if value is None else f"{value:g}"
+        if panel == "b" and label != claims.WA:
+          said = "more than 97"
+      lines.append(line([
+          label, _rounds(o), f"{claims.TOTAL(o).mean():.4g}", *(
+              f"{claims.simulated(name)(o).mean():.4g}"
+              for name in _PARTS.values()), saved, said, f"{_wall(o):.3g}"]))
+    idle = claims.reduction(
+        own, panel, claims.WA, claims.simulated("idle_s")).mean()
+    lines += ["", f"Idle time of FedACnnL is {idle:.1f} % less than without "
+              "adaptive batches (the paper's number is lost).", ""]
+  return "\n".join(lines)
+
+
+#: What a client's time goes into -> column.
+_PARTS = dict(zip(("computation", "idle", "communication"),
+                  (records.SIMULATED[i] for i in (0, 2, 1))))
+
+
+def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
+  """Section: simulated seconds until the global model is that accurate.
+
+  Numbers of rounds (20, 600) fix the ratios of times; these do not (errata
+  A-18).
+  """
+  lines = ["## Time to an accuracy", "",
+           "Simulated seconds to a test accuracy of the global model, median "
+           "over seeds; - not within the rounds that were played."]
+  for own in _panels(outcomes):
+    wanted = [float(name) for name in own[0].summary["rounds_to"]]
+    lines += ["", line([_heading(own), *(f"{100 * t:g} %" for t in wanted)]),
+              line(["---"] * (1 + len(wanted)))]
+    for o in own:
+      found = [targets.median(targets.spent(o, t, "simulated_s"))
+               for t in wanted]
+      lines.append(line([o.cell.label, *(
+          "-" if value is None else f"{value:.3g}" for value in found)]))
+  return "\n".join(lines)
+
+
+def _time_bars(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str
+) -> None:
+  """Seconds by what they go into, a panel each."""
+  for_bars = {}
+  labels = list(dict.fromkeys(o.cell.label for o in outcomes))
+  panels = _panels(outcomes)
+  for own in panels:
+    found = {o.cell.label: o for o in own}
+    named = f"{own[0].cell.panel_title}: " if panels[1:] else ""
+    for_bars[f"{named}simulated s"] = {
+        part: [float(claims.simulated(column)(found[label]).mean())
+               if label in found else None for label in labels]
+        for part, column in _PARTS.items()}
+  plots.bars(paths, for_bars, labels, title, stacked=True)
+
+
+def _draw_fig4(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  del x_axis  # bars
+  _time_bars(paths, outcomes, FIGURES["fig4"].title)
+
+
+def _draw_fig6(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  """The curves, and the bars in a picture of their own."""
+  plots.panels(paths, suite.by_panel(outcomes), "local", "accuracy",
+               FIGURES["fig6"].title, x_axis)
+  first = [o for o in outcomes if o.cell.panel == outcomes[0].cell.panel]
+  _time_bars([p.with_stem(f"{p.stem}_time") for p in paths], first,
+             "Fig. 6: training time of a client, CIFAR-10")
+
+
+def _ends(
+    outcomes: Sequence[suite.Outcome], stated: dict[str, float],
+    named: str, *, times: bool = False) -> str:
+  """Accuracies after the last round.
+
+  Args:
+    outcomes: the runs.
+    stated: label -> the paper's number, percent.
+    named: head of the first column.
+    times: with simulated seconds, and this machine's.
+  """
+  lines = []
+  for own in _panels(outcomes):
+    head = [named, *bool(stated) * ["paper"], "clients' own test data, %",
+            "mean of the clients", "worst tenth of them", "global model"]
+    if times:
+      head += ["simulated s", "of these idle",
+               "s on this machine (not to be mixed with the others)"]
+    lines += [f"## {_heading(own)}", "", line(head),
+              line(["---"] * len(head))]
+    for o in own:
+      said = stated.get(o.cell.label)
+      final = o.summary["final"]
+      words = [o.cell.label,
+               *bool(stated) * ["-" if said is None else f"{said:.2f}"],
+               *(scores.shown(final["local"][name]["values"], factor=100)
+                 for name in ("accuracy", "client_accuracy", "worst_decile")),
+               scores.shown(final["global"]["accuracy"]["values"], factor=100)]
+      if times:
+        words += [f"{claims.TOTAL(o).mean():.4g}",
+                  f"{claims.simulated('idle_s')(o).mean():.4g}",
+                  f"{_wall(o):.3g}"]
+      lines.append(line(words))
+    lines.append("")
+  return "\n".join(lines)
+
+
+def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
+  """Fig. 6: the end of every method beside the paper's, and its time."""
+  stated = {c.method: c.value for c in report.load_claims(NAME, "Fig6")
+            if c.metric == "test_accuracy"}
+  said = stated["FedAvg"]
+  return (_ends(outcomes, stated, "method", times=True)
+          + f"\nFedAvg on the whole network (paper: {said:g}) is left out: "
+          f"hours on two cores. `presets/{NAME}/methods_cifar10/fedavg.flags` "
+          "says how to play it.")
+
+
+def _mean_sd(values: Any) -> str:
+  """Mean +- standard deviation over seeds, as the paper; of one the number."""
+  if len(values) == 1:
+    return f"{values[0]:.2f}"
+  return f"{np.mean(values):.2f} +- {np.std(values, ddof=1):.2f}"
+
+
+def table2(outcomes: Sequence[suite.Outcome]) -> str:
+  """Table 2 in the paper's form, and what stands behind each number."""
+  stated = {(c.panel, c.method): c.value
+            for c in report.load_claims(NAME, "Table2")
+            if c.metric == "test_accuracy_mean"}
+  there = {(o.cell.panel, o.cell.label): o for o in outcomes}
+  columns = {column: where for column, where in claims.COLUMNS.items()
+             if any(label == where[0] for _, label in there)}
+  lines = ["Accuracy on the clients' own test data, all examples counted "
+           "alike, in percent: mean +- standard deviation over seeds, in "
+           "brackets the paper's. Closed forms at their end; of the others "
+           "the best evaluated round, chosen on test data as in the paper. "
+           "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
+           "the global one, which the authors' code evaluates, `global` the "
+           "server's.", "", line(["data and model", *columns]),
+           line(["---"] * (1 + len(columns)))]
+  for own in _panels(outcomes):
+    panel, words = own[0].cell.panel, []
+    for label, protocol in columns.values():
+      o = there.get((panel, label))
+      text = "-" if o is None else _mean_sd(claims.score(protocol)(o))
+      said = stated.get((panel, label))
+      # The paper's pFedMe is one of three: beside theta.
+      text += f" ({said:.2f})" if said and protocol == "local" else ""
+      words.append(text)
+    lines.append(line([_heading(own), *words]))
+  for own in _panels(outcomes):
+    lines += ["", f"## {_heading(own)}", "", line([
+        "method", "rounds", "clients a round", "best round", "last round",
+        "mean of the clients, last", "worst tenth of them, last"]),
+              line(["---"] * 7)]
+    for column, (label, protocol) in columns.items():
+      o = there.get((own[0].cell.panel, label))
+      if o is None:
+        continue
+      cost, final = o.summary["cost"], o.summary["final"][protocol]
+      lines.append(line([
+          column, cost["rounds"], cost["clients_per_round"],
+          "-" if claims.closed_form(o) else _mean_sd(
+              claims.score(protocol)(o)),
+          *(_of_clients(final[name]["values"])
+            for name in ("accuracy", "client_accuracy", "worst_decile"))]))
+  for claim in claims.BEYOND:
+    measured, verdict = verdicts.judge(claim, outcomes)
+    lines += ["", f"{claim.text}: {verdict} ({measured})."]
+  return "\n".join(lines)
+
+
+def _of_clients(values: Sequence[float | None]) -> str:
+  """In percent; the global protocol does not tell clients apart."""
+  known = [100.0 * v for v in values if v is not None and np.isfinite(v)]
+  return _mean_sd(known) if known else "-"
+
+
+def ablations(outcomes: Sequence[suite.Outcome]) -> str:
+  """What each setting changes, at the end."""
+  return _ends(outcomes, {}, "setting")
+
+
+def _draw_ablations(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  del x_axis  # bars, of the first panel
+  own = _panels(outcomes)[0]
+  plots.bars(paths, {"accuracy, clients' own data, %": {"": [
+      float(claims.end("local")(o).mean()) for o in own]}},
+             [o.cell.label for o in own], FIGURES["ablations"].title,
+             stacked=True)
+
+
+def _draw_table2(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  """Bars: a closed form has one evaluation, which is no curve."""
+  del x_axis
+  parts = {}
+  for own in _panels(outcomes):
+    found = {o.cell.label: o for o in own}
+    parts[f"{own[0].cell.panel_title}: accuracy, %"] = {"": [
+        float(claims.score(protocol)(found[label]).mean())
+        if label in found else None
+        for label, protocol in claims.COLUMNS.values()]}
+  plots.bars(paths, parts, list(claims.COLUMNS), FIGURES["table2"].title,
+             stacked=True)
+
+
+def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
+  """AFL by how the data are dealt."""
+  last = claims.end("global")
+  lines = ["Accuracy of the one global model, in percent. Every client adds "
+           "gamma = 1 to its Gram matrix; the server takes the sum of them "
+           "off again, or does not.", "",
+           line(["data", "dealt to", "ridges removed", "ridges kept"]),
+           line(["---"] * 4)]
+  for own in _panels(outcomes):
+    found = {o.cell.label: f"{last(o).mean():.2f}" for o in own}
+    lines += [line([_heading(own), how, found.get(how, "-"),
+                    found.get(how + _KEPT, "-")]) for how in _DEALT]
+  return "\n".join(lines)
+
+
+def _draw_afl(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  del x_axis  # bars
+  last, parts = claims.end("global"), {}
+  for own in _panels(outcomes):
+    found = {o.cell.label: float(last(o).mean()) for o in own}
+    parts[f"{own[0].cell.panel_title}: accuracy, %"] = {
+        name: [found.get(how + tail) for how in _DEALT]
+        for name, tail in (("ridges removed", ""), ("ridges kept", _KEPT))}
+  plots.bars(paths, parts, list(_DEALT), FIGURES["afl"].title)
+
+
+def _figure(
+    title: str, panels: tuple[Panel, ...],
+    lines_of: Callable[[Panel], Lines], **more) -> Figure:
+  """A figure of lines."""
+  return Figure(title, "accuracy", "", panels, lines_of=lines_of, **more)
+
+
+FIGURES: dict[str, Figure] = {
+    "fig4": _figure(
+        "Fig. 4: training time of a client, MNIST and Synthetic",
+        (_MNIST, _SYNTHETIC), _time_lines, eval_every=1, table=time_table,
+        sections=(to_accuracy,), draw=_draw_fig4, statements=claims.FIG4),
+    "fig5": _figure(
+        "Fig. 5: test accuracy of the global model, MNIST and Synthetic",
+        (_MNIST, _SYNTHETIC), _time_lines, eval_every=1,
+        statements=claims.FIG5),
+    "fig6": _figure(
+        "Fig. 6: five layers on CIFAR-10",
+        (Panel("a", "methods", (), "cifar10"),
+         Panel("b", "what FedACnnL's hidden layers are fitted to", (),
+               "cifar10")), _cifar10_lines,
+        protocol="local", protocols="local,global", eval_every=5,
+        table=fig6_table, draw=_draw_fig6, statements=claims.FIG6,
+        quick=("a",)),
+    "table2": _figure(
+        "Table 2: personalised accuracy", _SETTINGS, _table2_lines,
+        protocol="local", protocols="local,global,copy", eval_every=10,
+        table=table2, draw=_draw_table2, statements=claims.TABLE2,
+        quick=("a", "d")),
+    "ablations": _figure(
+        "What the paper leaves open, MNIST",
+        (_MNIST._replace(title="pFedACnnL, two hidden layers"),
+         Panel("b", "FedACnnL, two convolutions", (), "mnist_conv")),
+        _ablation_lines, protocol="local", protocols="local,global",
+        eval_every=10, table=ablations, draw=_draw_ablations, quick=("a",)),
+    "afl": _figure(
+        "AFL: one layer on HoG features, however they are dealt",
+        (Panel("a", "MNIST", (), "mnist_hog"),
+         Panel("b", "CIFAR-10", (), "cifar10_hog")), _afl_lines,
+        table=afl_table, draw=_draw_afl, statements=claims.AFL_CLAIMS),
+}
+
+
+def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
+  """With --scale=quick: fewer rounds, a smaller network."""
+  whole = figure.lines_of
+  if not request.quick or whole is None:
+    return figure, []
+
+  def cut(words: Sequence[str]) -> str | None:
+    """The method that would be played for longer."""
+    name = figures.last_word(words, "algorithm") or ""
+    played = int(figures.last_word(words, "rounds") or 0)
+    return name if played > QUICK_ROUNDS.get(name, played) else None
+
+  def lines_of(panel: Panel) -> Lines:
+    return [(label, (*words, f"--rounds={QUICK_ROUNDS[name]}") if (
+        name := cut(words)) else words) for label, words in whole(panel)]
+
+  panels = tuple(
+      p._replace(title=f"{p.title}, a smaller network",
+                 flags=(*p.flags, QUICK_LAYERS),
+                 eval_every=5) if p.data == "cifar10" else p
+      for p in figure.panels)
+  shorter = {cut(words) for p in panels for _, words in whole(p)}
+  said = ", ".join(f"{registry.get(name).label} {rounds}"
+                   for name, rounds in QUICK_ROUNDS.items() if name in shorter)
+  return figure._replace(panels=panels, lines_of=lines_of), [
+      f"Quick: so few rounds are played: {said}."] if said else []
+
+
+PAPER = figures.Paper(
+    NAME, (), FIGURES, {},
+    "Closed forms take all clients in every round. The seeds share one "
+    "partition and one set of simulated machines, so a deviation over seeds "
+    "holds neither. A best round is chosen on test data.",
+    quick=("--num_seeds=1",), fit=fit,
+    seeds="table2 5 seeds, the others 1")
+
+
+def command(argv: Sequence[str]) -> None:
+  """``figures.command``, with each figure's own number of seeds."""
+  asked, scale = (figures.last_word(argv, name) for name in (
+      "figure", "scale"))
+  names = list(FIGURES) if asked == "all" else [asked]
+  for name in names:
+    words = [f"--figure={name}" if w.startswith("--figure=") else w
+             for w in argv]
+    if name in SEEDS and scale != "quick":
+      words.insert(0, f"--num_seeds={SEEDS[name]}")  # what is given wins
+    figures.command(PAPER, words)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return guard.guarded(command, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

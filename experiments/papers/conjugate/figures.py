@@ -1,0 +1,128 @@
+"""Figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
+
+  python -m experiments.conjugate --figure=fig2 --data_dir=...
+
+draws the panels (PNG, PDF), writes their points (CSV) and a table of the
+paper's numbers beside ours (Markdown). Runs that are finished are reused.
+"""
+
+from collections.abc import Sequence
+import functools
+import sys
+
+from experiments.reports import central_time
+from experiments.cli import config as config_lib
+from experiments.cli import guard
+from experiments.reports import figures, plots, report, suite
+from experiments.reports import cost_to_accuracy as targets, verdicts
+from experiments.papers.conjugate import claims
+from experiments.reports.figures import Figure, Request, Table
+
+NAME = "conjugate"
+#: Accuracies of Figs. 7 and 8.
+TARGETS = (0.955, 0.96, 0.965)
+
+_MNIST = figures.participation(20, 15, 10, 5)
+_RATES = figures.participation(30, 20, 15, 10)
+_STEPS = tuple((f"-{rate}", (f"--client_lr={rate}",))
+               for rate in ("0.1", "0.5", "0.8", "1"))
+
+FIGURES: dict[str, Figure] = {
+    "fig2": Figure(
+        "Fig. 2: test accuracy, MNIST", "accuracy", "mnist", _MNIST,
+        protocols="global,train", eval_every=1, statements=claims.FIG2,
+        sections=(targets.rounds_table(NAME, "Fig2", 0.98),
+                  targets.accuracy_at(NAME, "Fig2"))),
+    "fig3": Figure(
+        "Fig. 3: training loss, MNIST", "loss", "mnist", _MNIST,
+        protocol="train", protocols="global,train", eval_every=1,
+        statements=claims.FIG3),
+    "fig4": Figure(
+        "Fig. 4: test accuracy by local step, MNIST", "accuracy", "mnist",
+        _RATES, baselines=False, lines=_STEPS, protocols="global,train",
+        eval_every=1, settings=figures.SETTINGS[:1], statements=claims.FIG4,
+        sections=(targets.rounds_table(NAME, "Fig4", 0.98),)),
+    "fig5": Figure(
+        "Fig. 5: training loss by local step, MNIST", "loss", "mnist", _RATES,
+        baselines=False, lines=_STEPS, protocol="train",
+        protocols="global,train", eval_every=1,
+        settings=figures.SETTINGS[:1], statements=claims.FIG5),
+    "fig6": Figure(
+        "Fig. 6: test accuracy, CIFAR-10", "accuracy", "cifar10", _MNIST,
+        statements=claims.FIG6),
+}
+
+
+def _at_5(request: Request) -> list[suite.Outcome]:
+  """The runs of Fig. 2 at 5 %, headline settings."""
+  return figures.outcomes_of(
+      PAPER, figures.only("fig2", FIGURES["fig2"], "d"), request,
+      figures.SETTINGS[:1])
+
+
+def _percent() -> list[str]:
+  return [f"{100 * target:g} %" for target in TARGETS]
+
+
+def _make_fig7(request: Request) -> None:
+  """Fig. 7: floats to the targets."""
+  outcomes = _at_5(request)
+  text = report.join(FIG7, [
+      targets.communication(
+          outcomes, TARGETS, claims.CLS, claims.LOSAC, claims.SAVING),
+      verdicts.section(claims.fig7(TARGETS[-1]), outcomes),
+      report.provenance(
+          outcomes, request.said, "The paper counts 2.25 KB (576 floats) a "
+          "vector, one class of ten; a vector of ours has all ten and the "
+          "bias.")])
+  folder = figures.write(request, "fig7", text)
+
+  def kilobytes(found):
+    return None if found is None else found * targets.KB
+
+  plots.bars(figures.pictures(folder, "fig7"), {
+      name: {o.cell.label: [kilobytes(targets.median(sent(o, t)))
+                            for t in TARGETS] for o in outcomes}
+      for name, sent in (
+          ("KB, both ways", lambda o, t: targets.spent(o, t, "total_floats")),
+          ("KB sent up", targets.sent_up))}, _percent(), FIG7)
+
+
+def _make_fig8(request: Request) -> None:
+  """Fig. 8: seconds of server and clients to the targets."""
+  outcomes = _at_5(request)
+  central = {o.cell.label: central_time.central_seconds(
+      config_lib.parse(o.cell.flags)) for o in outcomes}
+  text = report.join(FIG8, [
+      targets.seconds_table(outcomes, TARGETS, central),
+      verdicts.section(claims.fig8(TARGETS, central), outcomes),
+      report.provenance(
+          outcomes, request.said, "Clients: the steady seconds of a round, "
+          "all participants one after the other on this machine, without the "
+          "server's.")])
+  folder = figures.write(request, "fig8", text)
+  plots.bars(figures.pictures(folder, "fig8"), {
+      name: {o.cell.label: [targets.median(targets.seconds(
+          o, t, central[o.cell.label])[i]) for t in TARGETS] for o in outcomes}
+      for i, name in enumerate(("server, s", "clients, s"))},
+             _percent(), FIG8)
+
+
+FIG7 = "Fig. 7: communication to reach an accuracy, MNIST, 5 %"
+FIG8 = "Fig. 8: computation to reach an accuracy, MNIST, 5 %"
+
+PAPER = figures.Paper(
+    NAME, ("clsfsvrg",), FIGURES,
+    {"fig7": Table(FIG7, _make_fig7), "fig8": Table(FIG8, _make_fig8)},
+    "`(stated)` rows use the paper's stated settings.")
+
+command = functools.partial(figures.command, PAPER)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return guard.guarded(command, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

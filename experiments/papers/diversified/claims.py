@@ -1,0 +1,115 @@
+"""What the diversified paper says of its figures without a number."""
+
+from experiments.reports import verdicts
+from experiments.reports.verdicts import above, both, ends, for_paper, grows
+from experiments.reports.verdicts import higher
+from experiments.reports.verdicts import higher_than_all, late, mean_over, pick
+from experiments.reports.verdicts import wobble
+
+NAME = "diversified"
+_MA, _GA = "MA-FSVRG", "GA-FSVRG"
+
+
+def _gradients(outcome):
+  """Per-example gradients of a participant in one round, all seeds."""
+  return outcome.summary["cost"]["last_round"]["example_gradients"]
+
+
+def compared(
+    artifact: str, metric: str) -> tuple[verdicts.Statement, ...]:
+  """What is said of Figs. 1 to 7."""
+  return for_paper(
+      NAME, artifact,
+      ("GA-FSVRG above MA-FSVRG at every rate (mean of the last ten rounds)",
+       higher(_GA, _MA, late(metric))),
+      ("MA-FSVRG steadier than GA-FSVRG (deviation over the last 30 rounds)",
+       higher(_GA, _MA, wobble(metric))),
+      ("both above every other method at every rate",
+       higher_than_all((_MA, _GA), late(metric))),
+      ("a round of MA-FSVRG costs a client less than one of GA-FSVRG "
+       "(per-example gradients)", higher(_GA, _MA, _gradients, digits=0)))
+
+
+def _gap_grows(outcomes):
+  """GA minus MA, last panel against the first."""
+  first, last = ends(outcomes)
+  one, other = (late("accuracy")(pick(outcomes, p, _GA))
+                - late("accuracy")(pick(outcomes, p, _MA))
+                for p in (first, last))
+  return above(other, one)
+
+
+def _less_effect_on_ma(outcomes):
+  """How far the last panel lies from the first, GA against MA."""
+  first, last = ends(outcomes)
+  ga, ma = (abs(mean_over(31, float("inf"))(pick(outcomes, last, m))
+                - mean_over(31, float("inf"))(pick(outcomes, first, m)))
+            for m in (_GA, _MA))
+  return above(ga, ma)
+
+
+def _more_on_ma(sign):
+  """The deviation changes more for MA from the first panel to the last."""
+
+  def check(outcomes):
+    first, last = ends(outcomes)
+    ma, ga = (sign * (wobble()(pick(outcomes, last, m))
+                      - wobble()(pick(outcomes, first, m)))
+              for m in (_MA, _GA))
+    return above(ma, ga)
+
+  return check
+
+
+def _around_98(panel, first, last, sign):
+  """GA above (+1) or below (-1) 97.5 or 98 % over these rounds."""
+
+  def check(outcomes):
+    mean = mean_over(first, last)(pick(outcomes, panel, _GA))
+    found = above(sign * mean, sign * (97.5 if sign > 0 else 98.0))
+    return found._replace(measured=f"mean {mean.mean():.2f} %")
+
+  return check
+
+
+FIG8 = for_paper(
+    NAME, "Fig8",
+    ("a larger T gives less variance, MA and GA (deviation over the last 30 "
+     "rounds)", both(grows(_MA, wobble(), -1), grows(_GA, wobble(), -1))),
+    ("... especially with MA", _more_on_ma(-1)),
+    ("GA above MA in accuracy", higher(_GA, _MA, late("accuracy"))),
+    ("MA steadier than GA", higher(_GA, _MA, wobble())),
+    ("MA converges faster with a larger T (mean of the first 30 rounds)",
+     grows(_MA, mean_over(1, 30))),
+    ("GA is slightly slower early on with a larger T (first 10 rounds)",
+     grows(_GA, mean_over(1, 10), -1)),
+    ("GA settles at a higher level with T = 8",
+     grows(_GA, late("accuracy"))))
+
+FIG9 = for_paper(
+    NAME, "Fig9",
+    ("GA improves with K", grows(_GA, late("accuracy"))),
+    ("the variance of GA grows with K", grows(_GA, wobble())),
+    ("MA smoother than GA", higher(_GA, _MA, wobble())),
+    ("MA does not reach the level of GA",
+     higher(_GA, _MA, late("accuracy"))),
+    ("the gap between GA and MA grows with K", _gap_grows),
+    ("both converge faster with K (mean of the first 30 rounds)",
+     both(grows(_MA, mean_over(1, 30)), grows(_GA, mean_over(1, 30)))),
+    ("after 30 rounds K matters less to MA than to GA", _less_effect_on_ma))
+
+FIG10 = for_paper(
+    NAME, "Fig10",
+    ("MA improves with beta1", grows(_MA, late("accuracy"))),
+    ("a smaller beta1 is faster at first, MA and GA (first 10 rounds)",
+     both(grows(_MA, mean_over(1, 10), -1), grows(_GA, mean_over(1, 10), -1))),
+    ("a larger beta1 gives more variance after 30 rounds, MA and GA",
+     both(grows(_MA, wobble(rounds=70)), grows(_GA, wobble(rounds=70)))),
+    ("... more for MA than for GA", _more_on_ma(1)),
+    ("GA above MA at beta1 = 0", higher(_GA, _MA, late("accuracy"), "a")),
+    ("at beta1 = 0 GA settles around 98 % during the first 10 rounds (rounds "
+     "11 to 20 above 97.5 %)", _around_98("a", 11, 20, 1)),
+    ("at beta1 = 0.9 GA stays below 98 % during the first 20 rounds",
+     _around_98("d", 1, 20, -1)),
+    ("... and reaches the same level after them (mean from round 21 on)",
+     _around_98("d", 21, float("inf"), 1)))

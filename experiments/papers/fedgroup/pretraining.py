@@ -1,0 +1,185 @@
+"""What FedGroup's pre-training before round 1 shows: EDC, MADC, the groups.
+
+Nothing is trained beyond the pre-training, which is that of a run of the same
+flags: the clients of its pool, their updates, their groups.
+"""
+
+from collections.abc import Sequence
+import pathlib
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import scipy.stats
+
+from experiments.cli import config as config_lib
+from experiments import setting
+from experiments.papers.fedgroup import tables as scores
+from experiments.reports import plots, report, suite, verdicts
+from experiments.papers.fedgroup import claims
+from experiments.reports.report import line
+from fedjax_alg import data, grouping, models, registry
+from fedjax_alg.algorithms import fedgroup
+from fedjax_alg.base import num_params
+from fedjax_alg.data import layout
+
+#: Pearson correlation from which on a cloud counts as a line.
+LINEAR = 0.9
+
+#: (panel title, run) of FedGroup on each data set.
+Runs = Sequence[suite.Cell]
+
+
+class Pool(NamedTuple):
+  """The n pre-trained clients."""
+
+  ids: np.ndarray  #: [n]
+  edc: np.ndarray  #: [n, n]
+  madc: np.ndarray  #: [n, n]
+  points: np.ndarray  #: [n, m], cosines with the m main directions
+  groups: np.ndarray  #: [n], in [0, m)
+  labels: np.ndarray  #: [n, L] bool, classes that each of them holds
+
+
+def pretrained(cell: suite.Cell) -> list[Pool]:
+  """The pool of each seed of a run."""
+  config = config_lib.parse(cell.flags)
+  made = setting.make_setting(config)
+  hparams = registry.get(config.algorithm).hparams(**config.hparams)
+
+  @jax.jit
+  def similarities(everyone, keys):
+    # As ``loop.initial_states`` and FedGroup's setup split them.
+    _, second = jax.random.split(keys.start)
+    pool_key, cluster_key, _ = jax.random.split(second, 3)
+    ids, updates, mask = fedgroup.pretrain_pool(
+        made.model, hparams, made.model.init(keys.model), everyone, pool_key,
+        made.map_clients)
+    groups = fedgroup.group_pool(hparams, updates, mask, cluster_key)
+    gram = grouping.gram(updates, mask)
+    points = grouping.edc_points(gram, mask, hparams.num_groups)
+    return (ids, mask, grouping.edc(points),
+            grouping.madc(grouping.cosine(gram), mask), points, groups)
+
+  everyone = layout.present(made.data.train, 0)
+  pools = []
+  for seed in range(len(config.seeds)):
+    ids, there, edc, madc, points, groups = jax.device_get(similarities(
+        everyone, jax.tree.map(lambda key: key[seed], made.keys)))
+    square = np.ix_(there, there)
+    pools.append(Pool(
+        ids[there], edc[square], madc[square], points[there], groups[there],
+        made.label_histogram[ids[there]] > 0))
+  return pools
+
+
+class Fit(NamedTuple):
+  """EDC against MADC over all pairs of a pool."""
+
+  madc: np.ndarray  #: [pairs]
+  edc: np.ndarray  #: [pairs]
+  pearson: float
+  spearman: float
+  slope: float
+  intercept: float
+
+
+def mapping(pool: Pool) -> Fit:
+  """Correlations and the line of least squares."""
+  upper = np.triu_indices(len(pool.edc), 1)
+  x, y = pool.madc[upper], pool.edc[upper]
+  slope, intercept = np.polyfit(x, y, 1)
+  return Fit(x, y, float(scipy.stats.pearsonr(x, y).statistic),
+             float(scipy.stats.spearmanr(x, y).statistic), float(slope),
+             float(intercept))
+
+
+def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
+  """Draws Fig. 5 of the first seed; returns the table and verdict of all."""
+  found = {cell.panel_title: list(map(mapping, pretrained(cell)))
+           for cell in cells}
+  plots.scatters(
+      paths, {name: (f.madc, f.edc, (f.slope, f.intercept))
+              for name, (f, *_) in found.items()}, ("MADC", "EDC"), title)
+  names = ("pearson", "spearman", "slope", "intercept")
+  lines = [line(["data and model", "pairs", *names]), line(["---"] * 6)]
+  lines += [line([title, len(fits[0].edc), *(
+      scores.shown([getattr(f, name) for f in fits], 3) for name in names)])
+            for title, fits in found.items()]
+
+  def linear(outcomes):
+    del outcomes
+    return verdicts.every((title, verdicts.votes(
+        [f.pearson >= LINEAR for f in fits],
+        ", ".join(f"{f.pearson:.3f}" for f in fits)))
+                          for title, fits in found.items())
+
+  statements = verdicts.for_paper(claims.NAME, "Fig5", (
+      f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
+      "each seed)", linear))
+  return "\n".join(lines) + "\n\n" + verdicts.section(statements, [])
+
+
+def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
+  """Draws the groups of the first seed; returns how they meet the classes."""
+  found = {cell.panel_title: pretrained(cell)[0] for cell in cells}
+
+  def word(labels):
+    return " ".join(map(str, np.flatnonzero(labels)))
+
+  plots.groups(
+      paths, {name: (p.points[:, :2], p.groups, [word(l) for l in p.labels])
+              for name, p in found.items()},
+      ("cosine with direction 1", "cosine with direction 2"), title)
+  lines = [line(["data and model", "group", "clients", "clients by class"]),
+           line(["---"] * 4)]
+  for name, p in found.items():
+    for g in sorted(set(p.groups.tolist())):
+      held = p.labels[p.groups == g].sum(0)
+      lines.append(line([
+          name, g + 1, (p.groups == g).sum(), ", ".join(
+              f"{c}: {count}" for c, count in enumerate(held) if count)]))
+  return "\n".join(lines)
+
+
+#: Shape of an example and classes, of data sets that may not be there.
+_SHAPES = {"femnist": ((28, 28, 1), 26), "sent140": ((25,), 2)}
+
+
+def _parameters(config: config_lib.Config) -> int:
+  """P of a run whose data are not there."""
+  shape, classes = _SHAPES[config.dataset]
+  model = models.make_model(
+      config.model, shape, classes, hidden=config.hidden,
+      tokens=config.vocabulary + data.SPECIAL_TOKENS,
+      embedding=config.embedding)
+  return num_params(jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def sizes(cells: Runs, not_run: Runs) -> str:
+  """Table 2: clients, samples and parameters beside the paper's.
+
+  Args:
+    cells: one run of each data set and model.
+    not_run: of those whose data are not there.
+  """
+  said = {(c.panel, c.metric): c.value
+          for c in report.load_claims(claims.NAME, "Table2")}
+  rows = []
+  for cell in cells:
+    plan = setting.make_setting(config_lib.parse(cell.flags)).plan
+    rows.append((cell.panel, cell.panel_title, plan["clients"],
+                 plan["train_examples"] + plan["test_examples"],
+                 plan["parameters"]))
+  rows += [(cell.panel, cell.panel_title, "-", "-",
+            _parameters(config_lib.parse(cell.flags))) for cell in not_run]
+  names = ("devices", "samples", "parameters")
+  lines = [line(["data and model", *(f"{name} (paper)" for name in names)]),
+           line(["---"] * 4)]
+  for letter, title, *found in sorted(rows):
+    words = [f"{ours:,}" if isinstance(ours, int) else str(ours)
+             for ours in found]
+    lines.append(line([title, *(
+        f"{ours} ({said[letter, name]:,.0f})" if (letter, name) in said
+        else ours for ours, name in zip(words, names))]))
+  return "\n".join(lines)

@@ -1,0 +1,194 @@
+"""The server's own time: Table I (diversified), Fig. 8 (conjugate).
+
+Table I is K x participation. What the paper timed, for how many rounds and on
+which data set is not stated; the rates are those of its CIFAR-10 runs. Here:
+everything the server computes in a round (two averages of K gradients,
+projection, k-means, scaling, acceleration) on vectors of CIFAR-10's size,
+1,000 machines, for 100 rounds, each with a barrier, compile time apart.
+"""
+
+import functools
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.cli import config as config_lib
+from experiments import setting
+from experiments.reports import report
+from fedjax_alg.records import summary as results
+from fedjax_alg import models, registry, trees
+from fedjax_alg.rounds import two_halves as composition
+from fedjax_alg.algorithms import conjugate, diversified
+from fedjax_alg.base import FedSpec
+from fedjax_alg.central import adaptive, feature_statistics, steps
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
+
+_MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
+_RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
+
+
+def _server(k: int, by_gradient: bool) -> Any:
+  """The server's part of a round for K models, jitted."""
+  hparams = diversified.GAHParams(num_models=k)
+  model = models.make_model("softmax", (_FEATURES,), _CLASSES)
+  central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2)
+  statistics = feature_statistics.no_statistics(
+      FedSpec(_MACHINES, 0, _CLASSES, (_FEATURES,)))
+
+  def server(state, moments, vectors, gradients):
+    """One round: K models, their moments, [S, ...] and [S, K, ...]."""
+    slots = jax.tree.leaves(vectors)[0].shape[0]
+    weight = jnp.ones(slots)
+    scale = jax.vmap(functools.partial(
+        feature_statistics.scale_aggregate, model, hparams.aggregate_scaling,
+        statistics, jnp.float32(slots)))
+    anchors = trees.slot_mean(weight, gradients)
+    means, _ = diversified.group_vectors(
+        hparams, vectors, anchors if by_gradient else state, weight > 0,
+        jnp.bool_(False))
+    step = scale(means if by_gradient else trees.subtract(means, state))
+    state = trees.add_scaled(state, -1.0 if by_gradient else 1.0, step)
+    again = trees.slot_mean(weight, gradients)
+    updates, moments = jax.vmap(central.update)(again, moments)
+    return optax.apply_updates(state, updates), moments
+
+  return jax.jit(server), model, central
+
+
+def median_seconds(fn: Any, args: tuple[Any, ...], repeats: int) -> float:
+  """Median wall time of ``fn(*args)`` with a barrier, after a first call."""
+  jax.block_until_ready(fn(*args))
+  times = []
+  for _ in range(repeats):
+    began = time.perf_counter()
+    jax.block_until_ready(fn(*args))
+    times.append(time.perf_counter() - began)
+  return float(np.median(times))
+
+
+#: The server steps beside the plain average.
+_STEPS: dict[str, Any] = {"cfsvrg": conjugate.cfsvrg_server,
+                          "clsfsvrg": conjugate.clsfsvrg_server}
+
+
+def central_seconds(config: config_lib.Config, repeats: int = 20) -> float:
+  """Seconds of the server's part of one round of a run with one model.
+
+  The mean of the clients' updates, and for the conjugate methods the mean of
+  their gradients, the direction and the line search, which is done where it
+  starts: at the initial model, along the gradient on the validation data.
+
+  Args:
+    config: of the run.
+    repeats: the median of so many calls.
+  """
+  made = setting.make_setting(config)
+  entry = registry.get(config.algorithm)
+  hparams = entry.hparams(**config.hparams)
+  step = _STEPS.get(config.algorithm, lambda hparams: steps.average())(hparams)
+  params = made.model.init(jax.random.key(0))
+  updates = trees.repeat(params, made.spec.cohort_size)
+  cohort = layout.everyone(made.data.train)
+
+  def server(params, state, updates, gradients, cohort):
+    weight = jnp.ones(made.spec.cohort_size)
+    params = trees.add(params, trees.slot_mean(weight, updates))
+    if step.when == "aggregate":
+      return params
+    gradient = trees.slot_mean(weight, gradients)
+    extra: dict[str, Any] = {}
+    if step.needs_validation:
+      extra = composition.validation_arguments(
+          made.model, cohort.validation, made.map_clients)
+    moves, state = step.transform.update(
+        gradient, state, params, grad=gradient, **extra)
+    return optax.apply_updates(params, moves), state
+
+  gradients = updates
+  if step.needs_validation:
+    shard = cohort.validation
+    _, one = jax.jit(functools.partial(
+        objective.full_value_and_grad, made.model))(params, shard)
+    gradients = trees.repeat(one, made.spec.cohort_size)
+  return median_seconds(
+      jax.jit(server), (params, step.transform.init(params), updates,
+                        gradients, cohort), repeats)
+
+
+def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
+  """Seconds of all rounds."""
+  server, model, central = _server(k, by_gradient)
+  keys = jax.random.split(jax.random.key(0), 4)
+  like = jax.eval_shape(model.init, keys[0])
+
+  def draw(key, *lead):
+    # Around K separate points, as trained models are.
+    return jax.tree.map(
+        lambda leaf: jax.random.normal(key, (*lead, *leaf.shape)), like)
+
+  state = draw(keys[0], k)
+  member = jnp.arange(slots) % k
+  vectors = trees.add(
+      jax.tree.map(lambda leaf: 3.0 * leaf[member], state),
+      draw(keys[1], slots))
+  gradients = draw(keys[2], slots, k)
+  moments = jax.vmap(central.init)(state)
+  return _ROUNDS * median_seconds(
+      server, (state, moments, vectors, gradients), repeats)
+
+
+def make_table(root: pathlib.Path, quick: bool, said: str) -> str:
+  """Times every cell and writes table1.md beside the paper's numbers."""
+  setting.start_devices()
+  paper = _paper_seconds()
+  ours = {}
+  for label, by_gradient in (("MA-FSVRG", False), ("GA-FSVRG", True)):
+    for k in _MODELS:
+      for rate in _RATES:
+        ours[label, k, rate] = _seconds(
+            k, _MACHINES * rate // 100, by_gradient, 5 if quick else 20)
+  lines = ["# Table I: central computation", "",
+           f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at "
+           "10 %. The paper's hardware, data and number of rounds are not "
+           "given, so only the ratios compare.", "",
+           "| method | K | " + " | ".join(
+               f"{r} % paper | {r} % ours" for r in _RATES) + " |",
+           "|---|---|" + "---|" * (2 * len(_RATES))]
+  for label in ("MA-FSVRG", "GA-FSVRG"):
+    for k in _MODELS:
+      row = [label, str(k)]
+      for rate in _RATES:
+        for table in (paper, ours):
+          first = table[label, 2, 10]
+          value = table[label, k, rate]
+          row.append(f"{value:.2f} ({value / first:.1f})")
+      lines.append("| " + " | ".join(row) + " |")
+  growth = np.mean([ours[m, k, 40] / ours[m, k, 10]
+                    for m in ("MA-FSVRG", "GA-FSVRG") for k in _MODELS])
+  lines += ["", f"10 % to 40 % participation: paper 4 times, ours "
+            f"{growth:.1f} times on average.", "",
+            f"Made by `{said}`; {results.device()}.", ""]
+  folder = root / "table1"
+  folder.mkdir(parents=True, exist_ok=True)
+  text = "\n".join(lines)
+  results.write_text(folder / "table1.md", text)
+  print(text)
+  return text
+
+
+def _paper_seconds() -> dict[tuple[str, int, int], float]:
+  """(method, K, participation in percent) -> seconds in the paper."""
+  out = {}
+  for row in report.read_claims("diversified"):
+    if row["artifact"] == "Table1" and row["unit"] == "s":
+      words = row["setting"].replace(",", " ").split()
+      k = int(words[0].removeprefix("C="))
+      rate = int(words[2].removesuffix("%;").removesuffix("%"))
+      out[row["method"], k, rate] = float(row["value"])
+  return out

@@ -1,0 +1,250 @@
+"""What it costs to reach an accuracy: rounds, floats, seconds."""
+
+from collections.abc import Mapping, Sequence
+import functools
+import statistics
+from typing import Any
+
+import numpy as np
+
+from experiments.reports import report, suite, verdicts
+from fedjax_alg.records import tables as records, summary as results
+
+#: Kilobytes as the conjugate paper counts them: 2.25 KB are 576 float32.
+KB = 4 / 1024
+
+
+def reached(
+    outcome: suite.Outcome, target: float, or_last: bool = False
+) -> list[records.Row | None]:
+  """Per seed the first row of ``global`` at or above an accuracy.
+
+  Where there is none: None, or with ``or_last`` the last row, whose costs are
+  then a lower bound.
+  """
+  found = []
+  for seed in sorted({r["seed"] for r in outcome.rows}):
+    rows = [r for r in outcome.rows
+            if r["protocol"] == "global" and r["seed"] == seed]
+    found.append(next((r for r in rows if r["accuracy"] >= target),
+                      rows[-1] if or_last else None))
+  return found
+
+
+def spent(
+    outcome: suite.Outcome, target: float, column: str, or_last: bool = False
+) -> list[float | None]:
+  """Per seed a column of the row of ``reached``."""
+  return [None if row is None else float(row[column])
+          for row in reached(outcome, target, or_last)]
+
+
+def sent_up(
+    outcome: suite.Outcome, target: float, or_last: bool = False
+) -> list[float | None]:
+  """Per seed the floats that the participants sent up to reach it."""
+  clients = outcome.summary["cost"]["clients_per_round"]
+  rounds = outcome.rounds()
+  return [None if row is None else clients * float(sum(
+      r["floats_up"] for r in rounds if r["seed"] == row["seed"]
+      and r["round"] <= row["round"]))
+          for row in reached(outcome, target, or_last)]
+
+
+def median(values: Sequence[float | None]) -> float | None:
+  """Over seeds; a seed that never gets there counts as the largest."""
+  found = statistics.median(
+      np.inf if value is None else value for value in values)
+  return None if not np.isfinite(found) else float(found)
+
+
+def _shown(values: Sequence[float | None], last: int) -> tuple[str, str]:
+  """Median and the single seeds, in rounds."""
+  middle = median(values)
+  return (f"not in {last}" if middle is None else f"{middle:g}",
+          ", ".join("-" if v is None else f"{v:g}" for v in values))
+
+
+def rounds_table(paper: str, artifact: str, target: float) -> Any:
+  """Section: rounds to an accuracy, every method of every panel."""
+  metric = f"rounds_to_{100 * target:g}%"
+
+  def section(outcomes: Sequence[suite.Outcome]) -> str:
+    said = {(row["panel"], row["method"]): row["value"]
+            for row in report.read_claims(paper)
+            if row["artifact"].lower() == artifact.lower()
+            and row["metric"] == metric}
+    lines = [f"## Rounds to {100 * target:g} %", "", report.line([
+        "panel", "method", "paper", "ours (median over seeds)", "each seed"]),
+             report.line(["---"] * 5)]
+    for o in outcomes:
+      last = o.summary["cost"]["rounds"]
+      claimed = said.get((o.cell.panel, o.cell.label.split(" (")[0]), "-")
+      if claimed.startswith(">"):
+        claimed = "not in " + claimed[1:]
+      lines.append(report.line([
+          o.cell.panel, o.cell.label, claimed,
+          *_shown(spent(o, target, "round"), last)]))
+    return "\n".join(lines)
+
+  return section
+
+
+def accuracy_at(paper: str, artifact: str) -> Any:
+  """Section: the accuracies a paper states of single rounds."""
+
+  def section(outcomes: Sequence[suite.Outcome]) -> str:
+    lines = ["## Accuracy at a round", "", report.line([
+        "panel", "method", "round", "paper", "ours at that round +- 95 % CI",
+        "ours first there in round (median)", "each seed"]),
+             report.line(["---"] * 7)]
+    head = len(lines)
+    for claim in report.load_claims(paper, artifact):
+      for o in outcomes:
+        if claim.round is None or o.cell.panel != claim.panel or (
+            o.cell.label.split(" (")[0] != claim.method):
+          continue
+        values = [100 * r["accuracy"] for r in o.rows
+                  if r["protocol"] == "global" and r["round"] == claim.round]
+        here = results.spread(values) if values else None
+        lines.append(report.line([
+            o.cell.panel, o.cell.label, claim.round, f"{claim.value:.2f}",
+            f"{here['mean']:.2f} +- {here['ci95']:.2f}" if here else "-",
+            *_shown(spent(o, claim.value / 100, "round"),
+                    o.summary["cost"]["rounds"])]))
+    return "\n".join(lines) if len(lines) > head else ""
+
+  return section
+
+
+def pairs(
+    own: Sequence[float | None], other: Sequence[float | None]
+) -> list[tuple[float, float]]:
+  """The seeds where both get there.
+
+  Raises:
+    NotRun: there is none.
+  """
+  found = [(a, b) for a, b in zip(own, other)
+           if a is not None and b is not None]
+  if not found:
+    raise verdicts.NotRun("no seed in which both get there")
+  return found
+
+
+def saving(
+    own: Sequence[float | None], other: Sequence[float | None]) -> np.ndarray:
+  """Percent that ``own`` saves, of the seeds where both get there.
+
+  Raises:
+    NotRun: there is no such seed.
+  """
+  return np.array([100 * (1 - a / b) for a, b in pairs(own, other)])
+
+
+def said_saving(
+    own: Sequence[float | None], other: Sequence[float | None],
+    bound: bool) -> str:
+  """``saving`` in words; ``bound``: more is saved than this."""
+  try:
+    spread = results.spread(saving(own, other))
+  except verdicts.NotRun:
+    return "-"
+  there = len(spread["values"])
+  tail = "" if there == len(own) else f" ({there} of {len(own)} seeds)"
+  head = "more than " if bound else ""
+  return f"{head}{spread['mean']:.1f} +- {spread['ci95']:.1f}{tail}"
+
+
+def communication(
+    outcomes: Sequence[suite.Outcome], wanted: Sequence[float], own: str,
+    other: str, paper_saving: float) -> str:
+  """Markdown: what every method sends to reach the targets.
+
+  Args:
+    outcomes: of one panel.
+    wanted: accuracies.
+    own: label of the paper's method.
+    other: label of the one it is compared with.
+    paper_saving: percent, at the last target.
+  """
+  lines = [report.line([
+      "target", "method", "rounds (median)", "floats a round, all clients",
+      "floats, all clients", "KB", "KB sent up alone"]),
+           report.line(["---"] * 7)]
+  for target in wanted:
+    for o in outcomes:
+      cost = o.summary["cost"]
+      share = cost["clients_per_round"] * (
+          cost["last_round"]["floats_down"] + cost["last_round"]["floats_up"])
+      total, up = (median(values) for values in (
+          spent(o, target, "total_floats"), sent_up(o, target)))
+      lines.append(report.line([
+          f"{100 * target:g} %", o.cell.label,
+          _shown(spent(o, target, "round"), cost["rounds"])[0],
+          f"{share:,.0f}", *("-" if v is None else f"{v:,.0f}" for v in (
+              total, None if total is None else total * KB,
+              None if up is None else up * KB))]))
+  by_label = {o.cell.label: o for o in outcomes}
+  if own in by_label and other in by_label:
+    lines += ["", f"## What {own} saves against {other}", "", report.line([
+        "target", "paper", "both ways, %", "sent up alone, %", "rounds, %"]),
+              report.line(["---"] * 5)]
+    for target in wanted:
+      one, two = by_label[own], by_label[other]
+      bound = None in reached(two, target)
+      lines.append(report.line([
+          f"{100 * target:g} %",
+          f"{paper_saving:g} %" if target == wanted[-1] else "-",
+          *(said_saving(costs(one, target), costs(two, target, or_last=True),
+                        bound)
+            for costs in (functools.partial(spent, column="total_floats"),
+                          sent_up, functools.partial(spent, column="round")))
+      ]))
+  return "\n".join(lines)
+
+
+def seconds(
+    outcome: suite.Outcome, target: float, central: float
+) -> tuple[list[float | None], list[float | None]]:
+  """Per seed the server's and the clients' seconds to an accuracy.
+
+  Args:
+    outcome: the run.
+    target: accuracy.
+    central: the server's seconds in one round; the rest is the clients'.
+  """
+  steady = outcome.summary["timing"]["steady_s_per_round"]
+  rounds = spent(outcome, target, "round")
+  return ([None if n is None else n * central for n in rounds],
+          [None if n is None else n * max(steady - central, 0.0)
+           for n in rounds])
+
+
+def seconds_table(
+    outcomes: Sequence[suite.Outcome], wanted: Sequence[float],
+    central: Mapping[str, float]) -> str:
+  """Markdown: seconds of server and clients to reach the targets.
+
+  Args:
+    outcomes: of one panel.
+    wanted: accuracies.
+    central: label -> the server's seconds in one round.
+  """
+  lines = [report.line([
+      "target", "method", "rounds (median)", "server, s a round",
+      "clients, s a round", "server, s", "clients, s", "together, s"]),
+           report.line(["---"] * 8)]
+  for target in wanted:
+    for o in outcomes:
+      own = central[o.cell.label]
+      server, clients = map(median, seconds(o, target, own))
+      lines.append(report.line([
+          f"{100 * target:g} %", o.cell.label,
+          _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],
+          f"{own:.2g}",
+          f"{o.summary['timing']['steady_s_per_round'] - own:.2g}",
+          *("-" if v is None else f"{v:.3g}" for v in (
+              server, clients, None if server is None or clients is None
+              else server + clients))]))
+  return "\n".join(lines)

@@ -1,0 +1,359 @@
+"""Pictures: curves over rounds or costs, bars, who holds which classes."""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from fedjax_alg.records import tables as records, summary as results
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
+
+#: --x_axis -> column of the rows, label of the axis.
+X_AXES = {
+    "rounds": ("round", "communication round"),
+    "floats": ("total_floats", "floats sent, all participants, both ways"),
+    "example_gradients": ("total_example_gradients",
+                          "per-example gradients, all participants"),
+    "seconds": ("seconds", "seconds on this machine, without compiling"),
+    "simulated_s": ("simulated_s", "seconds on the simulated machines"),
+}
+
+
+def draw_curves(
+    axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
+    metric: str, x_axis: str = "rounds",
+    styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+  """Mean over seeds with the range of the seeds, one line per run.
+
+  Args:
+    axis: matplotlib axes.
+    runs: label -> rows of metrics.csv (with ``seconds`` where x is seconds).
+    protocol: which rows.
+    metric: which column.
+    x_axis: of ``X_AXES``; each point stands at the mean of its seeds' x.
+    styles: label -> how its line looks; default the next colour.
+  """
+  column, x_label = X_AXES[x_axis]
+  for label, rows in runs.items():
+    values = results.by_seed(rows, protocol, metric)
+    if not values.size:
+      continue
+    x = results.by_seed(rows, protocol, column).mean(0)
+    line, = axis.plot(x, values.mean(0), label=label, linewidth=1.5,
+                      **(styles or {}).get(label, {}))
+    if len(values) > 1:
+      axis.fill_between(x, values.min(0), values.max(0),
+                        color=line.get_color(), alpha=0.15, linewidth=0)
+  axis.set_xlabel(x_label)
+  axis.set_ylabel(metric.replace("_", " "))
+  axis.grid(alpha=0.3)
+
+
+def _styles(
+    cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+  """label -> colour and dash, the same in every panel."""
+  labels = dict.fromkeys(label for runs in cells.values() for label in runs)
+  return {label: {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10 % 2]}
+          for i, label in enumerate(labels)}
+
+
+def _legend(figure: Any) -> None:
+  """The lines of all panels, named once below them."""
+  named: dict[str, Any] = {}
+  for axis in figure.axes:
+    for handle, label in zip(*axis.get_legend_handles_labels()):
+      named.setdefault(label, handle)
+  if not named:
+    return
+  figure.legend(named.values(), named, fontsize=8, loc="outside lower center",
+                ncols=min(len(named), 7 if figure.axes[1:] else 3))
+
+
+def save(figure: Any, *paths: pathlib.Path) -> None:
+  """Writes a figure and frees it."""
+  figure.set_layout_engine("constrained")
+  for path in paths:
+    figure.savefig(path, dpi=130)
+  plt.close(figure)
+
+
+def run_curves(path: pathlib.Path, rows: list[records.Row], title: str) -> None:
+  """curves.png of one run: accuracy and loss, one line per protocol."""
+  figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
+  for axis, metric in zip(axes, ("accuracy", "loss")):
+    for protocol in results.protocols(rows):
+      own = [r for r in rows if r["protocol"] == protocol]
+      draw_curves(axis, {protocol: own}, protocol, metric)
+  axes[0].legend(fontsize=8)
+  figure.suptitle(title, fontsize=10)
+  save(figure, path)
+
+
+def histogram(
+    path: pathlib.Path, label_histogram: np.ndarray, title: str) -> None:
+  """partition.png: classes of each client, clients sorted by size.
+
+  Args:
+    path: where to.
+    label_histogram: [C, L].
+    title: above it.
+  """
+  order = np.argsort(-label_histogram.sum(1), kind="stable")
+  stacked = label_histogram[order]
+  figure, axis = plt.subplots(figsize=(9, 3.6))
+  bottom = np.zeros(len(stacked))
+  colours = plt.get_cmap("tab10" if stacked.shape[1] <= 10 else "turbo")
+  for c in range(stacked.shape[1]):
+    shade = colours(c if stacked.shape[1] <= 10 else c / stacked.shape[1])
+    # One polygon a class: a bar for each client takes most of a minute.
+    axis.stairs(bottom + stacked[:, c], np.arange(len(stacked) + 1) - 0.5,
+                baseline=bottom.copy(), fill=True, color=shade, label=str(c))
+    bottom += stacked[:, c]
+  axis.set_xlabel("client, largest first")
+  axis.set_ylabel("training examples")
+  if stacked.shape[1] <= 12:
+    axis.legend(title="class", fontsize=7, ncol=2, loc="upper right")
+  axis.set_title(title, fontsize=10)
+  save(figure, path)
+
+
+def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
+  """Fits y to what matters: the first rounds would squeeze it into a line.
+
+  Args:
+    axis: drawn.
+    curves: [seeds, rounds] of each line.
+    metric: the loss has a logarithmic axis instead.
+  """
+  curves = [c for c in curves if c.size and np.isfinite(c).all()]
+  if not curves:
+    return
+  if metric == "loss":
+    axis.set_yscale("log")
+    return
+  low = max(0.0, min(c[:, -1].min() for c in curves) - 0.08)
+  axis.set_ylim(low, min(1.0, axis.get_ylim()[1] + 0.01))
+
+
+def bars(
+    paths: list[pathlib.Path],
+    parts: Mapping[str, Mapping[str, Sequence[float | None]]],
+    groups: Sequence[str],
+    title: str,
+    stacked: bool = False,
+) -> None:
+  """A picture of grouped bars, one panel beside the other.
+
+  Args:
+    paths: files to write.
+    parts: panel, its y label -> method -> a height for each group; None is
+      drawn as a cross at the bottom.
+    groups: below the bars.
+    title: above all.
+    stacked: a group's bars stand on one another, with their sum above them;
+      then ``parts`` has parts of a whole in place of methods.
+  """
+  longest = max(map(len, groups))
+  # Long names or many of them would run into one another.
+  upright = len(groups) * longest > 40
+  figure, axes = plt.subplots(
+      1, len(parts), squeeze=False,
+      figsize=(4.6 * len(parts) + 1, 3.6 + upright * 0.07 * longest))
+  for axis, (name, methods) in zip(axes.flat, parts.items()):
+    side_by_side = 1 if stacked else max(len(methods), 1)
+    width, bottom = 0.8 / side_by_side, np.zeros(len(groups))
+    for i, (label, heights) in enumerate(methods.items()):
+      i %= side_by_side
+      x = np.arange(len(groups)) + (i - (side_by_side - 1) / 2) * width
+      known = np.array([h or 0.0 for h in heights])
+      drawn = axis.bar(x, known, width, bottom, label=label)
+      missing = [at for at, h in zip(x, heights) if h is None]
+      if missing:
+        axis.plot(missing, [0.0] * len(missing), "x", clip_on=False,
+                  color=drawn.patches[0].get_facecolor(), markersize=5)
+      if stacked:
+        bottom += known
+    if stacked:
+      axis.bar_label(drawn, [f"{sum_:.3g}" for sum_ in bottom], fontsize=8)
+      axis.margins(y=0.12)
+    axis.set_xticks(np.arange(len(groups)), groups,
+                    rotation=90 if upright else 0)
+    axis.set_ylabel(name)
+    axis.grid(alpha=0.3, axis="y")
+    axis.set_axisbelow(True)
+  _legend(figure)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def panels(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, Mapping[str, list[records.Row]]],
+    protocol: str,
+    metric: str,
+    title: str,
+    x_axis: str = "rounds",
+) -> None:
+  """A figure of several panels, two a row.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> label -> rows.
+    protocol: which rows.
+    metric: which column.
+    title: above all.
+    x_axis: of ``X_AXES``.
+  """
+  columns = min(2, len(cells))
+  lines = -(-len(cells) // columns)
+  # One alone is wide enough for the title and the legend.
+  width = 4.6 * columns if columns > 1 else 7.5
+  figure, axes = plt.subplots(
+      lines, columns, figsize=(width, 3.4 * lines), squeeze=False)
+  styles = _styles(cells)
+  for axis, (name, runs) in zip(axes.flat, cells.items()):
+    draw_curves(axis, runs, protocol, metric, x_axis, styles)
+    axis.set_title(name, fontsize=9)
+    _zoom(axis, [results.by_seed(rows, protocol, metric)
+                 for rows in runs.values()], metric)
+  for axis in list(axes.flat)[len(cells):]:
+    axis.remove()
+  _legend(figure)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def grid(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, Mapping[str, list[records.Row]]],
+    curves: Sequence[tuple[str, str]],
+    title: str,
+    x_axis: str = "rounds",
+) -> None:
+  """A figure of a column for each panel and a line of axes for each curve.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> label -> rows.
+    curves: (protocol, metric) of each line of axes.
+    title: above all.
+    x_axis: of ``X_AXES``; curves of another protocol stand over rounds.
+  """
+  figure, axes = plt.subplots(
+      len(curves), len(cells), figsize=(4.6 * len(cells), 2.9 * len(curves)),
+      squeeze=False)
+  styles = _styles(cells)
+  for column, (name, runs) in zip(axes.T, cells.items()):
+    column[0].set_title(name, fontsize=9)
+    for axis, (protocol, metric) in zip(column, curves):
+      draw_curves(axis, runs, protocol, metric,
+                  x_axis if protocol == curves[0][0] else "rounds", styles)
+  _legend(figure)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def twins(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, list[records.Row]],
+    left: tuple[str, str],
+    right: tuple[str, str],
+    title: str,
+) -> None:
+  """A figure of panels in one line, each with two y axes, the same in all.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> rows.
+    left: protocol and metric of the left axis.
+    right: of the right axis.
+    title: above all.
+  """
+  figure, axes = plt.subplots(
+      1, len(cells), figsize=(3.6 * len(cells) + 0.6, 3.0), squeeze=False,
+      sharey=True)
+  others = [axis.twinx() for axis in axes.flat]
+  for axis in others[1:]:
+    axis.sharey(others[0])
+  for axis, other, (name, rows) in zip(axes.flat, others, cells.items()):
+    for side, (protocol, metric), colour in (
+        (axis, left, "black"), (other, right, "tab:blue")):
+      values = results.by_seed(rows, protocol, metric)
+      side.plot(results.by_seed(rows, protocol, "round").mean(0),
+                values.mean(0), color=colour, linewidth=1.0)
+      side.set_ylabel(metric.replace("_", " "), color=colour)
+    axis.set_xlabel("communication round")
+    axis.set_title(name, fontsize=9)
+    axis.grid(alpha=0.3)
+    axis.label_outer()
+    if other is not others[-1]:
+      other.set_ylabel("")
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def scatters(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, tuple[np.ndarray, np.ndarray, tuple[float, float]]],
+    labels: tuple[str, str],
+    title: str,
+) -> None:
+  """A figure of point clouds with a straight line through each.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> x [n], y [n], (slope, intercept).
+    labels: of the axes.
+    title: above all.
+  """
+  figure, axes = plt.subplots(
+      1, len(cells), figsize=(3.4 * len(cells), 3.2), squeeze=False)
+  for axis, (name, (x, y, (slope, intercept))) in zip(
+      axes.flat, cells.items()):
+    # As an image in the PDF, which thousands of points would swell.
+    axis.plot(x, y, ".", markersize=2, alpha=0.3, rasterized=True)
+    ends = np.array([x.min(), x.max()])
+    axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0)
+    axis.set_xlabel(labels[0])
+    axis.set_ylabel(labels[1])
+    axis.set_title(name, fontsize=9)
+    axis.grid(alpha=0.3)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def groups(
+    paths: list[pathlib.Path],
+    cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
+    labels: tuple[str, str],
+    title: str,
+) -> None:
+  """A figure of points coloured by group, those alike named by a word.
+
+  Args:
+    paths: files to write.
+    cells: panel title -> points [n, 2], groups [n], words [n].
+    labels: of the axes.
+    title: above all.
+  """
+  figure, axes = plt.subplots(
+      1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False)
+  for axis, (name, (points, group, words)) in zip(axes.flat, cells.items()):
+    for g in sorted(set(group.tolist())):
+      axis.scatter(*points[group == g].T, s=12, label=f"group {g + 1}")
+    # Once for all that have the same, in the middle of them.
+    for own in sorted(set(words)):
+      alike = np.array([word == own for word in words])
+      axis.annotate(own, np.median(points[alike], axis=0), fontsize=8,
+                    xytext=(5, 5), textcoords="offset points")
+    axis.set_xlabel(labels[0])
+    axis.set_ylabel(labels[1])
+    axis.set_title(name, fontsize=9)
+    axis.legend(fontsize=7, loc="best")
+    axis.grid(alpha=0.3)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)

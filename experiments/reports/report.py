@@ -1,0 +1,235 @@
+"""Paper-versus-ours tables, from the numbers the papers state."""
+
+from collections.abc import Sequence
+import csv
+import pathlib
+import re
+from typing import NamedTuple
+
+from experiments.reports import suite
+from fedjax_alg.records import tables as records, summary as results
+from experiments.reports.verdicts import TIE
+
+PAPERS = pathlib.Path(__file__).parents[1] / "papers"
+
+
+class Claim(NamedTuple):
+  """A number a paper states, in percent where it is a share."""
+
+  artifact: str
+  panel: str
+  method: str
+  metric: str
+  value: float
+  unit: str
+  note: str
+  round: int | None  #: of this round; None: of the whole run
+
+
+class Comparison(NamedTuple):
+  """One row of a table, shares in percent."""
+
+  panel: str
+  title: str
+  method: str
+  metric: str
+  paper: float | None
+  ours: float
+  ci95: float
+  best: float
+
+  @property
+  def verdict(self) -> str:
+    """same, above or below, by more than a tie and the interval."""
+    if self.paper is None:
+      return "no number in the paper"
+    gap = self.ours - self.paper
+    if abs(gap) <= max(TIE, self.ci95):
+      return "same"
+    return "above" if gap > 0 else "below"
+
+
+def read_claims(paper: str) -> list[dict[str, str]]:
+  """All rows of claims/<paper>.csv, as text."""
+  path = PAPERS / paper / "claims.csv"
+  with open(path, newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def load_claims(paper: str, artifact: str) -> list[Claim]:
+  """The plain numbers of one figure or table; shares become percent."""
+  claims = []
+  for row in read_claims(paper):
+    if row["artifact"].lower() != artifact.lower():
+      continue
+    try:
+      value = float(row["value"])
+    except ValueError:
+      continue  # an ordering, or a number lost in extraction
+    unit = row["unit"]
+    if unit == "fraction":
+      value, unit = 100.0 * value, "%"
+    claims.append(Claim(
+        row["artifact"], row["panel"], row["method"], row["metric"], value,
+        unit, row["note"], _round(row["setting"])))
+  return claims
+
+
+def _round(setting: str) -> int | None:
+  """The N of "..., round N"."""
+  found = re.search(r"\bround (\d+)", setting)
+  return int(found[1]) if found else None
+
+
+def compare(
+    outcomes: Sequence[suite.Outcome], claims: Sequence[Claim], protocol: str,
+    metric: str) -> list[Comparison]:
+  """Each outcome beside the claim of its panel and method.
+
+  Ours is the mean over the evaluations of the last ten rounds, which no
+  choice on test data enters; ``best`` is the best evaluated round.
+  """
+  rows = []
+  for outcome in outcomes:
+    cell, summary = outcome.cell, outcome.summary
+    method = cell.label.split(" (")[0]
+    found = [c.value for c in claims if c.panel == cell.panel and (
+        c.method == method) and c.metric.removeprefix("test_") == metric
+             and c.round is None]
+    factor = results.factor(metric)
+    late = summary["mean_last_10"][protocol][metric]
+    best = summary["best"][protocol][metric]
+    rows.append(Comparison(
+        cell.panel, cell.panel_title, cell.label, metric,
+        found[0] if found else None, factor * late["mean"],
+        factor * late["ci95"], factor * best["mean"]))
+  return rows
+
+
+def markdown(
+    title: str, rows: Sequence[Comparison], parts: Sequence[str]) -> str:
+  """The table paper | ours mean +- CI | difference | verdict.
+
+  Args:
+    title: heading.
+    rows: of the table; the columns of the paper go where it has no number.
+    parts: Markdown below it; empty ones are left out.
+  """
+  numbers = any(r.paper is not None for r in rows)
+  head = ["panel", "method", "metric"] + numbers * ["paper"] + [
+      "ours (mean of the last 10 rounds +- 95 % CI)", "best round"
+  ] + numbers * ["difference", "verdict"]
+  lines = [line(head), line(["---"] * len(head))]
+  for r in rows:
+    digits = 4 if r.metric == "loss" else 2
+    paper = "-" if r.paper is None else f"{r.paper:.1f}"
+    gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
+    lines.append(line([
+        f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
+        f"{r.ours:.{digits}f} +- {r.ci95:.{digits}f}", f"{r.best:.{digits}f}",
+        *numbers * [gap, r.verdict]]))
+  return join(title, ["\n".join(lines), *parts])
+
+
+def deployed(outcomes: Sequence[suite.Outcome]) -> str:
+  """Section: what clients deploy, on their own test splits.
+
+  For Per-FedAvg that is the global model after its adaptation step; the
+  table above has it before.
+  """
+  names = [name for name in ("local", "preferred")
+           if any(name in o.summary["mean_last_10"] for o in outcomes)]
+  if not names:
+    return ""
+  lines = ["## On the clients' own data", "", "Accuracy, mean of the last ten "
+           "rounds: `local` is what a client deploys on its own test split "
+           "(PFedAvg: after one adaptation step on its training data; MA, GA: "
+           "the model it prefers), `preferred` its preferred global model on "
+           "its own mixture of classes.", "",
+           line(["panel", "method", *names]), line(["---"] * (2 + len(names)))]
+  for o in outcomes:
+    late = o.summary["mean_last_10"]
+    if any(name in late for name in names):
+      found = [late[name]["accuracy"] if name in late else None
+               for name in names]
+      lines.append(line([o.cell.panel, o.cell.label, *(
+          f"{100 * v['mean']:.2f} +- {100 * v['ci95']:.2f}" if v else "-"
+          for v in found)]))
+  return "\n".join(lines)
+
+
+def line(words: Sequence[object]) -> str:
+  """A line of a Markdown table."""
+  return "| " + " | ".join(map(str, words)) + " |"
+
+
+def join(title: str, parts: Sequence[str]) -> str:
+  """A page of parts with an empty line between them."""
+  kept = [part.strip() for part in parts if part.strip()]
+  return "\n\n".join([f"# {title}", *kept]) + "\n"
+
+
+def points_csv(
+    path: pathlib.Path, outcomes: Sequence[suite.Outcome], protocol: str,
+    metric: str) -> None:
+  """The points of a figure's curves, with their costs and times."""
+  costs = [*records.ROUND_COST, *records.TOTALS, "seconds"]
+  with open(path, "w", newline="", encoding="utf-8") as file:
+    writer = csv.writer(file)
+    writer.writerow(["panel", "panel_title", "method", "round", "seed",
+                     metric, *costs])
+    for outcome in outcomes:
+      cell = outcome.cell
+      for row in outcome.rows:
+        if row["protocol"] == protocol:
+          writer.writerow([
+              cell.panel, cell.panel_title, cell.label, row["round"],
+              row["seed"], row[metric], *(row[c] for c in costs)])
+
+
+def made_by(said: str) -> str:
+  """What a table without runs was made with.
+
+  Args:
+    said: the command.
+  """
+  versions = "; ".join(
+      f"{name} {number[:12]}" for name, number in results.versions().items())
+  return f"Made by `{said}`; {versions}; {results.device()}."
+
+
+def _without_folders(word: str) -> str:
+  """--data_path with the name of its file alone."""
+  if not word.startswith("--data_path="):
+    return word
+  return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
+
+
+def provenance(
+    outcomes: Sequence[suite.Outcome], said: str, notes: str) -> str:
+  """What a table was made with: command, versions, devices, flags.
+
+  Args:
+    outcomes: the runs.
+    said: the command.
+    notes: said behind it.
+  """
+
+  def all_of(values):
+    return " and ".join(dict.fromkeys(values))
+
+  versions = "; ".join(
+      f"{name} " + all_of(o.summary["versions"].get(name, "unknown")[:12]
+                          for o in outcomes)
+      for name in outcomes[0].summary["versions"])
+  devices = all_of(o.summary["device"] for o in outcomes)
+  text = (f"Made by `{said}`; {versions}; {devices}. A difference of at most "
+          f"{TIE} points, or within the interval, counts as the same. {notes}")
+  lines = [text.strip(), "", "<details><summary>Flags of the runs of panel "
+           f"{outcomes[0].cell.panel}</summary>", ""]
+  for outcome in outcomes:
+    if outcome.cell.panel == outcomes[0].cell.panel:
+      flags = " ".join(_without_folders(word) for word in outcome.cell.flags
+                       if not word.startswith("--data_dir="))
+      lines.append(f"- {outcome.cell.label}: `{flags}`")
+  return "\n".join([*lines, "", "</details>"])

@@ -1,0 +1,338 @@
+"""Claims without a number ("A is above B"), and what the runs say of them.
+
+A claim is a sentence of a paper with a function of a figure's outcomes. Runs
+of one figure share seeds and partition, so methods are compared by seed: a
+claim about a difference holds if the difference lies beyond its 95 % interval
+over the seeds, and does not hold if it lies beyond it on the other side.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.reports import suite
+from fedjax_alg.records import summary as results
+from fedjax_alg import metrics
+
+#: Differences up to this many points are ties: the papers say "approximately"
+#: and readings of one formula differ by as much.
+TIE = 0.3
+
+#: outcome -> one number per seed.
+Measure = Callable[[suite.Outcome], np.ndarray]
+
+
+class NotRun(Exception):
+  """A method, panel or round that the claim needs is not there."""
+
+
+class Verdict(NamedTuple):
+  """What was found of a claim."""
+
+  holds: bool | None  #: None: within the interval, neither this nor that
+  measured: str
+
+
+class Statement(NamedTuple):
+  """A sentence of a paper and its check."""
+
+  paper: str
+  artifact: str
+  text: str
+  check: Callable[[Sequence[suite.Outcome]], Verdict]
+
+
+def judge(
+    claim: Statement, outcomes: Sequence[suite.Outcome]) -> tuple[str, str]:
+  """(what was measured, the verdict in words)."""
+  try:
+    holds, measured = claim.check(outcomes)
+  except NotRun as error:
+    return str(error), "not run"
+  words = {True: "holds", False: "does not hold", None: "within the interval"}
+  return measured, words[holds]
+
+
+def section(
+    claims: Sequence[Statement], outcomes: Sequence[suite.Outcome]) -> str:
+  """The Markdown section "Claims without a number"; "" without claims."""
+  if not claims:
+    return ""
+  lines = ["## Claims without a number", "", "| claim | ours | verdict |",
+           "|---|---|---|"]
+  for claim in claims:
+    measured, verdict = judge(claim, outcomes)
+    lines.append(f"| {claim.text} | {measured} | {verdict} |")
+  if outcomes and all(
+      len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
+    lines += ["", "One seed gives no interval: any difference decides."]
+  return "\n".join(lines)
+
+
+# What is measured.
+
+
+def late(metric: str, protocol: str = "global") -> Measure:
+  """Mean over the last ten rounds; shares in percent."""
+
+  def measure(outcome):
+    values = outcome.summary["mean_last_10"][protocol][metric]["values"]
+    return results.factor(metric) * np.array(values)
+
+  return measure
+
+
+def best(metric: str, protocol: str = "global") -> Measure:
+  """The best evaluated round, chosen on test data; shares in percent."""
+
+  def measure(outcome):
+    values = outcome.summary["best"][protocol][metric]["values"]
+    return results.factor(metric) * np.array(values)
+
+  return measure
+
+
+def of_rounds(
+    column: str, reduce: Callable[..., Any] = np.mean, first: int = 1,
+    last: float = math.inf) -> Measure:
+  """A column of rounds.csv, ``reduce(values, axis=1)`` over some rounds."""
+
+  def measure(outcome):
+    rows = [{**r, "protocol": ""} for r in outcome.rounds()
+            if first <= r["round"] <= last]
+    return reduce(results.by_seed(rows, "", column), axis=1)
+
+  return measure
+
+
+def _curve(outcome, metric, protocol, first, last):
+  """[seeds, evaluations] of the rounds first..last, shares in percent."""
+  needs_rounds([outcome], first if math.isinf(last) else last)
+  rows = [r for r in outcome.rows if first <= r["round"] <= last]
+  values = results.by_seed(rows, protocol, metric)
+  return results.factor(metric) * values
+
+
+def mean_over(
+    first: int, last: float, metric: str = "accuracy",
+    protocol: str = "global") -> Measure:
+  """Mean over the rounds first..last: of early rounds, the speed."""
+  return lambda outcome: _curve(
+      outcome, metric, protocol, first, last).mean(1)
+
+
+def wobble(
+    metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
+) -> Measure:
+  """Standard deviation over the last rounds, not those of the start."""
+
+  def measure(outcome):
+    end = max(r["round"] for r in outcome.rows)
+    needs_rounds([outcome], rounds + 10)
+    return _curve(outcome, metric, protocol, end - rounds + 1, end).std(1)
+
+  return measure
+
+
+def rounds_to(target: float) -> Measure:
+  """First evaluated round of that accuracy, inf where there is none."""
+
+  def measure(outcome):
+    numbers = sorted({r["round"] for r in outcome.rows})
+    return np.array([
+        next((float(n) for n, v in zip(numbers, curve) if v >= target),
+             math.inf)
+        for curve in results.by_seed(outcome.rows, "global", "accuracy")])
+
+  return measure
+
+
+# How outcomes are found and findings put together.
+
+
+def pick(
+    outcomes: Iterable[suite.Outcome], panel: str, label: str
+) -> suite.Outcome:
+  """The run of a method in a panel.
+
+  Raises:
+    NotRun: there is none.
+  """
+  for outcome in outcomes:
+    if outcome.cell.panel == panel and outcome.cell.label == label:
+      return outcome
+  raise NotRun(f"{label} is not there in panel {panel}")
+
+
+def others(
+    outcomes: Iterable[suite.Outcome], panel: str, labels: Sequence[str]
+) -> list[suite.Outcome]:
+  """The other methods of a panel, in the headline settings.
+
+  Raises:
+    NotRun: there are none.
+  """
+  found = [o for o in outcomes if o.cell.panel == panel
+           and o.cell.label not in labels and "(" not in o.cell.label]
+  if not found:
+    raise NotRun(f"no other method in panel {panel}")
+  return found
+
+
+def panels_of(outcomes: Iterable[suite.Outcome]) -> list[str]:
+  """The panels that were run."""
+  return sorted({o.cell.panel for o in outcomes})
+
+
+def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
+  """Raises NotRun where a run is shorter than the claim's rounds."""
+  least = min(max(r["round"] for r in o.rows) for o in outcomes)
+  if least < rounds:
+    raise NotRun(f"{least} of {rounds} rounds")
+
+
+def _gap(a, b):
+  """Mean of a - b over the seeds and half of its 95 % interval."""
+  return metrics.confidence_95(
+      np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)).tolist())
+
+
+def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
+  """Whether a > b, by seed.
+
+  Args:
+    a: [seeds] or a number.
+    b: [seeds] or a number.
+    unit: behind the difference.
+    digits: of the difference.
+  """
+  gap, ci95 = _gap(a, b)
+  holds = None if abs(gap) <= ci95 else bool(gap > 0)
+  return Verdict(holds, f"{gap:+.{digits}f} +- {ci95:.{digits}f}{unit}")
+
+
+def same(a: Any, b: Any, tie: float = TIE) -> Verdict:
+  """Whether a and b differ by no more than a tie or the interval."""
+  gap, ci95 = _gap(a, b)
+  return Verdict(bool(abs(gap) <= max(tie, ci95)), f"{gap:+.2f} +- {ci95:.2f}")
+
+
+def votes(holds: Any, measured: str) -> Verdict:
+  """Of a claim about single seeds: all, none, or some of them."""
+  holds = np.atleast_1d(holds)
+  found = True if holds.all() else None if holds.any() else False
+  return Verdict(found, measured)
+
+
+def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
+  """All parts hold; one that does not is enough against the claim."""
+  parts = list(found)
+  states = [v.holds for _, v in parts]
+  holds = False if False in states else None if None in states else True
+  return Verdict(holds, "; ".join(
+      f"{name}: {v.measured}" if name else v.measured for name, v in parts))
+
+
+# Claims that both papers make.
+
+
+def _in_panels(fn, panels=None):
+  """Check of ``fn(outcomes, panel)`` in every panel that was run."""
+
+  def check(outcomes):
+    there = [p for p in panels_of(outcomes) if panels is None or p in panels]
+    if not there:
+      raise NotRun(f"panel {', '.join(panels or '')} is not there")
+    return every((p, fn(outcomes, p)) for p in there)
+
+  return check
+
+
+def higher(
+    a: str, b: str, measure: Measure, panels: Sequence[str] | None = None,
+    digits: int = 2) -> Callable[..., Verdict]:
+  """In every panel, method a's measure is above method b's."""
+  return _in_panels(lambda outcomes, p: above(
+      measure(pick(outcomes, p, a)), measure(pick(outcomes, p, b)),
+      digits=digits), panels)
+
+
+def higher_than_all(
+    labels: Sequence[str], measure: Measure,
+    panels: Sequence[str] | None = None, sign: int = 1,
+    among: Sequence[str] | None = None, digits: int = 2,
+) -> Callable[..., Verdict]:
+  """In every panel, each of ``labels`` is above every other method.
+
+  Args:
+    labels: methods.
+    measure: what is compared.
+    panels: only these.
+    sign: -1: below every other one.
+    among: only these others.
+    digits: of the difference.
+  """
+
+  def check(outcomes, panel):
+    rest = [o for o in others(outcomes, panel, labels)
+            if among is None or o.cell.label in among]
+    if not rest:
+      raise NotRun(f"none of {', '.join(among or ())} in panel {panel}")
+    # The closest pair decides.
+    pairs = [(sign * (measure(pick(outcomes, panel, a)) - measure(o)), a, o)
+             for a in labels for o in rest]
+    gap, a, nearest = min(pairs, key=lambda pair: pair[0].mean())
+    shown = above(sign * gap, 0.0, digits=digits).measured
+    return Verdict(
+        above(gap, 0.0).holds, f"{a} - {nearest.cell.label} {shown}")
+
+  return _in_panels(check, panels)
+
+
+def grows(
+    label: str, measure: Measure, sign: int = 1, digits: int = 2
+) -> Callable[..., Verdict]:
+  """From the first panel to the last one, a method's measure grows.
+
+  Args:
+    label: the method.
+    measure: what grows.
+    sign: -1: it falls.
+    digits: of the difference.
+  """
+
+  def check(outcomes):
+    first, last = ends(outcomes)
+    change = measure(pick(outcomes, last, label)) - measure(
+        pick(outcomes, first, label))
+    shown = above(change, 0.0, digits=digits).measured
+    return Verdict(
+        above(sign * change, 0.0).holds, f"{label} {first} to {last} {shown}")
+
+  return check
+
+
+def ends(outcomes: Iterable[suite.Outcome]) -> tuple[str, str]:
+  """The first and the last panel.
+
+  Raises:
+    NotRun: there is only one.
+  """
+  there = panels_of(outcomes)
+  if len(there) < 2:
+    raise NotRun("a single panel")
+  return there[0], there[-1]
+
+
+def both(*checks: Callable[..., Verdict]) -> Callable[..., Verdict]:
+  """All of the checks."""
+  return lambda outcomes: every(("", check(outcomes)) for check in checks)
+
+
+def for_paper(
+    paper: str, artifact: str, *claims: tuple[str, Callable[..., Verdict]]
+) -> tuple[Statement, ...]:
+  """Statements (text, check) of one artifact."""
+  return tuple(Statement(paper, artifact, *claim) for claim in claims)

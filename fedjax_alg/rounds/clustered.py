@@ -1,0 +1,294 @@
+"""One round of clustered federated learning, for any rule of grouping.
+
+A clustered method keeps K group models. Every participant belongs to one
+group, trains from its model, and each model moves by the mean update of its
+participants; a group without any stays as it is. What sets the methods apart
+is who belongs where, and when that is decided: a ``Rule``.
+
+A round, each line only where the rule asks for it:
+
+  1. ``before``: a step that asks all clients (FL+HC's clustering round);
+  2. ``assign``: every participant's group, on its own training data;
+  3. local training from the group's model;
+  4. ``regroup``: the server parts groups by what came back (CFL);
+  5. the mean update of each group;
+  6. ``finish``: what the server does with the new models, or keeps (FedGroup's
+     inter-group step, FeSEM's local models).
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
+from fedjax_alg.base import Model, Params, RoundAux, Work, num_params
+from fedjax_alg.base import round_cost
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.rounds.two_halves import ClientUpdate, count_work, participation
+from fedjax_alg.rounds.two_halves import Received, WEIGHTS
+from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.hparams import hyper
+
+#: How K models may differ before any client has been seen.
+STARTS = ("shared", "independent")
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupWork(LocalWork):
+  """Hyper-parameters that every clustered method has."""
+
+  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
+  client_weights: str = hyper(
+      "examples", "of the participants in a group's mean: examples = n_i, "
+      "uniform", choices=WEIGHTS)
+
+
+class ClusteredState(NamedTuple):
+  """The server of a clustered method."""
+
+  models: Params  #: [K, ...]
+  member: Array  #: [C] int32, group last assigned, -1 before the first time
+  memory: Any  #: what the rule keeps
+  round: Array  #: [] int32, rounds completed
+
+
+class Extra(NamedTuple):
+  """What a rule costs beside one model down, one up; the whole cohort's."""
+
+  down: Any = 0  #: [] int32, floats
+  up: Any = 0
+  exchanges: Any = 0
+  example_gradients: Any = 0
+  flops: Any = 0.0
+  #: what of it each participant does itself, [S] int32, 0 on padding slots;
+  #: the rest is of clients that do not take part, or of before round 1
+  own_gradients: Any = 0
+  own_batches: Any = 0
+  #: losses of so many models on a participant's own data, forward passes alone
+  evaluations: int = 0
+
+
+class Played(NamedTuple):
+  """What a round did, for ``Rule.finish``."""
+
+  before: Params  #: [K, ...], the models at its start
+  groups: Array  #: [S] int32
+  trained: Params  #: [S, ...], the participants' models
+  notes: Any  #: [S, ...], of ``Rule.assign``
+
+
+class Rule(NamedTuple):
+  """What is a clustered method's own."""
+
+  num_groups: int  #: K
+  #: (params, spec, key) -> (models [K, ...], memory); shapes only
+  init: Callable[[Params, FedSpec, Key], tuple[Params, Any]]
+  #: (models [K, ...], ``shared``, the client's row of ``own``, its last group
+  #: or -1, shard, key) -> (group [] int32, note); one client. A newcomer's row
+  #: is that of id C.
+  assign: Callable[..., tuple[Array, Any]]
+  #: (state, everyone there as one cohort, key) -> state
+  setup: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
+      lambda state, everyone, key: state)
+  #: memory -> what ``assign`` reads beside the models
+  shared: Callable[[Any], Any] = lambda memory: ()
+  #: (memory, ids [S]) -> what ``assign`` reads of each client, [S, ...]
+  own: Callable[[Any, Array], Any] = lambda memory, ids: ()
+  before: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
+      lambda state, cohort, key: state)
+  #: (state, cohort, drifts [S, ...]) -> state
+  regroup: Callable[[ClusteredState, Cohort, Params], ClusteredState] = (
+      lambda state, cohort, drifts: state)
+  finish: Callable[[ClusteredState, Cohort, Played], ClusteredState] = (
+      lambda state, cohort, played: state)
+  #: (state at the start, state at the end, cohort, notes) -> Extra
+  extra: Callable[..., Extra] = lambda before, after, cohort, notes: Extra()
+  #: (state) -> [C] int32, where it is not ``member`` itself
+  membership: Callable[[ClusteredState], Array] = lambda state: state.member
+  #: the mean update of a group is a sum over it divided by the whole cohort's
+  #: weight (IFCA's gradient averaging)
+  whole_divisor: bool = False
+
+
+def rule_key(key: Key, spec_clients: int) -> Key:
+  """A key that no client's ``client_keys(key, ids)`` equals."""
+  return jax.random.fold_in(key, spec_clients + 1)
+
+
+def nearest(vector: Array, centres: Array) -> Array:
+  """The centre [K, P] at the least L2 distance of ``vector`` [P], [] int32."""
+  gap = centres - vector[None]
+  return jnp.argmin((gap * gap).sum(1)).astype(jnp.int32)
+
+
+def flat(params: Params) -> Array:
+  """One model as a vector [P], in the order of ``trees.to_matrix``."""
+  return trees.to_matrix(jax.tree.map(lambda leaf: leaf[None], params))[0][0]
+
+
+def independent_models(model: Model, key: Key, k: int) -> Params:
+  """K random starts.
+
+  Kernels that the model starts at zero (softmax regression's) are drawn
+  uniform in +-sqrt(6 / (rows + columns)) (Glorot and Bengio 2010), as the
+  public code of IFCA's and FeSEM's comparisons does; K zeros would be equal.
+
+  Args:
+    model: the model.
+    key: consumed.
+    k: K.
+
+  Returns:
+    [K, ...].
+  """
+  first, second = jax.random.split(key)
+  models = jax.vmap(model.init)(jax.random.split(first, k))
+  leaves, treedef = jax.tree.flatten(models)
+  keys = jax.random.split(second, len(leaves))
+
+  def drawn(leaf, key):
+    if leaf.ndim < 3:
+      return leaf
+    bound = (6.0 / (leaf.shape[-1] + leaf.shape[-2])) ** 0.5
+    draw = jax.random.uniform(key, leaf.shape, leaf.dtype, -bound, bound)
+    return jnp.where((leaf == 0).all(), draw, leaf)
+
+  return jax.tree.unflatten(treedef, list(map(drawn, leaves, keys)))
+
+
+def initial_models(
+    model: Model, params: Params, key: Key, k: int, start: str) -> Params:
+  """K models before any client has been seen: one of ``STARTS``, [K, ...]."""
+  if start == "shared":
+    return trees.repeat(params, k)
+  return independent_models(model, key, k)
+
+
+def compose_clustered(
+    model: Model,
+    client: ClientUpdate,
+    rule: Rule,
+    *,
+    map_clients: MapClients,
+    weights: str = "examples",
+    server_lr: float = 1.0,
+) -> Algorithm[ClusteredState]:
+  """Makes an algorithm of a local method and a rule of grouping.
+
+  Args:
+    model: the model and its objective.
+    client: the local half, without memory or anchor gradients.
+    rule: who belongs to which group.
+    map_clients: how clients are mapped.
+    weights: of the participants in a group's mean, one of
+      ``composition.WEIGHTS``.
+    server_lr: step along the mean update of a group.
+
+  Raises:
+    ValueError: unknown weights.
+  """
+  counted = participation(weights)
+  k = rule.num_groups
+
+  def init(params: Params, spec: FedSpec, key: Key) -> ClusteredState:
+    models, memory = rule.init(params, spec, key)
+    return ClusteredState(
+        models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
+        jnp.zeros((), jnp.int32))
+
+  def assign(state: ClusteredState, cohort: Cohort, key: Key):
+    """Groups [S] and notes [S, ...] of the participants."""
+    keys = client_keys(rule_key(key, state.member.shape[0]), cohort.ids)
+
+    def one_client(shared, shard, own, member, key):
+      models, shared = shared
+      return rule.assign(models, shared, own, member, shard, key)
+
+    return map_clients(
+        one_client, (state.models, rule.shared(state.memory)), cohort.shards,
+        rule.own(state.memory, cohort.ids), _last(state, cohort.ids), keys)
+
+  def train(state: ClusteredState, cohort: Cohort, groups: Array, key: Key):
+    """Local training of every participant, [S, ...]."""
+
+    def one_client(models, shard, group, key):
+      start = trees.index(models, group)
+      trained = client.train(Received(start, start, (), ()), shard, (), key)
+      return trained._replace(params=trees.subtract(trained.params, start))
+
+    return map_clients(one_client, state.models, cohort.shards, groups,
+                       client_keys(key, cohort.ids))
+
+  def round_(state: ClusteredState, cohort: Cohort, key: Key):
+    at_start = state
+    weight = counted(cohort)
+    state = rule.before(
+        state, cohort, rule_key(key, state.member.shape[0] + 1))
+    groups, notes = assign(state, cohort, key)
+    state = state._replace(
+        member=state.member.at[cohort.ids].set(groups, mode="drop"))
+    before = state.models
+    trained = train(state, cohort, groups, key)
+    params = trees.add(trees.index(before, groups), trained.params)
+    state = rule.regroup(state, cohort, trained.params)
+    groups = _last(state, cohort.ids)
+    mean = trees.group_mean(weight, groups, k, trained.params,
+                            whole=rule.whole_divisor)
+    state = state._replace(
+        models=trees.add_scaled(state.models, server_lr, mean))
+    state = rule.finish(
+        state, cohort, Played(before, groups, params, notes))
+    state = state._replace(round=state.round + 1)
+
+    gap = trees.slot_norm(
+        trees.subtract(params, trees.index(state.models, groups)))
+    present = (cohort.weight > 0).astype(jnp.float32)
+    playing = (groups[None] == jnp.arange(k)[:, None]) & (present > 0)[None]
+    known = rule.membership(state)[None] == jnp.arange(k)[:, None]
+    server = {
+        "train_loss": trees.slot_mean(cohort.weight, trained.loss),
+        "discrepancy": trees.slot_mean(present, gap),
+        "participants": playing.sum(1, dtype=jnp.int32),
+        "members": known.sum(1, dtype=jnp.int32)}
+    aux = RoundAux({"loss": trained.loss, "group": groups}, server, *_cost(
+        at_start, state, cohort, trained.gradients, notes))
+    return state, aux
+
+  def _last(state: ClusteredState, ids: Array) -> Array:
+    """Group of each id, -1 for an id outside."""
+    return state.member.at[ids].get(mode="fill", fill_value=-1)
+
+  def _cost(before, after, cohort: Cohort, gradients, notes):
+    """The ledger of the round, and the participants' own work."""
+    size = num_params(before.models) // k
+    participants = jnp.maximum((cohort.weight > 0).sum(dtype=jnp.int32), 1)
+    extra = rule.extra(before, after, cohort, notes)
+    gradients, work = count_work(
+        model, client, cohort.shards.size, gradients,
+        evaluations=extra.evaluations)
+    own = jnp.asarray(extra.own_gradients, jnp.float32)
+    work = Work(
+        work.flops + 3.0 * model.flops * own,
+        work.batches + jnp.asarray(extra.own_batches, jnp.float32))
+    # The means of K groups are K averages; beyond them is the rule's own.
+    return round_cost(
+        down=size + extra.down // participants,
+        up=size + extra.up // participants, exchanges=1 + extra.exchanges,
+        example_gradients=gradients.sum() + extra.example_gradients,
+        central_flops=extra.flops), work
+
+  def client_params(state: ClusteredState, client_id, shard, key):
+    """The model of the client's group, by the method's own rule."""
+    ids = client_id[None]
+    group, _ = rule.assign(
+        state.models, rule.shared(state.memory),
+        trees.index(rule.own(state.memory, ids), 0), _last(state, ids)[0],
+        shard, key)
+    return trees.index(state.models, group)
+
+  return Algorithm(init, rule.setup, round_, client_params,
+                   lambda state: state.models, rule.membership)
