@@ -20,7 +20,6 @@ import optax
 from experiments.cli import config as config_lib
 from experiments import setting
 from experiments.reports import report
-from fedjax_alg.records import summary as results
 from fedjax_alg import models, registry, trees
 from fedjax_alg.algorithms import conjugate, diversified
 from fedjax_alg.base import FedSpec
@@ -28,6 +27,7 @@ from fedjax_alg.central import adaptive, feature_statistics, steps
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
+from fedjax_alg.records import summary as results
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
