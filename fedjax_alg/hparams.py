@@ -9,7 +9,9 @@ import dataclasses
 import math
 from typing import Any
 
-from fedjax_alg.errors import OptionError
+import jax
+
+from fedjax_alg.errors import did_you_mean, OptionError
 
 #: Of a number of things: more than one.
 MANY = range(2, 2 ** 31)
@@ -86,6 +88,8 @@ def validate(hparams: Any) -> None:
   """
   for field in dataclasses.fields(hparams):
     value, meta = getattr(hparams, field.name), field.metadata
+    if value is None or isinstance(value, jax.core.Tracer):
+      continue
     if isinstance(value, float) and not math.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
     bad = (
@@ -96,3 +100,27 @@ def validate(hparams: Any) -> None:
         or (meta.get("choices") and value not in meta["choices"]))
     if bad:
       raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")
+
+
+def traced_names(hparams: Any) -> tuple[str, ...]:
+  return tuple(f.name for f in dataclasses.fields(hparams) if isinstance(f.default, float))
+
+
+def with_values(hparams: Any, values: Any) -> Any:
+  return dataclasses.replace(hparams, **values)
+
+
+def check_options(options: Any) -> None:
+  """Checks every ``hyper`` field of options that is given (not None).
+
+  Raises:
+    OptionError: one line that names the field, its value and what is allowed.
+  """
+  for field in dataclasses.fields(options):
+    value, choices = getattr(options, field.name), field.metadata["choices"]
+    if choices and value is not None and value not in choices:
+      raise OptionError(
+          f"`{field.name}`={value}: unknown"
+          f"{did_you_mean(str(value), choices)} (one of "
+          f"{', '.join(map(str, choices))})")
+  validate(options)

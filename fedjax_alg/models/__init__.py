@@ -22,3 +22,9 @@ __all__ = [
     "check_layers", "forward_flops", "from_flax", "layer_views", "make_model",
     "parse_layers",
 ]
+
+
+def as_model(model, input_shape, num_classes, *, l2=0.0, input_dtype=None, **options):
+  if isinstance(model, str):
+    return make_model(model, input_shape, num_classes, l2=l2, **options)
+  return model
