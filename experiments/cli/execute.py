@@ -81,7 +81,7 @@ def execute(config: Config) -> dict[str, Any]:
   folder, resuming = (None, False) if config.output.dry_run else (
       folder_lib.prepare_folder(config))
   if folder is not None and resuming:
-    _check_same(folder, config)
+    check_same(folder, config)
     if finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return read_summary(folder)
@@ -102,7 +102,7 @@ def warn(config: Config, prepared: Prepared) -> None:
     print(f"warning: {flags.as_flags(caution)}", file=sys.stderr)
 
 
-def _check_same(folder: pathlib.Path, config: Config) -> None:
+def check_same(folder: pathlib.Path, config: Config) -> None:
   """Refuses to resume a run of other flags."""
   try:
     saved = json.loads((folder / "config.json").read_text("utf-8"))
