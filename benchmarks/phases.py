@@ -78,7 +78,7 @@ def phases(
     vectors = at["gradients"] if by_gradient else at["trained"]
     centres = at["anchors"] if by_gradient else at["models"]
     return diversified.group_vectors(
-        hparams, vectors, centres, at["cohort"].weight > 0, jnp.bool_(False))
+        hparams, vectors, centres, at["cohort"].present, jnp.bool_(False))
 
   def step(at):
     anchors = trees.slot_mean(at["cohort"].weight, at["passes"][1])

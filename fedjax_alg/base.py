@@ -83,6 +83,11 @@ class Cohort(NamedTuple):
   #: the participants' simulated machines, [S]
   devices: Devices | None = None
 
+  @property
+  def present(self) -> Array:
+    """[S] bool, false on padding slots (and on clients not yet there)."""
+    return self.weight > 0
+
 
 class FedSpec(NamedTuple):
   """Sizes an algorithm may allocate by. Static, no arrays."""

@@ -77,6 +77,25 @@ def repeat(tree: Params, times: int) -> Params:
       lambda leaf: jnp.broadcast_to(leaf[None], (times,) + leaf.shape), tree)
 
 
+def strong(tree: Any) -> Any:
+  """The tree with no weak type in it.
+
+  Optax starts some counters with one; the first update makes them strong, and
+  a program that takes the state would compile twice.
+  """
+  return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), tree)
+
+
+def members(groups: Array, k: int) -> Array:
+  """[K, S] bool, who of S belongs to which of K groups.
+
+  Args:
+    groups: [S] int32; entries outside [0, K) belong to no group.
+    k: K.
+  """
+  return groups[None] == jnp.arange(k, dtype=groups.dtype)[:, None]
+
+
 def _per_slot(vector: Array, leaf: Array) -> Array:
   return vector.reshape(vector.shape + (1,) * (leaf.ndim - vector.ndim))
 
@@ -120,9 +139,7 @@ def group_mean(
   Returns:
     Leaves [K, ...].
   """
-  member = jnp.where(
-      groups[None] == jnp.arange(k, dtype=groups.dtype)[:, None],
-      weight[None], 0.0)
+  member = jnp.where(members(groups, k), weight[None], 0.0)
   total = weight.sum() if whole else member.sum(1, keepdims=True)
   share = member / jnp.maximum(total, 1e-30)
 

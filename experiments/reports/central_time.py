@@ -22,10 +22,10 @@ from experiments import setting
 from experiments.reports import report
 from fedjax_alg.records import summary as results
 from fedjax_alg import models, registry, trees
-from fedjax_alg.rounds import two_halves as composition
 from fedjax_alg.algorithms import conjugate, diversified
 from fedjax_alg.base import FedSpec
 from fedjax_alg.central import adaptive, feature_statistics, steps
+from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 
@@ -104,7 +104,7 @@ def central_seconds(config: config_lib.Config, repeats: int = 20) -> float:
     gradient = trees.slot_mean(weight, gradients)
     extra: dict[str, Any] = {}
     if step.needs_validation:
-      extra = composition.validation_arguments(
+      extra = validation_arguments(
           made.model, cohort.validation, made.map_clients)
     moves, state = step.transform.update(
         gradient, state, params, grad=gradient, **extra)

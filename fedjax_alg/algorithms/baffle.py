@@ -43,7 +43,7 @@ from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.rounds.two_halves import participation
+from fedjax_alg.rounds.weights import participation
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
 
@@ -141,7 +141,7 @@ def baffle(
     optimiser = steps.sgd(h.server_lr, h.server_momentum).transform
   else:
     optimiser = steps.adam(h.server_lr, h.beta1, h.beta2, h.eps).transform
-  counted = participation(
+  weigh = participation(
       "examples" if h.protocol == "shared" else "uniform")
 
   def init(params: Params, spec: FedSpec, key: Key) -> BaffleState:
@@ -153,7 +153,7 @@ def baffle(
     """The estimate [P] and the clients' losses [S]; scalars are sent."""
     flat, _ = jax.flatten_util.ravel_pytree(params)
     chunk = zeroth_order.chunk_size(h.directions)
-    share = counted(cohort)
+    share = weigh(cohort)
     base = jnp.zeros(cohort.ids.shape)
     if h.scheme == "forward":
       base = map_clients(
@@ -198,7 +198,7 @@ def baffle(
     vectors, loss = map_clients(
         estimate, (params, step), cohort.shards, bits,
         client_keys(key, cohort.ids))
-    return trees.slot_mean(counted(cohort), vectors), loss
+    return trees.slot_mean(weigh(cohort), vectors), loss
 
   exchange = along_shared if h.protocol == "shared" else along_own
 

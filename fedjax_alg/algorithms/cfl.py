@@ -26,11 +26,11 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.rounds import clustered
-from fedjax_alg.algorithms.fedavg import sgd_update
-from fedjax_alg.algorithms.fedgroup import closest, pretrain
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
 from fedjax_alg.base import num_params, Params
+from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -91,9 +91,9 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
         Tree(jnp.full(k, -1, jnp.int32), trees.repeat(params, k), zeros,
              zeros))
 
-  def assign(models, memory, own, member, shard, key):
+  def assign(models, memory, client_row, member, shard, key):
     """Its group, else down the tree from the first one."""
-    del models, own
+    del models, client_row
     number, tree = memory
 
     def descend(made, group):
@@ -101,9 +101,11 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
       here = tree.parent[made] == group
 
       def half():
-        update = pretrain(model, hparams, hparams.client_lr, trees.index(
-            tree.model, made), shard, jax.random.fold_in(key, made))
-        return closest(update, directions, jnp.ones(2, bool))
+        update = clustered.pretrain(
+            model, hparams, hparams.client_lr, trees.index(tree.model, made),
+            shard, jax.random.fold_in(key, made))
+        return grouping.closest_direction(
+            update, directions, jnp.ones(2, bool))
 
       side = jax.lax.cond(here, half, lambda: jnp.int32(0))
       return jnp.where(side == 1, made, group)
@@ -180,7 +182,7 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
     parts = after.memory.number - before.memory.number
     # Someone walks down at most as many partings as there are.
     steps = before.memory.number - 1
-    number = (walked & (cohort.weight > 0)).sum(dtype=jnp.int32) * steps
+    number = (walked & cohort.present).sum(dtype=jnp.int32) * steps
     own = steps * jnp.where(
         walked, jax.vmap(hparams.examples_read)(cohort.shards.size), 0)
     batches = steps * jnp.where(
@@ -207,7 +209,7 @@ def cfl(
   Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
-  return clustered.compose_clustered(
+  return compose_clustered(
       model, sgd_update(model, hparams, hparams.client_lr),
       bipartition_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

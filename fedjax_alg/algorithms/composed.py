@@ -13,13 +13,15 @@ import dataclasses
 
 from fedjax_alg.algorithms import conjugate, diversified, fedavg, fsvrg
 from fedjax_alg.algorithms import losac, mime, scaffold
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.svrg import FSVRGHParams
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Grouping
-from fedjax_alg.rounds.two_halves import WEIGHTS, compose
+from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
+from fedjax_alg.rounds.weights import WEIGHTS
 from fedjax_alg.hparams import hyper, MANY, validate
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
@@ -37,9 +39,9 @@ _SVRG = ("client_update", ("svrg",))
 
 @dataclasses.dataclass(frozen=True)
 class ComposedHParams(
-    fedavg.Proximal, scaffold.Variates, mime.BaseOptimiser, losac.Delays,
+    fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
     conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
-    diversified.Moments, diversified.Groups, LocalWork):
+    diversified.AdamOptions, diversified.KModels, LocalWork):
   """Hyper-parameters of the grid; a cell reads those of its two halves."""
 
   client_update: str = hyper(
@@ -80,9 +82,9 @@ class ComposedHParams(
 def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
   rate = h.client_lr or CLIENT_LR.get(h.client_update, 0.1)
   if h.client_update == "sgd":
-    return fedavg.sgd_update(model, h, rate)
+    return sgd_update(model, h, rate)
   if h.client_update == "prox":
-    return fedavg.sgd_update(model, h, rate, h.mu)
+    return sgd_update(model, h, rate, h.mu)
   if h.client_update == "svrg":
     return fsvrg.svrg_update(model, FSVRGHParams(
         h.local_steps, h.local_epochs, h.batch_size, rate, h.local_scaling,
@@ -137,7 +139,7 @@ def composed(
   """
   validate(hparams)
   check(hparams)
-  groups: Grouping | None = None
+  groups: ModelGrouping | None = None
   if hparams.num_models > 1:
     groups = diversified.by_model(hparams) if hparams.grouping == "model" else (
         diversified.by_gradient(

@@ -13,12 +13,11 @@ wrongly, and what is done instead, is listed in docs/papers/conjugate.md.
 import dataclasses
 from typing import Any
 
-from fedjax_alg.algorithms.fsvrg import svrg_update
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
-from fedjax_alg.client.svrg import FSVRGHParams
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
 

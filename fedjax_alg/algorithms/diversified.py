@@ -16,18 +16,17 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.algorithms.fsvrg import svrg_update
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
-from fedjax_alg.client.svrg import FSVRGHParams
-from fedjax_alg.rounds.two_halves import ComposedState, Grouping, compose
+from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.hparams import hyper, MANY, validate
 
 
 @dataclasses.dataclass(frozen=True)
-class Groups:
+class KModels:
   """Hyper-parameters of K global models."""
 
   num_models: int = hyper(
@@ -48,7 +47,7 @@ class Groups:
 
 
 @dataclasses.dataclass(frozen=True)
-class Moments:
+class AdamOptions:
   """Hyper-parameters of the adaptive acceleration."""
 
   beta1: float = hyper(
@@ -69,7 +68,7 @@ class Moments:
 
 
 @dataclasses.dataclass(frozen=True)
-class DiversifiedHParams(Moments, Groups, FSVRGHParams):
+class DiversifiedHParams(AdamOptions, KModels, FSVRGHParams):
   """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
 
   accelerate: bool = hyper(
@@ -89,7 +88,7 @@ class GAHParams(DiversifiedHParams):
 
 
 def group_vectors(
-    options: Groups, vectors: Params, centres: Params,
+    options: KModels, vectors: Params, centres: Params,
     present: Array, splitting: Array) -> tuple[Params, grouping.Groups]:
   """k-means on the first K-1 components, lifted back ((25)-(43), (44)-(56)).
 
@@ -115,21 +114,21 @@ def group_vectors(
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
 
-def by_model(options: Groups) -> Grouping:
+def by_model(options: KModels) -> ModelGrouping:
   """Groups of trained models; w*_k is a group's mean (Procedure 2)."""
 
   def regroup(models, trained, anchors, cohort, splitting, scale):
     del anchors, scale
     return group_vectors(
-        options, trained, models, cohort.weight > 0, splitting)
+        options, trained, models, cohort.present, splitting)
 
-  return Grouping(options.num_models, options.threshold, regroup,
-                  flops=_grouping_flops)
+  return ModelGrouping(options.num_models, options.threshold, regroup,
+                       flops=_grouping_flops)
 
 
 def by_gradient(
-    model: Model, options: Groups, gradient_step: float,
-    map_clients: MapClients) -> Grouping:
+    model: Model, options: KModels, gradient_step: float,
+    map_clients: MapClients) -> ModelGrouping:
   """Groups of the gradients at the trained models (Procedure 3).
 
   w*_k = w_hat_k - gradient_step A_r (mean gradient of the group). The trained
@@ -141,13 +140,13 @@ def by_gradient(
         lambda _, shard, params: objective.full_value_and_grad(
             model, params, shard), (), cohort.shards, trained)
     means, groups = group_vectors(
-        options, gradients, anchors, cohort.weight > 0, splitting)
+        options, gradients, anchors, cohort.present, splitting)
     # (57)-(58) add a mean gradient to the model, which climbs (errata D-19).
     return trees.add_scaled(
         models, -gradient_step, jax.vmap(scale)(means)), groups
 
-  return Grouping(options.num_models, options.threshold, regroup,
-                  full_passes=1, flops=_grouping_flops)
+  return ModelGrouping(options.num_models, options.threshold, regroup,
+                       full_passes=1, flops=_grouping_flops)
 
 
 def _grouping_flops(slots: int, size: int, k: int) -> float:

@@ -17,9 +17,8 @@ import dataclasses
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import proximal, sgd
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import compose
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -47,20 +46,6 @@ class Proximal:
 @dataclasses.dataclass(frozen=True)
 class FedProxHParams(Proximal, FedAvgHParams):
   """Hyper-parameters of FedProx."""
-
-
-def sgd_update(
-    model: Model, work: LocalWork, client_lr: float, mu: float = 0.0
-) -> ClientUpdate:
-  """Plain local SGD; with mu > 0 on FedProx's objective."""
-  correct = proximal(mu) if mu else None
-
-  def train(received, shard, own, key):
-    del own
-    return Trained(*sgd(
-        model, received.start, shard, work, client_lr, key, correct))
-
-  return ClientUpdate(train, work)
 
 
 def fedavg(

@@ -2,7 +2,8 @@
 
 Reference: Duan et al., "FedGroup: Efficient Clustered Federated Learning via
 Decomposed Data-Driven Measure", 2020. Algorithm 2 (training), Algorithm 3
-(group cold start), (5)-(8) (similarities), (9) (client cold start).
+(group cold start), (5)-(8) (similarities), (9) (client cold start). A round is
+``rounds.clustered.compose_clustered`` with ``direction_rule``.
 
 Before round 1, alpha m random clients are pre-trained from the initial model
 w_0 and grouped by their updates; a group starts at the mean of its members'
@@ -24,13 +25,14 @@ import jax.numpy as jnp
 from fedjax_alg import grouping, trees
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import clustered
-from fedjax_alg.algorithms.fedavg import Proximal, sgd_update
+from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
 
@@ -95,7 +97,8 @@ class GroupMemory(NamedTuple):
   latest: Array  #: [m, P], each group's last update
   populated: Array  #: [m] bool, groups that have had a member
   # Clients are sent the rest alone; these two are then ().
-  planned: Any  #: [C] int32, where each client belongs; -1: not known yet
+  #: [C] int32, where each client belongs; -1: not known yet
+  cold_start_group: Any
   histogram: Any  #: [C, L] float32, its class frequencies when grouped
 
 
@@ -111,14 +114,6 @@ def frequencies(shard: Shard, num_classes: int) -> Array:
   """Share of each class in the client's data, [L] float32."""
   return objective.label_counts(shard, num_classes) / jnp.maximum(
       shard.size, 1).astype(jnp.float32)
-
-
-def pretrain(
-    model: Model, work: LocalWork, client_lr: float, start: Params,
-    shard: Shard, key: Key) -> Array:
-  """Delta w_pre of one client, [P]: its update after ``work``."""
-  params, _ = sgd(model, start, shard, work, client_lr, key)
-  return clustered.flat(trees.subtract(params, start))
 
 
 def pool_size(hparams: FedGroupHParams) -> int:
@@ -146,11 +141,11 @@ def pretrain_pool(
   """
   number = pool_size(hparams)
   draw, work = jax.random.split(key)
-  there = everyone.weight > 0
+  present = everyone.present
   order = jnp.argsort(jnp.where(
-      there, jax.random.uniform(draw, there.shape), 2.0))[:number]
-  mask = there[order]
-  ids = jnp.where(mask, everyone.ids[order], there.shape[0])
+      present, jax.random.uniform(draw, present.shape), 2.0))[:number]
+  mask = present[order]
+  ids = jnp.where(mask, everyone.ids[order], present.shape[0])
   shards = everyone.shards
   pool = Shard(shards.x, shards.y, shards.offset[order],
                jnp.where(mask, shards.size[order], 0))
@@ -164,12 +159,13 @@ def pretrain_pool(
 def first_update(
     model: Model, hparams: FedGroupHParams, start: Params, shard: Shard,
     key: Key) -> Array:
-  """``pretrain`` by `pretrain_steps`, [P]; 0 without any."""
+  """``clustered.pretrain`` by `pretrain_steps`, [P]; 0 without any."""
   if not hparams.pretrain_steps:
     return jnp.zeros_like(clustered.flat(start))
   work = LocalWork(
       local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
-  return pretrain(model, work, hparams.client_lr, start, shard, key)
+  return clustered.pretrain(
+      model, work, hparams.client_lr, start, shard, key)
 
 
 def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
@@ -207,22 +203,6 @@ def group_pool(
     assignment = grouping.agglomerate(
         distance, mask, "complete", num_groups=m).assignment
   return jnp.where(mask, assignment, -1)
-
-
-def closest(update: Array, directions: Array, populated: Array) -> Array:
-  """(9): the direction [m, P] of least (1 - cos) / 2 to ``update`` [P].
-
-  A zero vector has cosine 0 with everything; groups that are not populated
-  are left out.
-
-  Returns:
-    [] int32.
-  """
-  inner = jnp.matmul(directions, update, precision=trees.HIGHEST)
-  norms = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(update)
-  cosine = jnp.where(norms > 0, inner / jnp.where(norms > 0, norms, 1.0), 0.0)
-  distance = jnp.where(populated, (1.0 - cosine) / 2.0, jnp.inf)
-  return jnp.argmin(distance).astype(jnp.int32)
 
 
 def inter_group_step(
@@ -287,7 +267,8 @@ def direction_rule(
       rows, _ = trees.to_matrix(models)
       directions = rows - rows.mean(0, keepdims=True)
     update = first_update(model, hparams, start, shard, key)
-    return closest(update, directions, memory.populated)
+    return grouping.closest_direction(
+        update, directions, memory.populated)
 
   def setup(state: ClusteredState, everyone: Cohort, key: Key):
     memory: GroupMemory = state.memory
@@ -297,14 +278,14 @@ def direction_rule(
     groups = group_pool(hparams, updates, mask, cluster_key)
     held = (groups >= 0).astype(jnp.float32)
     directions = trees.group_mean(held, groups, m, updates)
-    populated = (groups[None] == jnp.arange(m)[:, None]).any(1)
+    populated = trees.members(groups, m).any(1)
     # Line 16 averages updates into a model (errata F-07): w_0 + mean update.
     rows, from_rows = trees.to_matrix(state.models)
     in_pool = jnp.where(groups >= 0, ids, state.member.shape[0])
     member = state.member.at[in_pool].set(groups, mode="drop")
     memory = memory._replace(
         directions=directions, latest=directions, populated=populated,
-        planned=member)
+        cold_start_group=member)
     state = state._replace(
         models=from_rows(rows + directions), member=member, memory=memory)
 
@@ -315,44 +296,45 @@ def direction_rule(
 
     # Where a client belongs does not depend on the round it comes in, so it
     # is found here for all; its cost is counted when it comes.
-    shared = memory._replace(planned=(), histogram=memory.histogram[:0])
-    planned, histogram = map_clients(
+    shared = memory._replace(
+        cold_start_group=(), histogram=memory.histogram[:0])
+    found, histogram = map_clients(
         one_client, (state.models, shared), everyone.shards,
         client_keys(plan_key, everyone.ids))
-    known = (everyone.weight > 0) & (member < 0)
+    known = everyone.present & (member < 0)
     return state._replace(memory=memory._replace(
-        planned=jnp.where(known, planned, member), histogram=histogram))
+        cold_start_group=jnp.where(known, found, member),
+        histogram=histogram))
 
-  def own(memory: GroupMemory, ids: Array):
-    return (memory.planned.at[ids].get(mode="fill", fill_value=-1),
+  def client_rows(memory: GroupMemory, ids: Array):
+    return (memory.cold_start_group.at[ids].get(mode="fill", fill_value=-1),
             memory.histogram.at[ids].get(mode="clip"))
 
   def shared(memory: GroupMemory) -> GroupMemory:
-    return memory._replace(planned=(), histogram=())
+    return memory._replace(cold_start_group=(), histogram=())
 
-  def assign(models, memory, own, member, shard, key):
-    planned, then = own
+  def assign(models, memory, client_row, member, shard, key):
+    known, then = client_row
     now = frequencies(shard, then.shape[0])
-    kept = planned >= 0
+    kept = known >= 0
     if hparams.migration < 1.0:
       kept &= 0.5 * jnp.abs(now - then).sum() <= hparams.migration
     group = jax.lax.cond(
-        kept, lambda: planned, lambda: place(memory, models, shard, key))
+        kept, lambda: known, lambda: place(memory, models, shard, key))
     return group, Note(now, kept, member < 0)
 
-  def finish(state: ClusteredState, cohort: Cohort, played):
+  def finish(state: ClusteredState, cohort: Cohort, result):
     memory: GroupMemory = state.memory
-    notes: Note = played.notes
-    before, _ = trees.to_matrix(played.before)
+    notes: Note = result.notes
+    before, _ = trees.to_matrix(result.before)
     rows, from_rows = trees.to_matrix(state.models)
-    trained = ((played.groups[None] == jnp.arange(m)[:, None])
-               & (cohort.weight > 0)[None]).any(1)
+    trained = (trees.members(result.groups, m) & cohort.present[None]).any(1)
     memory = memory._replace(
         latest=jnp.where(trained[:, None], rows - before, memory.latest),
-        planned=memory.planned.at[cohort.ids].set(
-            played.groups, mode="drop"),
+        cold_start_group=memory.cold_start_group.at[cohort.ids].set(
+            result.groups, mode="drop"),
         histogram=memory.histogram.at[cohort.ids].set(jnp.where(
-            notes.kept[:, None], own(memory, cohort.ids)[1],
+            notes.kept[:, None], client_rows(memory, cohort.ids)[1],
             notes.histogram), mode="drop"))
     if hparams.eta_g:
       state = state._replace(models=from_rows(inter_group_step(
@@ -363,7 +345,7 @@ def direction_rule(
     """Pre-training: w_0 down, an update up. The pool's is in round 1."""
     del after
     size = num_params(before.models) // m
-    new = (notes.first | ~notes.kept) & (cohort.weight > 0)
+    new = (notes.first | ~notes.kept) & cohort.present
     if hparams.cold_start == "random":
       new = jnp.zeros_like(new)
     pool = jnp.where(before.round == 0, pool_size(hparams), 0)
@@ -380,13 +362,13 @@ def direction_rule(
         own_gradients=own,
         own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
-  return Rule(m, init, assign, setup=setup, shared=shared, own=own,
-              finish=finish, extra=extra)
+  return Rule(m, init, assign, setup=setup, shared=shared,
+              client_rows=client_rows, finish=finish, extra=extra)
 
 
 def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
   validate(hparams)
-  return clustered.compose_clustered(
+  return compose_clustered(
       model, sgd_update(model, hparams, hparams.client_lr, mu),
       direction_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)

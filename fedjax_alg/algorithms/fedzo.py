@@ -28,8 +28,9 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import WEIGHTS, compose
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -69,8 +70,8 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
   estimates = zeroth_order.differentiate(
       directions=hparams.directions, smoothing=hparams.smoothing)
 
-  def train(received, shard, own, key):
-    del own
+  def train(received, shard, client_row, key):
+    del client_row
     rows, draws = jax.random.split(key)
 
     def step(gradient, carry):

@@ -19,14 +19,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import trees
+from fedjax_alg import grouping, trees
 from fedjax_alg.rounds import clustered
-from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -70,7 +70,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
         params, jnp.zeros((spec.num_clients, num_params(params))),
         jnp.zeros(spec.num_clients, bool))
 
-  def own(memory: Locals, ids):
+  def client_rows(memory: Locals, ids):
     return (memory.last.at[ids].get(mode="clip"),
             memory.trained.at[ids].get(mode="fill", fill_value=False))
 
@@ -81,20 +81,20 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     if hparams.first_group == "trained" and hparams.pretrain_steps:
       params, _ = sgd(
           model, start, shard, before_all, hparams.client_lr, key)
-    return clustered.nearest(clustered.flat(params), centres)
+    return grouping.nearest_centre(clustered.flat(params), centres)
 
-  def assign(models, start, own, member, shard, key):
+  def assign(models, start, client_row, member, shard, key):
     del member
-    last, trained = own
+    last, trained = client_row
     if k == 1:
       return jnp.int32(0), trained
     centres, _ = trees.to_matrix(models)
     return jax.lax.cond(
-        trained, lambda: clustered.nearest(last, centres),
+        trained, lambda: grouping.nearest_centre(last, centres),
         lambda: first(centres, start, shard, key)), trained
 
-  def finish(state: ClusteredState, cohort, played):
-    rows, _ = trees.to_matrix(played.trained)
+  def finish(state: ClusteredState, cohort, result):
+    rows, _ = trees.to_matrix(result.trained)
     memory = state.memory
     return state._replace(memory=memory._replace(
         last=memory.last.at[cohort.ids].set(rows, mode="drop"),
@@ -103,7 +103,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
   def extra(before, after, cohort, trained):
     del after
     size = num_params(before.models) // k
-    present = cohort.weight > 0
+    present = cohort.present
     flops = 3.0 * k * size * present.sum().astype(jnp.float32)
     if k == 1 or hparams.first_group != "trained" or (
         not hparams.pretrain_steps):
@@ -117,8 +117,8 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
                  example_gradients=own.sum(), flops=flops, own_gradients=own,
                  own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
-  return Rule(k, init, assign, shared=lambda memory: memory.start, own=own,
-              finish=finish, extra=extra)
+  return Rule(k, init, assign, shared=lambda memory: memory.start,
+              client_rows=client_rows, finish=finish, extra=extra)
 
 
 def fesem(
@@ -129,7 +129,7 @@ def fesem(
   Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
-  return clustered.compose_clustered(
+  return compose_clustered(
       model, sgd_update(model, hparams, hparams.client_lr),
       nearest_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

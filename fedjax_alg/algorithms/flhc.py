@@ -19,11 +19,11 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.rounds import clustered
-from fedjax_alg.algorithms.fedavg import sgd_update
-from fedjax_alg.algorithms.fedgroup import pretrain
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params
+from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
 
@@ -64,7 +64,8 @@ def once_rule(
   k = hparams.max_groups
 
   def update_of(params, shard, key):
-    return pretrain(model, hparams, hparams.client_lr, params, shard, key)
+    return clustered.pretrain(
+        model, hparams, hparams.client_lr, params, shard, key)
 
   def init(params, spec, key):
     del spec, key
@@ -80,20 +81,19 @@ def once_rule(
     updates = map_clients(
         update_of, start, everyone,
         client_keys(key, jnp.arange(clients, dtype=jnp.int32)))
-    there = everyone.size > 0
+    present = everyone.size > 0
     found = grouping.agglomerate(
-        grouping.distances(updates, there, hparams.metric), there,
+        grouping.distances(updates, present, hparams.metric), present,
         hparams.linkage, num_groups=k,
         threshold=hparams.distance_threshold).assignment
-    member = jnp.where(there, found, -1)
-    held = there.astype(jnp.float32)
+    member = jnp.where(present, found, -1)
+    held = present.astype(jnp.float32)
     return state._replace(
         models=trees.repeat(start, k), member=member,
         memory=Clustering(
             jnp.bool_(True), start,
             trees.group_mean(held, member, k, updates),
-            (member[None] == jnp.arange(k)[:, None]).sum(
-                1, dtype=jnp.int32)))
+            trees.members(member, k).sum(1, dtype=jnp.int32)))
 
   def before(state: ClusteredState, cohort: Cohort, key: Key):
     if k == 1:
@@ -102,8 +102,8 @@ def once_rule(
         state.round == hparams.cluster_after,
         lambda: cluster(state, cohort, key), lambda: state)
 
-  def assign(models, memory, own, member, shard, key):
-    del models, own
+  def assign(models, memory, client_row, member, shard, key):
+    del models, client_row
 
     def newcomer():
       update = update_of(memory.model, shard, key)
@@ -124,7 +124,7 @@ def once_rule(
     assert cohort.everyone is not None
     asked = jnp.where(now, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
     read = jax.vmap(hparams.examples_read)
-    number = (new & (cohort.weight > 0)).sum(dtype=jnp.int32) + asked
+    number = (new & cohort.present).sum(dtype=jnp.int32) + asked
     gradients = (jnp.where(now, read(cohort.everyone.size).sum(), 0)
                  + jnp.where(new, read(cohort.shards.size), 0).sum())
     return Extra(
@@ -148,7 +148,7 @@ def flhc(
   Arguments and errors as of every builder (``registry.Entry``).
   """
   validate(hparams)
-  return clustered.compose_clustered(
+  return compose_clustered(
       model, sgd_update(model, hparams, hparams.client_lr),
       once_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)

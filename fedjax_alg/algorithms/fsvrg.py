@@ -10,15 +10,37 @@ gradient (diversified, (16)), and the local work is a flag. The step is
 alpha_l / n_i whatever the batch size, as in (23).
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
-from fedjax_alg.client.svrg import FSVRGHParams, feature_scaling
-from fedjax_alg.client.svrg import normalised_rate, svrg
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import compose
-from fedjax_alg.hparams import validate
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.hparams import hyper, validate
+
+
+@dataclasses.dataclass(frozen=True)
+class FSVRGHParams(LocalWork):
+  """Hyper-parameters of the FSVRG family."""
+
+  local_steps: int = hyper(
+      20, "K, mini-batch steps per round; 0: count by `local_epochs`",
+      minimum=0, source="(24); K is not stated in the paper")
+  client_lr: float = hyper(
+      12.0, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
+      source="(23); 12 for MNIST, .08 for CIFAR-10")
+  local_scaling: bool = hyper(
+      True, "scale the local correction by Lambda_i (rare features more)",
+      source="(20)-(21)")
+  aggregate_scaling: str = hyper(
+      "all", "A_r: all = C/omega (original FSVRG), paper = |S|/omega as "
+      "printed in the diversified paper, holders = 1/omega as printed in the "
+      "conjugate paper, none = 1", choices=features.AGGREGATE_SCALING,
+      source="diversified (59); conjugate (21)-(22)")
 
 
 def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
@@ -28,8 +50,8 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
   """
   scales = hparams.local_scaling and model.scale_features is not None
 
-  def train(received, shard, own, key):
-    del own
+  def train(received, shard, client_row, key):
+    del client_row
     scaling = feature_scaling(shard, received.shared) if scales else None
     params = svrg(
         model, received.start, received.reference, received.anchor, shard,

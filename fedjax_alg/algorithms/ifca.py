@@ -16,14 +16,14 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.rounds import clustered
-from fedjax_alg.algorithms.fedavg import sgd_update
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.two_halves import ClientUpdate, Trained
+from fedjax_alg.rounds.clustered import compose_clustered
+from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
 
 #: Draws of ``reject`` before the best of them is taken.
@@ -57,8 +57,8 @@ class IFCAHParams(GroupWork):
 def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
   """One step along the full gradient."""
 
-  def train(received, shard, own, key):
-    del own, key
+  def train(received, shard, client_row, key):
+    del client_row, key
     loss, gradient = objective.full_value_and_grad(
         model, received.start, shard)
     return Trained(
@@ -72,14 +72,14 @@ def _populated(
     key: Key, map_clients: MapClients) -> Params:
   """Draws K models until every group has its share of the clients."""
   k = hparams.num_groups
-  present = everyone.weight > 0
+  present = everyone.present
 
   def smallest(models):
     losses = map_clients(
         functools.partial(objective.full_losses, model), models,
         everyone.shards)
     choice = jnp.where(present, jnp.argmin(losses, axis=1), k)
-    size = (choice[None] == jnp.arange(k)[:, None]).sum(1)
+    size = trees.members(choice, k).sum(1)
     return size.min().astype(jnp.float32) / jnp.maximum(
         present.sum(), 1).astype(jnp.float32)
 
@@ -102,7 +102,7 @@ def _spread(
     key: Key, map_clients: MapClients) -> Params:
   """K models, each trained on one client drawn by its least loss so far."""
   k = hparams.num_groups
-  present = everyone.weight > 0
+  present = everyone.present
 
   def add(j, models):
     losses = map_clients(
@@ -142,8 +142,9 @@ def least_loss_rule(
           map_clients))
     return state
 
-  def assign(models, shared, own, member, shard, key) -> tuple[Array, tuple]:
-    del shared, own, member, key
+  def assign(
+      models, shared, client_row, member, shard, key) -> tuple[Array, tuple]:
+    del shared, client_row, member, key
     if k == 1:
       return jnp.int32(0), ()
     return objective.preferred_model(model, models, shard), ()
@@ -151,7 +152,7 @@ def least_loss_rule(
   def extra(before, after, cohort, notes):
     del after, notes
     size = num_params(before.models) // k
-    number = (cohort.weight > 0).sum(dtype=jnp.int32)
+    number = cohort.present.sum(dtype=jnp.int32)
     return Extra(down=(k - 1) * size * number, up=number,  # up: the choice
                  evaluations=k if k > 1 else 0)
 
@@ -170,6 +171,6 @@ def ifca(
   client = sgd_update(model, hparams, hparams.client_lr)
   if hparams.averaging == "gradient":
     client = _gradient_update(model, hparams.client_lr)
-  return clustered.compose_clustered(
+  return compose_clustered(
       model, client, least_loss_rule(model, hparams, map_clients),
       map_clients=map_clients, weights=hparams.client_weights)

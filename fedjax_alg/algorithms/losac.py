@@ -30,8 +30,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import WEIGHTS, compose
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -93,7 +94,7 @@ def _client_variant(
         estimate=trees.slot_mean(everyone.weight, table), table=table,
         examples=examples)
 
-  def train(received, shard, own, key):
+  def train(received, shard, client_row, key):
     before, examples = received.shared
     share = shard.size.astype(jnp.float32) / examples
 
@@ -106,9 +107,9 @@ def _client_variant(
 
     params, estimate, delayed, loss = minibatches.fold_steps(
         model, shard, work, key, step,
-        (received.start, before, own, jnp.zeros(())))
+        (received.start, before, client_row, jnp.zeros(())))
     return Trained(params, loss, (
-        trees.subtract(estimate, before), trees.subtract(delayed, own)))
+        trees.subtract(estimate, before), trees.subtract(delayed, client_row)))
 
   def merge(memory, cohort, uploads, anchors):
     del anchors
@@ -120,7 +121,8 @@ def _client_variant(
   return ClientUpdate(
       train, work, init=init, setup=setup,
       shared=lambda memory: (memory.estimate, memory.examples),
-      own=lambda memory, cohort, keys: trees.rows(memory.table, cohort.ids),
+      client_rows=lambda memory, cohort, keys: trees.rows(
+          memory.table, cohort.ids),
       merge=merge, one_model=_ONE_MODEL, extra_down=1, extra_up=1)
 
 
@@ -137,7 +139,7 @@ def _advance(params, estimate, delayed, fresh, share, client_lr):
 
 
 def _add_sum(estimate, cohort, changes):
-  present = (cohort.weight > 0).astype(jnp.float32)
+  present = cohort.present.astype(jnp.float32)
   return trees.add(estimate, trees.slot_sum(present, changes))
 
 
@@ -185,7 +187,7 @@ def _table_variant(
         first_row=(jnp.cumsum(count) - count).astype(jnp.int32),
         examples=everyone.weight.sum())
 
-  def own(memory, cohort, keys):
+  def client_rows(memory, cohort, keys):
     """Rows of the table that each participant will visit, and its id."""
     total = jax.tree.leaves(memory.table)[0].shape[0]
     first = memory.first_row.at[cohort.ids].get(mode="clip")
@@ -196,10 +198,10 @@ def _table_variant(
     row = jnp.where(live, first[:, None] + visited, total)
     return trees.rows(memory.table, row), row, visited, cohort.ids
 
-  def train(received, shard, own, key):
+  def train(received, shard, client_row, key):
     del key  # the picks are made of it
     (estimate_before, examples), (held, row, visited, client_id) = (
-        received.shared, own)
+        received.shared, client_row)
     count = jnp.maximum(batches(shard.size), 1)
 
     def step(k, carry):
@@ -231,8 +233,8 @@ def _table_variant(
         table=trees.set_rows(memory.table, flat[1], flat[0]))
 
   return ClientUpdate(
-      train, work, init=init, setup=setup, own=own, merge=merge,
-      shared=lambda memory: (memory.estimate, memory.examples),
+      train, work, init=init, setup=setup, client_rows=client_rows,
+      merge=merge, shared=lambda memory: (memory.estimate, memory.examples),
       one_model=_ONE_MODEL, extra_down=1, extra_up=1)
 
 

@@ -29,8 +29,9 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import WEIGHTS, compose
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 
 _MIME = ("client_update", ("mime", "mime_lite"))
@@ -128,8 +129,8 @@ def mime_update(
     return Statistics(zeros if base.base != "sgd" else (),
                       zeros if base.base == "adam" else ())
 
-  def train(received, shard, own, key):
-    del own
+  def train(received, shard, client_row, key):
+    del client_row
     s = received.shared
     if not lite:
       params = svrg(
@@ -151,7 +152,7 @@ def mime_update(
     if lite:
       weight = cohort.weight
       if uniform:
-        weight = (weight > 0).astype(jnp.float32)
+        weight = cohort.present.astype(jnp.float32)
       return _statistics(
           base, memory, trees.slot_mean(weight, full_gradients))
     return _statistics(base, memory, trees.index(anchors, 0))

@@ -28,8 +28,9 @@ from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import WEIGHTS, compose
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 
 
@@ -99,8 +100,8 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
           u, -alpha, hessian_times(third[0], params, u))
     return trees.add_scaled(params, -hparams.client_lr, direction), loss
 
-  def train(received, shard, own, key):
-    del own
+  def train(received, shard, client_row, key):
+    del client_row
     params, loss = minibatches.fold_steps(
         model, shard, hparams, key, step, (received.start, jnp.zeros(())),
         batches_per_step=batches)

@@ -38,8 +38,9 @@ from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import WEIGHTS, compose
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 
 _SOURCE = "Dinh et al., Algorithm 1"
@@ -130,8 +131,8 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
            **ledger: Any) -> Algorithm[ComposedState]:
   validate(hparams)
 
-  def train(received, shard, own, key):
-    del own
+  def train(received, shard, client_row, key):
+    del client_row
     pair = _train(model, hparams, received.start, shard, key)
     return Trained(pair.copy, pair.loss)
 

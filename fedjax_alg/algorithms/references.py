@@ -63,11 +63,7 @@ def central(
 
   def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
     del spec, key
-    # Optax starts some counters with a weak type; round 1 would make them
-    # strong, and the run would compile twice.
-    start = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, leaf.dtype), optimiser.init(params))
-    return CentralState(params, start)
+    return CentralState(params, trees.strong(optimiser.init(params)))
 
   def round_(state: CentralState, cohort: Cohort, key: Key):
     del key
@@ -92,7 +88,7 @@ def central(
     cost = round_cost(0, 0, 0, cohort.shards.size.sum())
     # As in the ledger one pass, without those of the line search.
     work = Work(3.0 * model.flops * cohort.weight,
-                (cohort.weight > 0).astype(jnp.float32))
+                cohort.present.astype(jnp.float32))
     aux = RoundAux({"loss": jnp.zeros(cohort.ids.shape)},
                    {"train_loss": loss}, cost, work)
     return CentralState(params, new), aux
@@ -129,14 +125,14 @@ def local(
     return LocalState(trees.repeat(params, spec.num_clients), params)
 
   def round_(state: LocalState, cohort: Cohort, key: Key):
-    own = jax.tree.map(
-        lambda leaf: leaf.at[cohort.ids].get(mode="clip"), state.table)
+    client_rows = trees.rows(state.table, cohort.ids)
 
     def train(_, shard, params, key):
       return sgd(model, params, shard, hparams, hparams.client_lr, key)
 
     trained, loss = map_clients(
-        train, (), cohort.shards, own, client_keys(key, cohort.ids))
+        train, (), cohort.shards, client_rows,
+        client_keys(key, cohort.ids))
     # A padding slot's id is C: its row is dropped.
     table = jax.tree.map(
         lambda leaf, rows: leaf.at[cohort.ids].set(rows, mode="drop"),

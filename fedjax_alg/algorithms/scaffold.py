@@ -20,13 +20,14 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
-from fedjax_alg.rounds.two_halves import WEIGHTS, compose
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
-class Variates:
+class VariateOptions:
   """How SCAFFOLD renews its control variates."""
 
   option: str = hyper(
@@ -36,7 +37,7 @@ class Variates:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaffoldHParams(Variates, LocalWork):
+class ScaffoldHParams(VariateOptions, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 
   client_lr: float = hyper(
@@ -49,7 +50,7 @@ class ScaffoldHParams(Variates, LocalWork):
       "examples = n_i / n^r", choices=WEIGHTS, source="Algorithm 1, line 16")
 
 
-class Variate(NamedTuple):
+class ControlVariates(NamedTuple):
   """Control variates."""
 
   server: Params  #: c
@@ -63,10 +64,10 @@ def scaffold_update(
 
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return Variate(zeros, trees.repeat(zeros, spec.num_clients))
+    return ControlVariates(zeros, trees.repeat(zeros, spec.num_clients))
 
-  def train(received, shard, own, key):
-    start, shift = received.start, trees.subtract(received.shared, own)
+  def train(received, shard, client_row, key):
+    start, shift = received.start, trees.subtract(received.shared, client_row)
     params, loss = sgd(
         model, start, shard, work, client_lr, key,
         lambda gradient, params, start: trees.add(gradient, shift))
@@ -78,23 +79,25 @@ def scaffold_update(
       new = jax.tree.map(
           lambda start, end, shift: (start - end) * per_step - shift,
           start, params, shift)
-    # No step, no news.
-    changed = trees.where(shard.size > 0, trees.subtract(new, own),
-                          jax.tree.map(jnp.zeros_like, own))
+    # An empty client keeps its c_i.
+    changed = trees.where(shard.size > 0, trees.subtract(new, client_row),
+                          jax.tree.map(jnp.zeros_like, client_row))
     return Trained(params, loss, changed)
 
   def merge(memory, cohort, changes, anchors):
     del anchors
     clients = jax.tree.leaves(memory.clients)[0].shape[0]
-    present = (cohort.weight > 0).astype(jnp.float32)
+    present = cohort.present.astype(jnp.float32)
     # c <- c + (1/N) sum dc_i: so c stays the mean of all c_i.
     server = trees.add(
         memory.server, trees.slot_sum(present / clients, changes))
-    return Variate(server, trees.add_rows(memory.clients, cohort.ids, changes))
+    return ControlVariates(
+        server, trees.add_rows(memory.clients, cohort.ids, changes))
 
   return ClientUpdate(
       train, work, init=init, shared=lambda memory: memory.server,
-      own=lambda memory, cohort, keys: trees.rows(memory.clients, cohort.ids),
+      client_rows=lambda memory, cohort, keys: trees.rows(
+          memory.clients, cohort.ids),
       merge=merge, one_model="a client's variate belongs to one model",
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 

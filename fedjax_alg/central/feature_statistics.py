@@ -13,6 +13,9 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Model, Params
 from fedjax_alg.client import objective
 
+#: Readings of A_r (diversified, (59)), modes of ``scale_aggregate``.
+AGGREGATE_SCALING = ("all", "paper", "none", "holders")
+
 
 class FeatureStatistics(NamedTuple):
   """Per input feature, over all clients."""

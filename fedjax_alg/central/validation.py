@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Model, Params, Shard
 from fedjax_alg.client import objective
+from fedjax_alg.errors import OptionError
 
 #: Pieces the examples are dealt out in, over the devices of the server.
 PIECES = 16
@@ -82,3 +84,21 @@ def validation_line(
     return mean + 0.5 * model.l2 * square
 
   return values
+
+
+def validation_arguments(
+    model: Model, validation: Shard | None, map_clients: MapClients
+) -> dict[str, Any]:
+  """The extra arguments of a line search: f_v, and f_v along a line.
+
+  Raises:
+    ValueError: there are no validation data.
+  """
+  if validation is None:
+    raise OptionError("the server step needs validation clients "
+                      "(`validation_clients`)")
+  extra: dict[str, Any] = {
+      "value_fn": validation_loss(model, validation, map_clients)}
+  if model.linear:
+    extra["line_fn"] = validation_line(model, validation, map_clients)
+  return extra

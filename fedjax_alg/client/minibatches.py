@@ -19,8 +19,8 @@ from fedjax_alg.client import objective
 from fedjax_alg.hparams import hyper
 
 # A card has been moved to a uniformly random place with probability
-# 1 - 2^-ROUNDS, a pair of cards is mixed up to (3/4)^ROUNDS = 0.1 %.
-ROUNDS = 24
+# 1 - 2^-rounds, a pair of cards is mixed up to (3/4)^rounds = 0.1 %.
+SHUFFLE_ROUNDS = 24
 
 #: Steps whose rows are drawn at once.
 CHUNK_STEPS = 64
@@ -32,8 +32,8 @@ Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
 class Differentiate(NamedTuple):
   """How a step gets the pair (mean loss, gradient) on the rows it reads.
 
-  ``params`` may be anything that says where: the step's ``gradient`` hands on
-  what it is given (``client.zeroth_order`` takes a key along).
+  ``params`` is passed through unchanged from the step's ``gradient``, e.g.
+  (params, key) of ``client.zeroth_order``.
   """
 
   #: (model, params, x [B, ...], y [B], mask [B])
@@ -107,8 +107,8 @@ def batches_per_epoch(size: Array, batch_size: int) -> Array:
 
 
 def shuffle_bits(key: Key) -> Array:
-  """The random words that ``shuffled`` takes, [ROUNDS] uint32."""
-  return jax.random.bits(key, (ROUNDS,), jnp.uint32)
+  """The random words that ``shuffled`` takes, [SHUFFLE_ROUNDS] uint32."""
+  return jax.random.bits(key, (SHUFFLE_ROUNDS,), jnp.uint32)
 
 
 def _mix(word: Array) -> Array:
@@ -122,7 +122,7 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
   """The row that stands at ``position`` after the shuffle of ``epoch``.
 
   Args:
-    bits: [ROUNDS] uint32 from ``shuffle_bits``.
+    bits: [SHUFFLE_ROUNDS] uint32 from ``shuffle_bits``.
     epoch: [] int32; every epoch has its own order.
     position: [B] int32 in [0, size).
     size: [] int32, n >= 1.
@@ -133,7 +133,7 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
   n = size.astype(jnp.uint32)
   words = _mix(bits ^ _mix(epoch.astype(jnp.uint32) + jnp.uint32(1)))
   pivots = words % n
-  coins = words + jnp.arange(ROUNDS, dtype=jnp.uint32)
+  coins = words + jnp.arange(SHUFFLE_ROUNDS, dtype=jnp.uint32)
 
   def swap_or_not(r: Array, card: Array) -> Array:
     pivot = pivots[r]
@@ -142,9 +142,10 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
     coin = _mix(jnp.maximum(card, partner) ^ coins[r])
     return jnp.where(coin >> 31 == 1, partner, card)
 
-  # A loop, not ROUNDS copies of the code: those take a second to compile.
-  return jax.lax.fori_loop(
-      0, ROUNDS, swap_or_not, position.astype(jnp.uint32)).astype(jnp.int32)
+  # A loop, not so many copies of the code: those take a second to compile.
+  card = jax.lax.fori_loop(
+      0, SHUFFLE_ROUNDS, swap_or_not, position.astype(jnp.uint32))
+  return card.astype(jnp.int32)
 
 
 def batch_rows(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
+from fedjax_alg.client.update import ClientUpdate, Trained
 
 #: (gradient, params, start params) -> corrected gradient
 Correction = Callable[[Params, Params, Params], Params]
@@ -57,3 +58,17 @@ def sgd(
 
   return minibatches.fold_steps(
       model, shard, work, key, step, (start, jnp.zeros(())))
+
+
+def sgd_update(
+    model: Model, work: minibatches.LocalWork, client_lr: float,
+    mu: float = 0.0) -> ClientUpdate:
+  """Plain local SGD; with mu > 0 on FedProx's objective."""
+  correct = proximal(mu) if mu else None
+
+  def train(received, shard, client_row, key):
+    del client_row
+    return Trained(*sgd(
+        model, received.start, shard, work, client_lr, key, correct))
+
+  return ClientUpdate(train, work)

@@ -1,7 +1,6 @@
 """Variance-reduced local training (FSVRG; diversified, (20)-(24))."""
 
 from collections.abc import Callable
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -9,30 +8,6 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches, objective
-from fedjax_alg.hparams import hyper
-
-#: Readings of A_r (diversified, (59)); applied by central.feature_statistics.
-AGGREGATE_SCALING = ("all", "paper", "none", "holders")
-
-
-@dataclasses.dataclass(frozen=True)
-class FSVRGHParams(minibatches.LocalWork):
-  """Hyper-parameters of the FSVRG family."""
-
-  local_steps: int = hyper(
-      20, "K, mini-batch steps per round; 0: count by `local_epochs`",
-      minimum=0, source="(24); K is not stated in the paper")
-  client_lr: float = hyper(
-      12.0, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
-      source="(23); 12 for MNIST, .08 for CIFAR-10")
-  local_scaling: bool = hyper(
-      True, "scale the local correction by Lambda_i (rare features more)",
-      source="(20)-(21)")
-  aggregate_scaling: str = hyper(
-      "all", "A_r: all = C/omega (original FSVRG), paper = |S|/omega as "
-      "printed in the diversified paper, holders = 1/omega as printed in the "
-      "conjugate paper, none = 1", choices=AGGREGATE_SCALING,
-      source="diversified (59); conjugate (21)-(22)")
 
 
 def feature_scaling(shard: Shard, feature_share: Array) -> Array:

@@ -102,10 +102,10 @@ def round_times(
     up: [] int32, floats that each participant sends.
     central_flops: [] float32, the server's arithmetic.
   """
-  there = weight > 0
+  present = weight > 0
 
   def held(seconds):
-    return jnp.where(there, seconds, 0.0)
+    return jnp.where(present, seconds, 0.0)
 
   computation = held(
       work.flops / devices.flops_per_s + work.batches * devices.batch_s)
@@ -128,7 +128,7 @@ def mean_times(
 
 
 def adapted_batch(
-    batch: Array, consumption: Array, first_minimum: Array,
+    batch: Array, round_seconds: Array, first_minimum: Array,
     largest: Array | int) -> Array:
   """The adaptive batch size, (7) of the analytic paper.
 
@@ -139,13 +139,13 @@ def adapted_batch(
 
   Args:
     batch: [C] or [S], int32 or float32, B_k.
-    consumption: as long, float32, t_k, seconds of the last round.
+    round_seconds: same shape as batch, float32, t_k of the last round.
     first_minimum: [] float32, min_j t_j of the first round.
-    largest: B_k^max, as long or one for all.
+    largest: B_k^max, same shape as batch or one for all.
 
   Returns:
-    int32, as long.
+    int32, same shape as batch.
   """
-  size = batch.astype(jnp.float32) * (consumption / first_minimum)
+  size = batch.astype(jnp.float32) * (round_seconds / first_minimum)
   return jnp.clip(jnp.round(size), 1.0, jnp.asarray(
       largest, jnp.float32)).astype(jnp.int32)

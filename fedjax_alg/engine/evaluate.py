@@ -221,7 +221,7 @@ def make_evaluate(
         cohort.ids, cohorts.client_keys(key, cohort.ids), data.test.offset,
         data.test.size)
 
-  def counted(protocol: str, data: EvaluationData, state: State):
+  def chosen_clients(protocol: str, data: EvaluationData, state: State):
     """[C] bool, the clients whose counts a protocol adds; None: all."""
     if protocol == "assigned":
       assert algorithm.membership is not None
@@ -275,12 +275,12 @@ def make_evaluate(
       each = client_counts(algorithm.client_params, data, state, key)
       for protocol in wanted:
         counts[protocol] = metrics.over_clients(
-            each, counted(protocol, data, state))
+            each, chosen_clients(protocol, data, state))
     if "copy" in protocols:
       assert algorithm.client_copy is not None
       counts["copy"] = metrics.over_clients(
           client_counts(algorithm.client_copy, data, state, key),
-          counted("copy", data, state))
+          chosen_clients("copy", data, state))
     return counts
 
   return evaluate

@@ -8,6 +8,8 @@ from fedjax_alg.grouping.kmeans import Groups
 from fedjax_alg.grouping.kmeans import kmeans
 from fedjax_alg.grouping.kmeans import lloyd
 from fedjax_alg.grouping.kmeans import plus_plus
+from fedjax_alg.grouping.nearest import closest_direction
+from fedjax_alg.grouping.nearest import nearest_centre
 from fedjax_alg.grouping.projection import lift
 from fedjax_alg.grouping.projection import place
 from fedjax_alg.grouping.projection import project
@@ -21,6 +23,6 @@ from fedjax_alg.grouping.similarity import madc
 from fedjax_alg.grouping.similarity import METRICS
 
 __all__ = ["Groups", "Hierarchy", "LINKAGES", "METRICS", "Projection",
-           "agglomerate", "cosine", "distances", "edc", "edc_points",
-           "farthest_first", "gram", "kmeans", "lift", "lloyd", "madc",
-           "place", "plus_plus", "project"]
+           "agglomerate", "closest_direction", "cosine", "distances", "edc",
+           "edc_points", "farthest_first", "gram", "kmeans", "lift", "lloyd",
+           "madc", "nearest_centre", "place", "plus_plus", "project"]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
 
 
@@ -49,7 +50,7 @@ def lloyd(
   groups = centres.shape[0]
 
   def means(assignment: Array, centres: Array) -> tuple[Array, Array]:
-    member = assignment[None, :] == jnp.arange(groups)[:, None]  # [K, S]
+    member = trees.members(assignment, groups)
     size = member.sum(1, dtype=jnp.int32)
     held = jnp.where(mask[:, None], points, jnp.zeros_like(points))
     total = jnp.matmul(member.astype(points.dtype), held,

@@ -26,11 +26,33 @@ class Projection(NamedTuple):
   points: Array  #: [S, d], the projected rows, V diag(lambda)^{1/2}
 
 
+def leading_eigenpairs(gram: Array, number: int) -> tuple[Array, Array]:
+  """The largest eigenvalues of a Gram matrix, and their eigenvectors.
+
+  The sign of an eigenvector makes its entry of largest magnitude positive
+  (the first of equals).
+
+  Args:
+    gram: [S, S].
+    number: how many; no more than S.
+
+  Returns:
+    The eigenvalues [min(number, S)], largest first, 0 where they are rounding;
+    the eigenvectors [S, min(number, S)].
+  """
+  values, vectors = jnp.linalg.eigh(gram)
+  kept = min(number, gram.shape[0])
+  values = values[::-1][:kept]
+  vectors = vectors[:, ::-1][:, :kept]
+  largest = jnp.argmax(jnp.abs(vectors), axis=0)
+  vectors *= jnp.sign(jnp.take_along_axis(vectors, largest[None], axis=0))
+  top = values[0] if kept else jnp.zeros(())
+  real = values > RELATIVE_TOLERANCE * jnp.maximum(top, 0.0)
+  return jnp.where(real, values, jnp.zeros_like(values)), vectors
+
+
 def project(rows: Array, mask: Array, dimensions: int) -> Projection:
   """Centres the rows and projects them on their first components.
-
-  The sign of a component makes the entry of largest magnitude of its
-  eigenvector positive (first such slot).
 
   Args:
     rows: [S, P] float32.
@@ -42,15 +64,9 @@ def project(rows: Array, mask: Array, dimensions: int) -> Projection:
   mean = rows.sum(0) / number
   centred = jnp.where(mask[:, None], rows - mean[None], jnp.zeros_like(rows))
   gram = jnp.matmul(centred, centred.T, precision=HIGHEST)
-  values, vectors = jnp.linalg.eigh(gram)
-  kept = min(dimensions, rows.shape[0])
-  values = values[::-1][:kept]
-  vectors = vectors[:, ::-1][:, :kept]
-  largest = jnp.argmax(jnp.abs(vectors), axis=0)
-  sign = jnp.sign(jnp.take_along_axis(vectors, largest[None], axis=0))
-  vectors = vectors * sign
-  top = values[0] if kept else jnp.zeros(())
-  real = values > RELATIVE_TOLERANCE * jnp.maximum(top, 0.0)
+  values, vectors = leading_eigenpairs(gram, dimensions)
+  kept = values.shape[0]
+  real = values > 0
   safe = jnp.where(real, values, jnp.ones_like(values))
   root = jnp.sqrt(safe)[None]
   dual = jnp.where(real[None], vectors / root, jnp.zeros_like(vectors))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array
-from fedjax_alg.grouping.projection import RELATIVE_TOLERANCE
+from fedjax_alg.grouping.projection import leading_eigenpairs
 from fedjax_alg.trees import HIGHEST
 
 METRICS = ("l1", "l2", "cosine")
@@ -121,7 +121,8 @@ def edc_points(gram_: Array, mask: Array, m: int) -> Array:
   V are the left singular vectors of dW^T, not centred. With G = Q diag(l) Q'
   the cosine of row i with v_j is sqrt(l_j) Q_ij / sqrt(G_ii) (errata F-06),
   taken as (G Q)_ij / sqrt(l_j G_ii), which is the same and as exact on short
-  rows as on long ones. The sign of a direction is that of ``project``.
+  rows as on long ones. The sign of a direction is that of
+  ``leading_eigenpairs``.
 
   Args:
     gram_: [n, n], from ``gram``.
@@ -132,19 +133,11 @@ def edc_points(gram_: Array, mask: Array, m: int) -> Array:
     [n, m]; a zero row, or one that does not count, is 0.
   """
   gram_ = _only(mask, gram_)
-  values, vectors = jnp.linalg.eigh(gram_)
-  kept = min(m, len(gram_))
-  values = values[::-1][:kept]
-  vectors = vectors[:, ::-1][:, :kept]
-  largest = jnp.argmax(jnp.abs(vectors), axis=0)
-  vectors *= jnp.sign(jnp.take_along_axis(vectors, largest[None], axis=0))
-  top = values[0] if kept else jnp.zeros(())
-  values = jnp.where(
-      values > RELATIVE_TOLERANCE * jnp.maximum(top, 0.0), values, 0.0)
+  values, vectors = leading_eigenpairs(gram_, m)
   points = (jnp.matmul(gram_, vectors, precision=HIGHEST)
             * _inverse_root(values)[None]
             * _inverse_root(jnp.diagonal(gram_))[:, None])
-  return jnp.pad(points, ((0, 0), (0, m - kept)))
+  return jnp.pad(points, ((0, 0), (0, m - points.shape[1])))
 
 
 def edc(points: Array) -> Array:

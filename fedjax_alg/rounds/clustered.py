@@ -18,6 +18,7 @@ A round, each line only where the rule asks for it:
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -25,13 +26,15 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, Work, num_params
+from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.base import round_cost
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.rounds.two_halves import ClientUpdate, count_work, participation
-from fedjax_alg.rounds.two_halves import Received, WEIGHTS
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds import ledger
+from fedjax_alg.rounds.weights import WEIGHTS, participation
 
 #: How K models may differ before any client has been seen.
 STARTS = ("shared", "independent")
@@ -52,12 +55,12 @@ class ClusteredState(NamedTuple):
 
   models: Params  #: [K, ...]
   member: Array  #: [C] int32, group last assigned, -1 before the first time
-  memory: Any  #: what the rule keeps
+  memory: Any  #: state that the rule keeps between rounds
   round: Array  #: [] int32, rounds completed
 
 
 class Extra(NamedTuple):
-  """What a rule costs beside one model down, one up; the whole cohort's."""
+  """Cost beyond one download and one upload, of the whole cohort."""
 
   down: Any = 0  #: [] int32, floats
   up: Any = 0
@@ -72,24 +75,24 @@ class Extra(NamedTuple):
   evaluations: int = 0
 
 
-class Played(NamedTuple):
-  """What a round did, for ``Rule.finish``."""
+class TrainingResult(NamedTuple):
+  """What the participants' training came to, for ``Rule.finish``."""
 
-  before: Params  #: [K, ...], the models at its start
+  before: Params  #: [K, ...], the models at the start of the round
   groups: Array  #: [S] int32
   trained: Params  #: [S, ...], the participants' models
   notes: Any  #: [S, ...], of ``Rule.assign``
 
 
 class Rule(NamedTuple):
-  """What is a clustered method's own."""
+  """What one clustered method has and others do not: who belongs where."""
 
   num_groups: int  #: K
   #: (params, spec, key) -> (models [K, ...], memory); shapes only
   init: Callable[[Params, FedSpec, Key], tuple[Params, Any]]
-  #: (models [K, ...], ``shared``, the client's row of ``own``, its last group
-  #: or -1, shard, key) -> (group [] int32, note); one client. A newcomer's row
-  #: is that of id C.
+  #: (models [K, ...], ``shared``, the client's row of ``client_rows``, its
+  #: last group or -1, shard, key) -> (group [] int32, note); for one client. A
+  #: newcomer's row is that of id C.
   assign: Callable[..., tuple[Array, Any]]
   #: (state, everyone there as one cohort, key) -> state
   setup: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
@@ -97,14 +100,14 @@ class Rule(NamedTuple):
   #: memory -> what ``assign`` reads beside the models
   shared: Callable[[Any], Any] = lambda memory: ()
   #: (memory, ids [S]) -> what ``assign`` reads of each client, [S, ...]
-  own: Callable[[Any, Array], Any] = lambda memory, ids: ()
+  client_rows: Callable[[Any, Array], Any] = lambda memory, ids: ()
   before: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
       lambda state, cohort, key: state)
   #: (state, cohort, drifts [S, ...]) -> state
   regroup: Callable[[ClusteredState, Cohort, Params], ClusteredState] = (
       lambda state, cohort, drifts: state)
-  finish: Callable[[ClusteredState, Cohort, Played], ClusteredState] = (
-      lambda state, cohort, played: state)
+  finish: Callable[[ClusteredState, Cohort, TrainingResult],
+                   ClusteredState] = lambda state, cohort, result: state
   #: (state at the start, state at the end, cohort, notes) -> Extra
   extra: Callable[..., Extra] = lambda before, after, cohort, notes: Extra()
   #: (state) -> [C] int32, where it is not ``member`` itself
@@ -119,15 +122,17 @@ def rule_key(key: Key, spec_clients: int) -> Key:
   return jax.random.fold_in(key, spec_clients + 1)
 
 
-def nearest(vector: Array, centres: Array) -> Array:
-  """The centre [K, P] at the least L2 distance of ``vector`` [P], [] int32."""
-  gap = centres - vector[None]
-  return jnp.argmin((gap * gap).sum(1)).astype(jnp.int32)
-
-
 def flat(params: Params) -> Array:
   """One model as a vector [P], in the order of ``trees.to_matrix``."""
   return trees.to_matrix(jax.tree.map(lambda leaf: leaf[None], params))[0][0]
+
+
+def pretrain(
+    model: Model, work: LocalWork, client_lr: float, start: Params,
+    shard: Shard, key: Key) -> Array:
+  """The update of one client after ``work`` from ``start``, [P]."""
+  params, _ = sgd(model, start, shard, work, client_lr, key)
+  return flat(trees.subtract(params, start))
 
 
 def independent_models(model: Model, key: Key, k: int) -> Params:
@@ -168,6 +173,17 @@ def initial_models(
   return independent_models(model, key, k)
 
 
+@dataclasses.dataclass(frozen=True)
+class Clustered:
+  """What ``compose_clustered`` was given."""
+
+  model: Model
+  client: ClientUpdate
+  rule: Rule
+  map_clients: MapClients
+  weigh: Callable[[Cohort], Array]  #: the participants in a group's mean, [S]
+
+
 def compose_clustered(
     model: Model,
     client: ClientUpdate,
@@ -175,120 +191,151 @@ def compose_clustered(
     *,
     map_clients: MapClients,
     weights: str = "examples",
-    server_lr: float = 1.0,
 ) -> Algorithm[ClusteredState]:
   """Makes an algorithm of a local method and a rule of grouping.
 
   Args:
     model: the model and its objective.
-    client: the local half, without memory or anchor gradients.
+    client: the client's half, without memory or anchor gradients.
     rule: who belongs to which group.
     map_clients: how clients are mapped.
     weights: of the participants in a group's mean, one of
-      ``composition.WEIGHTS``.
-    server_lr: step along the mean update of a group.
+      ``weights.WEIGHTS``.
 
   Raises:
     ValueError: unknown weights.
   """
-  counted = participation(weights)
+  method = Clustered(
+      model, client, rule, map_clients, participation(weights))
+  return Algorithm(
+      functools.partial(_init, rule), rule.setup,
+      functools.partial(_round, method),
+      functools.partial(_client_params, rule), lambda state: state.models,
+      rule.membership)
+
+
+def _init(
+    rule: Rule, params: Params, spec: FedSpec, key: Key) -> ClusteredState:
+  models, memory = rule.init(params, spec, key)
+  return ClusteredState(
+      models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
+      jnp.zeros((), jnp.int32))
+
+
+def _round(
+    method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
+) -> tuple[ClusteredState, RoundAux]:
+  rule, at_start = method.rule, state
+  state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
+  groups, notes = _assign(method, state, cohort, key)
+  state = state._replace(
+      member=state.member.at[cohort.ids].set(groups, mode="drop"))
+  before = state.models
+  trained = _train(method, before, cohort, groups, key)
+  starts = trees.index(before, groups)
+  updates = trees.subtract(trained.params, starts)
+  # As the server has it: the model it sent, and the update it got.
+  params = trees.add(starts, updates)
+  state = rule.regroup(state, cohort, updates)
+  groups = _last_group(state, cohort.ids)
+  mean = trees.group_mean(
+      method.weigh(cohort), groups, rule.num_groups, updates,
+      whole=rule.whole_divisor)
+  state = state._replace(models=trees.add(state.models, mean))
+  state = rule.finish(
+      state, cohort, TrainingResult(before, groups, params, notes))
+  state = state._replace(round=state.round + 1)
+  cost, work = _cost(
+      method, at_start, state, cohort, trained.gradients, notes)
+  return state, RoundAux(
+      {"loss": trained.loss, "group": groups},
+      _log(rule, state, cohort, groups, params, trained.loss), cost, work)
+
+
+def _assign(
+    method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
+) -> tuple[Array, Any]:
+  """Groups [S] and notes [S, ...] of the participants."""
+  rule = method.rule
+  keys = client_keys(rule_key(key, state.member.shape[0]), cohort.ids)
+
+  def one_client(shared, shard, client_row, member, key):
+    models, shared = shared
+    return rule.assign(models, shared, client_row, member, shard, key)
+
+  return method.map_clients(
+      one_client, (state.models, rule.shared(state.memory)), cohort.shards,
+      rule.client_rows(state.memory, cohort.ids),
+      _last_group(state, cohort.ids), keys)
+
+
+def _train(
+    method: Clustered, models: Params, cohort: Cohort, groups: Array, key: Key
+) -> Trained:
+  """Local training of every participant, leaves [S, ...]."""
+
+  def one_client(models, shard, group, key):
+    start = trees.index(models, group)
+    return method.client.train(
+        Received(start, start, (), ()), shard, (), key)
+
+  return method.map_clients(
+      one_client, models, cohort.shards, groups,
+      client_keys(key, cohort.ids))
+
+
+def _last_group(state: ClusteredState, ids: Array) -> Array:
+  """Group of each id, -1 for an id outside."""
+  return state.member.at[ids].get(mode="fill", fill_value=-1)
+
+
+def _log(
+    rule: Rule, state: ClusteredState, cohort: Cohort, groups: Array,
+    trained: Params, loss: Array) -> dict[str, Array]:
+  """What a round reports of the server."""
   k = rule.num_groups
+  gap = trees.slot_norm(
+      trees.subtract(trained, trees.index(state.models, groups)))
+  playing = trees.members(groups, k) & cohort.present[None]
+  known = trees.members(rule.membership(state), k)
+  return {
+      "train_loss": trees.slot_mean(cohort.weight, loss),
+      "discrepancy": trees.slot_mean(
+          cohort.present.astype(jnp.float32), gap),
+      "participants": playing.sum(1, dtype=jnp.int32),
+      "members": known.sum(1, dtype=jnp.int32)}
 
-  def init(params: Params, spec: FedSpec, key: Key) -> ClusteredState:
-    models, memory = rule.init(params, spec, key)
-    return ClusteredState(
-        models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
-        jnp.zeros((), jnp.int32))
 
-  def assign(state: ClusteredState, cohort: Cohort, key: Key):
-    """Groups [S] and notes [S, ...] of the participants."""
-    keys = client_keys(rule_key(key, state.member.shape[0]), cohort.ids)
+def _cost(
+    method: Clustered, before: ClusteredState, after: ClusteredState,
+    cohort: Cohort, gradients: Any, notes: Any) -> tuple[RoundCost, Work]:
+  """The ledger of the round, and the participants' own work."""
+  model, rule = method.model, method.rule
+  size = ledger.model_size(before.models, rule.num_groups)
+  participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
+  extra = rule.extra(before, after, cohort, notes)
+  gradients, work = ledger.count_work(
+      model, method.client, cohort.shards.size, gradients,
+      evaluations=extra.evaluations)
+  own = jnp.asarray(extra.own_gradients, jnp.float32)
+  work = Work(
+      work.flops + ledger.GRADIENT_PASSES * model.flops * own,
+      work.batches + jnp.asarray(extra.own_batches, jnp.float32))
+  # The means of K groups are K averages; beyond them is the rule's own.
+  return round_cost(
+      down=size + extra.down // participants,
+      up=size + extra.up // participants, exchanges=1 + extra.exchanges,
+      example_gradients=gradients.sum() + extra.example_gradients,
+      central_flops=extra.flops), work
 
-    def one_client(shared, shard, own, member, key):
-      models, shared = shared
-      return rule.assign(models, shared, own, member, shard, key)
 
-    return map_clients(
-        one_client, (state.models, rule.shared(state.memory)), cohort.shards,
-        rule.own(state.memory, cohort.ids), _last(state, cohort.ids), keys)
-
-  def train(state: ClusteredState, cohort: Cohort, groups: Array, key: Key):
-    """Local training of every participant, [S, ...]."""
-
-    def one_client(models, shard, group, key):
-      start = trees.index(models, group)
-      trained = client.train(Received(start, start, (), ()), shard, (), key)
-      return trained._replace(params=trees.subtract(trained.params, start))
-
-    return map_clients(one_client, state.models, cohort.shards, groups,
-                       client_keys(key, cohort.ids))
-
-  def round_(state: ClusteredState, cohort: Cohort, key: Key):
-    at_start = state
-    weight = counted(cohort)
-    state = rule.before(
-        state, cohort, rule_key(key, state.member.shape[0] + 1))
-    groups, notes = assign(state, cohort, key)
-    state = state._replace(
-        member=state.member.at[cohort.ids].set(groups, mode="drop"))
-    before = state.models
-    trained = train(state, cohort, groups, key)
-    params = trees.add(trees.index(before, groups), trained.params)
-    state = rule.regroup(state, cohort, trained.params)
-    groups = _last(state, cohort.ids)
-    mean = trees.group_mean(weight, groups, k, trained.params,
-                            whole=rule.whole_divisor)
-    state = state._replace(
-        models=trees.add_scaled(state.models, server_lr, mean))
-    state = rule.finish(
-        state, cohort, Played(before, groups, params, notes))
-    state = state._replace(round=state.round + 1)
-
-    gap = trees.slot_norm(
-        trees.subtract(params, trees.index(state.models, groups)))
-    present = (cohort.weight > 0).astype(jnp.float32)
-    playing = (groups[None] == jnp.arange(k)[:, None]) & (present > 0)[None]
-    known = rule.membership(state)[None] == jnp.arange(k)[:, None]
-    server = {
-        "train_loss": trees.slot_mean(cohort.weight, trained.loss),
-        "discrepancy": trees.slot_mean(present, gap),
-        "participants": playing.sum(1, dtype=jnp.int32),
-        "members": known.sum(1, dtype=jnp.int32)}
-    aux = RoundAux({"loss": trained.loss, "group": groups}, server, *_cost(
-        at_start, state, cohort, trained.gradients, notes))
-    return state, aux
-
-  def _last(state: ClusteredState, ids: Array) -> Array:
-    """Group of each id, -1 for an id outside."""
-    return state.member.at[ids].get(mode="fill", fill_value=-1)
-
-  def _cost(before, after, cohort: Cohort, gradients, notes):
-    """The ledger of the round, and the participants' own work."""
-    size = num_params(before.models) // k
-    participants = jnp.maximum((cohort.weight > 0).sum(dtype=jnp.int32), 1)
-    extra = rule.extra(before, after, cohort, notes)
-    gradients, work = count_work(
-        model, client, cohort.shards.size, gradients,
-        evaluations=extra.evaluations)
-    own = jnp.asarray(extra.own_gradients, jnp.float32)
-    work = Work(
-        work.flops + 3.0 * model.flops * own,
-        work.batches + jnp.asarray(extra.own_batches, jnp.float32))
-    # The means of K groups are K averages; beyond them is the rule's own.
-    return round_cost(
-        down=size + extra.down // participants,
-        up=size + extra.up // participants, exchanges=1 + extra.exchanges,
-        example_gradients=gradients.sum() + extra.example_gradients,
-        central_flops=extra.flops), work
-
-  def client_params(state: ClusteredState, client_id, shard, key):
-    """The model of the client's group, by the method's own rule."""
-    ids = client_id[None]
-    group, _ = rule.assign(
-        state.models, rule.shared(state.memory),
-        trees.index(rule.own(state.memory, ids), 0), _last(state, ids)[0],
-        shard, key)
-    return trees.index(state.models, group)
-
-  return Algorithm(init, rule.setup, round_, client_params,
-                   lambda state: state.models, rule.membership)
+def _client_params(
+    rule: Rule, state: ClusteredState, client_id: Array, shard: Shard, key: Key
+) -> Params:
+  """The model of the client's group, by the method's own rule."""
+  ids = client_id[None]
+  group, _ = rule.assign(
+      state.models, rule.shared(state.memory),
+      trees.index(rule.client_rows(state.memory, ids), 0),
+      _last_group(state, ids)[0], shard, key)
+  return trees.index(state.models, group)

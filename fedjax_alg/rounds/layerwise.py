@@ -28,9 +28,8 @@ from fedjax_alg.base import Layer, MapClients, Model, Params, RoundAux, Shard
 from fedjax_alg.base import Work, round_cost
 from fedjax_alg.client import objective
 from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds.clustered import nearest
 from fedjax_alg.engine import clock
-from fedjax_alg.grouping.kmeans import kmeans
+from fedjax_alg.grouping import kmeans, nearest_centre
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import codes, moments as moments_lib, solve
 
@@ -239,7 +238,7 @@ def layerwise(
     if num_groups == 1:
       return jnp.zeros((), jnp.int32)
     own = objective.label_counts(shard, counts.shape[1])
-    return nearest(encoded(seed, own), centres)
+    return nearest_centre(encoded(seed, own), centres)
 
   def init(params: Params, spec: FedSpec, key: Key) -> LayerwiseState:
     if num_groups > spec.num_clients:

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg.rounds import clustered
-from fedjax_alg.algorithms import cfl, fedavg
+from fedjax_alg.algorithms import cfl
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.rounds import clustered
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import baselines
@@ -37,7 +38,7 @@ def by_criterion():
         cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
         eps1=eps1, eps2=eps2, split_after=after)
     return clustered.compose_clustered(
-        model, fedavg.sgd_update(model, hparams, hparams.client_lr),
+        model, sgd_update(model, hparams, hparams.client_lr),
         cfl.bipartition_rule(model, hparams), map_clients=map_clients)
 
   round_ = problems.quick_jit(lambda criterion, state, cohort, key: build(

@@ -68,7 +68,7 @@ def test_cold_start_and_rounds_are_the_oracles(variant):
   np.testing.assert_allclose(
       grouped.rows(state.memory.directions),
       grouped.vectors(reference.directions), atol=1e-5)
-  planned = np.asarray(state.memory.planned)
+  planned = np.asarray(state.memory.cold_start_group)
   if h.cold_start == "random":
     cold = set(range(12)) - set(pool)
     assert len({planned[i] for i in cold}) > 1 and planned.min() == 0
@@ -159,7 +159,7 @@ def test_the_pool_is_of_clients_that_are_there():
     state = grouped.begin(programs("default"), problem.data, there=there,
                           key=jax.random.key(seed))
     planned, member = (np.asarray(a) for a in (
-        state.memory.planned, state.member))
+        state.memory.cold_start_group, state.member))
     pool = np.flatnonzero(member >= 0).tolist()
     assert len(pool) == POOL and set(pool) <= set(there)
     assert np.flatnonzero(planned >= 0).tolist() == there
@@ -282,7 +282,7 @@ def test_a_client_is_grouped_anew_when_its_classes_change():
   params = problems.some_params(problem.model)
   state = grouped.begin(run, problem.data, params)
   reference, _ = started(problem, state, params, run.hparams.num_groups)
-  planned = np.asarray(state.memory.planned)
+  planned = np.asarray(state.memory.cold_start_group)
   moved = 0
   for client in range(12):
     for other in (1, 2, 4, 6, 8):
@@ -308,7 +308,7 @@ def test_a_client_is_grouped_anew_when_its_classes_change():
       # From now on these are its classes, and it stays.
       again, aux = run.round(new, cohort, jax.random.key(51))
       assert again.member[client] == expected[client]
-      assert new.memory.planned[client] == expected[client]
+      assert new.memory.cold_start_group[client] == expected[client]
       np.testing.assert_allclose(
           again.memory.histogram[client],
           frequencies(problem.clients[other][1]), atol=1e-6)
@@ -324,7 +324,7 @@ def test_a_small_shift_and_migration_1_move_nobody():
   new, _ = run.round(state, swapped(
       problem, [1, 4], 1, problem.data.offset[1], problem.data.size[1] - 1),
                      grouped.KEYS[0])
-  assert new.member[1] == state.memory.planned[1]
+  assert new.member[1] == state.memory.cold_start_group[1]
   problems.assert_equal(new.memory.histogram, state.memory.histogram)
 
   run = programs("latest")
@@ -390,7 +390,7 @@ def test_clients_deploy_the_model_of_their_group():
     w = run.deploy(state, jnp.int32(i), layout.shard_of(problem.data, i),
                    jax.random.key(0))
     assert grouped.same(
-        bridge.to_oracle(w), models) == state.memory.planned[i]
+        bridge.to_oracle(w), models) == state.memory.cold_start_group[i]
 
 
 def test_class_frequencies():
@@ -446,7 +446,7 @@ def test_pretraining_may_be_counted_in_epochs():
   work = LocalWork(local_epochs=2, batch_size=0)
   start = problems.some_params(problem.model)
   shard = layout.shard_of(problem.data, 4)
-  update = fedgroup.pretrain(
+  update = clustered.pretrain(
       problem.model, work, 0.1, start, shard, jax.random.key(0))
   w = start
   for _ in range(2):

@@ -10,7 +10,8 @@ from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
 from fedjax_alg.rounds import clustered
-from fedjax_alg.algorithms import fedavg, flhc
+from fedjax_alg.algorithms import flhc
+from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from tests import problems
@@ -34,7 +35,7 @@ def by_threshold():
         flhc.FLHCHParams(max_groups=K, cluster_after=AFTER, **grouped.WORK),
         distance_threshold=threshold)
     return clustered.compose_clustered(
-        model, fedavg.sgd_update(model, hparams, hparams.client_lr),
+        model, sgd_update(model, hparams, hparams.client_lr),
         flhc.once_rule(model, hparams, map_clients), map_clients=map_clients)
 
   round_ = problems.quick_jit(lambda threshold, state, cohort, key: build(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.rounds import two_halves as composition
+from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.base import Devices, Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine import clock
@@ -30,12 +30,12 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
 
   Their batches hold 3, 3, 3, 3 and 5, 5, 2, 5 examples.
   """
-  client = composition.ClientUpdate(
+  client = ClientUpdate(
       lambda *_: None, LocalWork(local_steps=4, batch_size=5),
       gradients_per_step=2)
   if zeroth_order:
     client = client._replace(forward_passes=lambda size: 7 * size + 1)
-  gradients, work = composition.count_work(
+  gradients, work = ledger.count_work(
       problem.model._replace(flops=10.0), client,
       jnp.array([3, 12, 0], jnp.int32), full_passes=3, evaluations=2)
   steps, passes = ([0, 0, 0], [22, 85, 0]) if zeroth_order else (
@@ -49,7 +49,7 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
   runs = [4 * 22 / 12, 4 * 85 / 17] if zeroth_order else [8, 8]
   np.testing.assert_allclose(
       work.batches, [runs[0] + 5, runs[1] + 5 * 3, 0], rtol=1e-6)
-  own, work = composition.count_work(
+  own, work = ledger.count_work(
       problem.model._replace(flops=10.0), client._replace(
           work=LocalWork(batch_size=0), forward_passes=None),
       jnp.array([3, 12, 0], jnp.int32), jnp.array([9, 8, 0]), full_passes=1)
@@ -150,12 +150,12 @@ def test_machines_that_cannot_be(settings, named):
 def test_who_takes_longer_reads_larger_batches():
   """(7): 10 x (1, 2, 3.06, .5, 9) seconds over 1, at most 40."""
   batch = jnp.full(5, 10, jnp.int32)
-  consumption = jnp.array([1.0, 2.0, 3.06, 0.5, 9.0])
+  round_seconds = jnp.array([1.0, 2.0, 3.06, 0.5, 9.0])
   adapt = jax.jit(clock.adapted_batch)
-  new = adapt(batch, consumption, jnp.float32(1), 40)
+  new = adapt(batch, round_seconds, jnp.float32(1), 40)
   np.testing.assert_array_equal(new, [10, 20, 31, 5, 40])
   assert new.dtype == jnp.int32
-  own = adapt(batch.astype(jnp.float32), consumption, jnp.float32(1),
+  own = adapt(batch.astype(jnp.float32), round_seconds, jnp.float32(1),
               jnp.array([5, 30, 31, 9, 100]))
   np.testing.assert_array_equal(own, [5, 20, 31, 5, 90])
   # At least one example, however fast the client is.
