@@ -20,7 +20,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import proximal, sgd
 from fedjax_alg.rounds.two_halves import ClientUpdate, ComposedState, Trained
 from fedjax_alg.rounds.two_halves import compose
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper, is_zero, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Proximal:
 
   mu: float = hyper(
       0.1, "weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
-      source="Li et al. (2)", when=("client_update", ("prox",)))
+      source="Li et al. (2)", zero_is_off=True,
+      when=("client_update", ("prox",)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ def sgd_update(
     model: Model, work: LocalWork, client_lr: float, mu: float = 0.0
 ) -> ClientUpdate:
   """Plain local SGD; with mu > 0 on FedProx's objective."""
-  correct = proximal(mu) if mu else None
+  correct = None if is_zero(mu) else proximal(mu)
 
   def train(received, shard, own, key):
     del own

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
+from fedjax_alg.hparams import is_zero
 
 #: (gradient, params, start params) -> corrected gradient
 Correction = Callable[[Params, Params, Params], Params]
@@ -16,7 +17,7 @@ def proximal(mu: float) -> Correction:
   """Adds mu (v - w): the gradient of FedProx's (mu/2) ||v - w||^2."""
 
   def correct(gradient: Params, params: Params, start: Params) -> Params:
-    if not mu:
+    if is_zero(mu):
       return gradient
     return trees.add_scaled(gradient, mu, trees.subtract(params, start))
 

@@ -340,8 +340,6 @@ def compose(
     if server.when == "aggregate":
       models, server_state = step(
           trees.scale(-1.0, update), server_state, starts, cohort)
-    elif server.aggregate_lr == 1.0:
-      models = trees.add(starts, update)
     else:
       models = trees.add_scaled(starts, server.aggregate_lr, update)
     discrepancy = _discrepancy(
