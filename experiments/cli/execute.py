@@ -18,7 +18,7 @@ from experiments.cli.config import Config
 from experiments.cli.guard import RunError
 from experiments.reports import plots
 from fedjax_alg.data.federation import Federation, from_options
-from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, loop
 from fedjax_alg.errors import with_names
 from fedjax_alg.records import summary as summary_lib
@@ -283,7 +283,8 @@ def print_plan(config: Config, programs: Programs) -> None:
   state_mb = sum(leaf.size * leaf.dtype.itemsize
                  for leaf in jax.tree.leaves(programs.shapes)) / 2 ** 20
   facts = {
-      "algorithm": config.algorithm, **config.hparams, "dataset":
+      "algorithm": config.algorithm,
+      **field_values(config.method.resolved().hparams), "dataset":
       config.data.dataset, "partition": prepared.federation.partition.name,
       **prepared.plan, "rounds": programs.rounds, "seeds": config.seeds,
       "evaluations": -(-programs.rounds // config.run.eval_every),

@@ -20,7 +20,7 @@ from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs.play import Divergence
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
-from fedjax_alg.runs.sweep import combinations, own_values
+from fedjax_alg.runs.sweep import combinations
 
 
 class Played(NamedTuple):
@@ -93,10 +93,7 @@ def by_program(all_configs: Sequence[Config]) -> list[list[Config]]:
   """Parts configurations into those that share a program, in their order."""
   groups: dict[Any, list[Config]] = {}
   for config in all_configs:
-    traced = config.method.traced
-    structure = tuple((name, value) for name, value in config.hparams.items()
-                      if name not in traced)
-    key = (config.algorithm, config.data, config.run, structure)
+    key = (config.method.structure(), config.data, config.run)
     groups.setdefault(key, []).append(config)
   return list(groups.values())
 
@@ -146,7 +143,7 @@ def _play_program(group: Sequence[Config]) -> list[Played]:
     resuming.append(resumes)
   first = group[0]
   programs = Programs(execute.prepared_run(
-      first, settings=[own_values(config.method) for config in group]))
+      first, settings=[config.method.values() for config in group]))
   execute.warn(first, programs.prepared)
   records = play_lib.new_records(programs, folders)
   states, done = None, 0

@@ -45,7 +45,7 @@ from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.rounds.weights import participation
 from fedjax_alg.engine.cohorts import client_keys
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper, is_zero, validate
 
 PROTOCOLS = ("shared", "per_client")
 
@@ -72,7 +72,8 @@ class BaffleHParams:
       "(2 K)", choices=zeroth_order.SCHEMES)
   clip: float = hyper(
       0.3, "largest entry of a client's estimate, which is scaled down to it; "
-      "0: any", minimum=0.0, when=("protocol", ("per_client",)))
+      "0: any", minimum=0.0, zero_is_off=True,
+      when=("protocol", ("per_client",)))
   server: str = hyper(
       "adam", "the server's optimiser", choices=("sgd", "adam"))
   server_lr: float = hyper(
@@ -110,10 +111,11 @@ class BaffleState(NamedTuple):
 
 def clipped(vector: Array, most: float) -> Array:
   """The vector, scaled down where an entry is larger than ``most`` (0: any)."""
-  if not most:
+  if is_zero(most):
     return vector
   largest = jnp.abs(vector).max()
-  return vector * jnp.minimum(1.0, most / jnp.maximum(largest, 1e-30))
+  factor = jnp.minimum(1.0, most / jnp.maximum(largest, 1e-30))
+  return vector * jnp.where(most > 0, factor, 1.0)
 
 
 def _loss(

@@ -54,7 +54,7 @@ class LocalWork:
       minimum=0)
   local_epochs: int = hyper(
       1, "passes over the client's data per round, the short last batch kept; "
-      "read where `local_steps`=0", minimum=1)
+      "read where `local_steps`=0", minimum=1, traced=True)
   batch_size: int = hyper(
       10, "examples per step (B); 0: the client's whole data", minimum=0)
 

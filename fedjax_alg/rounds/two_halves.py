@@ -336,8 +336,6 @@ def _finish(
   if server.when == "aggregate":
     models, server_state = _server_step(
         method, k, trees.scale(-1.0, update), server_state, starts, cohort)
-  elif server.aggregate_lr == 1.0:
-    models = trees.add(starts, update)
   else:
     models = trees.add_scaled(starts, server.aggregate_lr, update)
   discrepancy = _discrepancy(

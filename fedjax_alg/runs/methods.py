@@ -12,8 +12,8 @@ from fedjax_alg import registry
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.hparams import condition, reads, traced_names, validate
-from fedjax_alg.hparams import with_values
+from fedjax_alg.hparams import condition, reads, resolved, traced_names
+from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.models import make_model
 
 #: name -> values of a hyper-parameter, one for each row of a program.
@@ -32,16 +32,32 @@ class Method(NamedTuple):
   entry: registry.Entry
   hparams: Any  #: instance of ``entry.hparams``
 
+  def resolved(self) -> "Method":
+    """With the values that a run really takes, every default filled in."""
+    return self._replace(hparams=resolved(self.hparams))
+
   @property
   def traced(self) -> tuple[str, ...]:
     """Hyper-parameters that are arguments of a compiled program."""
-    return traced_names(self.hparams)
+    return traced_names(resolved(self.hparams))
+
+  def values(self) -> dict[str, Any]:
+    """name -> value of every traced hyper-parameter."""
+    taken = resolved(self.hparams)
+    return {name: getattr(taken, name) for name in self.traced}
+
+  def structure(self) -> tuple[Any, ...]:
+    """What settings have to agree in to share a program."""
+    taken, traced = resolved(self.hparams), self.traced
+    return (self.name, traced, *(
+        (field.name, getattr(taken, field.name))
+        for field in dataclasses.fields(taken) if field.name not in traced))
 
   def numbers(self, settings: Sequence[Any], repeat: int) -> Numbers:
     """The traced hyper-parameters of every row of a program.
 
     Args:
-      settings: hyper-parameters of each setting.
+      settings: hyper-parameters of each setting, resolved.
       repeat: rows of a setting, one after the other.
 
     Returns:

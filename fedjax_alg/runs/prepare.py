@@ -201,6 +201,7 @@ def prepare(
   shape = federation.example_shape
   spec = FedSpec(num_clients, size, federation.num_classes, shape,
                  int(train.size.sum()))
+  method = method.resolved()
   every = tuple(with_values(method.hparams, dict(own)) for own in settings)
   for hparams in every:
     algorithm = method.entry.build(built, hparams, map_clients=map_clients)

@@ -147,20 +147,12 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
           for values in itertools.product(*lists.values())]
 
 
-def by_program(
-    settings: Sequence[Mapping[str, Any]], traced: Sequence[str]
-) -> list[list[int]]:
-  """Indices of the settings that share a program.
-
-  Args:
-    settings: of the grid.
-    traced: names that are arguments of a program; settings that differ in
-      others do not share one.
-  """
+def by_program(requests: Sequence[api.Request]) -> list[list[int]]:
+  """Indices of the requests that share a program."""
   groups: dict[Any, list[int]] = {}
-  for index, setting in enumerate(settings):
-    key = tuple((name, value) for name, value in setting.items()
-                if name not in traced)
+  for index, asked in enumerate(requests):
+    key = (asked.method.structure(), asked.options, id(asked.model)
+           if not isinstance(asked.model, str) else asked.model)
     groups.setdefault(key, []).append(index)
   return list(groups.values())
 
@@ -198,7 +190,7 @@ def sweep(
               for setting in settings]  # all are checked before one starts
   results: list[RunResult | None] = [None] * len(settings)
   callbacks, num_programs = tuple(callbacks), 0
-  for indices, programs in _programs(federation, requests, settings):
+  for indices, programs in _programs(federation, requests):
     num_programs += 1
     for i, found in zip(indices, api.collect(programs, callbacks, stop=False)):
       results[i] = found
@@ -218,30 +210,22 @@ def _requested(
 
 
 def _programs(
-    federation: Federation, requests: Sequence[api.Request],
-    settings: Sequence[Mapping[str, Any]]
+    federation: Federation, requests: Sequence[api.Request]
 ) -> Iterator[tuple[list[int], Programs]]:
   """Indices of the settings of each program, and the program compiled."""
-  for indices in by_program(settings, requests[0].method.traced):
-    for part in _together(federation, [requests[i] for i in indices], indices):
-      first = requests[part[0]]
-      yield part, Programs(first.prepare(
-          federation, [own_values(requests[i].method) for i in part]))
+  for indices in by_program(requests):
+    for part in _together(federation, requests, indices):
+      yield part, Programs(requests[part[0]].prepare(
+          federation, [requests[i].method.values() for i in part]))
 
 
 def _together(
     federation: Federation, requests: Sequence[api.Request],
-    indices: Sequence[int]) -> list[list[int]]:
+    indices: list[int]) -> list[list[int]]:
   """One program, or one each where an algorithm does not take tracers."""
-  if len(requests) == 1:
-    return [list(indices)]
-  prepared = requests[0].prepare(federation)
-  if methods.traceable(prepared.method, prepared.model, prepared.spec,
-                       prepared.map_clients):
-    return [list(indices)]
+  if len(indices) == 1:
+    return [indices]
+  p = requests[indices[0]].prepare(federation)
+  if methods.traceable(p.method, p.model, p.spec, p.map_clients):
+    return [indices]
   return [[index] for index in indices]
-
-
-def own_values(method: methods.Method) -> dict[str, Any]:
-  """The traced hyper-parameters of a method by name."""
-  return {name: getattr(method.hparams, name) for name in method.traced}
