@@ -18,7 +18,7 @@ from experiments.cli import flags
 from fedjax_alg import data, registry
 from fedjax_alg.data import features as feature_kinds
 from fedjax_alg.engine import clients, clock, evaluate, loop
-from fedjax_alg.errors import OptionError, with_names
+from fedjax_alg.errors import OptionError, did_you_mean, with_names
 from fedjax_alg.hparams import condition, reads, validate
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, make_model
 from fedjax_alg.models import MODELS, parse_layers
@@ -129,7 +129,7 @@ def presets() -> list[str]:
 def _choice(name: str, value: Any, options: Sequence[str]) -> None:
   if value not in options:
     raise UsageError(f"--{name}={value}: unknown"
-                     f"{registry.nearest(str(value), options)} (one of "
+                     f"{did_you_mean(str(value), options)} (one of "
                      f"{', '.join(options)})")
 
 
