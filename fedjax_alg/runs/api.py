@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_alg.base import Model
 from fedjax_alg.data.federation import Federation, refuse_unread
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import evaluate as evaluate_lib
@@ -86,6 +87,8 @@ def request(
   method = methods.with_keywords(method, given)
   protocols, measures = _evaluations(evaluate)
   named = isinstance(model, str)
+  if isinstance(model, Model):  # it has its own, unless another is asked for
+    more.setdefault("l2", float(model.l2))
   chosen = dict(more, rounds=rounds, cohort_size=cohort_size,
                 participation=participation, eval_every=eval_every)
   if protocols or not measures:

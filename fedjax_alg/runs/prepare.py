@@ -81,13 +81,14 @@ def make_model(
     OptionError: a model that cannot read the examples; one line.
   """
   words = federation.data.train.x.dtype == np.int32
+  chosen: dict[str, Any] = {}
   if isinstance(model, str):
     _check_words(model, federation)
+    chosen = dict(hidden=options.hidden, layers=options.layers,
+                  tokens=federation.num_tokens, embedding=options.embedding)
   return models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
-      input_dtype=jnp.int32 if words else jnp.float32, hidden=options.hidden,
-      layers=options.layers, tokens=federation.num_tokens,
-      embedding=options.embedding)
+      input_dtype=jnp.int32 if words else jnp.float32, **chosen)
 
 
 def _check_words(model: str, federation: Federation) -> None:
@@ -207,8 +208,8 @@ def prepare(
     algorithm = method.entry.build(built, hparams, map_clients=map_clients)
   protocols = _protocols(algorithm, method.name, options.eval_protocols)
   if measures and algorithm.global_params is None:
-    raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has no "
-                      "global model to measure")
+    raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
+                      "no global model to measure")
   _check_adapts(method, federation, protocols)
   _check_memory(algorithm, method, built, spec, rows)
   order = np.tile(np.arange(len(seeds)), len(settings))
