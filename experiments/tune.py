@@ -1,5 +1,11 @@
 """Chooses learning rates on validation clients: one grid, one budget for all.
 
+  python -m experiments.tune --algorithm=fedavg --dataset=digits \
+      --validation_clients=10 --sweep=client_lr=0.01,0.1,1
+
+is ``experiments.sweep`` that chooses by the clients held out, for any
+algorithm and data; without --sweep it tries seven values of --client_lr.
+
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
 plays every method of a paper's figures with every rate of the grid and the same
@@ -22,10 +28,12 @@ from typing import NamedTuple
 
 from absl import flags as absl_flags
 
+from experiments import sweep
 from experiments.cli import config as config_lib
-from experiments.cli import guard
+from experiments.cli import guard, sweeps
 from experiments.reports import suite
 from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables
 from fedjax_alg import registry
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
@@ -35,6 +43,8 @@ RATES: dict[tuple[str, str], tuple[float, ...]] = {
     ("diversified", "mnist"): (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     ("diversified", "cifar10"): (0.1, 0.3, 1.0, 3.0, 10.0),
 }
+#: Values of --client_lr for any run that names no others.
+ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 #: Methods whose step is client_lr / n_i.
 DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
 #: Server steps tried first, at the middle client rate.
@@ -107,19 +117,17 @@ def play(
     chosen = [f"--client_lr={scaled[len(scaled) // 2]}"]
   played = []
   for flag, values in stages:
+    configs = [_config(root, (
+        *_method_flags(paper, data, name), *_data_flags(paper, data),
+        "--participation=0.1", f"--num_seeds={SEEDS[paper, data]}",
+        "--eval_every=5", "--eval_protocols=validation", *chosen,
+        f"--{flag}={value}", *extra)) for value in values]
     trials = []
-    for value in values:
-      cell = suite.Cell("", data, f"{name} {flag}={value:g}", (
-          *_method_flags(paper, data, name), *_data_flags(paper, data),
-          "--participation=0.1", f"--num_seeds={SEEDS[paper, data]}",
-          "--eval_every=5", "--eval_protocols=validation", *chosen,
-          f"--{flag}={value}", *extra))
-      try:
-        found = 100 * _validation(suite.run_cell(cell, root), LAST[paper])
-      except guard.RunError:  # it diverged
-        found = math.nan
-      trials.append(Trial(flag, value, found))
-      print(f"  {name}: --{flag}={value:g}: {found:.2f} %", flush=True)
+    for value, found in zip(values, sweeps.play_all(configs)):
+      score = math.nan if found.diverged else 100 * _validation(
+          tables.read_rows(found.folder / "metrics.csv"), LAST[paper])
+      trials.append(Trial(flag, value, score))
+      print(f"  {name}: --{flag}={value:g}: {score:.2f} %", flush=True)
     played.append(trials)
     best = choose(trials)
     chosen = [word for word in chosen if not word.startswith(f"--{flag}=")]
@@ -127,9 +135,16 @@ def play(
   return played
 
 
-def _validation(outcome: suite.Outcome, last: int | None) -> float:
+def _config(root: pathlib.Path, words: Sequence[str]) -> config_lib.Config:
+  """A run in its own folder, to be gone on with if it is there."""
+  folder = suite.run_folder(root, config_lib.parse(words))
+  mode = "--resume" if (folder / "config.json").is_file() else "--overwrite"
+  return config_lib.parse([*words, f"--out_dir={folder}", mode])
+
+
+def _validation(rows: list[tables.Row], last: int | None) -> float:
   """Mean validation accuracy of the last rounds, or of all."""
-  rows = [r for r in outcome.rows if r["protocol"] == "validation"]
+  rows = [r for r in rows if r["protocol"] == "validation"]
   end = max(r["round"] for r in rows)
   kept = [r["accuracy"] for r in rows if not last or r["round"] > end - last]
   return sum(kept) / len(kept)
@@ -205,20 +220,48 @@ _NAMES = ("paper", "data", "methods", "write", "data_dir", "out_dir")
 def usage() -> str:
   """The help."""
   values = _flag_values()
-  lines = ["usage: python -m experiments.tune --paper=NAME [flags]", ""]
+  lines = [str(__doc__).strip(), "", "Flags with --paper:", ""]
   for name in _NAMES:
     tail = "" if values[name].value is None else (
         f" (default {str(values[name].value).lower()})")
     lines.append(f"  --{name}: {values[name].help}{tail}")
   lines += ["", "Any further --flag=value goes to every run (python -m "
-            "experiments.run --help)."]
+            "experiments.run --help); flags without --paper: python -m "
+            "experiments.sweep --help."]
   return "\n".join(lines)
+
+
+def tune_any(argv: Sequence[str]) -> None:
+  """Any run: a sweep that chooses by the clients held out.
+
+  Raises:
+    UsageError: no clients are held out, or the flags are wrong.
+  """
+  values, words = sweep.split_flags(argv)
+  given = {word.lstrip("-").split("=")[0] for word in words}
+  if "validation_clients" not in given:
+    raise config_lib.UsageError(
+        "--validation_clients: missing, the choice is made on clients held out "
+        "(at least 1)")
+  if values.by not in (None, "validation"):
+    raise config_lib.UsageError(
+        f"--by={values.by}: experiments.tune chooses by validation alone "
+        "(experiments.sweep by any protocol)")
+  grid = sweeps.read_grid(
+      values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
+  sweep.make(words, grid, pathlib.Path(
+      values.out_dir or "out/tune/any").expanduser(), by="validation",
+      metric=values.metric,
+      score=values.score if values["score"].present else "last_10")
 
 
 def command(argv: Sequence[str]) -> None:
   """Parses the flags and tunes."""
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(usage())
+  if not any(w.lstrip("-").split("=")[0] == "paper" for w in argv):
+    tune_any(argv)
+    return
   values = _flag_values()
   own = [w for w in argv if w.lstrip("-").split("=")[0].removeprefix(
       "no") in _NAMES or w.lstrip("-").split("=")[0] in _NAMES]
@@ -226,9 +269,9 @@ def command(argv: Sequence[str]) -> None:
     rest = values(["tune", *own])
   except absl_flags.Error as error:
     raise config_lib.UsageError(str(error)) from error
-  if len(rest) > 1 or values.paper is None:
-    raise config_lib.UsageError(
-        f"--paper: missing (one of {', '.join(sorted({p for p, _ in RATES}))})")
+  if len(rest) > 1:
+    raise config_lib.UsageError(f"{rest[1]!r}: not a flag; flags are "
+                                "--name=value")
   extra = [w for w in argv if w not in own]
   if values.data_dir:
     extra.append(f"--data_dir={values.data_dir}")

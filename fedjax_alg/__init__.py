@@ -1,4 +1,9 @@
-"""Federated learning algorithms as pure functions over PyTrees, in JAX."""
+"""Federated learning algorithms as pure functions over PyTrees, in JAX.
+
+  import fedjax_alg as fa
+  fed = fa.federate("digits", partition="classes", num_clients=60)
+  result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
+"""
 
 from fedjax_alg.base import Algorithm
 from fedjax_alg.base import ClientData
@@ -8,7 +13,28 @@ from fedjax_alg.base import Model
 from fedjax_alg.base import RoundAux
 from fedjax_alg.base import RoundCost
 from fedjax_alg.base import Shard
+from fedjax_alg.data.arrays import from_arrays
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.federation import federate
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine.sharding import start
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs.api import run
+from fedjax_alg.runs.api import steps
+from fedjax_alg.runs.play import NonFiniteError
+from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.progress import progress_bar
+from fedjax_alg.runs.result import load_run
+from fedjax_alg.runs.result import RunFolderError
+from fedjax_alg.runs.result import RunResult
+from fedjax_alg.runs.sweep import Sweep
+from fedjax_alg.runs.sweep import sweep
 
-__all__ = ["Algorithm", "ClientData", "Cohort", "FedSpec", "Model",
-           "RoundAux", "RoundCost", "Shard"]
-__version__ = "0.1.0"
+__all__ = [
+    "Algorithm", "ClientData", "Cohort", "DataError", "FedSpec", "Federation",
+    "Model", "NonFiniteError", "OptionError", "RoundAux", "RoundCost",
+    "RunFolderError", "RunResult", "Shard", "Step", "Sweep", "federate",
+    "from_arrays", "load_run", "progress_bar", "run", "start", "steps",
+    "sweep",
+]
+__version__ = "0.2.0"

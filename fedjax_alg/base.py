@@ -130,7 +130,8 @@ class Layer(NamedTuple):
 class Model(NamedTuple):
   """A model with its training objective, for any algorithm.
 
-  ``models.from_flax`` makes one of any flax module.
+  ``models.from_flax``, ``from_nnx`` and ``from_functions`` make one of a module
+  or of pure functions.
   """
 
   init: Callable[[Key], Params]
@@ -151,6 +152,9 @@ class Model(NamedTuple):
   #: the layers with weights, first to last, the last without an activation;
   #: None where there are others than dense layers and convolutions
   layers: tuple[Layer, ...] | None = None
+  #: (params, x [B, ...], key) -> logits [B, L] float32 of local training, where
+  #: it draws random numbers (dropout). None: ``apply`` is for training too.
+  train_apply: Callable[[Params, Array, Key], Array] | None = None
 
 
 class RoundCost(NamedTuple):

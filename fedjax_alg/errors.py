@@ -1,5 +1,7 @@
 """The error for what a caller gave: an option, an argument, a file."""
 
+from collections.abc import Iterable
+import difflib
 import re
 from typing import Any
 
@@ -29,3 +31,9 @@ class OptionError(ValueError):
 def with_names(text: str, prefix: str = "") -> str:
   """``text`` with every `parameter` shown as ``prefix`` and its name."""
   return _PARAMETER.sub(lambda found: prefix + found.group(1), text)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+  """A hint for a misspelt name: ", did you mean 'x'?" or nothing."""
+  close = difflib.get_close_matches(name, list(names), n=1)
+  return f", did you mean {close[0]!r}?" if close else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import dataclasses
-import difflib
 from typing import Any, NamedTuple
 
 from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
@@ -10,7 +9,7 @@ from fedjax_alg.algorithms import diversified, fedacnnl, fedavg, fedgroup
 from fedjax_alg.algorithms import fedzo, fesem, flhc, fsvrg, ifca, losac, mime
 from fedjax_alg.algorithms import per_fedavg, pfedme, references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import did_you_mean, OptionError
 
 
 class Entry(NamedTuple):
@@ -120,12 +119,6 @@ ALGORITHMS: dict[str, Entry] = {
 }
 
 
-def nearest(name: str, names: Any) -> str:
-  """A hint for a misspelt name: ", did you mean 'x'?" or nothing."""
-  close = difflib.get_close_matches(name, list(names), n=1)
-  return f", did you mean {close[0]!r}?" if close else ""
-
-
 def get(name: str) -> Entry:
   """The entry of an algorithm.
 
@@ -134,7 +127,7 @@ def get(name: str) -> Entry:
   """
   if name not in ALGORITHMS:
     raise OptionError(
-        f"`algorithm`={name}: unknown{nearest(name, ALGORITHMS)} (one of "
+        f"`algorithm`={name}: unknown{did_you_mean(name, ALGORITHMS)} (one of "
         f"{', '.join(ALGORITHMS)})")
   return ALGORITHMS[name]
 
@@ -159,5 +152,5 @@ def build(
   for field in hparams:
     if field not in known:
       raise OptionError(f"`{field}`: {name} does not read it"
-                       f"{nearest(field, known)}")
+                       f"{did_you_mean(field, known)}")
   return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)

@@ -1,5 +1,7 @@
-"""Plays one run of the command line and writes its results."""
+"""Plays runs of the command line and writes their results."""
 
+from collections.abc import Iterator
+import functools
 import json
 import pathlib
 import sys
@@ -10,18 +12,22 @@ import jax
 import numpy as np
 
 from experiments.cli import config as config_lib
+from experiments.cli import flags
 from experiments.cli import folder as folder_lib
-from experiments import setting as setting_lib
-from experiments.reports import plots
-from fedjax_alg.records import summary as results
-from experiments.programs import Programs, print_plan
+from experiments.cli.config import Config
 from experiments.cli.guard import RunError
-from experiments.cli.progress import Progress
-from fedjax_alg.records.tables import Records, server_names
-from fedjax_alg import registry
+from experiments.reports import plots
+from fedjax_alg.data.federation import Federation, from_options
+from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, loop
 from fedjax_alg.errors import with_names
-
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs.prepare import prepare, Prepared
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.progress import ProgressBar
 
 #: Every evaluation saves the states. Where that takes longer than so many
 #: seconds (stores of all clients' models are large), it is left out until so
@@ -29,44 +35,74 @@ from fedjax_alg.errors import with_names
 _SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
 
 
-def _check_finite(
-    log: loop.RunLog, start: int, count: int, config: config_lib.Config,
-    last_good: int) -> None:
-  """Stops a run whose state is no longer finite."""
-  worst = None
-  for name, flags in jax.device_get(log.finite).items():
-    for i, seed in enumerate(config.seeds):
-      bad = np.flatnonzero(~flags[i, :count])
-      if bad.size and (worst is None or bad[0] < worst[0]):
-        worst = (int(bad[0]), name, seed)
-  if worst is not None:
-    kept = f"round {last_good}" if last_good else "none yet"
-    why = with_names(registry.get(config.algorithm).nonfinite, "--")
-    raise RunError(
-        f"training became non-finite in round {start + worst[0] + 1}: "
-        f"{worst[1]} (seed {worst[2]}){': ' + why if why else ''}; last good "
-        f"checkpoint: {kept}, in {config.out_dir}")
+@functools.lru_cache(maxsize=1)
+def federation_of(options: DataOptions) -> Federation:
+  """The federation of a run; the last one is kept for the next run."""
+  return from_options(options)
 
 
-def _start_folder(
-    folder: pathlib.Path, config: config_lib.Config,
-    setting: setting_lib.Setting) -> None:
-  """What describes a run, before it starts."""
-  folder.mkdir(parents=True, exist_ok=True)
-  results.write_text(
-      folder / "flags.txt", "\n".join(config.flag_lines()) + "\n")
-  results.write_json(folder / "config.json", {
-      "identity": config.identity(), "flags": config.values,
-      "hparams": config.hparams, "plan": setting.plan})
-  results.write_json(
-      folder / "partition.json", setting_lib.partition_facts(setting))
-  plots.histogram(
-      folder / "partition.png", setting.label_histogram,
-      f"{config.dataset}, {setting.partition.name}: "
-      f"{setting.spec.num_clients} clients")
+def prepared_run(config: Config, **more: Any) -> Prepared:
+  """A run of the command line, ready to compile.
+
+  Args:
+    config: from ``config.parse``.
+    **more: arguments of ``prepare.prepare``.
+  """
+  return prepare(config.method, federation_of(config.data), config.run, **more)
 
 
-def _check_same(folder: pathlib.Path, config: config_lib.Config) -> None:
+def finished(folder: pathlib.Path, config: Config) -> bool:
+  """Whether ``folder`` holds this very run, complete."""
+  try:
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    return (summary["identity"] == config.identity()
+            and summary["cost"]["rounds"] == config.run.rounds)
+  except (OSError, ValueError, KeyError, TypeError):
+    return False
+
+
+def read_summary(folder: pathlib.Path) -> dict[str, Any]:
+  """summary.json of a finished run."""
+  return json.loads((folder / "summary.json").read_text("utf-8"))
+
+
+def execute(config: Config) -> dict[str, Any]:
+  """Plays a run and writes its results.
+
+  Args:
+    config: from ``config.parse``.
+
+  Returns:
+    summary.json as a dictionary (empty with --dry_run).
+
+  Raises:
+    OptionError, RunError: one line for the user.
+  """
+  folder, resuming = (None, False) if config.output.dry_run else (
+      folder_lib.prepare_folder(config))
+  if folder is not None and resuming:
+    check_same(folder, config)
+    if finished(folder, config):
+      print(f"{folder}: finished, nothing to do", file=sys.stderr)
+      return read_summary(folder)
+  prepared = prepared_run(config)
+  programs = Programs(prepared)
+  warn(config, prepared)
+  if folder is None:
+    print_plan(config, programs)
+    return {}
+  return _train(config, programs, folder, resuming)
+
+
+def warn(config: Config, prepared: Prepared) -> None:
+  """Prints what the algorithm cautions against, if anything."""
+  caution = config.method.entry.caution(
+      config.method.hparams, prepared.plan["parameters"])
+  if caution:
+    print(f"warning: {flags.as_flags(caution)}", file=sys.stderr)
+
+
+def check_same(folder: pathlib.Path, config: Config) -> None:
   """Refuses to resume a run of other flags."""
   try:
     saved = json.loads((folder / "config.json").read_text("utf-8"))
@@ -77,8 +113,8 @@ def _check_same(folder: pathlib.Path, config: config_lib.Config) -> None:
   if identity == config.identity():
     return
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
-  skip = config_lib.flags.NEUTRAL
-  changed = [k for k in new if k not in skip and new[k] != old.get(k)]
+  changed = [k for k in new
+             if k not in flags.NEUTRAL and new[k] != old.get(k)]
   name = changed[0] if changed else "?"
   raise config_lib.UsageError(
       f"--{name}={new.get(name)}: the run in {folder} has "
@@ -86,136 +122,182 @@ def _check_same(folder: pathlib.Path, config: config_lib.Config) -> None:
       f"(--flagfile={folder / 'flags.txt'}) or start anew in another folder")
 
 
-def finished(folder: pathlib.Path, config: config_lib.Config) -> bool:
-  """Whether ``folder`` holds this very run, complete."""
-  try:
-    summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    return (summary["identity"] == config.identity()
-            and summary["cost"]["rounds"] == config.rounds)
-  except (OSError, ValueError, KeyError, TypeError):
-    return False
-
-
-def execute(config: config_lib.Config) -> dict[str, Any]:
-  """Plays a run and writes its results.
+def restore(
+    folder: pathlib.Path, config: Config, shapes: Any, records: Records
+) -> tuple[Any, int]:
+  """State and round of the last whole checkpoint; fills ``records``.
 
   Args:
-    config: from ``config.parse``.
+    folder: of the run.
+    config: of the run.
+    shapes: of its states.
+    records: empty.
 
   Returns:
-    summary.json as a dictionary (empty with --dry_run).
+    States as NumPy arrays, None where there is no checkpoint yet, and the
+    rounds they have behind them.
 
   Raises:
-    UsageError, DataError, RunError: one line for the user.
+    RunError, UsageError: one line for the user.
   """
-  folder, resuming = (None, False) if config.dry_run else (
-      folder_lib.prepare_folder(config))
-  if folder is not None and resuming:
-    _check_same(folder, config)
-    if finished(folder, config):
-      print(f"{folder}: finished, nothing to do", file=sys.stderr)
-      return json.loads((folder / "summary.json").read_text("utf-8"))
-  setting = setting_lib.make_setting(config)
-  programs = Programs(config, setting)
-  caution = registry.get(config.algorithm).caution(
-      registry.get(config.algorithm).hparams(**config.hparams),
-      setting.plan["parameters"])
-  if caution:
-    print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
-  if folder is None:
-    print_plan(config, setting, programs)
-    return {}
-  return _train(config, setting, programs, folder, resuming)
-
-
-def _restore(
-    folder: pathlib.Path, programs: Programs, records: Records
-) -> tuple[Any, int]:
-  """State and round of the last whole checkpoint; fills ``records``."""
   if not checkpoint.paths(folder / "checkpoint"):
-    return programs.initial(), 0
+    return None, 0
   try:
     states, facts, warnings = checkpoint.load_latest(
-        folder / "checkpoint", programs.shapes)
+        folder / "checkpoint", shapes)
   except checkpoint.CheckpointError as error:
     raise RunError(str(error)) from error
   for line in warnings:
     print(line, file=sys.stderr)
-  if facts.get("identity") != programs.config.identity():
+  if facts.get("identity") != config.identity():
     raise RunError(f"the checkpoint in {folder} is of other flags than its "
                    "config.json")
-  done, rounds = facts["round"], programs.config.rounds
+  done, rounds = facts["round"], config.run.rounds
+  assert rounds is not None
   if done > rounds:
     raise config_lib.UsageError(
         f"--rounds={rounds}: the run in {folder} has {done} already; start "
         "anew in another folder")
   records.read(done)
-  return programs.place(states), done
+  return states, done
+
+
+class RunWriter:
+  """The folder of one run, or of one setting of a sweep."""
+
+  def __init__(
+      self, folder: pathlib.Path, config: Config, programs: Programs,
+      records: Records, index: int = 0):
+    """Writes nothing yet.
+
+    Args:
+      folder: of the run.
+      config: of the run alone, whatever plays beside it.
+      programs: that play it.
+      records: its tables.
+      index: which of the programs' settings it is.
+    """
+    self.folder, self.config, self.records = folder, config, records
+    self._programs, self._index = programs, index
+    prepared = programs.prepared
+    self._facts = result_lib.make_facts(prepared, index) | {
+        "identity": config.identity(), "flags": config.values,
+        "hparams": config.hparams, "compile_s": programs.compile_s}
+    self.saved, self._next_save = 0, 0.0
+
+  def start(self) -> None:
+    """Writes what describes the run, and its tables as they are."""
+    federation = self._programs.prepared.federation
+    self.folder.mkdir(parents=True, exist_ok=True)
+    summary_lib.write_text(
+        self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
+    summary_lib.write_json(self.folder / "config.json", self._facts)
+    summary_lib.write_json(self.folder / "partition.json",
+                           summary_lib.partition_facts(federation))
+    plots.histogram(
+        self.folder / "partition.png", federation.label_histogram,
+        f"{federation.name}, {federation.partition.name}: "
+        f"{federation.num_clients} clients")
+    self.records.write()
+
+  def states_of(self, states: Any) -> Any:
+    """The rows of a program's states that are this run's."""
+    prepared = self._programs.prepared
+    if len(prepared.settings) == 1:
+      return states
+    num = len(prepared.seeds)
+    return jax.tree.map(
+        lambda leaf: leaf[self._index * num:(self._index + 1) * num], states)
+
+  def save(self, step: play_lib.Step) -> None:
+    """Saves the states, unless that was slow a short while ago."""
+    if step.round < step.rounds and time.monotonic() < self._next_save:
+      return
+    began = time.monotonic()
+    checkpoint.save(
+        self.folder / "checkpoint", self.states_of(step.states), step.round,
+        {"identity": self.config.identity()})
+    self.saved, took = step.round, time.monotonic() - began
+    if took > _SLOW_SAVE:
+      self._next_save = time.monotonic() + _SAVE_SPARING * took
+
+  def finish(self, last: play_lib.Step) -> dict[str, Any]:
+    """Writes what is known after the last round; returns the summary."""
+    prepared = self._programs.prepared
+    live = result_lib.Live(prepared, self.states_of(last.states), self._index)
+    result_lib.write_final(self.folder, result_lib.make_final(live, last))
+    summary = result_lib.make_summary(
+        self.records, prepared, live.states, self._facts)
+    summary_lib.write_json(self.folder / "summary.json", summary)
+    plots.run_curves(
+        self.folder / "curves.png", self.records.rows,
+        f"{prepared.method.entry.label}, {prepared.federation.name}, "
+        f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
+    return summary
 
 
 def _train(
-    config: config_lib.Config, setting: setting_lib.Setting,
-    programs: Programs, folder: pathlib.Path, resuming: bool
+    config: Config, programs: Programs, folder: pathlib.Path, resuming: bool
 ) -> dict[str, Any]:
   """The loop over evaluations."""
-  cohort = setting.spec.cohort_size
-  records = Records(
-      folder, config.seeds, cohort, server_names(programs.server),
-      programs.num_groups)
-  states, done = (_restore(folder, programs, records) if resuming
-                  else (programs.initial(), 0))
-  _start_folder(folder, config, setting)
-  records.write()
-  label = registry.get(config.algorithm).label
-  progress = Progress(label, config.rounds, done, config.progress)
-  progress.compiled(programs.compile_s)
-  saved, next_save = done, 0.0
+  (records,) = play_lib.new_records(programs, [folder])
+  writer = RunWriter(folder, config, programs, records)
+  states, done = None, 0
+  if resuming:
+    states, done = restore(folder, config, programs.shapes, records)
+    states = None if states is None else programs.place(states)
+    writer.saved = done
+  writer.start()
+  bar = ProgressBar(config.method.entry.label, done, config.output.progress)
+  bar.compiled(programs.compile_s)
+  last = None
   try:
-    while done < config.rounds:
-      count = programs.stretch(done)
-      began = time.monotonic()
-      states, log = jax.block_until_ready(programs.play(states, done, count))
-      seconds = time.monotonic() - began
-      _check_finite(log, done, count, config, saved)
-      records.add_rounds(log.aux, done, count, seconds)
-      done += count
-      new = records.add_metrics(programs.count(states))
-      if programs.num_groups is not None:
-        records.add_groups(
-            programs.membership(states), programs.label_histogram)
-      if done == config.rounds or time.monotonic() >= next_save:
-        began = time.monotonic()
-        checkpoint.save(folder / "checkpoint", states, done,
-                        {"identity": config.identity()})
-        saved, took = done, time.monotonic() - began
-        if took > _SLOW_SAVE:
-          next_save = time.monotonic() + _SAVE_SPARING * took
-      first = new[0]["protocol"]
-      progress.evaluated(done, float(np.mean(
-          [row["accuracy"] for row in new if row["protocol"] == first])))
+    for last in _played(programs, writer, states, done):
+      writer.save(last)
+      bar(last)
   finally:
-    progress.close()
-  steady = records.seconds_per_round()
-  extra = {}
-  if programs.num_groups is not None:
-    extra["groups"] = results.groups(
-        records.tables["groups"], programs.num_groups)
-  summary = {
-      **results.summarise(records.rows, config.targets),
-      "cost": results.cost(
-          records.rows, cohort, records.tables["rounds"]), **extra,
-      "timing": {"compile_s": programs.compile_s, "steady_s_per_round": steady,
-                 "seconds_per_round_all_seeds": steady * len(config.seeds)},
-      "peak_memory_mb": results.peak_memory_mb(),
-      "versions": results.versions(), "device": results.device(),
-      "hashes": {**setting.hashes,
-                 "final_state": checkpoint.state_hash(states)},
-      "identity": config.identity()}
-  results.write_json(folder / "summary.json", summary)
-  plots.run_curves(
-      folder / "curves.png", records.rows, f"{label}, {config.dataset}, "
-      f"{cohort} of {setting.spec.num_clients} clients")
-  return summary
+    bar.close()
+  if last is None:  # every round had been played, but not summarised
+    last = play_lib.evaluated(programs, states, done)
+  return writer.finish(last)
+
+
+def _played(
+    programs: Programs, writer: RunWriter, states: Any, done: int
+) -> Iterator[play_lib.Step]:
+  """The steps of a run; one that diverges names its last checkpoint."""
+  try:
+    yield from play_lib.play(programs, [writer.records], states, done)
+  except play_lib.NonFiniteError as error:
+    kept = f"round {writer.saved}" if writer.saved else "none yet"
+    raise RunError(
+        f"{with_names(str(error), '--')}; last good checkpoint: {kept}, in "
+        f"{writer.config.out_dir}") from error
+
+
+def print_plan(config: Config, programs: Programs) -> None:
+  """What --dry_run shows."""
+  prepared = programs.prepared
+  data_mb = sum(leaf.nbytes for leaf in jax.tree.leaves(
+      prepared.placed.data)) / 2**20
+  state_mb = sum(leaf.size * leaf.dtype.itemsize
+                 for leaf in jax.tree.leaves(programs.shapes)) / 2 ** 20
+  facts = {
+      "algorithm": config.algorithm,
+      **field_values(config.method.resolved().hparams), "dataset":
+      config.data.dataset, "partition": prepared.federation.partition.name,
+      **prepared.plan, "rounds": programs.rounds, "seeds": config.seeds,
+      "evaluations": -(-programs.rounds // config.run.eval_every),
+      "protocols": list(prepared.protocols), "shift": config.data.shift,
+      "data_mb": round(data_mb, 1), "state_mb": round(state_mb, 2),
+      "program_mb": round(programs.memory_mb(), 1),
+      "process_peak_mb": summary_lib.peak_memory_mb(),
+      "compile_s": round(programs.compile_s, 1)}
+  for name, value in facts.items():
+    print(f"{name:18} {value}")
+  for name, leaf in zip(loop.leaf_names(programs.shapes),
+                        jax.tree.leaves(programs.shapes)):
+    print(f"{'state ' + name:34} {leaf.dtype}{list(leaf.shape)}")
 
 
 def _number(value: float | None) -> str:
@@ -223,7 +305,7 @@ def _number(value: float | None) -> str:
   return f"{np.nan if value is None else value:.4f}"
 
 
-def print_summary(config: config_lib.Config, summary: dict[str, Any]) -> None:
+def print_summary(config: Config, summary: dict[str, Any]) -> None:
   """The result in a few lines."""
   for protocol, values in summary["final"].items():
     accuracy = values["accuracy"]

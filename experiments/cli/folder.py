@@ -19,7 +19,7 @@ def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
   if folder.exists() and not folder.is_dir():
     raise UsageError(f"--out_dir={folder}: is a file")
   filled = folder.is_dir() and any(folder.iterdir())
-  if filled and not (config.resume or config.overwrite):
+  if filled and not (config.output.resume or config.output.overwrite):
     raise UsageError(f"--out_dir={folder}: not empty (give --resume to go on, "
                      "--overwrite to start anew, or another folder)")
   parent = folder
@@ -28,13 +28,13 @@ def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
   if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
     raise UsageError(f"--out_dir={folder}: cannot be written")
   known = (folder / "config.json").is_file()
-  if filled and config.overwrite:
+  if filled and config.output.overwrite:
     if not known:
       raise UsageError(f"--out_dir={folder}: holds files of something else "
                        "(no config.json); --overwrite removes only runs")
     shutil.rmtree(folder)
     known = False
-  if config.resume and filled and not known:
+  if config.output.resume and filled and not known:
     raise UsageError(f"--out_dir={folder}: holds no run to resume "
                      "(no config.json)")
-  return folder, config.resume and known
+  return folder, config.output.resume and known

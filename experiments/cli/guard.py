@@ -6,6 +6,7 @@ import sys
 
 from experiments.cli import config as config_lib
 from fedjax_alg.errors import OptionError
+from fedjax_alg.runs.play import NonFiniteError
 
 
 class RunError(RuntimeError):
@@ -42,7 +43,7 @@ def guarded(
   except ValueError as error:  # UsageError and DataError among them
     print(f"error: {one_line(error)}", file=sys.stderr)
     return 2
-  except (RunError, OSError) as error:
+  except (RunError, NonFiniteError, OSError) as error:
     print(f"error: {one_line(error)}", file=sys.stderr)
     return 1
   except KeyboardInterrupt:

@@ -30,7 +30,7 @@ class AFLHParams:
 
   client_ridge: float = hyper(
       1.0, "gamma, added by every client to its own Gram matrix", minimum=0.0,
-      source="section 3.2")
+      source="section 3.2", traced=False)
   remove_ridge: bool = hyper(
       True, "whether the server takes the sum of them off again (RI)",
       source="section 3.4")

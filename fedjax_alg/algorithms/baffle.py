@@ -29,6 +29,7 @@ an epoch on their own is not here.
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +45,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine.cohorts import client_keys
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper, is_zero, validate
 from fedjax_alg.rounds.weights import participation
 
 PROTOCOLS = ("shared", "per_client")
@@ -72,7 +73,8 @@ class BaffleHParams:
       "(2 K)", choices=zeroth_order.SCHEMES)
   clip: float = hyper(
       0.3, "largest entry of a client's estimate, which is scaled down to it; "
-      "0: any", minimum=0.0, when=("protocol", ("per_client",)))
+      "0: any", minimum=0.0, zero_is_off=True,
+      when=("protocol", ("per_client",)))
   server: str = hyper(
       "adam", "the server's optimiser", choices=("sgd", "adam"))
   server_lr: float = hyper(
@@ -110,21 +112,37 @@ class BaffleState(NamedTuple):
 
 def clipped(vector: Array, most: float) -> Array:
   """The vector, scaled down where an entry is larger than ``most`` (0: any)."""
-  if not most:
+  if is_zero(most):
     return vector
   largest = jnp.abs(vector).max()
-  return vector * jnp.minimum(1.0, most / jnp.maximum(largest, 1e-30))
+  factor = jnp.minimum(1.0, most / jnp.maximum(largest, 1e-30))
+  return vector * jnp.where(most > 0, factor, 1.0)
+
+
+class Draws(NamedTuple):
+  """The random numbers of a participant's mini-batches."""
+
+  bits: Array  #: of the shuffle
+  dropout: Key | None  #: None where the model has none
+
+
+def _draws(model: Model, key: Key) -> Draws:
+  return Draws(minibatches.shuffle_bits(key),
+               objective.dropout_key(model, key, 0))
 
 
 def _loss(
-    model: Model, shard: Shard, bits: Array, step: Array, batch_size: int
+    model: Model, shard: Shard, draws: Draws, step: Array, batch_size: int
 ) -> Callable[[Params], Array]:
   """The loss of a client's mini-batch ``step``, without L2."""
+  key = draws.dropout
+  if key is not None:
+    key = jax.random.fold_in(key, step)
   if not batch_size:
-    return lambda params: zeroth_order.full_loss(model, params, shard)
-  rows, mask = minibatches.batch_rows(shard, bits, step, batch_size)
+    return lambda params: zeroth_order.full_loss(model, params, shard, key)
+  rows, mask = minibatches.batch_rows(shard, draws.bits, step, batch_size)
   x, y = minibatches.take_rows(shard, rows)
-  return lambda params: zeroth_order.batch_loss(model, params, x, y, mask)
+  return lambda params: zeroth_order.batch_loss(model, params, x, y, mask, key)
 
 
 def baffle(
@@ -149,7 +167,7 @@ def baffle(
     return BaffleState(
         params, params, optimiser.init(params), jnp.zeros((), jnp.int32))
 
-  def along_shared(params, step, cohort: Cohort, bits, key):
+  def along_shared(params, step, cohort: Cohort, batches: Draws, key):
     """The estimate [P] and the clients' losses [S]; scalars are sent."""
     flat, _ = jax.flatten_util.ravel_pytree(params)
     chunk = zeroth_order.chunk_size(h.directions)
@@ -157,14 +175,14 @@ def baffle(
     base = jnp.zeros(cohort.ids.shape)
     if h.scheme == "forward":
       base = map_clients(
-          lambda at, shard, bits: _loss(
-              model, shard, bits, at[1], h.batch_size)(at[0]),
-          (params, step), cohort.shards, bits)
+          lambda at, shard, batches: _loss(
+              model, shard, batches, at[1], h.batch_size)(at[0]),
+          (params, step), cohort.shards, batches)
 
-    def report(shared, shard, bits, base):
+    def report(shared, shard, batches, base):
       params, step, vectors = shared
       return zeroth_order.differences(
-          _loss(model, shard, bits, step, h.batch_size), params, base,
+          _loss(model, shard, batches, step, h.batch_size), params, base,
           vectors, **settings)
 
     def add_chunk(c, carry):
@@ -174,7 +192,7 @@ def baffle(
           key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), flat.size,
           "gaussian")
       change, around = map_clients(
-          report, (params, step, vectors), cohort.shards, bits, base)
+          report, (params, step, vectors), cohort.shards, batches, base)
       change = trees.slot_mean(share, change)
       return total + zeroth_order.combine(change, vectors), level + around
 
@@ -185,18 +203,18 @@ def baffle(
     return total * zeroth_order.factor_of(
         "gaussian", flat.size, h.directions, h.smoothing), level / chunks
 
-  def along_own(params, step, cohort: Cohort, bits, key):
+  def along_own(params, step, cohort: Cohort, batches: Draws, key):
     """The same; every client sends a vector."""
 
-    def estimate(shared, shard, bits, key):
+    def estimate(shared, shard, batches, key):
       params, step = shared
       loss, gradient = zeroth_order.estimate(
-          _loss(model, shard, bits, step, h.batch_size), params, key,
+          _loss(model, shard, batches, step, h.batch_size), params, key,
           directions=h.directions, kind="gaussian", **settings)
       return clipped(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
 
     vectors, loss = map_clients(
-        estimate, (params, step), cohort.shards, bits,
+        estimate, (params, step), cohort.shards, batches,
         client_keys(key, cohort.ids))
     return trees.slot_mean(weigh(cohort), vectors), loss
 
@@ -204,13 +222,14 @@ def baffle(
 
   def round_(state: BaffleState, cohort: Cohort, key: Key):
     rows, draws = jax.random.split(key)
-    bits = jax.vmap(minibatches.shuffle_bits)(client_keys(rows, cohort.ids))
+    batches = jax.vmap(functools.partial(_draws, model))(
+        client_keys(rows, cohort.ids))
     flat, unravel = jax.flatten_util.ravel_pytree(state.params)
 
     def play(step, carry):
       params, optimiser_state, _ = carry
       vector, losses = exchange(
-          params, step, cohort, bits, jax.random.fold_in(draws, step))
+          params, step, cohort, batches, jax.random.fold_in(draws, step))
       losses, gradient = objective.regularised(
           model, params, losses, unravel(vector))
       with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes

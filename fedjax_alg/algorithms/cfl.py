@@ -28,7 +28,7 @@ from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
 from fedjax_alg.base import num_params, Params
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper, is_zero, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
@@ -50,13 +50,15 @@ class CFLHParams(GroupWork):
   gamma_max: float = hyper(
       0.0, "and if this is below sqrt((1 - a) / 2), a the largest cosine "
       "across the halves; 0: any halves will do", minimum=0.0, below=1.0,
+      zero_is_off=True,
       source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
       "complete", "of the bipartition: single = least largest cosine across "
       "(the paper), complete (the public code)",
       choices=("single", "complete"), source="Sattler et al. (16)")
   split_after: int = hyper(
-      20, "rounds before the first parting", minimum=0, source="public code")
+      20, "rounds before the first parting", minimum=0, source="public code",
+      traced=True)
 
 
 class Tree(NamedTuple):
@@ -154,9 +156,10 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
         -cosine, inside, hparams.linkage, num_groups=2).assignment
     across = (inside & (half == 0))[:, None] & (inside & (half == 1))[None]
     largest = jnp.where(across, cosine, -1.0).max()
-    apart = hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)
-    if not hparams.gamma_max:
-      apart = jnp.bool_(True)
+    apart = jnp.bool_(True)
+    if not is_zero(hparams.gamma_max):
+      apart = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
+          hparams.gamma_max == 0)
     new = memory.number
     means = trees.group_mean(
         jnp.where(inside, weight, 0.0), half, 2, memory.last)

@@ -10,6 +10,7 @@ adaptive x K models, and so on.
 """
 
 import dataclasses
+from typing import Any
 
 from fedjax_alg.algorithms import conjugate, diversified, fedavg, fsvrg
 from fedjax_alg.algorithms import losac, mime, scaffold
@@ -20,7 +21,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, MANY, validate
+from fedjax_alg.hparams import hyper, is_zero, MANY, validate
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.rounds.weights import WEIGHTS
 
@@ -78,9 +79,18 @@ class ComposedHParams(
       1.0, "length of the step along a group's gradient",
       source="diversified (57)-(58)", when=("grouping", ("gradient",)))
 
+  def resolved(self) -> "ComposedHParams":
+    """With the learning rates of the two halves where none is given."""
+    rates: dict[str, Any] = {}
+    if is_zero(self.client_lr):
+      rates["client_lr"] = CLIENT_LR.get(self.client_update, 0.1)
+    if is_zero(self.server_lr) and self.server in SERVER_LR:
+      rates["server_lr"] = SERVER_LR[self.server]
+    return dataclasses.replace(self, **rates)
+
 
 def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
-  rate = h.client_lr or CLIENT_LR.get(h.client_update, 0.1)
+  rate = h.client_lr
   if h.client_update == "sgd":
     return sgd_update(model, h, rate)
   if h.client_update == "prox":
@@ -99,7 +109,7 @@ def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
 
 
 def _server(h: ComposedHParams) -> steps.ServerStep:
-  rate = h.server_lr or SERVER_LR.get(h.server, 1.0)
+  rate = h.server_lr
   if h.server == "average":
     return steps.average(rate)
   if h.server == "sgd":
@@ -111,7 +121,7 @@ def _server(h: ComposedHParams) -> steps.ServerStep:
         rate, h.beta1, h.beta2, h.eps, h.central_rule)._replace(
             aggregate_lr=h.aggregate_lr)
   if h.server == "conjugate_gradient":
-    return conjugate.cfsvrg_server(h, rate)
+    return conjugate.cfsvrg_server(h)
   return conjugate.clsfsvrg_server(h)
 
 
@@ -139,6 +149,7 @@ def composed(
   """
   validate(hparams)
   check(hparams)
+  hparams = hparams.resolved()
   groups: ModelGrouping | None = None
   if hparams.num_models > 1:
     groups = diversified.by_model(hparams) if hparams.grouping == "model" else (

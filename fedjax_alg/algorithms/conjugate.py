@@ -84,17 +84,15 @@ class CLSFSVRGHParams(LineSearch, Conjugate, Aggregate, FSVRGHParams):
       source="Procedure 1, line 2; .3 in Figs. 2-3")
 
 
-def cfsvrg_server(
-    hparams: Any, server_lr: float | None = None) -> steps.ServerStep:
+def cfsvrg_server(hparams: Any) -> steps.ServerStep:
   """A constant step along conjugate directions.
 
   Args:
-    hparams: with the fields of ``Conjugate`` and ``Aggregate``.
-    server_lr: eta; None takes the field of that name.
+    hparams: with the fields of ``Conjugate`` and ``Aggregate``, and
+      ``server_lr``, which is eta.
   """
   return steps.conjugate(
-      hparams.server_lr if server_lr is None else server_lr,
-      hparams.beta_rule, hparams.aggregate_lr)
+      hparams.server_lr, hparams.beta_rule, hparams.aggregate_lr)
 
 
 def clsfsvrg_server(hparams: Any) -> steps.ServerStep:

@@ -34,7 +34,8 @@ class KModels:
       source="the diversified paper's C")
   threshold: int = hyper(
       4, "T, rounds with one model before the grouping starts", minimum=0,
-      source="diversified, section IV-A", when=("num_models", MANY))
+      source="diversified, section IV-A", when=("num_models", MANY),
+      traced=True)
   split: str = hyper(
       "farthest", "how round T+1 parts the K copies: farthest = farthest-first "
       "participants as centres, copies = centres stay equal, groups part one "

@@ -31,7 +31,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper, is_zero, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
@@ -72,6 +72,7 @@ class FedGroupHParams(GroupWork):
       "(3.4)")
   eta_g: float = hyper(
       0.0, "inter-group learning rate; 0: groups stay apart", minimum=0.0,
+      zero_is_off=True,
       source="Algorithm 2 line 19")
   inter_group: str = hyper(
       "printed", "form of the inter-group step: printed = line 19, along the "
@@ -317,8 +318,9 @@ def direction_rule(
     known, then = client_row
     now = frequencies(shard, then.shape[0])
     kept = known >= 0
-    if hparams.migration < 1.0:
-      kept &= 0.5 * jnp.abs(now - then).sum() <= hparams.migration
+    # Rounding may take the distance past 1.
+    kept &= (0.5 * jnp.abs(now - then).sum() <= hparams.migration) | (
+        hparams.migration >= 1.0)
     group = jax.lax.cond(
         kept, lambda: known, lambda: place(memory, models, shard, key))
     return group, Note(now, kept, member < 0)
@@ -336,7 +338,7 @@ def direction_rule(
         histogram=memory.histogram.at[cohort.ids].set(jnp.where(
             notes.kept[:, None], client_rows(memory, cohort.ids)[1],
             notes.histogram), mode="drop"))
-    if hparams.eta_g:
+    if not is_zero(hparams.eta_g):
       state = state._replace(models=from_rows(inter_group_step(
           rows, memory.populated, hparams.eta_g, hparams.inter_group)))
     return state._replace(memory=memory)

@@ -35,7 +35,7 @@ class FLHCHParams(GroupWork):
   max_groups: int = hyper(5, "most groups", minimum=1)
   cluster_after: int = hyper(
       10, "n, rounds with one model before all clients are clustered",
-      minimum=0, source="Briggs et al. study 1, 3, 5, 10")
+      minimum=0, source="Briggs et al. study 1, 3, 5, 10", traced=True)
   metric: str = hyper(
       "l1", "distance of two updates", choices=("l1", "l2", "cosine"),
       source="Briggs et al., l1 recommended")

@@ -58,9 +58,9 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
   """One step along the full gradient."""
 
   def train(received, shard, client_row, key):
-    del client_row, key
+    del client_row
     loss, gradient = objective.full_value_and_grad(
-        model, received.start, shard)
+        model, received.start, shard, objective.dropout_key(model, key, 0))
     return Trained(
         trees.add_scaled(received.start, -client_lr, gradient), loss)
 

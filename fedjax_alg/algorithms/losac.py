@@ -244,10 +244,15 @@ def losac_update(
   """LoSAC's local half.
 
   Raises:
-    ValueError: a table without a fixed number of steps or of batches.
+    ValueError: a table without a fixed number of steps or of batches, or of a
+      model with dropout.
   """
   if options.variant == "client":
     return _client_variant(model, work, client_lr, options.first_gradients)
+  if model.train_apply is not None:
+    raise OptionError(
+        "`variant`=table: a delayed gradient of a batch met another dropout "
+        "than the fresh one; take `variant`=client or a model without dropout")
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")

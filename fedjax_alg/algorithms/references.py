@@ -47,7 +47,8 @@ def central(
   """One L-BFGS step a round on f(w) = sum_i (n_i/n^r) f_i(w).
 
   With all clients in every cohort (what the command line makes of it) that is
-  the pooled objective. Optax's L-BFGS with its zoom line search.
+  the pooled objective. Optax's L-BFGS with its zoom line search; dropout is
+  off, a line search needs one and the same function.
 
   Arguments and errors as of every builder (``registry.Entry``).
   """

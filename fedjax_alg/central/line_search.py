@@ -74,7 +74,7 @@ def backtracking(
   Deviations: Algorithm 1 computes rho = (eta/2) g.g once, before the loop
   shrinks eta, and then never ends (errata C-12); here it follows eta.
   """
-  if not 0.0 < gamma < 1.0:
+  if not isinstance(gamma, jax.core.Tracer) and not 0.0 < gamma < 1.0:
     raise OptionError(f"`gamma`={gamma}: must be more than 0 and less than 1")
   if test not in TESTS:
     raise ValueError(f"line search test {test!r}: must be one of "

@@ -33,12 +33,13 @@ class Differentiate(NamedTuple):
   """How a step gets the pair (mean loss, gradient) on the rows it reads.
 
   ``params`` is passed through unchanged from the step's ``gradient``, e.g.
-  (params, key) of ``client.zeroth_order``.
+  (params, key) of ``client.zeroth_order``. The last key is the dropout's, None
+  where the model has none.
   """
 
-  #: (model, params, x [B, ...], y [B], mask [B])
+  #: (model, params, x [B, ...], y [B], mask [B], key)
   batch: Callable[..., tuple[Array, Params]] = objective.batch_value_and_grad
-  #: (model, params, shard), on all the client's data
+  #: (model, params, shard, key), on all the client's data
   full: Callable[..., tuple[Array, Params]] = objective.full_value_and_grad
 
 
@@ -54,7 +55,7 @@ class LocalWork:
       minimum=0)
   local_epochs: int = hyper(
       1, "passes over the client's data per round, the short last batch kept; "
-      "read where `local_steps`=0", minimum=1)
+      "read where `local_steps`=0", minimum=1, traced=True)
   batch_size: int = hyper(
       10, "examples per step (B); 0: the client's whole data", minimum=0)
 
@@ -188,21 +189,28 @@ def fold_steps(
     fn: one step. It gets a ``gradient`` for each mini-batch of the step, and
       the carry; ``gradient(*params)`` gives, for each of the params it gets,
       the pair (mean loss, gradient) on that mini-batch (on all the client's
-      data with batch_size 0).
+      data with batch_size 0). All params of a mini-batch meet the same
+      dropout, however often its ``gradient`` is called.
     carry: the start; its structure is kept.
     batches_per_step: mini-batches that one step takes from the stream.
     differentiate: what gives the loss and the gradient.
   """
   steps = work.num_steps(shard.size)
   if not work.batch_size:
-    del key
 
-    def full_gradient(*params: Params):
-      return tuple(differentiate.full(model, p, shard) for p in params)
+    def full_gradient(b: Array) -> Gradient:
+      dropout = objective.dropout_key(model, key, b)
 
-    gradients = (full_gradient,) * batches_per_step
+      def gradient(*params: Params):
+        return tuple(
+            differentiate.full(model, p, shard, dropout) for p in params)
+
+      return gradient
+
     return jax.lax.fori_loop(
-        jnp.int32(0), steps, lambda _, carry: fn(*gradients, carry), carry)
+        jnp.int32(0), steps, lambda k, carry: fn(
+            *(full_gradient(k * batches_per_step + j)
+              for j in range(batches_per_step)), carry), carry)
 
   bits = shuffle_bits(key)
   # Rows of many steps are drawn at once: the shuffle then costs next to
@@ -218,10 +226,13 @@ def fold_steps(
 
     def batch_gradient(b: Array) -> Gradient:
       x, y = take_rows(shard, rows[b])
+      dropout = objective.dropout_key(
+          model, key, first * batches_per_step + b)
 
       def gradient(*params: Params):
         return tuple(
-            differentiate.batch(model, p, x, y, mask[b]) for p in params)
+            differentiate.batch(model, p, x, y, mask[b], dropout)
+            for p in params)
 
       return gradient
 

@@ -5,6 +5,11 @@ f_i(w) = (1/n_i) sum_k loss(w; x_k, y_k) + (l2/2) ||w||^2   (diversified, (2))
 The regulariser includes the bias (errata D-28). A pass over a client is a loop
 over contiguous blocks of its rows with a mask on the last one: no gather, no
 padding to the largest client.
+
+A function that takes a ``key`` runs the model as in training (dropout) if it
+gets one, and as in evaluation without. The steps of local training get one
+(``dropout_key``); anchor gradients and losses, which compare models on all of
+a client's data, are measured without.
 """
 
 from typing import Any
@@ -13,10 +18,46 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Model, Params, Shard
+from fedjax_alg.base import Array, Key, Model, Params, Shard
 
 #: Rows of one block of a full pass; at most data.layout.PADDING_ROWS.
 BLOCK_ROWS = 64
+
+# Beyond every counter that the shuffle's words of the same key are made of.
+_DROPOUT = 0xD509
+
+
+def dropout_key(model: Model, key: Key, number: Array | int) -> Key | None:
+  """The key of a training step's dropout; None where the model has none.
+
+  Which rows a step reads does not depend on it: the same ``key`` also shuffles
+  them.
+
+  Args:
+    model: the model.
+    key: of the client's round.
+    number: of the mini-batch, [] int32.
+  """
+  if model.train_apply is None:
+    return None
+  return jax.random.fold_in(jax.random.fold_in(key, _DROPOUT), number)
+
+
+def logits(
+    model: Model, params: Params, x: Array, key: Key | None = None) -> Array:
+  """Of training with a key, of evaluation without, [B, L] float32."""
+  if key is None:
+    return model.apply(params, x)
+  assert model.train_apply is not None
+  return model.train_apply(params, x, key)
+
+
+def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
+  """The key of the blocks to come and that of this one."""
+  if key is None:
+    return None, None
+  rest, now = jax.random.split(key)
+  return rest, now
 
 
 def regularised(model: Model, params: Params, loss: Array, grad: Params):
@@ -27,19 +68,19 @@ def regularised(model: Model, params: Params, loss: Array, grad: Params):
   return loss, trees.add_scaled(grad, model.l2, params)
 
 
-def _masked_sum_and_grad(model: Model, params: Params, x, y, mask):
+def _masked_sum_and_grad(model: Model, params: Params, x, y, mask, key):
   """Sum of the losses of the rows in ``mask`` and its gradient, without L2."""
 
   def loss_sum(params):
-    losses = model.loss(model.apply(params, x), y)
+    losses = model.loss(logits(model, params, x, key), y)
     return jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
 
   return jax.value_and_grad(loss_sum)(params)
 
 
 def batch_value_and_grad(
-    model: Model, params: Params, x: Array, y: Array, mask: Array
-) -> tuple[Array, Params]:
+    model: Model, params: Params, x: Array, y: Array, mask: Array,
+    key: Key | None = None) -> tuple[Array, Params]:
   """Mean loss over a mini-batch plus L2, and its gradient.
 
   Args:
@@ -48,11 +89,12 @@ def batch_value_and_grad(
     x: [B, ...] examples.
     y: [B] int32 labels.
     mask: [B] bool, rows that count; all false gives the regulariser alone.
+    key: of the dropout; None: as in evaluation.
 
   Returns:
     ([] float32, gradient with the structure of params).
   """
-  loss, grad = _masked_sum_and_grad(model, params, x, y, mask)
+  loss, grad = _masked_sum_and_grad(model, params, x, y, mask, key)
   per_row = 1.0 / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
   return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
@@ -81,35 +123,54 @@ def fold_blocks(
 
 
 def full_value_and_grad(
-    model: Model, params: Params, shard: Shard
+    model: Model, params: Params, shard: Shard, key: Key | None = None
 ) -> tuple[Array, Params]:
   """f_i(w) and grad f_i(w) over all examples of one client.
 
   ``jax.vmap`` over params alone turns it into one pass for K models (the
   blocks are read once).
 
+  Args:
+    model: the model.
+    params: its parameters.
+    shard: the client.
+    key: of the dropout; None: as in evaluation.
+
   Returns:
     ([] float32, gradient); an empty shard gives the regulariser alone.
   """
 
   def add_block(carry, x, y, mask):
-    loss, grad = _masked_sum_and_grad(model, params, x, y, mask)
-    return carry[0] + loss, trees.add(carry[1], grad)
+    total, gradient, key = carry
+    key, now = _next_key(key)
+    loss, grad = _masked_sum_and_grad(model, params, x, y, mask, now)
+    return total + loss, trees.add(gradient, grad), key
 
-  zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-  loss, grad = fold_blocks(shard, add_block, zero)
+  zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), key)
+  loss, grad, _ = fold_blocks(shard, add_block, zero)
   per_row = 1.0 / jnp.maximum(shard.size, 1).astype(jnp.float32)
   return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
-def full_loss(model: Model, params: Params, shard: Shard) -> Array:
-  """f_i(w) over all examples of one client, [] float32."""
+def full_loss(
+    model: Model, params: Params, shard: Shard, key: Key | None = None
+) -> Array:
+  """f_i(w) over all examples of one client, [] float32.
 
-  def add_block(total, x, y, mask):
-    losses = model.loss(model.apply(params, x), y)
-    return total + jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
+  Args:
+    model: the model.
+    params: its parameters.
+    shard: the client.
+    key: of the dropout; None: as in evaluation.
+  """
 
-  loss = fold_blocks(shard, add_block, jnp.zeros(()))
+  def add_block(carry, x, y, mask):
+    total, key = carry
+    key, now = _next_key(key)
+    losses = model.loss(logits(model, params, x, now), y)
+    return total + jnp.where(mask, losses, jnp.zeros_like(losses)).sum(), key
+
+  loss, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
   loss = loss / jnp.maximum(shard.size, 1).astype(jnp.float32)
   if model.l2:
     loss = loss + 0.5 * model.l2 * trees.squared_norm(params)

@@ -8,6 +8,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import is_zero
 
 #: (gradient, params, start params) -> corrected gradient
 Correction = Callable[[Params, Params, Params], Params]
@@ -17,7 +18,7 @@ def proximal(mu: float) -> Correction:
   """Adds mu (v - w): the gradient of FedProx's (mu/2) ||v - w||^2."""
 
   def correct(gradient: Params, params: Params, start: Params) -> Params:
-    if not mu:
+    if is_zero(mu):
       return gradient
     return trees.add_scaled(gradient, mu, trees.subtract(params, start))
 
@@ -64,7 +65,7 @@ def sgd_update(
     model: Model, work: minibatches.LocalWork, client_lr: float,
     mu: float = 0.0) -> ClientUpdate:
   """Plain local SGD; with mu > 0 on FedProx's objective."""
-  correct = proximal(mu) if mu else None
+  correct = None if is_zero(mu) else proximal(mu)
 
   def train(received, shard, client_row, key):
     del client_row

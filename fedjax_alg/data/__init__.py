@@ -1,22 +1,25 @@
 """Data sets, features, partitions, and their layout on the device."""
 
+from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.features import FEATURES, make_features
+from fedjax_alg.data.federation import deal
+from fedjax_alg.data.federation import federate
+from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.femnist import emnist_letters
 from fedjax_alg.data.femnist import KINDS as FEMNIST_KINDS
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.hold_out import hold_out
-from fedjax_alg.data.layout import build
 from fedjax_alg.data.layout import client_data
 from fedjax_alg.data.layout import everyone
-from fedjax_alg.data.layout import FederatedData
 from fedjax_alg.data.layout import PADDING_ROWS
 from fedjax_alg.data.layout import shard_of
 from fedjax_alg.data.layout import take_cohort
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.newcomers import with_newcomers
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import HeldOut
 from fedjax_alg.data.partition import label_histogram
 from fedjax_alg.data.partition import make_partition
@@ -39,12 +42,13 @@ from fedjax_alg.data.sources import TFDS_NAMES
 from fedjax_alg.data.synthetic import synthetic
 
 __all__ = [
-    "DataError", "Examples", "FEATURES", "FEMNIST_KINDS", "FederatedData",
-    "HeldOut", "PADDING_ROWS", "PARTITIONS", "PREPARABLE", "Partition",
-    "SHIFTS", "SPECIAL_TOKENS", "SWAPS", "TFDS_NAMES", "build",
-    "check_hold_out", "check_newcomers", "client_data", "emnist_letters",
-    "everyone", "hold_out", "label_histogram", "load_digits", "load_femnist",
-    "load_leaf", "load_npz", "load_sent140", "load_tfds", "make_features",
-    "make_partition", "num_pairs", "partition_hash", "prepare_tfds",
-    "shard_of", "shifted", "synthetic", "take_cohort", "with_newcomers",
+    "DataError", "DataOptions", "Examples", "FEATURES", "FEMNIST_KINDS",
+    "Federation", "HeldOut", "PADDING_ROWS", "PARTITIONS", "PREPARABLE",
+    "Partition", "SHIFTS", "SPECIAL_TOKENS", "SWAPS", "TFDS_NAMES",
+    "check_hold_out", "check_newcomers", "client_data", "deal",
+    "emnist_letters", "everyone", "federate", "from_arrays", "hold_out",
+    "label_histogram", "load_digits", "load_femnist", "load_leaf", "load_npz",
+    "load_sent140", "load_tfds", "make_features", "make_partition", "num_pairs",
+    "partition_hash", "prepare_tfds", "shard_of", "shifted", "synthetic",
+    "take_cohort", "with_newcomers",
 ]

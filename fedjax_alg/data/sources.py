@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 
+from fedjax_alg.data.arrays import checked
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.leaf import load_leaf
@@ -65,28 +66,8 @@ def load_npz(path: str | os.PathLike) -> Examples:
   """
   path = pathlib.Path(path).expanduser()
   arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
-  if "client_test" in arrays and "client_train" not in arrays:
-    raise DataError(f"`data_path`={path}: client_test without client_train")
-  for name in ("x_train", "x_test"):
-    arrays[name] = _features(path, name, arrays[name])
-  for split in ("train", "test"):
-    rows = len(arrays["x_" + split])
-    for name in ("y_" + split, "client_" + split):
-      if name in arrays:
-        arrays[name] = _whole_numbers(path, name, arrays[name], rows)
-  x_train, x_test = arrays["x_train"], arrays["x_test"]
-  if not len(x_train):
-    raise DataError(f"`data_path`={path}: x_train has no rows")
-  if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
-    raise DataError(
-        f"`data_path`={path}: x_train has examples of shape"
-        f" {x_train.shape[1:]} {x_train.dtype} but x_test of"
-        f" {x_test.shape[1:]} {x_test.dtype}")
-  y_train, y_test = arrays["y_train"], arrays["y_test"]
-  num_classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
-  return Examples(x_train, y_train, x_test, y_test, num_classes,
-                  arrays.get("client_train"), arrays.get("client_test"),
-                  path.stem)
+  return checked(
+      arrays, lambda which: f"`data_path`={path}: {which}", path.stem)
 
 
 def read_npz(
@@ -133,39 +114,3 @@ def _read_array(path: pathlib.Path, archive, name: str) -> np.ndarray:
     raise DataError(f"`data_path`={path}: {name} is damaged") from error
   except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
     raise DataError(f"`data_path`={path}: {name} is damaged") from error
-
-
-def _features(path: pathlib.Path, name: str, x: np.ndarray) -> np.ndarray:
-  if x.ndim < 2:
-    raise DataError(
-        f"`data_path`={path}: {name} has shape {x.shape}, one row per example"
-        " and at least one more axis are needed")
-  if x.dtype.kind not in "fiub":
-    raise DataError(
-        f"`data_path`={path}: {name} is {x.dtype}, real numbers are needed")
-  if x.dtype in (np.uint8, np.int32):
-    return x
-  with np.errstate(over="ignore"):  # becomes infinite, refused below
-    x = x.astype(np.float32, copy=False)
-  if not np.isfinite(x).all():
-    raise DataError(
-        f"`data_path`={path}: {name} has NaN or infinite values (as float32)")
-  return x
-
-
-def _whole_numbers(
-    path: pathlib.Path, name: str, values: np.ndarray, rows: int
-) -> np.ndarray:
-  """Labels or client ids: checked, int32."""
-  if values.dtype.kind not in "iu":
-    raise DataError(
-        f"`data_path`={path}: {name} is {values.dtype}, integers are needed")
-  if values.shape != (rows,):
-    raise DataError(
-        f"`data_path`={path}: {name} has shape {values.shape}, {(rows,)} is"
-        f" needed (one per row of x_{name.rsplit('_', 1)[1]})")
-  if rows and (values.min() < 0 or values.max() > np.iinfo(np.int32).max - 1):
-    raise DataError(
-        f"`data_path`={path}: {name} lies in [{values.min()},"
-        f" {values.max()}], whole numbers from 0 are needed")
-  return values.astype(np.int32)

@@ -20,20 +20,25 @@
   counts; the clients' counts are added.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import metrics, trees
-from fedjax_alg.base import Algorithm, Array, ClientData, Key, MapClients
+from fedjax_alg.base import Algorithm, Array, Key, MapClients
 from fedjax_alg.base import Model, Params, Shard, State
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
+from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine import cohorts
 from fedjax_alg.errors import OptionError
+
+#: A caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
+#: name -> sums over the rows of the mask; they are added up over a data set.
+Measure = Callable[[Params, Array, Array, Array], Mapping[str, Array]]
 
 PROTOCOLS = ("global", "local", "preferred", "validation", "train",
              "newcomers", "assigned", "copy")
@@ -50,26 +55,6 @@ PER_CLIENT = ("local", "newcomers", "assigned", "copy")
 _LOCAL_ROWS = 16
 
 
-class Pieces(NamedTuple):
-  """Rows in V pieces, which ``map_clients`` shares out like clients."""
-
-  offset: Array  #: [V] int32, first row of each piece
-  size: Array  #: [V] int32
-
-
-class EvaluationData(NamedTuple):
-  """What the protocols read."""
-
-  train: ClientData  #: [C] clients' training data: support, preference
-  test: ClientData  #: [C] clients' own test splits
-  whole_test: ClientData  #: the test set in pieces, each like a client
-  class_weight: Array  #: [C, L] float32, training examples by class
-  #: the server's rows of ``train.x``; None where it holds none
-  validation: Pieces | None = None
-  #: [C] bool, not there from the start; None where all are
-  newcomer: Array | None = None
-
-
 def count_shard(
     model: Model, params: Params, shard: Shard,
     rows: int = objective.BLOCK_ROWS) -> metrics.Counts:
@@ -84,6 +69,76 @@ def count_shard(
 
   zero = metrics.Counts(jnp.zeros((classes, classes)), jnp.zeros(classes))
   return objective.fold_blocks(shard, add_block, zero, rows)
+
+
+def make_measures(
+    algorithm: Algorithm[State],
+    model: Model,
+    measures: Mapping[str, Measure],
+    map_clients: MapClients,
+) -> Callable[[EvaluationData, State], dict[str, dict[str, Array]]]:
+  """A caller's own evaluations of the global models on the whole test set.
+
+  Args:
+    algorithm: the algorithm; it has global models.
+    model: the model.
+    measures: by name.
+    map_clients: how pieces of the test set are mapped.
+
+  Returns:
+    ``measure(data, state)``: name -> what the measure returns, summed over the
+    test set, with a leading axis [K].
+  """
+
+  def measure(data: EvaluationData, state: State):
+    assert algorithm.global_params is not None
+    models = algorithm.global_params(state)
+    shards = layout.everyone(data.whole_test).shards
+    return {name: _measured(model, fn, models, shards, map_clients)
+            for name, fn in measures.items()}
+
+  return measure
+
+
+def _measured(
+    model: Model, fn: Measure, models: Params, shards: Shard,
+    map_clients: MapClients) -> dict[str, Array]:
+  """Sums of ``fn`` over all shards for each of K models, leaves [K, ...]."""
+  rows = objective.BLOCK_ROWS
+  one = trees.index(models, 0)
+  shapes = jax.eval_shape(
+      fn, one, jax.ShapeDtypeStruct(
+          (rows, *shards.x.shape[1:]), shards.x.dtype),
+      jax.ShapeDtypeStruct((rows,), shards.y.dtype),
+      jax.ShapeDtypeStruct((rows,), bool))
+  if not isinstance(shapes, dict):
+    raise OptionError(f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
+                      "a dictionary, name -> sums")
+
+  def one_piece(models, shard):
+    def of_model(params):
+      zero = jax.tree.map(
+          lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+      return objective.fold_blocks(
+          shard, lambda sums, x, y, mask: trees.add(
+              sums, dict(fn(params, x, y, mask))), zero, rows)
+
+    return over_models(model, of_model, models)
+
+  per_piece = map_clients(one_piece, models, shards)
+  return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
+
+
+def over_models(
+    model: Model, fn: Callable[[Params], Any], models: Params) -> Any:
+  """``fn`` of each of K models.
+
+  A convolution with a kernel for each model is a grouped one, which a CPU
+  takes minutes for, so those go one after the other. Matrices of several
+  models are one product.
+  """
+  convolves = any(layer.positions > 1 for layer in model.layers or ())
+  return jax.lax.map(fn, models) if convolves else jax.vmap(fn)(models)
 
 
 def supported_protocols(
@@ -135,19 +190,12 @@ def make_evaluate(
     raise OptionError(f"`evaluate`={unknown[0]}: must be one of "
                      f"{', '.join(PROTOCOLS)}")
 
-  # A convolution with a kernel for each model is a grouped one, which a CPU
-  # takes minutes for; matrices of several models are one product.
-  convolves = any(layer.positions > 1 for layer in model.layers or ())
-
-  def over_models(fn, models):
-    return jax.lax.map(fn, models) if convolves else jax.vmap(fn)(models)
-
   def whole_counts(models: Params, shards: Shard) -> metrics.Counts:
     """Counts of K models over all shards together, leaves [K, ...]."""
 
     def one_piece(models, shard):
       return over_models(
-          lambda params: count_shard(model, params, shard), models)
+          model, lambda params: count_shard(model, params, shard), models)
 
     per_piece = map_clients(one_piece, models, shards)
     return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
@@ -179,11 +227,11 @@ def make_evaluate(
       assert algorithm.membership is not None
       return algorithm.membership(state) >= 0
     if protocol == "newcomers":
-      if data.newcomer is None:
-        raise OptionError("`evaluate`=newcomers: every client is "
-                         "there from the start")
-      return data.newcomer
-    return None if data.newcomer is None else ~data.newcomer
+      if data.train.joins is None:
+        raise OptionError("`evaluate`=newcomers: every client is there from "
+                          "the start")
+      return data.train.joins > 0
+    return None if data.train.joins is None else data.train.joins == 0
 
   def preferred_counts(
       data: EvaluationData, models: Params, whole: metrics.Counts):

@@ -1,12 +1,13 @@
 """The run: rounds between two evaluations as one compiled program.
 
 The number of rounds of a call is an argument of the program, not a constant
-of it, so a run compiles its rounds once, whatever remains at its end. Several
-seeds are one axis of that program. The state is donated: it is updated in
-place.
+of it, so a run compiles its rounds once, whatever remains at its end. Numeric
+hyper-parameters are arguments too, so all settings of a grid share a program.
+Several seeds, of one setting or many, are one axis of it. The state is
+donated: it is updated in place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 from typing import Any, NamedTuple
 
@@ -19,6 +20,11 @@ from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
 from fedjax_alg.engine import cohorts, sharding
 from fedjax_alg.errors import OptionError
+
+#: name -> hyper-parameter, a scalar that is an argument of the program.
+Numbers = Mapping[str, Array]
+#: The algorithm with these hyper-parameters.
+Build = Callable[[Numbers], Algorithm]
 
 #: How the seeds' axis is run: one after the other, or vectorised.
 MAP_SEEDS = ("sequential", "vmap")
@@ -71,38 +77,46 @@ def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
   return lambda *args: jax.lax.map(lambda one: fn(*one), args)
 
 
+def fixed(algorithm: Algorithm) -> Build:
+  """Builds an algorithm whose hyper-parameters are constants."""
+  return lambda numbers: algorithm
+
+
 def initial_states(
-    algorithm: Algorithm[State],
+    build: Build,
     model: Model,
     spec: FedSpec,
     data: ClientData,
     keys: cohorts.RunKeys,
+    numbers: Numbers,
     map_seeds: str = "sequential",
-) -> State:
+) -> Any:
   """init and setup of every seed.
 
   Args:
-    algorithm: the algorithm.
+    build: makes the algorithm (``fixed`` for one that is made already).
     model: gives the initial parameters.
     spec: sizes.
     data: the clients' training data.
     keys: each [N].
+    numbers: of ``build``, each [N].
     map_seeds: see ``over_seeds``.
 
   Returns:
     States, leaves [N, ...].
   """
 
-  def one_seed(keys):
+  def one_seed(keys, numbers):
+    algorithm = build(numbers)
     first, second = jax.random.split(keys.start)
     state = algorithm.init(model.init(keys.model), spec, first)
     return algorithm.setup(state, layout.present(data, 0), second)
 
-  return over_seeds(one_seed, map_seeds)(keys)
+  return over_seeds(one_seed, map_seeds)(keys, numbers)
 
 
 def make_run_rounds(
-    algorithm: Algorithm[State],
+    build: Build,
     cohort_size: int,
     max_rounds: int,
     map_seeds: str = "sequential",
@@ -111,22 +125,22 @@ def make_run_rounds(
   """The jitted program of a run.
 
   Args:
-    algorithm: the algorithm.
+    build: makes the algorithm (``fixed`` for one that is made already).
     cohort_size: S.
     max_rounds: most rounds of one call.
     map_seeds: see ``over_seeds``.
     mesh: the devices of ``map_clients``; every one holds the states.
 
   Returns:
-    ``run_rounds(states, data, keys, start, count)``: plays rounds ``start``
-    to ``start + count - 1`` for every seed; ``states`` is donated. Returns
-    the states after them and a RunLog whose entries from ``count`` on are
-    zero.
+    ``run_rounds(states, data, keys, numbers, start, count)``: plays rounds
+    ``start`` to ``start + count - 1`` for every seed; ``states`` is donated.
+    Returns the states after them and a RunLog whose entries from ``count`` on
+    are zero.
   """
 
-  def one_seed(data, start, count, state, keys):
+  def one_seed(data, start, count, state, keys, numbers):
     play = functools.partial(
-        cohorts.play_round, algorithm, data, cohort_size, keys)
+        cohorts.play_round, build(numbers), data, cohort_size, keys)
 
     def logged(number, state):
       state, aux = play(number, state)
@@ -147,9 +161,9 @@ def make_run_rounds(
   @functools.partial(
       jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh))
   def run_rounds(
-      states: State, data: ClientData, keys: cohorts.RunKeys, start: Array,
-      count: Array) -> tuple[State, RunLog]:
+      states: State, data: ClientData, keys: cohorts.RunKeys,
+      numbers: Numbers, start: Array, count: Array) -> tuple[State, RunLog]:
     one = functools.partial(one_seed, data, start, count)
-    return over_seeds(one, map_seeds)(states, keys)
+    return over_seeds(one, map_seeds)(states, keys, numbers)
 
   return run_rounds

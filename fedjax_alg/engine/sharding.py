@@ -9,9 +9,9 @@ import numpy as np
 import scipy.linalg  # noqa: F401  (loads the LAPACK that JAX calls)
 import threadpoolctl
 
+from fedjax_alg.data import layout
 from fedjax_alg.engine.clients import AXIS
-
-_ALIGNMENT = 64  # bytes; what XLA's CPU client asks of memory it may share
+_COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
 
 def available_cores() -> int:
@@ -37,6 +37,29 @@ def use_host_cores(cores: int | None = None) -> None:
   # Every device calls LAPACK (an eigendecomposition, say) on its own core;
   # BLAS threads of their own would fight: 300 ms a round instead of 50.
   threadpoolctl.threadpool_limits(limits=1, user_api="blas")
+
+
+def start(host_devices: int = 0) -> None:
+  """Turns CPU cores into devices and keeps compiled programs on disk.
+
+  ``run``, ``steps`` and ``sweep`` call it. Call it yourself, first of all,
+  where your own code uses JAX before them: a JAX that has started keeps the
+  devices it has, and this then changes none of them.
+
+  Compiled programs are kept in ~/.cache/fedjax_alg/jax, so a run given again
+  starts at once; $JAX_COMPILATION_CACHE_DIR names another folder.
+
+  Args:
+    host_devices: CPU cores to use; 0: all that this process may run on.
+  """
+  if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
+      jax.config.jax_compilation_cache_dir is None):
+    jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+  try:
+    use_host_cores(host_devices or None)
+  except RuntimeError:
+    pass
 
 
 def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
@@ -75,12 +98,9 @@ def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
 
 def _aligned(array: np.ndarray) -> np.ndarray:
   """The array itself, or a copy at an address XLA can use without copying."""
-  if array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0:
+  if array.flags.c_contiguous and array.ctypes.data % layout.ALIGNMENT == 0:
     return array
-  buffer = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-  start = -buffer.ctypes.data % _ALIGNMENT
-  out = buffer[start:start + array.nbytes].view(array.dtype)
-  out = out.reshape(array.shape)
+  out = layout.aligned_zeros(array.shape, array.dtype)
   out[...] = array
   return out
 

@@ -1,24 +1,30 @@
-"""Models as flax modules, wrapped with their training objective.
+"""Models by name, of flax modules or of pure functions, with their objective.
 
 Softmax, perceptrons, convolutional networks and any other stack of layers can
 also be seen layer by layer (``Model.layers``), for least squares.
 """
 
+from fedjax_alg.models.adapt import with_flops
 from fedjax_alg.models.flops import forward_flops
+from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import check_layers
 from fedjax_alg.models.layers import DEFAULT_LAYERS
 from fedjax_alg.models.layers import layer_views
 from fedjax_alg.models.layers import parse_layers
 from fedjax_alg.models.layers import Stack
 from fedjax_alg.models.models import CNN
+from fedjax_alg.models.models import cross_entropy
 from fedjax_alg.models.models import from_flax
 from fedjax_alg.models.models import MLP
 from fedjax_alg.models.models import MODELS
 from fedjax_alg.models.models import make_model
 from fedjax_alg.models.models import Softmax
+from fedjax_alg.models.nnx_modules import from_nnx
+from fedjax_alg.models.resolve import as_model
 
 __all__ = [
-    "CNN", "DEFAULT_LAYERS", "MLP", "MODELS", "Softmax", "Stack",
-    "check_layers", "forward_flops", "from_flax", "layer_views", "make_model",
-    "parse_layers",
+    "CNN", "DEFAULT_LAYERS", "MLP", "MODELS", "Softmax", "Stack", "as_model",
+    "check_layers", "cross_entropy", "forward_flops", "from_flax",
+    "from_functions", "from_nnx", "layer_views", "make_model", "parse_layers",
+    "with_flops",
 ]

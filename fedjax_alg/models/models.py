@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 import math
 from typing import Any
 
+import flax
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import adapt
 from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models import lstm
-from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.layers import Stack
 
 
@@ -100,9 +101,13 @@ def from_flax(
     loss: Callable[[Array, Array], Array] = cross_entropy,
     input_dtype: Any = jnp.float32,
 ) -> Model:
-  """Wraps any flax module without mutable state as a ``Model``.
+  """Makes a ``Model`` of a flax.linen module without state.
 
-  Least squares sees the layers of a ``Softmax`` or a ``Stack``, of no other.
+  Least squares sees the layers of a ``Softmax`` or a ``Stack``, of no other. A
+  module whose ``__call__`` has an argument ``deterministic``, ``train`` or
+  ``training`` is in training mode in the steps of local training, with a key
+  for ``dropout`` that is new in every step, and in evaluation mode, without
+  random numbers, everywhere else.
 
   Args:
     module: maps [B, *input_shape] to logits [B, L].
@@ -112,9 +117,10 @@ def from_flax(
     input_dtype: dtype of the examples.
 
   Raises:
-    ValueError: the module keeps state besides its parameters (batch
-      statistics, say), which no algorithm here would average; or a
-      ``Stack`` cannot read such examples.
+    OptionError: the module keeps state besides its parameters (batch
+      statistics, say), which no algorithm here would average; it draws random
+      numbers in evaluation, or others than ``dropout`` in training; it has
+      parameters other than float32; or it does not fit the examples.
   """
   layers: tuple[Layer, ...] | None = None
   if isinstance(module, Softmax):
@@ -122,25 +128,52 @@ def from_flax(
   elif isinstance(module, Stack):
     layers = layers_lib.layer_views(
         module.layers, module.num_classes, input_shape)
+  name = type(module).__name__
+  evaluation, training = adapt.mode_arguments(type(module).__call__)
   example = jax.ShapeDtypeStruct((1,) + tuple(input_shape), input_dtype)
-  # The key inside: one made outside would start JAX.
-  variables = jax.eval_shape(
-      lambda x: module.init(jax.random.key(0), x), example)
-  if set(variables) != {"params"}:
-    extra = ", ".join(sorted(set(variables) - {"params"}))
-    raise ValueError(f"{type(module).__name__} keeps state ({extra}); only "
-                     "modules whose variables are parameters are supported")
 
   def init(key: Key) -> Params:
-    return module.init(key, jnp.zeros(example.shape, example.dtype))
+    return module.init(
+        key, jnp.zeros(example.shape, example.dtype), **evaluation)
 
   def apply(params: Params, x: Array) -> Array:
-    return jnp.asarray(module.apply(params, x))
+    return _without(
+        name, "in evaluation (`train`=False or `deterministic`=True as an "
+        "argument of __call__ must switch it off)",
+        lambda: jnp.asarray(module.apply(params, x, **evaluation)))
 
+  def train_apply(params: Params, x: Array, key: Key) -> Array:
+    return _without(
+        name, "in training, only dropout has a key",
+        lambda: jnp.asarray(module.apply(
+            params, x, **training, rngs={"dropout": key})))
+
+  variables = adapt.params_shapes(
+      init, f"{name} on examples of shape {list(input_shape)} {example.dtype}")
+  if set(variables) != {"params"}:
+    extra = ", ".join(sorted(set(variables) - {"params"}))
+    raise OptionError(f"`model`: {name} keeps state ({extra}); only modules "
+                      "whose variables are parameters are supported")
   softmax = isinstance(module, Softmax)
-  return Model(init, apply, loss, float(l2),
-               _scale_softmax if softmax else None, linear=softmax,
-               flops=forward_flops(apply, variables, example), layers=layers)
+  return adapt.checked(
+      Model(init, apply, loss, float(l2), _scale_softmax if softmax else None,
+            linear=softmax, layers=layers,
+            train_apply=train_apply if training else None),
+      input_shape, input_dtype)
+
+
+def _without(name: str, where: str, run: Callable[[], Array]) -> Array:
+  """Runs a module that has no key for more than it should draw.
+
+  Raises:
+    OptionError: it draws more, one line with the ``name`` of the module.
+  """
+  try:
+    return run()
+  except flax.errors.InvalidRngError as error:
+    raise OptionError(
+        f"`model`: {name} draws random numbers {where}: "
+        f"{adapt.first_line(error)}") from error
 
 
 #: name -> module of (num_classes, options of ``make_model``)

@@ -1,5 +1,6 @@
 """What a run leaves in its folder beside its tables: the summary."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -13,7 +14,9 @@ import jax
 import numpy as np
 
 import fedjax_alg
-from fedjax_alg.records.tables import ROUND_COST, SIMULATED, TOTALS, Row
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.records.tables import Records, ROUND_COST, Row, SIMULATED
+from fedjax_alg.records.tables import TOTALS
 from fedjax_alg import metrics
 
 
@@ -156,6 +159,55 @@ def cost(
       "last_round": {name: float(np.mean([r[name] for r in last]))
                      for name in ROUND_COST},
       "clients_per_round": cohort, "rounds": final["round"]}
+
+
+def summary(
+    records: Records, *, targets: tuple[float, ...], compile_s: float,
+    hashes: dict[str, str], identity: str | None) -> dict[str, Any]:
+  """summary.json of a finished run.
+
+  Args:
+    records: its tables.
+    targets: accuracies for rounds_to.
+    compile_s: seconds that compiling took.
+    hashes: of data, partition and final state.
+    identity: of the command line's flags; None: it had none.
+  """
+  steady = records.seconds_per_round()
+  more = {}
+  if records.num_groups is not None:
+    more["groups"] = groups(records.tables["groups"], records.num_groups)
+  return {
+      **summarise(records.rows, targets),
+      "cost": cost(records.rows, records.cohort, records.tables["rounds"]),
+      **more,
+      "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
+                 "seconds_per_round_all_seeds": steady * len(records.seeds)},
+      "peak_memory_mb": peak_memory_mb(), "versions": versions(),
+      "device": device(), "hashes": hashes, "identity": identity}
+
+
+def partition_facts(federation: Federation) -> dict[str, Any]:
+  """partition.json: the split itself, its flags, hash and sizes."""
+  partition, histogram = federation.partition, federation.label_histogram
+  held = partition.held_out
+  more: dict[str, Any] = {}
+  if held is not None:
+    more = {"validation_clients": held.clients.tolist(),
+            "validation_order": held.train_order.tolist(),
+            "validation_size": held.train_size.tolist(),
+            "validation_test_order": held.test_order.tolist()}
+  joins = federation.data.train.joins
+  if joins is not None:
+    more["joins"] = np.asarray(joins).tolist()
+  return {
+      "name": partition.name, "flags": partition.flags,
+      "hash": federation.hashes["partition"], "pooled": partition.pooled,
+      **{f"{split}_{what}": getattr(partition, f"{split}_{what}").tolist()
+         for split in ("train", "test")
+         for what in ("order", "offset", "size")}, **more,
+      "label_histogram": histogram.tolist(),
+      "label_histogram_hash": hashlib.sha256(histogram.tobytes()).hexdigest()}
 
 
 def peak_memory_mb() -> float:

@@ -206,16 +206,35 @@ def group_rows(
   return rows
 
 
+def metric_values(
+    counts: dict[str, metrics.Counts]) -> dict[str, dict[str, np.ndarray]]:
+  """protocol -> metric -> [N] of one evaluation.
+
+  Of K models a protocol of ``evaluate.PER_MODEL`` shows the most accurate
+  one, as in the papers' figures (optimistic: for ``global`` the choice reads
+  test data), and ``<protocol>_mean`` the mean over the K.
+
+  Args:
+    counts: by protocol, leaves [N, ...].
+  """
+  table: dict[str, dict[str, np.ndarray]] = {}
+  for protocol, counted in counts.items():
+    values = metrics.summarise(counted)
+    table |= (_best_and_mean(protocol, values)
+              if protocol in evaluate.PER_MODEL else {protocol: values})
+  return table
+
+
 class Records:
-  """The tables of one run, in memory and on disk."""
+  """The tables of one run, in memory and, where it has a folder, on disk."""
 
   def __init__(
-      self, folder: pathlib.Path, seeds: Sequence[int], cohort: int,
+      self, folder: pathlib.Path | None, seeds: Sequence[int], cohort: int,
       server: Sequence[str], num_groups: int | None = None):
     """Empty tables; nothing is written yet.
 
     Args:
-      folder: of the run.
+      folder: of the run; None: the tables stay in memory.
       seeds: of the run.
       cohort: S.
       server: ``server_names`` of the run.
@@ -225,7 +244,7 @@ class Records:
     self.columns = {
         "metrics": COLUMNS, "rounds": ("round", "seed", *ROUND_COST, *server),
         "timing": TIMING}
-    self._num_groups = num_groups
+    self.num_groups = num_groups
     if num_groups is not None:
       self.columns["groups"] = group_columns(num_groups)
     self.tables: dict[str, list[Row]] = {name: [] for name in self.columns}
@@ -238,6 +257,7 @@ class Records:
 
   def path(self, name: str) -> pathlib.Path:
     """The file of a table."""
+    assert self.folder is not None
     return self.folder / f"{name}.csv"
 
   def read(self, done: int) -> None:
@@ -263,7 +283,8 @@ class Records:
 
   def _append(self, name: str, rows: list[Row]) -> None:
     self.tables[name] += rows
-    append_rows(self.path(name), rows, self.columns[name])
+    if self.folder is not None:
+      append_rows(self.path(name), rows, self.columns[name])
 
   def _grouped(self, rows: list[Row]) -> list[list[Row]]:
     width = len(self.seeds)
@@ -299,18 +320,8 @@ class Records:
     self._append("timing", [{"round": start + count, "seconds":
                              before + seconds / len(self.seeds)}])
 
-  def add_metrics(self, counts: dict[str, metrics.Counts]) -> list[Row]:
-    """Records an evaluation of the last round and returns its rows.
-
-    Of K models a protocol of ``evaluate.PER_MODEL`` shows the most accurate
-    one, as in the papers' figures (optimistic: for ``global`` the choice reads
-    test data), and ``<protocol>_mean`` the mean over the K.
-    """
-    table: dict[str, dict[str, np.ndarray]] = {}
-    for protocol, counted in counts.items():
-      values = metrics.summarise(counted)
-      table |= (_best_and_mean(protocol, values)
-                if protocol in evaluate.PER_MODEL else {protocol: values})
+  def add_metrics(self, table: dict[str, dict[str, np.ndarray]]) -> None:
+    """Records an evaluation of the last round, see ``metric_values``."""
     rows = []
     for i, last in enumerate(self.tables["rounds"][-len(self.seeds):]):
       for protocol, values in table.items():
@@ -319,15 +330,14 @@ class Records:
             **{k: float(v[i]) for k, v in values.items()},
             **{k: last[k] for k in ROUND_COST}, **self._totals[last["seed"]]})
     self._append("metrics", rows)
-    return rows
 
   def add_groups(
       self, membership: np.ndarray, label_histogram: np.ndarray) -> None:
     """Records the groups after the last round, see ``group_rows``."""
-    assert self._num_groups is not None
+    assert self.num_groups is not None
     self._append("groups", group_rows(
         membership, label_histogram, self.tables["rounds"][-1]["round"],
-        self.seeds, self._num_groups))
+        self.seeds, self.num_groups))
 
   def seconds_per_round(self) -> float:
     """Median over the stretches of the seconds a round and seed takes."""

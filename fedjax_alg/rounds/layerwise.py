@@ -177,7 +177,7 @@ def _client_params(
   params = trees.index(state.models, group)
   if not method.plan.personal_ridge:
     return params
-  personal = functools.partial(_personal, method)
+  personal: Callable[..., Params] = functools.partial(_personal, method)
   if method.plan.options.precision == "float64":
     # Around the conditionals too: under vmap they are traced once more.
     personal = _in_float64(personal)

@@ -3,6 +3,9 @@
 import pathlib
 import re
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fedjax_alg import registry
@@ -27,6 +30,20 @@ def test_worked_example_runs(tmp_path, clean_registry):
   for block in blocks:
     exec(compile(block, "add_an_algorithm.md", "exec"), names)
   assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_the_models_of_the_page_are_models():
+  text = (ROOT / "docs" / "models.md").read_text("utf-8")
+  blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+  assert len(blocks) == 5
+  names = {"__name__": "models_page"}
+  for block in blocks:
+    exec(compile(block, "models.md", "exec"), names)
+  logits = names["mine"].apply(names["init"](jax.random.key(0)), names["x"])
+  y = jnp.arange(5, dtype=jnp.int32)
+  expected = [sum(max(0.0, 1 + row[k] - row[label]) for k in range(10)
+                  if k != label) for row, label in zip(np.asarray(logits), y)]
+  np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
 
 
 def test_pages_name_files_that_exist():

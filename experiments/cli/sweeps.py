@@ -1,0 +1,208 @@
+"""Many settings of one run: as few programs as they need, a folder each."""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.cli import config as config_lib
+from experiments.cli import execute, flags
+from experiments.cli import folder as folder_lib
+from experiments.cli.config import Config
+from experiments.cli.execute import RunWriter
+from fedjax_alg.data.options import field_values
+from fedjax_alg.engine import checkpoint
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import methods
+from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs.play import Divergence
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.progress import ProgressBar
+from fedjax_alg.runs.sweep import combinations
+
+
+class Played(NamedTuple):
+  """What became of one setting."""
+
+  config: Config
+  folder: pathlib.Path
+  diverged: Divergence | None  #: None: finished
+
+
+def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
+  """name -> values, as they were written, of --sweep flags.
+
+  Args:
+    words: each NAME=VALUE,VALUE,...; values that have commas themselves are
+      separated by semicolons.
+
+  Raises:
+    UsageError: not of this form, or a name given twice.
+  """
+  grid: dict[str, list[str]] = {}
+  for word in words:
+    name, equals, text = word.partition("=")
+    values = [value for value in text.split(";" if ";" in text else ",")
+              if value]
+    if not (name and equals and values):
+      raise config_lib.UsageError(
+          f"--sweep={word}: must be NAME=VALUE,VALUE,... (values that have "
+          "commas themselves: separated by semicolons)")
+    if name in grid:
+      raise config_lib.UsageError(f"--sweep={name}: given twice")
+    grid[name] = values
+  return grid
+
+
+#: Flags that all settings share.
+_SHARED = ("seed", "num_seeds", "rounds", "eval_every", "eval_protocols",
+           "targets", *(flag.name for flag in flags.run_flags()
+                        if flag.name in field_values(flags.OutputOptions())))
+
+
+def configs(
+    argv: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path
+) -> list[Config]:
+  """The configuration of every setting, checked, with a folder in ``root``.
+
+  Args:
+    argv: the flags that all settings share.
+    grid: see ``read_grid``.
+    root: of the sweep.
+
+  Raises:
+    UsageError: a setting's flags are wrong.
+  """
+  for name in grid:
+    if name in _SHARED:
+      raise config_lib.UsageError(
+          f"--sweep={name}: cannot be varied, all settings share it")
+  out = []
+  for setting in combinations(grid):
+    folder = root / ",".join(f"{k}={v}" for k, v in setting.items()).replace(
+        "/", "_")
+    out.append(config_lib.parse(
+        [*argv, *(f"--{k}={v}" for k, v in setting.items()),
+         f"--out_dir={folder}"], "experiments.sweep"))
+  return out
+
+
+def by_program(all_configs: Sequence[Config]) -> list[list[Config]]:
+  """Parts configurations into those that share a program, in their order."""
+  groups: dict[Any, list[Config]] = {}
+  for config in all_configs:
+    key = (config.method.structure(), config.data, config.run)
+    groups.setdefault(key, []).append(config)
+  return list(groups.values())
+
+
+def play_all(all_configs: Sequence[Config]) -> list[Played]:
+  """Plays every configuration that is not finished in its folder.
+
+  Returns:
+    What became of each, in their order.
+
+  Raises:
+    OptionError, RunError: one line for the user.
+  """
+  found: dict[str, Played] = {}
+  waiting = []
+  for config in all_configs:
+    folder = pathlib.Path(config.out_dir).expanduser()
+    if config.output.resume and execute.finished(folder, config):
+      found[config.out_dir] = Played(config, folder, None)
+    else:
+      waiting.append(config)
+  for group in by_program(waiting):
+    for part in _traceable_parts(group):
+      for played in _play_program(part):
+        found[played.config.out_dir] = played
+  return [found[config.out_dir] for config in all_configs]
+
+
+def _traceable_parts(group: list[Config]) -> list[list[Config]]:
+  """The group, or one by one where the algorithm does not take tracers."""
+  if len(group) == 1:
+    return [group]
+  p = execute.prepared_run(group[0])
+  if methods.traceable(p.method, p.model, p.spec, p.map_clients):
+    return [group]
+  return [[config] for config in group]
+
+
+def _play_program(group: Sequence[Config]) -> list[Played]:
+  """Plays the settings of one program together."""
+  folders, resuming = [], []
+  for config in group:
+    folder, resumes = folder_lib.prepare_folder(config)
+    if resumes:
+      execute.check_same(folder, config)
+    folders.append(folder)
+    resuming.append(resumes)
+  first = group[0]
+  programs = Programs(execute.prepared_run(
+      first, settings=[config.method.values() for config in group]))
+  execute.warn(first, programs.prepared)
+  records = play_lib.new_records(programs, folders)
+  states, done = None, 0
+  if all(resuming):
+    states, done = _restore(folders, group, programs, records)
+    if states is None:
+      records = play_lib.new_records(programs, folders)
+  writers = [RunWriter(*each, index) for index, each in enumerate(
+      zip(folders, group, [programs] * len(group), records))]
+  for writer in writers:
+    writer.saved = done
+    writer.start()
+  bar = ProgressBar(f"{first.method.entry.label}, {len(group)} settings",
+                    done, first.output.progress)
+  bar.compiled(programs.compile_s)
+  last, num = None, len(programs.prepared.seeds)
+  try:
+    for last in play_lib.play(programs, records, states, done, stop=False):
+      for index, writer in enumerate(writers):
+        if _divergence(last, index, num) is None:
+          writer.save(last)
+      bar(last)
+  finally:
+    bar.close()
+  if last is None:
+    last = play_lib.evaluated(programs, states, done)
+  out = []
+  for index, writer in enumerate(writers):
+    diverged = _divergence(last, index, num)
+    if diverged is None:
+      writer.finish(last)
+    out.append(Played(group[index], folders[index], diverged))
+  return out
+
+
+def _divergence(
+    step: play_lib.Step, index: int, num: int) -> Divergence | None:
+  """The first of a setting's seeds to diverge."""
+  own = [found for row, found in step.diverged.items() if row // num == index]
+  return min(own, key=lambda found: found.round, default=None)
+
+
+def _restore(
+    folders: Sequence[pathlib.Path], group: Sequence[Config],
+    programs: Programs, records: Sequence[Records]) -> tuple[Any, int]:
+  """The states of all settings, where they stand at the same round."""
+  num = len(programs.prepared.seeds)
+  shapes = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype),
+      programs.shapes)
+  heads = {checkpoint.paths(folder / "checkpoint")[0].name
+           if checkpoint.paths(folder / "checkpoint") else None
+           for folder in folders}
+  if len(heads) > 1 or None in heads:
+    return None, 0
+  found = [execute.restore(folder, config, shapes, table)
+           for folder, config, table in zip(folders, group, records)]
+  if len({done for _, done in found}) > 1:
+    return None, 0
+  states = jax.tree.map(lambda *leaves: np.concatenate(leaves),
+                        *[states for states, _ in found])
+  return programs.place(states), found[0][1]

@@ -1,0 +1,178 @@
+"""The table and the picture of a sweep, and its best setting."""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+from typing import Any, NamedTuple
+
+from matplotlib import pyplot as plt
+import numpy as np
+
+from experiments.reports import plots
+from fedjax_alg import metrics
+from fedjax_alg.errors import OptionError
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
+
+#: What a setting is judged by: its last evaluation, the evaluations of the
+#: last ten rounds, or all of them (a measure of speed).
+SCORES = ("final", "last_10", "all")
+
+#: Protocols that read no test data.
+HONEST = ("validation", "validation_mean", "train", "train_mean")
+
+
+class Setting(NamedTuple):
+  """One setting of a sweep and its rows."""
+
+  values: dict[str, str]  #: name -> value, as it was written
+  folder: pathlib.Path
+  rows: list[tables.Row]  #: metrics.csv; empty where it diverged
+  note: str = ""  #: why there are no rows
+
+
+def read_setting(
+    values: Mapping[str, str], folder: pathlib.Path, note: str) -> Setting:
+  """A setting from its folder; one with a note has no rows."""
+  rows = [] if note else tables.read_rows(folder / "metrics.csv")
+  return Setting(dict(values), folder, rows, note)
+
+
+def scores(
+    setting: Setting, protocol: str, metric: str, score: str) -> np.ndarray:
+  """[seeds] what a setting is judged by, NaN where it diverged."""
+  if not setting.rows:
+    return np.array([np.nan])
+  curve = summary_lib.by_seed(setting.rows, protocol, metric)
+  if score == "final":
+    return curve[:, -1]
+  if score == "all":
+    return curve.mean(1)
+  numbers = np.array(sorted({row["round"] for row in setting.rows}))
+  return curve[:, numbers > numbers[-1] - 10].mean(1)
+
+
+def chosen_protocol(settings: Sequence[Setting], asked: str | None) -> str:
+  """The protocol that judges: what was asked for, else validation.
+
+  Raises:
+    OptionError: it was not evaluated, or every setting diverged.
+  """
+  rows = next((setting.rows for setting in settings if setting.rows), None)
+  if rows is None:
+    raise OptionError("every setting of the sweep diverged")
+  there = summary_lib.protocols(rows)
+  if asked is not None and asked not in there:
+    raise OptionError(f"`by`={asked}: not evaluated (one of "
+                      f"{', '.join(there)})")
+  return asked or ("validation" if "validation" in there else there[0])
+
+
+def best(
+    settings: Sequence[Setting], protocol: str, metric: str, score: str) -> int:
+  """The index of the best setting; of equals the first."""
+  sign = -1.0 if metric == "loss" else 1.0
+  means = np.array([sign * scores(setting, protocol, metric, score).mean()
+                    for setting in settings])
+  return int(np.nanargmax(means))
+
+
+def _shown(values: np.ndarray, metric: str) -> str:
+  if np.isnan(values).all():
+    return "-"
+  factor = summary_lib.factor(metric)
+  mean, ci95 = metrics.confidence_95(factor * values)
+  digits = 4 if factor == 1.0 else 2
+  if len(values) == 1:
+    return f"{mean:.{digits}f}"
+  return f"{mean:.{digits}f} +- {ci95:.{digits}f}"
+
+
+def table(
+    settings: Sequence[Setting], by: str, metric: str, score: str) -> str:
+  """Markdown: every setting under every protocol, the best in bold."""
+  rows = next(setting.rows for setting in settings if setting.rows)
+  names = list(settings[0].values)
+  there = [by, *(p for p in summary_lib.protocols(rows) if p != by)]
+  unit = "" if metric == "loss" else ", percent"
+  head = [*names, *(f"{p} {metric.replace('_', ' ')}" for p in there)]
+  lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+  winner = best(settings, by, metric, score)
+  for index, setting in enumerate(settings):
+    cells = list(setting.values.values())
+    cells += [setting.note or _shown(
+        scores(setting, p, metric, score), metric) for p in there]
+    if index == winner:
+      cells = [f"**{cell}**" for cell in cells]
+    lines.append("| " + " | ".join(cells) + " |")
+  what = {"final": "at the last evaluation",
+          "last_10": "mean of the last ten rounds",
+          "all": "mean of all evaluations"}[score]
+  seeds = len({row["seed"] for row in rows})
+  lines += ["", f"Mean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
+            f"seed(s){unit}, {what}. The best setting (bold) is chosen by "
+            f"`{by}`" + (
+                "." if by in HONEST else
+                ", which is test data: its number is optimistic.")]
+  return "\n".join(lines)
+
+
+def rows_of(settings: Sequence[Setting], metric: str, score: str) -> list[
+    dict[str, Any]]:
+  """Rows of sweep.csv: setting, seed, protocol and what it is judged by."""
+  out = []
+  for setting in settings:
+    for protocol in summary_lib.protocols(setting.rows):
+      seeds = sorted({row["seed"] for row in setting.rows})
+      for seed, value in zip(seeds, scores(setting, protocol, metric, score)):
+        out.append({**setting.values, "seed": seed, "protocol": protocol,
+                    metric: float(value)})
+  return out
+
+
+def _numbers(values: Sequence[str]) -> np.ndarray | None:
+  try:
+    return np.array([float(value) for value in values])
+  except ValueError:
+    return None
+
+
+def draw(
+    path: pathlib.Path, settings: Sequence[Setting], by: str, metric: str,
+    score: str, title: str) -> None:
+  """The metric over the first swept name, a line for each of the others.
+
+  Bars are the 95 % interval over seeds. The best setting has a ring.
+  """
+  names = list(settings[0].values)
+  ticks = list(dict.fromkeys(s.values[names[0]] for s in settings))
+  numbers = _numbers(ticks)
+  at = dict(zip(ticks, range(len(ticks)) if numbers is None else numbers))
+  lines: dict[str, list[Setting]] = {}
+  for setting in settings:
+    label = ", ".join(f"{name} {setting.values[name]}" for name in names[1:])
+    lines.setdefault(label, []).append(setting)
+  figure, axis = plt.subplots(figsize=(5.5, 3.8))
+  factor = summary_lib.factor(metric)
+  for label, own in lines.items():
+    points = [(at[s.values[names[0]]],
+               *metrics.confidence_95(factor * scores(s, by, metric, score)))
+              for s in own if s.rows]
+    x, mean, ci95 = np.array(points).reshape(-1, 3).T
+    axis.errorbar(x, mean, np.nan_to_num(ci95), marker="o", capsize=3,
+                  label=label or None)
+  winner = settings[best(settings, by, metric, score)]
+  axis.plot(at[winner.values[names[0]]],
+            factor * scores(winner, by, metric, score).mean(), "o",
+            markersize=13, markerfacecolor="none", color="black")
+  if numbers is None:
+    axis.set_xticks(range(len(ticks)), ticks)
+  elif (numbers > 0).all() and numbers.max() >= 10 * numbers.min():
+    axis.set_xscale("log")
+  axis.set_xlabel(names[0])
+  axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
+                  + ("" if metric == "loss" else " (percent)"))
+  axis.grid(alpha=0.3)
+  if len(lines) > 1:
+    axis.legend(fontsize=8)
+  axis.set_title(title, fontsize=10)
+  plots.save(figure, path)

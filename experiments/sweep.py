@@ -1,0 +1,180 @@
+"""A grid of settings of one run: a folder each, a table, a picture, the best.
+
+  python -m experiments.sweep --algorithm=fedavg --dataset=digits \
+      --validation_clients=10 --num_seeds=3 --rounds=60 \
+      --sweep=client_lr=0.01,0.1,1 --out_dir=out/rates
+
+Numeric hyper-parameters share one compiled program; every other flag parts the
+grid into programs. A setting's folder is that of its own run (python -m
+experiments.run), with the same numbers.
+"""
+
+from collections.abc import Sequence
+import pathlib
+import sys
+from typing import Any
+
+from absl import flags as absl_flags
+
+from experiments.cli import config as config_lib
+from experiments.cli import sweeps
+from experiments.cli.guard import guarded, RunError
+from experiments.reports import sweeps as report
+from fedjax_alg import metrics, registry
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
+from fedjax_alg.runs.sweep import combinations
+
+
+def _flag_values() -> absl_flags.FlagValues:
+  values = absl_flags.FlagValues()
+  absl_flags.DEFINE_multi_string(
+      "sweep", None, "NAME=VALUE,VALUE,...: a flag of a run and its values; "
+      "once for each name of the grid. Values that have commas themselves are "
+      "separated by semicolons", flag_values=values)
+  absl_flags.DEFINE_string(
+      "by", None, "protocol that chooses the best setting; default validation "
+      "where it is evaluated, else the first", flag_values=values)
+  absl_flags.DEFINE_enum(
+      "metric", "accuracy", list(metrics.METRICS), "what is compared",
+      flag_values=values)
+  absl_flags.DEFINE_enum(
+      "score", "final", list(report.SCORES), "what a setting is judged by: "
+      "final = its last evaluation, last_10 = the mean of the last ten "
+      "rounds, all = the mean of all evaluations", flag_values=values)
+  absl_flags.DEFINE_string(
+      "out_dir", None, "folder of the sweep; default "
+      "out/sweep_<algorithm>_<dataset>", flag_values=values)
+  return values
+
+
+_NAMES = ("sweep", "by", "metric", "score", "out_dir")
+
+
+def usage() -> str:
+  """The help."""
+  values = _flag_values()
+  lines = [str(__doc__).strip(), ""]
+  for name in _NAMES:
+    flag = values[name]
+    tail = "" if flag.value is None else f" (default {flag.value})"
+    lines.append(f"  --{name}: {flag.help}{tail}")
+  lines += ["", "Any further --flag=value goes to every setting (python -m "
+            "experiments.run --help).", "--resume goes on with settings that "
+            "are not finished, --overwrite starts them anew."]
+  return "\n".join(lines)
+
+
+def split_flags(
+    argv: Sequence[str]) -> tuple[absl_flags.FlagValues, list[str]]:
+  """The sweep's own flags, and those of its runs.
+
+  Raises:
+    UsageError: a flag of the sweep that cannot be read.
+  """
+  values, own, rest = _flag_values(), [], []
+  for word in config_lib.expand_flagfiles(argv):
+    mine = word.lstrip("-").split("=")[0] in _NAMES
+    (own if mine else rest).append(word)
+  try:
+    left = values(["sweep", *own])
+  except absl_flags.Error as error:
+    raise config_lib.UsageError(" ".join(str(error).split())) from error
+  if len(left) > 1:
+    raise config_lib.UsageError(
+        f"{left[1]!r}: not a flag; flags are --name=value")
+  return values, rest
+
+
+def _with_validation(words: Sequence[str]) -> list[str]:
+  """Evaluates the held-out clients, unless the protocols were given."""
+  held = [w for w in words if w.lstrip("-").startswith("validation_clients=")]
+  if not held or any(
+      w.lstrip("-").startswith("eval_protocols=") for w in words):
+    return list(words)
+  default = ",".join(config_lib.RunOptions().eval_protocols)
+  return [*words, f"--eval_protocols={default},validation"]
+
+
+def make(
+    words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
+    by: str | None, metric: str, score: str) -> dict[str, Any]:
+  """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
+
+  Args:
+    words: flags of every setting.
+    grid: name -> values as they are written.
+    root: of the sweep.
+    by: protocol that chooses; None: see ``report.chosen_protocol``.
+    metric: what is compared.
+    score: of ``report.SCORES``.
+
+  Returns:
+    sweep.json: the best setting, and by what.
+
+  Raises:
+    OptionError, RunError: one line for the user.
+  """
+  found = sweeps.play_all(
+      sweeps.configs(_with_validation(words), grid, root))
+  settings = [
+      report.read_setting(
+          values, one.folder, "" if one.diverged is None else
+          f"diverged in round {one.diverged.round}")
+      for values, one in zip(combinations(grid), found)]
+  if not any(setting.rows for setting in settings):
+    raise RunError("every setting of the sweep diverged, smaller values may "
+                   "not")
+  protocol = report.chosen_protocol(settings, by)
+  if protocol not in report.HONEST:
+    print(f"warning: the best setting is chosen by {protocol}, on test data, "
+          "so its number is optimistic; --validation_clients holds clients "
+          "out to choose by", file=sys.stderr)
+  config = found[0].config
+  label = registry.get(config.algorithm).label
+  index = report.best(settings, protocol, metric, score)
+  text = report.table(settings, protocol, metric, score)
+  title = f"{label}, {config.data.dataset}"
+  values = report.scores(settings[index], protocol, metric, score)
+  mean, ci95 = metrics.confidence_95(values)
+  facts = {"best": settings[index].values, "folder": settings[
+      index].folder.name, "by": protocol, "metric": metric, "score": score,
+           "mean": float(mean), "ci95": float(ci95),
+           "values": values.tolist(), "replay": " ".join(
+               f"--{k}={v}" for k, v in settings[index].values.items())}
+  summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
+  rows = report.rows_of(settings, metric, score)
+  tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
+  summary_lib.write_json(root / "sweep.json", facts)
+  report.draw(root / "sweep.png", settings, protocol, metric, score, title)
+  print(text)
+  print(f"\nbest: {facts['replay']}\nresults in {root}")
+  return facts
+
+
+def command(argv: Sequence[str]) -> None:
+  """Parses the flags and plays the grid."""
+  if config_lib.asks_help(argv):
+    raise config_lib.HelpRequested(usage())
+  values, words = split_flags(argv)
+  if not values.sweep:
+    raise config_lib.UsageError(
+        "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its "
+        "values)")
+  grid = sweeps.read_grid(values.sweep)
+  root = values.out_dir
+  if root is None:
+    name = {w.lstrip("-").split("=")[0]: w.split("=", 1)[-1] for w in words}
+    root = (f"out/sweep_{name.get('algorithm', 'composed')}_"
+            f"{name.get('dataset', 'digits')}")
+  make(words, grid, pathlib.Path(root).expanduser(), by=values.by,
+       metric=values.metric, score=values.score)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return guarded(command, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,157 @@
+"""A data set from arrays in memory, checked as files are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+
+#: What the arrays of a data set are called in a file, and as arguments.
+_ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
+              "x_test": "x_test", "y_test": "y_test",
+              "client_test": "test_client_ids"}
+
+
+def from_arrays(
+    x: Any, y: Any, client_ids: Any = None, *, x_test: Any = None,
+    y_test: Any = None, test_client_ids: Any = None,
+    num_classes: int | None = None, name: str = "arrays") -> Examples:
+  """A data set of your own, for ``federate``.
+
+  Args:
+    x: [n, ...] training examples. uint8 are images, int32 are word ids, every
+      other real dtype becomes float32.
+    y: [n] whole numbers from 0, the labels.
+    client_ids: [n] the client of each training example, numbers or strings;
+      needed for ``partition="natural"``. Clients are numbered in the sorted
+      order of their ids.
+    x_test: [m, ...] test examples, shape and dtype as ``x``; None: there are
+      none, so a partition must hold some out (``natural`` does).
+    y_test: [m] their labels.
+    test_client_ids: [m] the client of each test example.
+    num_classes: L; the largest label plus one if not given.
+    name: of the data set, in tables and pictures.
+
+  Returns:
+    The examples.
+
+  Raises:
+    DataError: arrays of wrong shapes, lengths or dtypes, values that are NaN
+      or infinite, labels out of range, a client with test examples alone; one
+      line that names the argument.
+  """
+  if (x_test is None) != (y_test is None):
+    raise DataError("`x_test` and `y_test`: give both or none")
+  if test_client_ids is not None and x_test is None:
+    raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
+  arrays = {"x_train": np.asarray(x), "y_train": np.asarray(y)}
+  if x_test is None:
+    arrays["x_test"] = arrays["x_train"][:0]
+    arrays["y_test"] = np.zeros(0, np.int32)
+  else:
+    arrays |= {"x_test": np.asarray(x_test), "y_test": np.asarray(y_test)}
+  arrays |= _numbered(client_ids, test_client_ids)
+  return checked(arrays, lambda which: f"`{_ARGUMENTS[which]}`:", name,
+                 num_classes)
+
+
+def _numbered(train: Any, test: Any) -> dict[str, np.ndarray]:
+  """Client ids of any kind as numbers from 0, in their sorted order."""
+  if train is None:
+    return {} if test is None else {"client_test": np.asarray(test)}
+  train = np.asarray(train)
+  if train.ndim != 1 or train.dtype.kind not in "iuUSO":
+    raise DataError(f"`client_ids`: {train.dtype} of shape {train.shape}, one "
+                    "whole number or string for each example is needed")
+  try:
+    names, numbers = np.unique(train, return_inverse=True)
+  except TypeError:
+    raise DataError("`client_ids`: ids of different kinds, which cannot be "
+                    "sorted") from None
+  found = {"client_train": numbers.astype(np.int32)}
+  if test is not None:
+    test = np.asarray(test)
+    place = np.minimum(np.searchsorted(names, test), len(names) - 1)
+    unknown = np.flatnonzero(names[place] != test)
+    if len(unknown):
+      raise DataError(f"`test_client_ids`: client {test[unknown[0]]} has no "
+                      "training example")
+    found["client_test"] = place.astype(np.int32)
+  return found
+
+
+def checked(
+    arrays: dict[str, np.ndarray], what: Callable[[str], str], name: str,
+    num_classes: int | None = None) -> Examples:
+  """The examples of arrays that have passed every check.
+
+  Args:
+    arrays: x_train, y_train, x_test, y_test and, where clients are named,
+      client_train and client_test.
+    what: name of an array -> how a message calls it.
+    name: of the data set.
+    num_classes: L; None takes the largest label plus one.
+
+  Raises:
+    DataError: see ``from_arrays``.
+  """
+  if "client_test" in arrays and "client_train" not in arrays:
+    raise DataError(f"{what('client_test')} without "
+                    f"{what('client_train').rstrip(':').split(': ')[-1]}")
+  for array in ("x_train", "x_test"):
+    arrays[array] = _features(what(array), arrays[array])
+  for split in ("train", "test"):
+    rows = len(arrays["x_" + split])
+    for array in ("y_" + split, "client_" + split):
+      if array in arrays:
+        arrays[array] = _whole_numbers(
+            what(array), arrays[array], rows, _ARGUMENTS["x_" + split])
+  x_train, x_test = arrays["x_train"], arrays["x_test"]
+  if not len(x_train):
+    raise DataError(f"{what('x_train')} has no rows")
+  if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+    raise DataError(
+        f"{what('x_train')} has examples of shape {x_train.shape[1:]} "
+        f"{x_train.dtype} but the test examples are of shape "
+        f"{x_test.shape[1:]} {x_test.dtype}")
+  y_train, y_test = arrays["y_train"], arrays["y_test"]
+  largest = int(max(y_train.max(), y_test.max(initial=0)))
+  if num_classes is None:
+    num_classes = largest + 1
+  elif largest >= num_classes:
+    raise DataError(f"`num_classes`={num_classes}: a label is {largest}, "
+                    f"labels must lie in [0, {num_classes})")
+  return Examples(x_train, y_train, x_test, y_test, num_classes,
+                  arrays.get("client_train"), arrays.get("client_test"), name)
+
+
+def _features(what: str, x: np.ndarray) -> np.ndarray:
+  if x.ndim < 2:
+    raise DataError(
+        f"{what} has shape {x.shape}, one row per example and at least one "
+        "more axis are needed")
+  if x.dtype.kind not in "fiub":
+    raise DataError(f"{what} is {x.dtype}, real numbers are needed")
+  if x.dtype in (np.uint8, np.int32):
+    return x
+  with np.errstate(over="ignore"):  # becomes infinite, refused below
+    x = x.astype(np.float32, copy=False)
+  if not np.isfinite(x).all():
+    raise DataError(f"{what} has NaN or infinite values (as float32)")
+  return x
+
+
+def _whole_numbers(
+    what: str, values: np.ndarray, rows: int, of: str) -> np.ndarray:
+  """Labels or client ids: checked, int32."""
+  if values.dtype.kind not in "iu":
+    raise DataError(f"{what} is {values.dtype}, integers are needed")
+  if values.shape != (rows,):
+    raise DataError(f"{what} has shape {values.shape}, {(rows,)} is needed "
+                    f"(one per row of {of})")
+  if rows and (values.min() < 0 or values.max() > np.iinfo(np.int32).max - 1):
+    raise DataError(f"{what} lies in [{values.min()}, {values.max()}], whole "
+                    "numbers from 0 are needed")
+  return values.astype(np.int32)

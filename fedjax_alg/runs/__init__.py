@@ -1,0 +1,1 @@
+"""The run as a library call: train, evaluate, sweep, save and load."""

@@ -1,0 +1,367 @@
+"""The options of a run, beside its data and its algorithm's own.
+
+Typed once, here: ``run``, ``steps`` and ``sweep`` take them as keywords, the
+command line makes its flags of them.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+from fedjax_alg import registry
+from fedjax_alg.base import Devices
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.engine import clients, clock, evaluate, loop
+from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.hparams import check_options, hyper, reads
+from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
+from fedjax_alg.models import parse_layers
+
+#: Shape of an image, of data sets where it is known before they are loaded.
+_IMAGES = {"digits": (8, 8), "mnist": (28, 28, 1), "cifar10": (32, 32, 3),
+           "femnist": (28, 28, 1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthOptions:
+  """How long a run is, and who takes part."""
+
+  rounds: int | None = hyper(
+      None, "communication rounds; default 100, of methods in closed form as "
+      "many as the model has layers (pfedacnnl: twice that)", minimum=1)
+  participation: float | None = hyper(
+      None, "share of the clients in each round, (0, 1]; default 0.1",
+      above=0, maximum=1)
+  cohort_size: int | None = hyper(
+      None, "number of clients in each round, instead of `participation`",
+      minimum=1)
+  seed: int = hyper(0, "seed of the first run", minimum=0)
+  num_seeds: int = hyper(
+      1, "independent runs (seed, seed+1, ...) in one program", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+  """Which model, and its objective."""
+
+  model: str = hyper("softmax", "one of " + ", ".join(MODELS))
+  hidden: tuple[int, ...] = hyper(
+      (128,), "widths of the hidden layers (mlp)", when=("model", ("mlp",)))
+  layers: tuple[str, ...] = hyper(
+      tuple(DEFAULT_LAYERS), "hidden layers in order: convK-C = C channels, K "
+      "x K pixels, zero padding, avgS or maxS = S x S pool, denseW = W units, "
+      "flatten (stack)", when=("model", ("stack",)))
+  embedding: str = hyper(
+      lstm.EMBEDDINGS[0], "numbers of a word, one of "
+      + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "
+      "learned = parameters (lstm)", choices=lstm.EMBEDDINGS,
+      when=("model", ("lstm",)))
+  l2: float = hyper(
+      1e-4, "coefficient of (l2/2)||w||^2, bias included, on the mean loss",
+      minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClockOptions:
+  """The clients' simulated machines (``engine.clock``)."""
+
+  device_cores: tuple[int, int] = hyper(
+      (1, 4), "least and most cores of a client's simulated machine, a whole "
+      "number of them drawn for each client; the clock counts operations and "
+      "floats, it changes no model")
+  core_gflops: float = hyper(
+      10.0, "10^9 operations a second of one simulated core")
+  bandwidth_gbps: tuple[float, float] = hyper(
+      (100.0, 100.0), "least and most 10^9 bits a second of a client's "
+      "simulated link to the server (log-uniform)")
+  batch_ms: float = hyper(
+      1.0, "simulated milliseconds that a batch takes on any machine, "
+      "whatever its size")
+  server_gflops: float = hyper(
+      1000.0, "10^9 operations a second of the simulated server")
+  clock_seed: int = hyper(
+      0, "seed of the simulated machines, the same for all seeds of a run",
+      minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationOptions:
+  """What is evaluated, and when."""
+
+  eval_every: int = hyper(
+      5, "rounds between evaluations; the last round is always evaluated",
+      minimum=1)
+  eval_protocols: tuple[str, ...] = hyper(
+      evaluate.DEFAULT_PROTOCOLS,
+      "of " + ", ".join(evaluate.PROTOCOLS) + ": global = the global "
+      "model(s) on the whole test set (K models: the best, and their mean "
+      "as global_mean), local = what each client would deploy on its own "
+      "test split, preferred = each client's preferred global model on its "
+      "own mixture of classes, validation = the global model(s) on the "
+      "server's validation data (`validation_clients`), train = the global "
+      "model(s) on all clients' training data (K models: as global, and "
+      "validation_mean, train_mean), newcomers = as local, of the clients "
+      "of `newcomers_at`, who are not in local, assigned = as local, of "
+      "the clients that the algorithm has put into a group, copy = as "
+      "local, of the client's own copy of the global model after its local "
+      "work (pFedMe's w_k; only where there is one)")
+  targets: tuple[float, ...] = hyper(
+      (0.90, 0.95, 0.98), "accuracies for rounds_to, first protocol")
+
+
+@dataclasses.dataclass(frozen=True)
+class MachineOptions:
+  """How the work is laid out on this machine."""
+
+  map_clients: str = hyper(
+      "auto", "how clients are mapped: auto, " + ", ".join(clients.MODES)
+      + "; auto: sequential on a CPU, else vmap",
+      choices=("auto", *clients.MODES))
+  client_chunk: int = hyper(
+      8, "clients per chunk and device (chunks)", minimum=1,
+      when=("map_clients", ("chunks",)))
+  map_seeds: str = hyper(
+      "auto", "how seeds are mapped: auto, " + ", ".join(loop.MAP_SEEDS)
+      + "; auto: sequential on a CPU, else vmap (sequential needs less "
+      "memory)", choices=("auto", *loop.MAP_SEEDS))
+  host_devices: int = hyper(
+      0, "CPU cores to train clients on in parallel; 0: all", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
+                 LengthOptions):
+  """All options of a run that are neither its data's nor its algorithm's."""
+
+  @property
+  def seeds(self) -> tuple[int, ...]:
+    """The seeds of the run."""
+    return tuple(range(self.seed, self.seed + self.num_seeds))
+
+  def checked(self) -> "RunOptions":
+    """The options, each in its range.
+
+    Raises:
+      OptionError: a value out of range; one line.
+    """
+    check_options(self)
+    protocols = self.eval_protocols
+    if not protocols:
+      raise OptionError("`eval_protocols`: empty (of "
+                        f"{', '.join(evaluate.PROTOCOLS)})")
+    for protocol in protocols:
+      if protocol not in evaluate.PROTOCOLS:
+        raise OptionError(
+            f"`eval_protocols`={protocol}: unknown"
+            f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
+            f"{', '.join(evaluate.PROTOCOLS)})")
+    if any(width < 1 for width in self.hidden):
+      raise OptionError(f"`hidden`={self.hidden}: widths must be at least 1")
+    if any(not 0 < t <= 1 for t in self.targets):
+      raise OptionError(f"`targets`={self.targets}: must lie in (0, 1]")
+    self.check_clock()
+    if self.participation is not None and self.cohort_size is not None:
+      raise OptionError("`participation` and `cohort_size`: give one of them")
+    return dataclasses.replace(
+        self, eval_protocols=tuple(dict.fromkeys(protocols)))
+
+  def check_clock(self) -> None:
+    """Refuses simulated machines that cannot be.
+
+    Raises:
+      OptionError: one line.
+    """
+    clock.check_machines(self.device_cores, self.core_gflops,
+                         self.bandwidth_gbps, self.batch_ms,
+                         self.server_gflops)
+
+  def devices(self, num_clients: int) -> Devices:
+    """The clients' simulated machines."""
+    return clock.make_devices(
+        self.clock_seed, num_clients, cores=self.device_cores,
+        core_gflops=self.core_gflops, bandwidth_gbps=self.bandwidth_gbps,
+        batch_ms=self.batch_ms, server_gflops=self.server_gflops)
+
+
+def num_layers(options: RunOptions, algorithm: str) -> int:
+  """Layers with weights of the named model.
+
+  Raises:
+    OptionError: least squares cannot fit it.
+  """
+  if options.model == "lstm":
+    raise OptionError(
+        f"`model`=lstm: {algorithm} fits dense layers and convolutions in "
+        "closed form, and lstm has others (allowed: "
+        f"{', '.join(name for name in MODELS if name != 'lstm')})")
+  words: Any = {"softmax": (), "mlp": options.hidden, "cnn": DEFAULT_LAYERS}
+  return 1 + sum(
+      isinstance(word, int) or word.startswith(("conv", "dense"))
+      for word in words.get(options.model, options.layers))
+
+
+def check_together(
+    options: RunOptions, data: DataOptions, *, name: str,
+    entry: registry.Entry, hparams: Any, named_model: bool = True
+) -> RunOptions:
+  """Algorithm x model x data x partition, before anything is loaded.
+
+  Args:
+    options: checked, ``rounds`` filled in.
+    data: filled.
+    name: of the algorithm.
+    entry: of the algorithm.
+    hparams: its hyper-parameters.
+    named_model: whether ``options.model`` is the model.
+
+  Returns:
+    The options with the participation that the algorithm has by default, and
+    the protocol ``newcomers`` where clients join.
+
+  Raises:
+    OptionError: one line.
+  """
+  if named_model:
+    _check_model(options, data)
+  protocols = options.eval_protocols
+  if "validation" in protocols and data.validation_clients == 0:
+    raise OptionError("`eval_protocols`=validation: needs `validation_clients` "
+                      "of at least 1, there are 0")
+  if entry.needs_validation(hparams) and not data.validation_clients:
+    which = "server" if hasattr(hparams, "server") else "algorithm"
+    raise OptionError(
+        f"`{which}`={getattr(hparams, 'server', name)}: searches its step on "
+        "validation data, give `validation_clients` (at least 1)")
+  if data.newcomers_at is None and "newcomers" in protocols:
+    raise OptionError("`eval_protocols`=newcomers: needs `newcomers_at`, all "
+                      "clients are there from the start")
+  if data.newcomers_at:
+    assert options.rounds is not None
+    if data.newcomers_at[-1][0] >= options.rounds:
+      text = ",".join(f"{n}:{count}" for n, count in data.newcomers_at)
+      raise OptionError(
+          f"`newcomers_at`={text}: the last never join, there are "
+          f"`rounds`={options.rounds} (at most {options.rounds - 1})")
+    if "newcomers" not in protocols:
+      protocols = (*protocols, "newcomers")
+  if getattr(hparams, "variant", None) == "table":
+    for flag, value in (("newcomers_at", data.newcomers_at),
+                        ("shift", data.shift)):
+      if value not in (None, "none"):
+        raise OptionError(
+            f"`{flag}`: not with `variant`=table, which keeps a gradient of "
+            "every batch of the first round's clients (use `variant`=client)")
+  share = options.participation
+  if entry.all_clients:
+    for flag, given in (("participation", share not in (None, 1.0)),
+                        ("cohort_size", options.cohort_size is not None)):
+      if given:
+        raise OptionError(f"`{flag}`: {name} does not read it, it uses all "
+                          "data in every round")
+    share = 1.0
+  elif share is None and options.cohort_size is None:
+    share = 0.1
+  options = dataclasses.replace(
+      options, participation=share, eval_protocols=protocols)
+  if data.num_clients is not None:
+    cohort_size(options, data, entry, hparams,
+                data.num_clients - data.validation_clients)
+  return options
+
+
+def cohort_size(
+    options: RunOptions, data: DataOptions, entry: registry.Entry,
+    hparams: Any, num_clients: int) -> int:
+  """S for C clients, those that ``validation_clients`` leaves.
+
+  Raises:
+    OptionError: no client, more than there are, or fewer than K models; more
+      newcomers than leave S at the start, or no pair of ``shift_share``.
+  """
+  held = data.validation_clients
+  left = f" that `validation_clients`={held} leaves" if held else ""
+  size = options.cohort_size
+  if size is None:
+    assert options.participation is not None
+    size = round(options.participation * num_clients)
+    name = f"`participation`={options.participation}"
+    if size < 1:
+      raise OptionError(f"{name}: gives 0 of {num_clients} clients{left} a "
+                        f"round (at least {0.5 / num_clients:.2g})")
+  else:
+    name = f"`cohort_size`={size}"
+    if size > num_clients:
+      raise OptionError(f"{name}: more than the {num_clients} clients{left}")
+  groups = getattr(hparams, "num_groups", 1)
+  if groups > num_clients and reads(hparams, "num_groups"):
+    raise OptionError(f"`num_groups`={groups}: more than the {num_clients} "
+                      f"clients{left}")
+  models = getattr(hparams, "num_models", 1)
+  if models > size:
+    raise OptionError(f"`num_models`={models}: larger than the cohort of "
+                      f"{size} clients ({name} of {num_clients}{left})")
+  # Where all take part, the absent are padding slots.
+  data.check_changes(num_clients, 1 if entry.all_clients else size)
+  return size
+
+
+def _check_model(options: RunOptions, data: DataOptions) -> None:
+  """A named model against a named data set."""
+  model, words = options.model, data.dataset == "sent140"
+  if model not in MODELS:
+    raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
+                      f"(one of {', '.join(MODELS)})")
+  if words and model != "lstm":
+    raise OptionError(f"`model`={model}: cannot read words, "
+                      "`dataset`=sent140 needs `model`=lstm")
+  if model == "lstm":
+    if data.dataset not in ("sent140", "npz", None):
+      raise OptionError(f"`model`=lstm: needs words, {data.dataset} has none "
+                        "(use `dataset`=sent140, or npz with int32 x)")
+    if data.features != "none":
+      raise OptionError(f"`features`={data.features}: needs numbers, "
+                        "`model`=lstm reads words (only none)")
+  vectors = ""  # why the examples are no images
+  if data.dataset == "synthetic":
+    vectors = "60 numbers"
+  elif data.features in ("hog", "flatten"):
+    vectors = f"`features`={data.features} makes a vector of each"
+  if model == "cnn" and vectors:
+    raise OptionError(
+        f"`model`=cnn: needs images, the examples are not ({vectors})")
+  if model == "stack":
+    layers = parse_layers(options.layers)
+    image = _IMAGES.get(data.dataset or "")
+    if image and not vectors:
+      check_layers(layers, image)
+    if vectors and any(
+        word.startswith(("conv", "avg", "max")) for word in options.layers):
+      raise OptionError(f"`layers`={','.join(options.layers)}: needs images, "
+                        f"the examples are not ({vectors})")
+
+
+def split_keywords(
+    keywords: Mapping[str, Any], hyper_names: Mapping[str, Any], name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Parts keywords into options of a run and hyper-parameters.
+
+  Args:
+    keywords: what the caller gave.
+    hyper_names: fields of the algorithm's hyper-parameters.
+    name: of the algorithm, for the message.
+
+  Raises:
+    OptionError: a name that neither has.
+  """
+  run_names = {field.name for field in dataclasses.fields(RunOptions)}
+  options, hparams = {}, {}
+  for key, value in keywords.items():
+    if key in hyper_names:
+      hparams[key] = value
+    elif key in run_names:
+      options[key] = value
+    else:
+      raise OptionError(
+          f"`{key}`: neither an option of a run nor a hyper-parameter of {name}"
+          f"{did_you_mean(key, [*hyper_names, *run_names])}")
+  return options, hparams

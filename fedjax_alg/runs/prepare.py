@@ -1,0 +1,248 @@
+"""From checked options to a run that is ready to compile."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import os
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import models
+from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine import clients, cohorts, evaluate, sharding
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import with_values
+from fedjax_alg.runs import methods
+from fedjax_alg.runs.methods import Method, Numbers
+from fedjax_alg.runs.options import cohort_size, RunOptions
+from fedjax_alg.runs.placed import PlacedData
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+  """A run, or several of one program, ready to compile.
+
+  A program has a row for each setting of hyper-parameters and seed: the rows
+  of one setting stand together, in the order of the seeds.
+  """
+
+  method: Method  #: with the hyper-parameters of the first setting
+  settings: tuple[Any, ...]  #: hyper-parameters of each setting
+  model: Model
+  model_name: str | None  #: None: the caller's own
+  federation: Federation
+  placed: PlacedData
+  options: RunOptions
+  seeds: tuple[int, ...]
+  spec: FedSpec
+  keys: cohorts.RunKeys  #: each [rows]
+  numbers: Numbers  #: hyper-parameters that are arguments, each [rows]
+  build: Callable[[Mapping[str, Any]], Algorithm]
+  map_clients: MapClients
+  map_seeds: str
+  mesh: Mesh | None
+  protocols: tuple[str, ...]
+  measures: Mapping[str, evaluate.Measure]
+  plan: dict[str, Any]  #: facts for people
+
+  @property
+  def algorithm(self) -> Algorithm:
+    """The algorithm of the first setting, its numbers constants."""
+    return self.build({})
+
+  @property
+  def rows(self) -> int:
+    """Settings times seeds."""
+    return len(self.settings) * len(self.seeds)
+
+
+def memory_bytes() -> int:
+  """Memory of the device that keeps the state."""
+  stats = jax.devices()[0].memory_stats()
+  if stats and "bytes_limit" in stats:
+    return int(stats["bytes_limit"])
+  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def make_model(
+    model: Any, federation: Federation, options: RunOptions) -> Model:
+  """The model of a run.
+
+  Args:
+    model: see ``models.as_model``.
+    federation: gives the shape of an example and the classes.
+    options: ``l2`` and what a named model reads.
+
+  Raises:
+    OptionError: a model that cannot read the examples; one line.
+  """
+  words = federation.data.train.x.dtype == np.int32
+  chosen: dict[str, Any] = {}
+  if isinstance(model, str):
+    _check_words(model, federation)
+    chosen = dict(hidden=options.hidden, layers=options.layers,
+                  tokens=federation.num_tokens, embedding=options.embedding)
+  return models.as_model(
+      model, federation.example_shape, federation.num_classes, l2=options.l2,
+      input_dtype=jnp.int32 if words else jnp.float32, **chosen)
+
+
+def _check_words(model: str, federation: Federation) -> None:
+  """Word ids go with the lstm and nothing else does (the caller's data)."""
+  train, test = federation.data.train, federation.data.whole_test
+  ids = train.x.dtype == np.int32
+  if ids != (model == "lstm"):
+    raise OptionError(
+        f"`model`={model}: " + (
+            "cannot read word ids (int32 x), only `model`=lstm does" if ids
+            else f"needs word ids, but x is {train.x.dtype} (only int32)"))
+  known = federation.num_tokens
+  low = min(int(rows.x.min()) for rows in (train, test)) if ids else 0
+  high = max(int(rows.x.max()) for rows in (train, test)) if ids else 0
+  if not 0 <= low <= high < known:
+    raise OptionError(
+        f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
+        f"[0, {known}), the data's lie in [{low}, {high}]")
+
+
+def _check_adapts(
+    method: Method, federation: Federation, protocols: Sequence[str]) -> None:
+  """A client that adapts the model must have something to adapt it on."""
+  empty = np.flatnonzero(federation.data.train.size == 0)
+  protocol = next((p for p in protocols if p in evaluate.PER_CLIENT), None)
+  if method.entry.adapts and len(empty) and protocol:
+    raise OptionError(
+        f"`eval_protocols`={protocol}: {method.name} adapts the model on each "
+        f"client's training data, and client {empty[0]} has none")
+
+
+def _check_memory(
+    algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
+    rows: int) -> None:
+  """Refuses a state that this machine cannot hold."""
+  key = jax.random.key(0)
+  shapes = jax.eval_shape(
+      lambda key: algorithm.init(model.init(key), spec, key), key)
+  needed = rows * sum(
+      leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  have = memory_bytes()
+  if needed > have:
+    table = getattr(method.hparams, "variant", None) == "table"
+    name = "`variant`=table" if table else f"`algorithm`={method.name}"
+    raise OptionError(
+        f"{name}: what is kept between rounds needs {needed / 2**30:.3g} GB "
+        f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
+        "fewer clients or seeds, a smaller model"
+        + (", or `variant`=client)" if table else ")"))
+
+
+def _protocols(
+    algorithm: Algorithm, name: str, wanted: tuple[str, ...]
+) -> tuple[str, ...]:
+  """The protocols that make sense for the algorithm.
+
+  Raises:
+    OptionError: none does.
+  """
+  found = evaluate.supported_protocols(algorithm, wanted)
+  if wanted and not found:
+    lacks = "no global model, only local (and newcomers) can be given"
+    if algorithm.global_params is not None:
+      lacks = {"assigned": "no groups of clients",
+               "copy": "no copy of the global model at each client"}[wanted[0]]
+    raise OptionError(
+        f"`eval_protocols`={','.join(wanted)}: {name} has {lacks}")
+  return found
+
+
+def prepare(
+    method: Method, federation: Federation, options: RunOptions, *,
+    model: Any = None, seeds: Sequence[int] | None = None,
+    settings: Sequence[Mapping[str, Any]] = ({},),
+    measures: Mapping[str, evaluate.Measure] | None = None) -> Prepared:
+  """Places the data, builds the model and the algorithm.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    federation: the clients.
+    options: checked and filled (``options.check_together``).
+    model: what ``models.as_model`` takes; None: ``options.model``.
+    seeds: of the runs; None: ``options.seeds``.
+    settings: hyper-parameters of each setting that differ from the method's;
+      all traced ones (``Method.traced``).
+    measures: a caller's own evaluations, by name.
+
+  Raises:
+    DataError, OptionError: one line.
+  """
+  sharding.start(options.host_devices)
+  seeds = tuple(options.seeds if seeds is None else seeds)
+  mesh = sharding.clients_mesh()
+  num_clients = federation.num_clients
+  size = cohort_size(
+      options, federation.options, method.entry, method.hparams, num_clients)
+  rows = len(settings) * len(seeds)
+  on_cpu = jax.default_backend() == "cpu"
+  mode, map_seeds = options.map_clients, options.map_seeds
+  if mode == "auto":
+    mode = "sequential" if on_cpu else "vmap"
+  if map_seeds == "auto":
+    # Methods in closed form compute in float64, which no outer vmap keeps.
+    closed = method.entry.rounds is not None
+    map_seeds = "sequential" if on_cpu or closed or rows == 1 else "vmap"
+  map_clients = clients.make_map_clients(
+      mode, chunk=options.client_chunk, mesh=mesh)
+  model = options.model if model is None else model
+  built = make_model(model, federation, options)
+  train = federation.data.train
+  shape = federation.example_shape
+  spec = FedSpec(num_clients, size, federation.num_classes, shape,
+                 int(train.size.sum()))
+  method = method.resolved()
+  every = tuple(with_values(method.hparams, dict(own)) for own in settings)
+  for hparams in every:
+    algorithm = method.entry.build(built, hparams, map_clients=map_clients)
+  protocols = _protocols(algorithm, method.name, options.eval_protocols)
+  if measures and algorithm.global_params is None:
+    raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
+                      "no global model to measure")
+  _check_adapts(method, federation, protocols)
+  _check_memory(algorithm, method, built, spec, rows)
+  order = np.tile(np.arange(len(seeds)), len(settings))
+  keys = jax.tree.map(lambda *k: jnp.stack(k)[order],
+                      *[cohorts.run_keys(seed) for seed in seeds])
+  method = method._replace(hparams=every[0])
+  numbers: Numbers = {}
+  if methods.traceable(method, built, spec, map_clients):
+    numbers = method.numbers(every, len(seeds))
+  elif len(settings) > 1:
+    raise OptionError(f"`algorithm`={method.name}: asks Python for the value "
+                      "of a hyper-parameter, so each needs its own program")
+  placed = PlacedData(federation, mesh, options.devices(num_clients))
+  plan = {
+      "data": federation.name, "clients": num_clients, "cohort_size": size,
+      "newcomers": sum(
+          count for _, count in federation.options.newcomers_at or ()),
+      "train_examples": spec.num_examples,
+      "validation_examples": 0 if federation.data.validation is None else int(
+          federation.data.validation.size.sum()),
+      "test_examples": int(federation.data.whole_test.size.sum()),
+      "client_size": {"min": int(train.size.min()),
+                      "mean": float(train.size.mean()),
+                      "max": int(train.size.max())},
+      "example_shape": list(shape), "classes": federation.num_classes,
+      "parameters": sum(
+          leaf.size for leaf in jax.tree.leaves(
+              jax.eval_shape(built.init, jax.random.key(0)))),
+      "map_clients": mode, "map_seeds": map_seeds,
+      "devices": [str(d) for d in jax.devices()]}
+  return Prepared(
+      method, every, built, model if isinstance(model, str) else None,
+      federation, placed, options, seeds, spec,
+      sharding.replicate(keys, mesh), sharding.replicate(numbers, mesh),
+      method.builder(built, map_clients), map_clients, map_seeds, mesh,
+      protocols, dict(measures or {}), plan)

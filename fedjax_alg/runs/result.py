@@ -1,0 +1,383 @@
+"""What a run leaves behind, in memory and in its folder."""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any
+
+from flax import serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import registry
+from fedjax_alg.base import Params
+from fedjax_alg.data import layout
+from fedjax_alg.data.federation import Federation, from_options
+from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.engine import checkpoint, cohorts, evaluate
+from fedjax_alg.errors import OptionError
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs.methods import method_of
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.prepare import Prepared, prepare
+from fedjax_alg.runs.programs import state_shapes
+
+_FINAL = "final.msgpack"
+
+
+class RunFolderError(ValueError):
+  """A folder that holds no run that can be read; the message is one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Live:
+  """A run that is still in memory: its states and what made them."""
+
+  prepared: Prepared
+  states: Any  #: leaves [N, ...], of one setting
+  setting: int = 0  #: which of the prepared settings
+
+  def algorithm(self) -> Any:
+    """The algorithm with this setting's hyper-parameters as constants."""
+    method = self.prepared.method._replace(
+        hparams=self.prepared.settings[self.setting])
+    return method.builder(self.prepared.model, self.prepared.map_clients)({})
+
+
+class RunResult:
+  """A finished run of one or more seeds.
+
+  Axes: ``N`` seeds, ``E`` evaluations, ``C`` clients, ``R`` rounds, ``K``
+  global models. Protocols and metrics are those of docs/architecture.md.
+
+  Attributes:
+    seeds: the N seeds.
+    rounds: [E] int, rounds played at each evaluation.
+    metrics: protocol -> metric -> [N, E] float64, NaN where nobody was
+      counted; and of each measure of the caller's own its sums, name -> key ->
+      [N, E, K, ...].
+    clients: protocol -> "accuracy" -> [N, C] float64, of every client's own
+      test split after the last round, NaN without test examples; protocols
+      that are measured at the clients alone.
+    membership: [N, C] int32, the group each client was last assigned to, -1
+      for none; None where clients have no groups.
+    history: name -> [N, R], every round's cost and what the server reported.
+    records: the tables behind these, as metrics.csv, rounds.csv, ... have
+      them.
+  """
+
+  def __init__(
+      self, records: Records, final: Mapping[str, Any], facts: dict[str, Any],
+      live: Live | None = None, sums: Mapping[str, Any] | None = None):
+    """Used by ``run``, ``sweep`` and ``load_run``.
+
+    Args:
+      records: the tables.
+      final: "clients", "membership" and "global_params" after the last round.
+      facts: what config.json has.
+      live: states and programs; None for a run that was read from a folder.
+      sums: the caller's own measures, see ``metrics``.
+    """
+    self.records, self.facts, self._live = records, facts, live
+    self._final = dict(final)
+    rows = records.rows
+    self.seeds: tuple[int, ...] = tuple(records.seeds)
+    self.rounds = np.array(sorted({row["round"] for row in rows}), int)
+    names = [name for name in tables.COLUMNS[3:]
+             if name in tables.metrics.METRICS]
+    self.metrics: dict[str, dict[str, np.ndarray]] = {
+        protocol: {name: self._in_order(rows, protocol, name)
+                   for name in names}
+        for protocol in summary_lib.protocols(rows)}
+    self.metrics |= {name: dict(of) for name, of in (sums or {}).items()}
+    self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
+    self.membership: np.ndarray | None = self._final["membership"]
+
+  def _in_order(self, rows: Any, protocol: str, name: str) -> np.ndarray:
+    own = [row for row in rows if row["protocol"] == protocol]
+    return np.array([[row[name] for row in own if row["seed"] == seed]
+                     for seed in self.seeds])
+
+  @property
+  def history(self) -> dict[str, np.ndarray]:
+    """name -> [N, R]: cost and server scalars of every round."""
+    rows = self.records.tables["rounds"]
+    names = [name for name in rows[0] if name not in ("round", "seed")]
+    return {name: np.array([
+        [row[name] for row in rows if row["seed"] == seed]
+        for seed in self.seeds]) for name in names}
+
+  def state_hash(self) -> str:
+    """sha256 of the final states, ``hashes.final_state`` of summary.json."""
+    if self._live is None:
+      return self.facts["summary"]["hashes"]["final_state"]
+    return checkpoint.state_hash(self._live.states)
+
+  def _seed_index(self, seed: int) -> int:
+    if not 0 <= seed < len(self.seeds):
+      raise OptionError(f"`seed`={seed}: must lie in [0, {len(self.seeds)}), "
+                        "the place of a seed in `seeds`")
+    return seed
+
+  def global_params(self, seed: int = 0) -> Params:
+    """The global models after the last round, leaves [K, ...].
+
+    Args:
+      seed: the place of the seed in ``seeds``.
+
+    Raises:
+      OptionError: no such seed, or a method without a global model.
+    """
+    models = self._final["global_params"]
+    if models is None:
+      raise OptionError(f"`algorithm`={self.facts['algorithm']}: has no global "
+                        "model")
+    index = self._seed_index(seed)
+    return jax.tree.map(lambda leaf: leaf[index], models)
+
+  def client_params(self, client: int, seed: int = 0) -> Params:
+    """What a client would deploy after the last round.
+
+    Of a method that adapts the model to the client, adapted to its training
+    data.
+
+    Args:
+      client: its number in [0, C).
+      seed: the place of the seed in ``seeds``.
+
+    Raises:
+      OptionError: no such client or seed.
+      RunFolderError: a run read from a folder whose data, model or algorithm
+        cannot be made again; give them to ``load_run``.
+    """
+    live, index = self._state(), self._seed_index(seed)
+    p = live.prepared
+    if not 0 <= client < p.spec.num_clients:
+      raise OptionError(f"`client`={client}: must lie in [0, "
+                        f"{p.spec.num_clients})")
+    state = jax.tree.map(lambda leaf: leaf[index], live.states)
+    ids = jnp.asarray([client], jnp.int32)
+    key = cohorts.client_keys(p.keys.evaluation[index], ids)[0]
+    algorithm = live.algorithm()
+
+    @jax.jit
+    def deployed(state, data, key):
+      return algorithm.client_params(
+          state, ids[0], layout.shard_of(data, client), key)
+
+    return jax.device_get(deployed(state, p.placed.data.train, key))
+
+  def _state(self) -> Live:
+    if self._live is None:
+      raise RunFolderError("the run was read without its states")
+    return self._live
+
+  def summary(self) -> dict[str, Any]:
+    """What summary.json has: final, best, cost, time, versions, hashes."""
+    if self._live is None:
+      return self.facts["summary"]
+    return make_summary(self.records, self._live.prepared, self._live.states,
+                        self.facts)
+
+  def save(self, folder: str | os.PathLike) -> pathlib.Path:
+    """Writes the run as the command line does; ``load_run`` reads it.
+
+    Args:
+      folder: made if missing. A run that is in it is replaced.
+
+    Returns:
+      The folder.
+
+    Raises:
+      RunFolderError: the folder holds something that is no run.
+    """
+    path, live = pathlib.Path(folder).expanduser(), self._state()
+    if path.is_dir() and any(path.iterdir()) and not (
+        path / "config.json").is_file():
+      raise RunFolderError(f"{path}: holds files of something else (no "
+                           "config.json)")
+    path.mkdir(parents=True, exist_ok=True)
+    summary_lib.write_json(path / "config.json", self.facts)
+    summary_lib.write_json(
+        path / "partition.json",
+        summary_lib.partition_facts(live.prepared.federation))
+    for name, rows in self.records.tables.items():
+      tables.write_rows(
+          path / f"{name}.csv", rows, self.records.columns[name])
+    for old in checkpoint.paths(path / "checkpoint"):
+      old.unlink()
+    checkpoint.save(path / "checkpoint", live.states, int(self.rounds[-1]),
+                    {"identity": self.facts["identity"]})
+    write_final(path, self._final)
+    summary_lib.write_json(path / "summary.json", self.summary())
+    return path
+
+  def __repr__(self) -> str:
+    found = ", ".join(
+        f"{protocol} accuracy {np.nanmean(of['accuracy'][:, -1]):.4f}"
+        for protocol, of in self.metrics.items() if "accuracy" in of)
+    return (f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
+            f"{len(self.seeds)} seed(s); {found}>")
+
+
+def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
+  """What config.json says of a run: enough to make it again by name."""
+  return {
+      "identity": None, "algorithm": prepared.method.name,
+      "hparams": field_values(prepared.settings[setting]),
+      "data": field_values(prepared.federation.options),
+      "run": field_values(prepared.options), "model": prepared.model_name,
+      "seeds": list(prepared.seeds),
+      "protocols": list(prepared.protocols), "plan": prepared.plan}
+
+
+def make_summary(
+    records: Records, prepared: Prepared, states: Any, facts: dict[str, Any]
+) -> dict[str, Any]:
+  """summary.json of one setting."""
+  return summary_lib.summary(
+      records, targets=prepared.options.targets,
+      compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
+      hashes={**prepared.federation.hashes,
+              "final_state": checkpoint.state_hash(states)})
+
+
+def make_final(live: Live, step: Step) -> dict[str, Any]:
+  """What is known of clients and models after the last round.
+
+  Args:
+    live: the setting.
+    step: the last one; its rows are those of all settings.
+  """
+  num = len(live.prepared.seeds)
+  rows = slice(live.setting * num, (live.setting + 1) * num)
+  clients = {}
+  for protocol, counts in step.counts.items():
+    if protocol in evaluate.PER_CLIENT:
+      hits, total = (np.asarray(leaf[rows], np.float64)
+                     for leaf in (counts.hits, counts.total))
+      clients[protocol] = {"accuracy": np.divide(
+          hits, total, out=np.full_like(hits, np.nan), where=total > 0)}
+  algorithm, models = live.algorithm(), None
+  if algorithm.global_params is not None:
+    models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
+  membership = None if step.membership is None else step.membership[rows]
+  return {"clients": clients, "membership": membership,
+          "global_params": models}
+
+
+def write_final(folder: pathlib.Path, final: Mapping[str, Any]) -> None:
+  """final.msgpack: accuracy by client, groups and global models."""
+  partial = folder / (_FINAL + ".partial")
+  partial.write_bytes(serialization.msgpack_serialize(
+      serialization.to_state_dict(dict(final))))
+  os.replace(partial, folder / _FINAL)
+
+
+class _Loaded(RunResult):
+  """A run read from a folder; its states are read when they are needed."""
+
+  def __init__(self, folder: pathlib.Path, remade: Any, *args: Any):
+    super().__init__(*args)
+    self._folder, self._remade = folder, remade
+
+  def _state(self) -> Live:
+    if self._live is None:
+      self._live = _remake(self._folder, self.facts, *self._remade)
+    return self._live
+
+  def save(self, folder: str | os.PathLike) -> pathlib.Path:
+    self._state()
+    return super().save(folder)
+
+
+def load_run(
+    folder: str | os.PathLike, *, federation: Federation | None = None,
+    algorithm: Any = None, model: Any = None) -> RunResult:
+  """Reads a run that ``save`` or the command line wrote.
+
+  Tables, accuracies by client, groups and global models are read at once.
+  ``client_params`` needs the data, the model and the algorithm: those that
+  have names are made again, your own have to be given here.
+
+  Args:
+    folder: of the run.
+    federation: its clients, if they were made of your own arrays.
+    algorithm: your own, see ``run``.
+    model: your own, see ``run``.
+
+  Raises:
+    RunFolderError: there is no finished run, or a file is missing or damaged.
+  """
+  path = pathlib.Path(folder).expanduser()
+  facts = _read_json(path / "config.json")
+  facts["summary"] = _read_json(path / "summary.json")
+  try:
+    final = serialization.msgpack_restore((path / _FINAL).read_bytes())
+    records = Records(
+        None, facts["seeds"], facts["plan"]["cohort_size"], ())
+    for name in ("metrics", "rounds", "timing", "groups"):
+      if (path / f"{name}.csv").is_file():
+        records.tables[name] = tables.read_rows(path / f"{name}.csv", None)
+        records.columns[name] = tuple(records.tables[name][0])
+    return _Loaded(path, (federation, algorithm, model), records, final, facts)
+  except FileNotFoundError as error:
+    raise RunFolderError(
+        f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
+        "by an older version, or unfinished") from None
+  except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    raise RunFolderError(f"{path}: damaged, cannot be read") from error
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    found = json.loads(path.read_text("utf-8"))
+  except FileNotFoundError:
+    raise RunFolderError(f"{path.parent}: holds no finished run (no "
+                         f"{path.name})") from None
+  except (OSError, ValueError) as error:
+    raise RunFolderError(f"{path}: damaged, cannot be read") from error
+  if not isinstance(found, dict):
+    raise RunFolderError(f"{path}: damaged, cannot be read")
+  return found
+
+
+def _tuples(value: Any) -> Any:
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _remake(
+    folder: pathlib.Path, facts: dict[str, Any], federation: Any,
+    algorithm: Any, model: Any) -> Live:
+  """Prepares a saved run again and reads its states."""
+  name = facts["algorithm"]
+  if algorithm is None and name not in registry.ALGORITHMS:
+    raise RunFolderError(f"{folder}: {name} is not in the registry, give "
+                         "load_run its `algorithm`")
+  options = RunOptions(**{k: _tuples(v) for k, v in facts["run"].items()})
+  if model is None and facts["model"] is None:
+    raise RunFolderError(f"{folder}: its model has no name, give load_run the "
+                         "`model`")
+  if federation is None:
+    if facts["data"]["dataset"] is None:
+      raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
+                           "`federation`")
+    federation = from_options(DataOptions(
+        **{k: _tuples(v) for k, v in facts["data"].items()}))
+  if federation.hashes != {k: facts["summary"]["hashes"][k]
+                           for k in federation.hashes}:
+    raise RunFolderError(f"{folder}: the run was trained on other data")
+  method = method_of(name if algorithm is None else algorithm)
+  method = method._replace(hparams=dataclasses.replace(
+      method.hparams, **{k: _tuples(v) for k, v in facts["hparams"].items()}))
+  prepared = prepare(method, federation, options, model=model,
+                     seeds=facts["seeds"])
+  states, _, _ = checkpoint.load_latest(
+      folder / "checkpoint", state_shapes(prepared))
+  return Live(prepared, states)

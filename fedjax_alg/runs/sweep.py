@@ -1,0 +1,231 @@
+"""A grid of hyper-parameters and options, in as few programs as it needs.
+
+Numeric hyper-parameters that decide neither shapes nor structure are arguments
+of a compiled program, so all their values share one. Every other option parts
+the grid into programs. A setting has the same bits as its own run.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from typing import Any, NamedTuple
+import warnings
+
+import numpy as np
+
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine import evaluate as evaluate_lib
+from fedjax_alg.engine import sharding
+from fedjax_alg.errors import OptionError
+from fedjax_alg.metrics import confidence_95
+from fedjax_alg.runs import api, methods
+from fedjax_alg.runs.api import Callback
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.result import RunResult
+
+#: Protocols that read test data: choosing by them is optimistic.
+_ON_TEST_DATA = ("global", "local", "preferred", "newcomers", "assigned",
+                 "copy")
+
+
+class Best(NamedTuple):
+  """The best setting of a sweep."""
+
+  setting: dict[str, Any]  #: name -> value
+  index: int  #: in ``Sweep.settings``
+  mean: float  #: of the metric over the seeds
+  ci95: float  #: half-width of its 95 % interval; NaN for one seed
+  result: RunResult
+
+
+class Sweep:
+  """The results of a grid. ``G`` settings, ``N`` seeds, ``E`` evaluations.
+
+  Attributes:
+    settings: name -> value of each of the G settings, the last name of the
+      grid varying fastest.
+    results: the RunResult of each; None for one that diverged.
+    rounds: [E] int.
+    metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged.
+    num_programs: compiled programs that it took.
+  """
+
+  def __init__(
+      self, settings: Sequence[dict[str, Any]],
+      results: Sequence[RunResult | None], num_programs: int):
+    self.settings, self.results = list(settings), list(results)
+    self.num_programs = num_programs
+    whole = next((result for result in results if result is not None), None)
+    if whole is None:
+      raise OptionError("`grid`: every setting diverged")
+    self.rounds, self.seeds = whole.rounds, whole.seeds
+    lengths = {len(result.rounds) for result in results if result is not None}
+    self.metrics: dict[str, dict[str, np.ndarray]] = {}
+    if len(lengths) == 1:  # else the settings were evaluated at other rounds
+      self.metrics = {
+          protocol: {name: np.stack([
+              np.full(values.shape, np.nan) if result is None
+              else result.metrics[protocol][name] for result in results])
+                     for name, values in of.items()}
+          for protocol, of in whole.metrics.items()}
+
+  def best(
+      self, protocol: str | None = None, metric: str = "accuracy", *,
+      last: int | None = 1) -> Best:
+    """The setting of the best mean over seeds; of equals the first.
+
+    Args:
+      protocol: whose metric; None: ``validation`` where it was evaluated,
+        else the first. One that reads test data gives a warning: a setting
+        chosen by it looks better than it is.
+      metric: its name; the least ``loss`` is the best, the greatest of others.
+      last: evaluations that are averaged, from the end; None: all.
+
+    Raises:
+      OptionError: not evaluated.
+    """
+    whole = next(result for result in self.results if result is not None)
+    if protocol is None:
+      protocol = "validation" if "validation" in whole.metrics else next(
+          iter(whole.metrics))
+    if protocol not in whole.metrics:
+      raise OptionError(f"`protocol`={protocol}: not evaluated (one of "
+                        f"{', '.join(whole.metrics)})")
+    if metric not in whole.metrics[protocol]:
+      raise OptionError(f"`metric`={metric}: not a metric of {protocol} (one "
+                        f"of {', '.join(whole.metrics[protocol])})")
+    if protocol.removesuffix("_mean") in _ON_TEST_DATA:
+      warnings.warn(
+          f"the best setting was chosen by {protocol}, on test data: its "
+          f"{metric} is optimistic (hold clients out with validation_clients "
+          "and choose by validation)", stacklevel=2)
+    sign = -1.0 if metric == "loss" else 1.0
+    scores = [self._score(result, protocol, metric, last)
+              for result in self.results]
+    means = np.array([sign * values.mean() for values in scores])
+    if np.isnan(means).all():
+      raise OptionError(f"`protocol`={protocol}: no setting has a number")
+    index = int(np.nanargmax(means))
+    result = self.results[index]
+    assert result is not None
+    mean, ci95 = confidence_95(scores[index])
+    return Best(self.settings[index], index, float(mean),
+                float(ci95) if len(scores[index]) > 1 else float("nan"), result)
+
+  @staticmethod
+  def _score(
+      result: RunResult | None, protocol: str, metric: str, last: int | None
+  ) -> np.ndarray:
+    """[N] the metric's mean over the last evaluations."""
+    if result is None:
+      return np.array([np.nan])
+    values = result.metrics[protocol][metric]
+    return values[:, -last if last else 0:].mean(1)
+
+  def __repr__(self) -> str:
+    return (f"<Sweep of {len(self.settings)} settings x {len(self.seeds)} "
+            f"seed(s) in {self.num_programs} program(s)>")
+
+
+def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+  """Every setting of a grid, the last name varying fastest.
+
+  Raises:
+    OptionError: an empty grid, or a name without or with equal values.
+  """
+  if not grid:
+    raise OptionError("`grid`: empty, give at least one name with its values")
+  lists = {}
+  for name, values in grid.items():
+    found = [values] if isinstance(values, str) else list(values)
+    if not found:
+      raise OptionError(f"`grid`: `{name}` has no values")
+    if len(set(found)) < len(found):
+      raise OptionError(f"`grid`: `{name}` has a value twice: "
+                        f"{', '.join(map(str, found))}")
+    lists[name] = found
+  return [dict(zip(lists, values))
+          for values in itertools.product(*lists.values())]
+
+
+def by_program(requests: Sequence[api.Request]) -> list[list[int]]:
+  """Indices of the requests that share a program."""
+  groups: dict[Any, list[int]] = {}
+  for index, asked in enumerate(requests):
+    key = (asked.method.structure(), asked.options, id(asked.model)
+           if not isinstance(asked.model, str) else asked.model)
+    groups.setdefault(key, []).append(index)
+  return list(groups.values())
+
+
+def sweep(
+    algorithm: Any, federation: Federation, *,
+    grid: Mapping[str, Sequence[Any]], model: Any = "softmax",
+    rounds: int | None = None, cohort_size: int | None = None,
+    participation: float | None = None, seeds: int | Sequence[int] = 1,
+    evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
+    callbacks: Iterable[Callback] = (), hparams: Any = None, **options: Any
+) -> Sweep:
+  """Runs every setting of a grid.
+
+  Args:
+    grid: name -> values; names are hyper-parameters of the algorithm, or any
+      other option of ``run`` (``cohort_size``, ``l2``, ``hidden``, ...).
+    algorithm, federation, model, rounds, cohort_size, participation, seeds,
+      evaluate, eval_every, callbacks, hparams, **options: see ``run``. The
+      rows of a callback's ``Step`` are settings times seeds.
+
+  Returns:
+    The results.
+
+  Raises:
+    OptionError, DataError: see ``run``; and a grid without values.
+  """
+  sharding.start(int(options.get("host_devices", 0)))
+  base = dict(
+      model=model, rounds=rounds, cohort_size=cohort_size,
+      participation=participation, seeds=seeds, evaluate=evaluate,
+      eval_every=eval_every, hparams=hparams)
+  settings = combinations(grid)
+  requests = [_requested(algorithm, federation, base, options, setting)
+              for setting in settings]  # all are checked before one starts
+  results: list[RunResult | None] = [None] * len(settings)
+  callbacks, num_programs = tuple(callbacks), 0
+  for indices, programs in _programs(federation, requests):
+    num_programs += 1
+    for i, found in zip(indices, api.collect(programs, callbacks, stop=False)):
+      results[i] = found
+  return Sweep(settings, results, num_programs)
+
+
+def _requested(
+    algorithm: Any, federation: Federation, base: Mapping[str, Any],
+    options: Mapping[str, Any], setting: Mapping[str, Any]) -> api.Request:
+  named, keywords = dict(base), dict(options)
+  for name, value in setting.items():
+    if name in ("seeds", "evaluate", "hparams"):
+      raise OptionError(f"`grid`: `{name}` cannot be varied, all settings "
+                        "share it")
+    (named if name in named else keywords)[name] = value
+  return api.request(algorithm, federation, keywords=keywords, **named)
+
+
+def _programs(
+    federation: Federation, requests: Sequence[api.Request]
+) -> Iterator[tuple[list[int], Programs]]:
+  """Indices of the settings of each program, and the program compiled."""
+  for indices in by_program(requests):
+    for part in _together(federation, requests, indices):
+      yield part, Programs(requests[part[0]].prepare(
+          federation, [requests[i].method.values() for i in part]))
+
+
+def _together(
+    federation: Federation, requests: Sequence[api.Request],
+    indices: list[int]) -> list[list[int]]:
+  """One program, or one each where an algorithm does not take tracers."""
+  if len(indices) == 1:
+    return [indices]
+  p = requests[indices[0]].prepare(federation)
+  if methods.traceable(p.method, p.model, p.spec, p.map_clients):
+    return [indices]
+  return [[index] for index in indices]

@@ -1,0 +1,219 @@
+"""A model's random numbers reach local training, and nothing else."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models, registry
+from fedjax_alg.base import Model
+from fedjax_alg.client import minibatches, objective, zeroth_order
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.svrg import svrg
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+from tests.algorithms import bridge
+
+KEY = jax.random.key(5)
+KEEP = 0.5
+#: Of a client of 90 examples, two blocks of a full pass.
+CLIENT = 1
+
+
+def mask(x, key):
+  kept = jax.random.bernoulli(key, KEEP, x.shape)
+  return kept.astype(jnp.float32) / KEEP
+
+
+def with_dropout(model):
+  """Entries of x are dropped in training."""
+  return model._replace(train_apply=lambda params, x, key: model.apply(
+      params, x * mask(x, key)))
+
+
+def number_of(key):
+  """A number that tells keys apart; a sum of 90 of them is exact."""
+  return jax.random.randint(key, (), 1, 2**17).astype(jnp.float32)
+
+
+#: Its loss is 0 in evaluation and the number of the key in training, whatever
+#: the parameters.
+NOISE = Model(
+    lambda key: {"w": jnp.ones(3)},
+    lambda params, x: 0 * x[:, :1] * params["w"].sum(),
+    lambda logits, y: logits[:, 0], 0.0, None,
+    train_apply=lambda params, x, key: (
+        0 * x[:, :1] * params["w"].sum() + number_of(key)))
+
+
+
+def test_a_mini_batch_with_a_key_is_the_one_with_entries_dropped(problem):
+  model = with_dropout(problem.model)
+  params = problems.some_params(model)
+  x, y = problem.clients[CLIENT]
+  rows = jnp.arange(90) < 60
+  for key in (KEY, jax.random.key(6)):
+    found = objective.batch_value_and_grad(model, params, x, y, rows, key)
+    problems.assert_close(found, objective.batch_value_and_grad(
+        problem.model, params, x * mask(x, key), y, rows))
+  problems.assert_equal(
+      objective.batch_value_and_grad(model, params, x, y, rows),
+      objective.batch_value_and_grad(problem.model, params, x, y, rows))
+
+
+def test_every_block_of_a_full_pass_has_its_own_key(problem):
+  shard = layout.shard_of(problem.data, CLIENT)
+  rest, first = jax.random.split(KEY)
+  second = jax.random.split(rest)[1]
+  expected = (64 * number_of(first) + 26 * number_of(second)) / 90
+  params = NOISE.init(KEY)
+  for found in (objective.full_value_and_grad(NOISE, params, shard, KEY)[0],
+                objective.full_loss(NOISE, params, shard, KEY)):
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+  assert objective.full_value_and_grad(NOISE, params, shard)[0] == 0
+  assert objective.full_loss(NOISE, params, shard) == 0
+
+
+@pytest.mark.parametrize("batch_size", [0, 5])
+def test_every_mini_batch_has_its_own_key(problem, batch_size):
+  """In every step, in every chunk of steps, and of every client's round."""
+  shard = layout.shard_of(problem.data, CLIENT)
+  steps = minibatches.CHUNK_STEPS + 3 if batch_size else 3
+  work = LocalWork(local_steps=steps, batch_size=batch_size)
+  params = NOISE.init(KEY)
+
+  def step(first, second, carry):
+    seen, number = carry
+    losses = [gradient(params)[0][0] for gradient in (first, second, first)]
+    return seen.at[number].set(jnp.stack(losses)), number + 1
+
+  def losses(key):
+    return minibatches.fold_steps(
+        NOISE, shard, work, key, step, (jnp.zeros((steps, 3)), jnp.int32(0)),
+        batches_per_step=2)[0]
+
+  seen = np.stack(jax.jit(jax.vmap(losses))(jax.random.split(KEY, 2)))
+  np.testing.assert_array_equal(seen[..., 0], seen[..., 2])
+  assert len(np.unique(seen[..., :2])) == 2 * 2 * steps
+
+
+@pytest.mark.parametrize("batch_size", [0, 5])
+def test_the_gradients_of_an_svrg_step_meet_the_same_dropout(
+    problem, batch_size):
+  """So the difference at one and the same model is nothing at all."""
+  model = with_dropout(problem.model)
+  start = problems.some_params(model)
+  shard = layout.shard_of(problem.data, CLIENT)
+  nothing = jax.tree.map(jnp.zeros_like, start)
+  work = LocalWork(local_steps=4, batch_size=batch_size)
+  problems.assert_equal(jax.jit(lambda w: svrg(
+      model, w, w, nothing, shard, work, 1.0, KEY))(start), start)
+  other = problems.some_params(model, 1)
+  assert problems.differ(*(jax.jit(lambda w: svrg(  # but there is some
+      m, w, other, nothing, shard, work, 0.1, KEY))(start)
+      for m in (model, problem.model)))
+
+
+class Net(nn.Module):
+  """A perceptron with or without dropout, with the same parameters."""
+
+  rate: float | None = None
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = nn.relu(nn.Dense(6)(x.reshape(x.shape[0], -1)))
+    if self.rate is not None:
+      x = nn.Dropout(self.rate, deterministic=not train)(x)
+    return nn.Dense(3)(x)
+
+
+class PlainNet(nn.Module):
+  """Its __call__ has no mode."""
+
+  @nn.compact
+  def __call__(self, x):
+    x = nn.relu(nn.Dense(6)(x.reshape(x.shape[0], -1)))
+    return nn.Dense(3)(x)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fsvrg"])
+def test_a_rate_of_0_is_no_dropout_to_the_bit(image_problem, name):
+
+  def play(module):
+    model = models.from_flax(module, (6, 6))
+    return bridge.play(
+        image_problem._replace(model=model), name, [0, 1, 3], KEY,
+        model.init(KEY), local_steps=3, batch_size=4, client_lr=0.1)[0]
+
+  plain = play(PlainNet())
+  problems.assert_equal(play(Net(rate=0.0)), plain)
+  assert problems.differ(play(Net(rate=0.5)), plain)
+
+
+@pytest.mark.parametrize("name, settings", [
+    ("fedavg", {}), ("scaffold", {}), ("mime_lite", {}), ("losac", {}),
+    ("per_fedavg", dict(hessian="exact")), ("pfedme", {}), ("local", {}),
+    ("ifca", dict(averaging="gradient")), ("fedzo", dict(directions=4)),
+    ("baffle", dict(directions=4))])
+def test_methods_train_with_dropout(problem, name, settings):
+  """The key of the round decides; without dropout it would not."""
+  model = with_dropout(problem.model)
+  spec, data = problem.spec, problem.data
+  if name not in ("baffle", "ifca"):
+    settings = dict(settings, local_steps=2)
+  algorithm = registry.build(
+      name, model, map_clients=clients.make_map_clients(), batch_size=0,
+      **settings)
+
+  def play(key):
+    state = algorithm.init(problems.some_params(model), spec, KEY)
+    state = algorithm.setup(state, layout.everyone(data), KEY)
+    cohort = layout.take_cohort(data, jnp.array([0, 1, 4], jnp.int32))
+    return algorithm.round(state, cohort, key)[1].client["loss"]
+
+  losses = np.asarray(problems.quick_jit(jax.vmap(play))(
+      jax.random.split(KEY, 2)))
+  assert np.isfinite(losses).all() and (losses[0] != losses[1]).all()
+
+
+@pytest.mark.parametrize("batch_size", [0, 4])
+@pytest.mark.parametrize("name, settings", [
+    ("fedzo", dict(local_steps=2)), ("pfedzo", dict(local_steps=2)),
+    ("baffle", dict(protocol="shared")),
+    ("baffle", dict(protocol="per_client", scheme="central"))])
+def test_the_losses_of_an_estimate_meet_the_same_dropout(
+    problem, name, settings, batch_size):
+  """What differs between them is the step alone, which changes nothing here."""
+  algorithm = registry.build(
+      name, NOISE, map_clients=clients.make_map_clients(),
+      batch_size=batch_size, directions=4, **settings)
+  start = NOISE.init(KEY)
+
+  def play():
+    state = algorithm.init(start, problem.spec, KEY)
+    # 64 examples: their mean is exact too.
+    cohort = layout.take_cohort(problem.data, jnp.array([8], jnp.int32))
+    return algorithm.round(state, cohort, KEY)
+
+  state, aux = problems.quick_jit(play)()
+  problems.assert_equal(jax.tree.map(
+      lambda leaf: leaf[0], algorithm.global_params(state)), start)
+  assert (np.asarray(aux.client["loss"]) != 0).all()
+
+
+def test_an_estimates_dropout_is_not_its_directions(problem):
+  x, y = problem.clients[CLIENT]
+  rows = jnp.ones(90, bool)
+  loss = zeroth_order.batch_loss(NOISE, NOISE.init(KEY), x, y, rows, KEY)
+  np.testing.assert_allclose(loss, number_of(KEY), rtol=1e-5)
+  assert zeroth_order.batch_loss(NOISE, NOISE.init(KEY), x, y, rows) == 0
+
+
+def test_a_table_of_delayed_gradients_is_refused(problem):
+  with pytest.raises(ValueError, match="^variant=table: .* dropout") as error:
+    registry.build(
+        "losac", with_dropout(problem.model), variant="table",
+        map_clients=clients.make_map_clients())
+  assert "\n" not in str(error.value)

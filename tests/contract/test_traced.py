@@ -1,0 +1,145 @@
+"""Every number that a run may pass to its program as an argument is one.
+
+All of them at once, for every algorithm and for the settings that read them.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import hparams as hparams_lib, registry
+from fedjax_alg.algorithms import baffle
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.hparams import traced_names, with_values
+from tests import problems
+
+#: Given to every algorithm that has the field: few steps, nothing zero.
+SMALL = dict(
+    local_steps=2, batch_size=5, num_models=2, threshold=1, num_groups=2,
+    max_groups=2, pretrain_scale=2, pretrain_steps=2, cluster_after=1,
+    split_after=0, eps1=1e3, eps2=1e-6, gamma_max=0.1, directions=2,
+    smoothing=0.1, inner_steps=2, eta_g=0.1, distance_threshold=0.2,
+    max_tries=5)
+
+#: Settings beside those of every algorithm alone, which read other fields.
+VARIANTS = [
+    ("fedavg", dict(local_steps=0, local_epochs=2)),
+    ("ma_fsvrg", dict(central_rule="printed", split="copies")),
+    ("fsvrg", dict(aggregate_scaling="paper")),
+    ("scaffold", dict(option="I")),
+    ("mime", dict(base="adam")),
+    ("mime_lite", dict(base="momentum")),
+    ("losac", dict(variant="table")),
+    ("per_fedavg", dict(hessian="hf")),
+    ("per_fedavg", dict(hessian="exact")),
+    ("fedgroup", dict(inter_group="code", direction="auxiliary")),
+    ("ifca", dict(group_init="reject")),
+    ("ifca", dict(group_init="kmeans++", averaging="gradient")),
+    ("baffle", dict(protocol="per_client", server="sgd")),
+    ("composed", dict(client_update="prox", server="sgd")),
+    ("composed", dict(client_update="svrg", server="adam",
+                      grouping="gradient")),
+    ("composed", dict(client_update="svrg", server="adaptive")),
+    ("composed", dict(client_update="mime", base="adam", num_models=1,
+                      server="conjugate_gradient")),
+    ("composed", dict(client_update="losac", num_models=1,
+                      server="cg_line_search")),
+]
+
+
+def settings_of(name, more):
+  """The hyper-parameters of a short test, resolved."""
+  entry = registry.get(name)
+  fields = {field.name for field in dataclasses.fields(entry.hparams)}
+  given = {k: v for k, v in SMALL.items() if k in fields} | more
+  return hparams_lib.resolved(entry.hparams(**given))
+
+
+def program(name, hparams, problem, map_clients):
+  """(values) -> the states before and after a round, and what is deployed."""
+  entry = registry.get(name)
+  data, keys = problem.data, cohorts.run_keys(0)
+  size = problem.spec.num_clients if entry.all_clients else (
+      problem.spec.cohort_size)
+  spec = problem.spec._replace(cohort_size=size)
+  cohort = cohorts.sample_cohort(data, size, keys.cohort)
+
+  def run(values):
+    algorithm = entry.build(
+        problem.model, with_values(hparams, values), map_clients=map_clients)
+    state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
+    state = algorithm.setup(state, layout.everyone(data), keys.start)
+    after, aux = algorithm.round(state, cohort, keys.work)
+    deployed = algorithm.client_params(
+        after, jnp.int32(0), layout.shard_of(data, 0), keys.evaluation)
+    return state, after, aux, deployed
+
+  return run
+
+
+def arguments(hparams):
+  """The traced fields as they are passed to a program."""
+  return {name: np.asarray(
+      getattr(hparams, name),
+      np.float32 if isinstance(getattr(hparams, name), float) else np.int32)
+          for name in traced_names(hparams)}
+
+
+def types(tree):
+  """Structure, shapes, dtypes and weak types."""
+  return jax.tree.map(
+      lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+
+
+@pytest.mark.parametrize("name, more", [
+    *((name, {}) for name in registry.ALGORITHMS), *VARIANTS])
+def test_traced_values_give_the_types_of_constants(name, more, problem):
+  hparams = settings_of(name, more)
+  run = program(name, hparams, problem, clients.make_map_clients())
+  traced = jax.eval_shape(run, arguments(hparams))
+  assert types(traced) == types(jax.eval_shape(lambda: run({})))
+
+
+@pytest.mark.parametrize("name, more, devices", [
+    ("fedprox", {}, 4),
+    ("ga_fsvrg", dict(threshold=0), 1),
+    ("mime", dict(base="adam"), 1),
+    ("composed", dict(server="cg_line_search", num_models=1), 1),
+])
+def test_traced_values_give_the_numbers_of_constants(
+    name, more, devices, problem, mesh):
+  """With values that are not the defaults."""
+  hparams = settings_of(name, more)
+  hparams = with_values(hparams, {
+      field: 0.9 * getattr(hparams, field) for field in traced_names(hparams)
+      if isinstance(getattr(hparams, field), float)})
+  constant = problems.quick_jit(lambda: program(
+      name, hparams, problem, clients.make_map_clients())({}))
+  # Built from other numbers, so that none of them can be used by mistake.
+  traced = problems.quick_jit(program(
+      name, settings_of(name, more), problem,
+      clients.make_map_clients(mesh=mesh if devices > 1 else None)))
+  problems.assert_close(
+      traced(arguments(hparams)), constant(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
+def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
+  fields = dataclasses.fields(registry.get(name).hparams)
+  floats = {field.name for field in fields if isinstance(field.default, float)}
+  names = set(traced_names(registry.get(name).hparams))
+  assert floats - names == ({"client_ridge"} if name == "afl" else set())
+  # All of them are in the programs above.
+  assert names == set(arguments(settings_of(name, {})))
+
+
+def test_a_traced_zero_switches_off_too():
+  vector = jnp.array([3.0, -4.0])
+  np.testing.assert_array_equal(
+      jax.jit(baffle.clipped)(vector, jnp.float32(0)), vector)
+  np.testing.assert_allclose(
+      jax.jit(baffle.clipped)(vector, jnp.float32(2)), vector / 2)

@@ -1,0 +1,60 @@
+"""Everything that may be given as the model of a run."""
+
+from flax import linen as nn
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fedjax_alg import models
+
+FUNCTIONS = models.from_functions(
+    lambda key: jnp.zeros((6, 3)), lambda params, x: x @ params)
+
+
+@pytest.mark.parametrize("given, options, flops", [
+    ("softmax", {}, 2 * 6 * 3), ("mlp", dict(hidden=(5,)), 2 * (6 * 5 + 5 * 3)),
+    (nn.Dense(3), {}, 2 * 6 * 3), (FUNCTIONS, {}, 2 * 6 * 3),
+    (models.make_model("softmax", (6,), 3), {}, 2 * 6 * 3),
+    (lambda rngs: nnx.Linear(6, 3, rngs=rngs), {}, 2 * 6 * 3),
+    (nnx.Linear(6, 3, rngs=nnx.Rngs(0)), {}, 2 * 6 * 3)])
+def test_whatever_is_given_trains_with_its_flops_counted(given, options, flops):
+  model = models.as_model(given, (6,), 3, **options)
+  assert (model.flops, model.l2) == (flops, 0.0)
+  logits = model.apply(model.init(jax.random.key(0)), jnp.ones((4, 6)))
+  assert (logits.shape, logits.dtype) == ((4, 3), jnp.float32)
+  assert models.as_model(given, (6,), 3, l2=0.5, **options).l2 == 0.5
+
+
+def test_images_and_words():
+  conv = models.as_model("stack", (8, 8), 10, layers=("conv3-2", "avg2"))
+  assert conv.flops == 2 * (64 * 9 * 2 + 4 * 4 * 2 * 10)
+  assert conv.layers is not None
+  words = models.as_model("lstm", (5,), 2, input_dtype=jnp.int32, tokens=9)
+  per_word = 300 * 400 + 100 * 400 + 100 * 400 + 100 * 400
+  assert words.flops == 2 * (5 * per_word + 100 * 30 + 30)
+
+
+def test_a_model_keeps_its_own_loss_and_l2_unless_told():
+  own = FUNCTIONS._replace(l2=0.25, loss=lambda logits, y: logits[:, 0])
+  kept = models.as_model(own, (6,), 3)
+  assert (kept.l2, kept.loss) == (0.25, own.loss)
+  told = models.as_model(own, (6,), 3, l2=0.0, loss=models.cross_entropy)
+  assert (told.l2, told.loss) == (0.0, models.cross_entropy)
+
+
+@pytest.mark.parametrize("given, options, said", [
+    ("sofmax", {}, "^model=sofmax: unknown, did you mean 'softmax'"),
+    ("resnet", {}, r"^model=resnet: unknown \(one of softmax, mlp"),
+    ("mlp", dict(hiden=(3,)), "^hiden: .*did you mean 'hidden'"),
+    (nn.Dense(3), dict(hidden=(3,)), "^hidden: only a named model"),
+    (nn.Dense, {}, r"^model: Dense is a class; give a module"),
+    (7, {}, "^model: int given; must be a name"),
+    (nn.Dense(4), {}, r"gives \[7, 4\] float32 .*logits \[7, 3\] float32"),
+    (nnx.Linear(6, 2, rngs=nnx.Rngs(0)), {}, r"gives \[7, 2\] .*\[7, 3\]"),
+    ("softmax", dict(loss=lambda logits, y: logits.mean()), r"^loss: gives \[\]"),
+])
+def test_refused_in_one_line(given, options, said):
+  with pytest.raises(ValueError, match=said) as error:
+    models.as_model(given, (6,), 3, **options)
+  assert "\n" not in str(error.value)
