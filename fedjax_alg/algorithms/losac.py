@@ -15,6 +15,10 @@ gradient r is, with the share s of q in G:
 
 Up goes the drift and G_l - G; the server adds the *sum* of the latter (clients
 own disjoint parts of G), so G stays exact.
+
+n counts the examples of the clients that are there. When some join, G shrinks
+by the share that n grows and their delayed gradients enter: zeros, or with
+`first_gradients`=full their gradients at the model that they find.
 """
 
 import dataclasses
@@ -46,7 +50,8 @@ class Delays:
       when=("client_update", ("losac",)))
   first_gradients: str = hyper(
       "zeros", "delayed gradients before the first visit: zeros, or full = "
-      "every client's full gradient at the initial model (variant client)",
+      "every client's full gradient at the initial model, a newcomer's at the "
+      "model it finds (variant client)",
       choices=("zeros", "full"), source="reconstruction",
       when=("variant", ("client",)))
 
@@ -69,8 +74,10 @@ class Memory(NamedTuple):
 
   estimate: Params  #: G
   table: Params  #: [C, ...] q_k, or [R, ...] q_kj, client after client
-  first_row: Array  #: [C] int32 of the table (variant table), else [0]
-  examples: Array  #: [] float32, n
+  #: [C] int32 of the table, -1 before a client has joined (variant table),
+  #: else [0]
+  first_row: Array
+  examples: Array  #: [] float32, n, of the clients that are there
 
 
 def _client_variant(
@@ -92,6 +99,24 @@ def _client_variant(
     return memory._replace(
         estimate=trees.slot_mean(everyone.weight, table), table=table,
         examples=examples)
+
+  def refresh(memory, params, cohort, map_clients):
+    memory = _more_examples(memory, cohort)
+    if first == "zeros":
+      return memory
+
+    def ask():
+      everyone, new = cohort.everyone, cohort.newcomers
+      joining = everyone._replace(size=jnp.where(new, everyone.size, 0))
+      fresh = map_clients(
+          lambda params, shard: objective.full_value_and_grad(
+              model, params, shard)[1], params, joining)
+      share = joining.size.astype(jnp.float32) / memory.examples
+      return memory._replace(
+          estimate=trees.add(memory.estimate, trees.slot_sum(share, fresh)),
+          table=trees.where_slots(new, fresh, memory.table))
+
+    return jax.lax.cond(cohort.newcomers.any(), ask, lambda: memory)
 
   def train(received, shard, own, key):
     before, examples = received.shared
@@ -118,7 +143,7 @@ def _client_variant(
         table=trees.add_rows(memory.table, cohort.ids, delayed))
 
   return ClientUpdate(
-      train, work, init=init, setup=setup,
+      train, work, init=init, setup=setup, refresh=refresh,
       shared=lambda memory: (memory.estimate, memory.examples),
       own=lambda memory, cohort, keys: trees.rows(memory.table, cohort.ids),
       merge=merge, one_model=_ONE_MODEL, extra_down=1, extra_up=1)
@@ -134,6 +159,14 @@ def _advance(params, estimate, delayed, fresh, share, client_lr):
       lambda v, change, g: v - client_lr * (change + g), params, change,
       estimate)
   return params, trees.add_scaled(estimate, share, change)
+
+
+def _more_examples(memory, cohort):
+  """G and n with the clients there now; a newcomer's q is zero."""
+  examples = cohort.everyone.size.astype(jnp.float32).sum()
+  return memory._replace(
+      estimate=trees.scale(memory.examples / examples, memory.estimate),
+      examples=examples)
 
 
 def _add_sum(estimate, cohort, changes):
@@ -181,9 +214,23 @@ def _table_variant(
   def setup(memory, params, everyone, map_clients):
     del params, map_clients
     count = batches(everyone.shards.size)
+    known = everyone.ids < everyone.ids.shape[0]
+    first_row = (jnp.cumsum(count) - count).astype(jnp.int32)
     return memory._replace(
-        first_row=(jnp.cumsum(count) - count).astype(jnp.int32),
+        first_row=jnp.where(known, first_row, -1),
         examples=everyone.weight.sum())
+
+  def refresh(memory, params, cohort, map_clients):
+    """Newcomers get the rows after those taken."""
+    del params, map_clients
+    memory = _more_examples(memory, cohort)
+    count = batches(cohort.everyone.size)
+    known = memory.first_row >= 0
+    taken = jnp.where(known, count, 0).sum()
+    more = jnp.where(cohort.newcomers, count, 0)
+    first_row = (taken + jnp.cumsum(more) - more).astype(jnp.int32)
+    return memory._replace(first_row=jnp.where(
+        cohort.newcomers & ~known, first_row, memory.first_row))
 
   def own(memory, cohort, keys):
     """Rows of the table that each participant will visit, and its id."""
@@ -231,7 +278,8 @@ def _table_variant(
         table=trees.set_rows(memory.table, flat[1], flat[0]))
 
   return ClientUpdate(
-      train, work, init=init, setup=setup, own=own, merge=merge,
+      train, work, init=init, setup=setup, refresh=refresh, own=own,
+      merge=merge,
       shared=lambda memory: (memory.estimate, memory.examples),
       one_model=_ONE_MODEL, extra_down=1, extra_up=1)
 

@@ -69,6 +69,10 @@ class ClientUpdate(NamedTuple):
   #: (memory, params, every client as one cohort, map_clients) -> memory
   setup: Callable[[Any, Params, Cohort, MapClients], Any] = (
       lambda memory, params, everyone, map_clients: memory)
+  #: (memory, model 0, cohort, map_clients) -> memory; starts every round of
+  #: data with newcomers, who are in ``cohort.newcomers``
+  refresh: Callable[[Any, Params, Cohort, MapClients], Any] = (
+      lambda memory, params, cohort, map_clients: memory)
   #: memory -> what every participant receives beside the model
   shared: Callable[[Any], Any] = lambda memory: ()
   #: (memory, cohort, keys [S] of ``train``) -> what each participant has kept
@@ -420,6 +424,9 @@ def compose(
         central_flops=flops), done
 
   def round_(state: ComposedState, cohort: Cohort, key: Key):
+    if cohort.newcomers is not None:
+      state = state._replace(memory=client.refresh(
+          state.memory, trees.index(state.models, 0), cohort, map_clients))
 
     def warmup(key):
       first, s = trees.index((state.models, state.server), slice(0, 1))

@@ -291,11 +291,11 @@ def test_kmeans_stops_after_max_steps():
 
 def test_farthest_first_by_hand():
   points = np.array([[3., 0.], [-3., 0.], [0., 1.], [0., 3.]])
-  # From the origin three points are 3 away: slot 0. Then slot 1 is 6 from slot
-  # 0 but 3 from the origin, slot 3 is 3 from the origin: tie, slot 1.
+  # From the origin three points are 3 away: slot 0. Slot 1 is 6 from it, slot 3
+  # is sqrt(18) from both. The origin itself is no centre.
   centres = oracle.farthest_first(points, [0., 0.], 4)
   np.testing.assert_allclose(
-      centres, [[0., 0.], [3., 0.], [-3., 0.], [0., 3.]])
+      centres, [[3., 0.], [-3., 0.], [0., 3.], [0., 1.]])
 
 
 def test_projection_matches_the_gram_matrix(problem):
