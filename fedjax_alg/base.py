@@ -82,6 +82,9 @@ class Cohort(NamedTuple):
   everyone: Shard | None = None
   #: the participants' simulated machines, [S]
   devices: Devices | None = None
+  #: [C] bool, clients that are there from this round on and were not before;
+  #: None: the data have no newcomers
+  newcomers: Array | None = None
 
   @property
   def present(self) -> Array:

@@ -5,9 +5,12 @@ Acceleration on Diversified Global Models", IEEE TNNLS 2024. Procedure 1 (local
 training), 2 (grouping by model), 3 (grouping by gradient), 4 (acceleration).
 The paper writes C for the number of models, here K.
 
-Rounds 1 to T train one model; round T+1 splits it into K. What the paper
-leaves open or prints wrongly, and what is done instead, is listed in
-docs/papers/diversified.md.
+Rounds 1 to T train one model; round T+1 splits it into K, and the model's
+moments with it. Of rounds 1 to T the paper has the anchor gradient (16) alone;
+here they are rounds with K = 1 (errata D-25): one group of all participants,
+whose mean is unweighted as in (41) and (55), then the acceleration, whose round
+number r counts them. What else the paper leaves open or prints wrongly, and
+what is done instead, is listed in docs/papers/diversified.md.
 """
 
 import dataclasses
@@ -98,7 +101,8 @@ def group_vectors(
     vectors: [S, ...] what is grouped, trained models or gradients.
     centres: [K, ...] where the groups start.
     present: [S] bool.
-    splitting: [] bool, the K centres are equal copies.
+    splitting: [] bool, the K centres are equal copies (errata D-08): K of the
+      vectors are the start instead.
 
   Returns:
     The groups' means in the full space [K, ...], and the groups.

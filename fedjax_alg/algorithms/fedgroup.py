@@ -95,7 +95,9 @@ class GroupMemory(NamedTuple):
 
   start: Params  #: w_0
   directions: Array  #: [m, P], mean first update of each group
-  latest: Array  #: [m, P], each group's last update
+  #: [m, P], each group's update in the last round in which it trained, from
+  #: the model before to the one after, inter-group step included
+  latest: Array
   populated: Array  #: [m] bool, groups that have had a member
   # Clients are sent the rest alone; these two are then ().
   #: [C] int32, where each client belongs; -1: not known yet
@@ -331,6 +333,11 @@ def direction_rule(
     before, _ = trees.to_matrix(result.before)
     rows, from_rows = trees.to_matrix(state.models)
     trained = (trees.members(result.groups, m) & cohort.present[None]).any(1)
+    if not is_zero(hparams.eta_g):
+      rows = inter_group_step(
+          rows, memory.populated, hparams.eta_g, hparams.inter_group)
+      state = state._replace(models=from_rows(rows))
+    # All aggregations of the round, the inter-group step too (section 3.1).
     memory = memory._replace(
         latest=jnp.where(trained[:, None], rows - before, memory.latest),
         cold_start_group=memory.cold_start_group.at[cohort.ids].set(
@@ -338,9 +345,6 @@ def direction_rule(
         histogram=memory.histogram.at[cohort.ids].set(jnp.where(
             notes.kept[:, None], client_rows(memory, cohort.ids)[1],
             notes.histogram), mode="drop"))
-    if not is_zero(hparams.eta_g):
-      state = state._replace(models=from_rows(inter_group_step(
-          rows, memory.populated, hparams.eta_g, hparams.inter_group)))
     return state._replace(memory=memory)
 
   def extra(before, after, cohort: Cohort, notes: Note):

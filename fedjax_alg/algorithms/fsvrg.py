@@ -62,7 +62,9 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
       train, hparams,
       init=lambda params, spec: features.no_statistics(spec),
       setup=lambda memory, params, everyone, map_clients: (
-          features.gather_statistics(everyone, map_clients)),
+          features.gather_statistics(everyone.shards, map_clients)),
+      refresh=lambda memory, params, cohort, map_clients: (
+          features.refresh_statistics(memory, cohort, map_clients)),
       shared=lambda memory: memory.share,
       scale=lambda memory, participants, update: features.scale_aggregate(
           model, hparams.aggregate_scaling, memory, participants, update),

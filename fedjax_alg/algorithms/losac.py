@@ -15,6 +15,10 @@ gradient r is, with the share s of q in G:
 
 Up goes the drift and G_l - G; the server adds the *sum* of the latter (clients
 own disjoint parts of G), so G stays exact.
+
+n counts the examples of the clients that are there. When some join, G shrinks
+by the share that n grows and their delayed gradients enter: zeros, or with
+`first_gradients`=full their gradients at the model that they find.
 """
 
 import dataclasses
@@ -47,7 +51,8 @@ class Delays:
       when=("client_update", ("losac",)))
   first_gradients: str = hyper(
       "zeros", "delayed gradients before the first visit: zeros, or full = "
-      "every client's full gradient at the initial model (variant client)",
+      "every client's full gradient at the initial model, a newcomer's at the "
+      "model it finds (variant client)",
       choices=("zeros", "full"), source="reconstruction",
       when=("variant", ("client",)))
 
@@ -70,8 +75,10 @@ class Memory(NamedTuple):
 
   estimate: Params  #: G
   table: Params  #: [C, ...] q_k, or [R, ...] q_kj, client after client
-  first_row: Array  #: [C] int32 of the table (variant table), else [0]
-  examples: Array  #: [] float32, n
+  #: [C] int32 of the table, -1 before a client has joined (variant table),
+  #: else [0]
+  first_row: Array
+  examples: Array  #: [] float32, n, of the clients that are there
 
 
 def _client_variant(
@@ -93,6 +100,24 @@ def _client_variant(
     return memory._replace(
         estimate=trees.slot_mean(everyone.weight, table), table=table,
         examples=examples)
+
+  def refresh(memory, params, cohort, map_clients):
+    memory = _more_examples(memory, cohort)
+    if first == "zeros":
+      return memory
+
+    def ask():
+      everyone, new = cohort.everyone, cohort.newcomers
+      joining = everyone._replace(size=jnp.where(new, everyone.size, 0))
+      fresh = map_clients(
+          lambda params, shard: objective.full_value_and_grad(
+              model, params, shard)[1], params, joining)
+      share = joining.size.astype(jnp.float32) / memory.examples
+      return memory._replace(
+          estimate=trees.add(memory.estimate, trees.slot_sum(share, fresh)),
+          table=trees.where_slots(new, fresh, memory.table))
+
+    return jax.lax.cond(cohort.newcomers.any(), ask, lambda: memory)
 
   def train(received, shard, client_row, key):
     before, examples = received.shared
@@ -119,7 +144,7 @@ def _client_variant(
         table=trees.add_rows(memory.table, cohort.ids, delayed))
 
   return ClientUpdate(
-      train, work, init=init, setup=setup,
+      train, work, init=init, setup=setup, refresh=refresh,
       shared=lambda memory: (memory.estimate, memory.examples),
       client_rows=lambda memory, cohort, keys: trees.rows(
           memory.table, cohort.ids),
@@ -136,6 +161,14 @@ def _advance(params, estimate, delayed, fresh, share, client_lr):
       lambda v, change, g: v - client_lr * (change + g), params, change,
       estimate)
   return params, trees.add_scaled(estimate, share, change)
+
+
+def _more_examples(memory, cohort):
+  """G and n with the clients there now; a newcomer's q is zero."""
+  examples = cohort.everyone.size.astype(jnp.float32).sum()
+  return memory._replace(
+      estimate=trees.scale(memory.examples / examples, memory.estimate),
+      examples=examples)
 
 
 def _add_sum(estimate, cohort, changes):
@@ -183,9 +216,23 @@ def _table_variant(
   def setup(memory, params, everyone, map_clients):
     del params, map_clients
     count = batches(everyone.shards.size)
+    known = everyone.ids < everyone.ids.shape[0]
+    first_row = (jnp.cumsum(count) - count).astype(jnp.int32)
     return memory._replace(
-        first_row=(jnp.cumsum(count) - count).astype(jnp.int32),
+        first_row=jnp.where(known, first_row, -1),
         examples=everyone.weight.sum())
+
+  def refresh(memory, params, cohort, map_clients):
+    """Newcomers get the rows after those taken."""
+    del params, map_clients
+    memory = _more_examples(memory, cohort)
+    count = batches(cohort.everyone.size)
+    known = memory.first_row >= 0
+    taken = jnp.where(known, count, 0).sum()
+    more = jnp.where(cohort.newcomers, count, 0)
+    first_row = (taken + jnp.cumsum(more) - more).astype(jnp.int32)
+    return memory._replace(first_row=jnp.where(
+        cohort.newcomers & ~known, first_row, memory.first_row))
 
   def client_rows(memory, cohort, keys):
     """Rows of the table that each participant will visit, and its id."""
@@ -233,8 +280,9 @@ def _table_variant(
         table=trees.set_rows(memory.table, flat[1], flat[0]))
 
   return ClientUpdate(
-      train, work, init=init, setup=setup, client_rows=client_rows,
-      merge=merge, shared=lambda memory: (memory.estimate, memory.examples),
+      train, work, init=init, setup=setup, refresh=refresh,
+      client_rows=client_rows,      merge=merge,
+      shared=lambda memory: (memory.estimate, memory.examples),
       one_model=_ONE_MODEL, extra_down=1, extra_up=1)
 
 

@@ -6,10 +6,14 @@ Federated Learning", ICML 2020, Algorithm 1.
 Every client keeps c_i, the server c = mean of all c_i, both zero at the start
 (a copy of the model, as in some public code, breaks that equality). The server
 learning rate moves the model only, never c.
+
+The paper's N is the number of clients that are there (and have examples). A
+newcomer's c_i is zero, so c shrinks to the mean over more clients when some
+join.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +57,7 @@ class ScaffoldHParams(VariateOptions, LocalWork):
 class ControlVariates(NamedTuple):
   """Control variates."""
 
-  server: Params  #: c
+  server: Params  #: c, the mean of the c_i of the clients that are there
   clients: Params  #: [C, ...], c_i
 
 
@@ -65,6 +69,13 @@ def scaffold_update(
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)
     return ControlVariates(zeros, trees.repeat(zeros, spec.num_clients))
+
+  def refresh(memory, params, cohort, map_clients):
+    del params, map_clients
+    present = cohort.everyone.size > 0
+    before = (present & ~cohort.newcomers).sum().astype(jnp.float32)
+    share = before / jnp.maximum(present.sum(), 1).astype(jnp.float32)
+    return memory._replace(server=trees.scale(share, memory.server))
 
   def train(received, shard, client_row, key):
     start, shift = received.start, trees.subtract(received.shared, client_row)
@@ -86,16 +97,20 @@ def scaffold_update(
 
   def merge(memory, cohort, changes, anchors):
     del anchors
-    clients = jax.tree.leaves(memory.clients)[0].shape[0]
+    clients: Any = jax.tree.leaves(memory.clients)[0].shape[0]
+    if cohort.newcomers is not None:
+      clients = jnp.maximum((cohort.everyone.size > 0).sum(), 1).astype(
+          jnp.float32)
     present = cohort.present.astype(jnp.float32)
-    # c <- c + (1/N) sum dc_i: so c stays the mean of all c_i.
+    # c <- c + (1/N) sum dc_i: so c stays the mean of the N clients' c_i.
     server = trees.add(
         memory.server, trees.slot_sum(present / clients, changes))
     return ControlVariates(
         server, trees.add_rows(memory.clients, cohort.ids, changes))
 
   return ClientUpdate(
-      train, work, init=init, shared=lambda memory: memory.server,
+      train, work, init=init, refresh=refresh,
+      shared=lambda memory: memory.server,
       client_rows=lambda memory, cohort, keys: trees.rows(
           memory.clients, cohort.ids),
       merge=merge, one_model="a client's variate belongs to one model",

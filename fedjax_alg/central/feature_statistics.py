@@ -1,16 +1,18 @@
 """What the server knows of the features: counts over all clients.
 
-Sent once, before round 1: every client reports n_i^j, how many of its examples
-have feature j non-zero (diversified, (19)).
+Every client reports n_i^j, how many of its examples have feature j non-zero
+(diversified, (19)), once: before round 1, or when it joins.
 """
 
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Model, Params
+from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 
 #: Readings of A_r (diversified, (59)), modes of ``scale_aggregate``.
@@ -18,11 +20,11 @@ AGGREGATE_SCALING = ("all", "paper", "none", "holders")
 
 
 class FeatureStatistics(NamedTuple):
-  """Per input feature, over all clients."""
+  """Per input feature, over the clients that are there (and have examples)."""
 
   share: Array  #: [D] float32, n_hat^j / n
   holders: Array  #: [D] float32, omega^j: clients that hold feature j
-  clients: Array  #: [] float32, C
+  clients: Array  #: [] float32, C: how many they are
 
 
 def no_statistics(spec: FedSpec) -> FeatureStatistics:
@@ -33,20 +35,33 @@ def no_statistics(spec: FedSpec) -> FeatureStatistics:
 
 
 def gather_statistics(
-    everyone: Cohort, map_clients: MapClients) -> FeatureStatistics:
+    everyone: Shard, map_clients: MapClients) -> FeatureStatistics:
   """Sums the clients' reports.
 
   Args:
-    everyone: all clients as one cohort.
+    everyone: all clients, offset [C] and size [C]; who is not there yet has
+      size 0 and counts nowhere.
     map_clients: how clients are mapped.
   """
+  present = everyone.size > 0
   counts = map_clients(
-      lambda _, shard: objective.feature_counts(shard), (), everyone.shards)
-  counts = jnp.where(everyone.weight[:, None] > 0, counts, 0.0)
-  total = jnp.maximum(everyone.weight.sum(), 1.0)
+      lambda _, shard: objective.feature_counts(shard), (), everyone)
+  counts = jnp.where(present[:, None], counts, 0.0)
+  total = jnp.maximum(everyone.size.astype(jnp.float32).sum(), 1.0)
   return FeatureStatistics(
       counts.sum(0) / total, (counts > 0).sum(0).astype(jnp.float32),
-      jnp.float32(everyone.ids.shape[0]))
+      present.sum().astype(jnp.float32))
+
+
+def refresh_statistics(
+    statistics: FeatureStatistics, cohort: Cohort, map_clients: MapClients
+) -> FeatureStatistics:
+  """Gathers them anew in the rounds in which clients join."""
+  everyone, newcomers = cohort.everyone, cohort.newcomers
+  assert everyone is not None and newcomers is not None
+  return jax.lax.cond(
+      newcomers.any(), lambda: gather_statistics(everyone, map_clients),
+      lambda: statistics)
 
 
 def scale_aggregate(
@@ -66,7 +81,7 @@ def scale_aggregate(
       dense features (errata D-18); "holders": 1 / omega^j, what (21) and the
       1/S of (22) make together in the conjugate paper (errata C-08); "none":
       the identity.
-    statistics: of all clients.
+    statistics: of all clients that are there.
     participants: [] float32, |S|.
     update: like the parameters.
 

@@ -51,7 +51,8 @@ def backtracking(
 
   The first eta that passes is taken, with D = f(w) - f(w + eta d):
     half_gradient: D > (eta/2) g.g, what (29) means to say;
-    armijo:        D >= -1e-4 eta g.d;
+    armijo:        D >= -1e-4 eta g.d, the usual constant; with 1/2 and d = -g
+                   it would be half_gradient;
     decrease:      D > 0;
     printed:       (29) as printed, D <= (eta/2) g.g, which accepts exactly the
                    insufficient steps (errata C-11).

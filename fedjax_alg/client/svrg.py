@@ -48,7 +48,7 @@ def svrg(
 
   Both stochastic gradients of a step read the same mini-batch (without it
   nothing is reduced; not stated in the papers). g_i includes the gradient of
-  the regulariser, so Lambda_i multiplies it too, as printed.
+  the regulariser, so Lambda_i multiplies it too, as printed (errata D-09).
 
   Args:
     model: the model.

@@ -44,6 +44,10 @@ class ClientUpdate(NamedTuple):
   #: (memory, params, every client as one cohort, map_clients) -> memory
   setup: Callable[[Any, Params, Cohort, MapClients], Any] = (
       lambda memory, params, everyone, map_clients: memory)
+  #: (memory, model 0, cohort, map_clients) -> memory; starts every round of
+  #: data with newcomers, who are in ``cohort.newcomers``
+  refresh: Callable[[Any, Params, Cohort, MapClients], Any] = (
+      lambda memory, params, cohort, map_clients: memory)
   #: memory -> what every participant receives beside the model
   shared: Callable[[Any], Any] = lambda memory: ()
   #: (memory, cohort, keys [S] of ``train``) -> what each participant has kept

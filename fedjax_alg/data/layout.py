@@ -128,9 +128,10 @@ def take_cohort(
   validation = None
   if data.validation is not None:
     validation = Shard(data.x, data.y, data.validation[0], data.validation[1])
-  there = data.size
+  there, newcomers = data.size, None
   if data.joins is not None and number is not None:
     there = jnp.where(data.joins <= number, there, 0)
+    newcomers = (data.joins == number) & (data.joins > 0)
   devices = data.devices
   if devices is not None:
     devices = devices._replace(
@@ -138,4 +139,5 @@ def take_cohort(
         bytes_per_s=devices.bytes_per_s[known])
   return Cohort(
       ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
-      validation, Shard(data.x, data.y, data.offset, there), devices)
+      validation, Shard(data.x, data.y, data.offset, there), devices,
+      newcomers)

@@ -135,7 +135,8 @@ def adapted_batch(
   B_k <- min(B_k t_k / min_j t_j, B_k^max), rounded and at least 1, where the
   minimum is of the first round: who takes longer reads larger batches. B_k is
   the current size (the paper's index allows the first as well, which would
-  swing between two sizes for ever).
+  swing between two sizes for ever; errata A-10). It enters the simulated clock
+  alone: the sums (6) do not depend on it (errata A-20).
 
   Args:
     batch: [C] or [S], int32 or float32, B_k.

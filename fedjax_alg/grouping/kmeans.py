@@ -74,29 +74,32 @@ def lloyd(
   return Groups(assignment, centres, size)
 
 
-def farthest_first(points: Array, mask: Array, first: Array, k: int) -> Array:
-  """K start centres: ``first``, then ever the point farthest from all so far.
+def farthest_first(points: Array, mask: Array, origin: Array, k: int) -> Array:
+  """K points as start centres, each the farthest from those chosen before.
 
-  Splits K copies of one model into groups (errata D-08: with equal centres
-  every client would join the first).
+  The first is the point farthest from ``origin``. Splits K copies of one model
+  into groups (errata D-08: with equal centres every client would join the
+  first).
 
   Args:
     points: [S, d].
     mask: [S] bool, points that may be chosen.
-    first: [d].
+    origin: [d], the copies' own place, which is no centre.
     k: K.
 
   Returns:
-    [K, d]; ties to the lowest slot.
+    [K, d]; ties to the lowest slot. With fewer than K different points some
+    are chosen again, and the groups of the copies stay empty.
   """
-  gap = ((points - first[None]) ** 2).sum(-1)
-  closest = jnp.where(mask, gap, -jnp.inf)
-  centres = [first]
+
+  def gap(centre: Array) -> Array:
+    return jnp.where(mask, ((points - centre[None]) ** 2).sum(-1), -jnp.inf)
+
+  centres = [points[jnp.argmax(gap(origin))]]
+  closest = gap(centres[0])
   for _ in range(k - 1):
-    chosen = points[jnp.argmax(closest)]
-    centres.append(chosen)
-    gap = ((points - chosen[None]) ** 2).sum(-1)
-    closest = jnp.where(mask, jnp.minimum(closest, gap), -jnp.inf)
+    centres.append(points[jnp.argmax(closest)])
+    closest = jnp.minimum(closest, gap(centres[-1]))
   return jnp.stack(centres)
 
 

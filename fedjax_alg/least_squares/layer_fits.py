@@ -54,8 +54,8 @@ class LayerFits:
   adaptive_batch: bool = hyper(
       True, "whether B grows on clients that arrive late", source="(7)")
   max_batch_size: int = hyper(
-      512, "B_max, what fits into a client's memory", minimum=1, source="(7)",
-      when=("adaptive_batch", (True,)))
+      512, "B_max, what fits into a client's memory", minimum=1,
+      source="(7); value not stated", when=("adaptive_batch", (True,)))
 
 
 def per_layer(

@@ -197,7 +197,10 @@ def update(
 def discrepancy(
     models: Params, starts: Params, trained: Params, preference: Array,
     groups: Any, cohort: Cohort) -> Array:
-  """Mean distance of the trained models from their aggregate (FedGroup (4))."""
+  """Mean distance of the trained models from their aggregate (FedGroup (4)).
+
+  The aggregate is this round's (errata F-26).
+  """
   if groups is None:  # one model; the updates are what was sent
     gap = trees.subtract(
         trees.subtract(trained, starts), trees.subtract(models, starts))

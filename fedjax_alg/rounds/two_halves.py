@@ -107,6 +107,10 @@ def _setup(
 def _round(
     method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
+  if cohort.newcomers is not None:
+    state = state._replace(memory=method.client.refresh(
+        state.memory, trees.index(state.models, 0), cohort,
+        method.map_clients))
   begin = functools.partial(phases.begin, method, cohort=cohort)
   beginning, choice = _for_one_or_all(
       method, state.round, begin, (state.models, state.server))

@@ -9,6 +9,7 @@ from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.engine.cohorts import sample_cohort
 from tests import problems
 from tests.reference import diversified as oracle
 
@@ -70,6 +71,29 @@ def history(problem, name, cohorts, keys, start, **settings):
     states.append(state)
     log.append(aux)
   return states, log, cohorts
+
+
+def with_newcomers(problem, name, joins, keys, **settings):
+  """Rounds of 4 random clients of those there; client i from ``joins[i]`` on.
+
+  Returns:
+    The hyper-parameters, and as of ``history`` the states and the cohorts.
+  """
+  data = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))
+  algorithm = registry.build(
+      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+
+  def begin(params):
+    state = algorithm.init(params, problem.spec, keys[0])
+    return algorithm.setup(state, layout.present(data, 0), keys[0])
+
+  states = [problems.quick_jit(begin)(problems.some_params(problem.model))]
+  round_ = problems.quick_jit(algorithm.round)
+  chosen = [sample_cohort(data, 4, key, number)
+            for number, key in enumerate(keys)]
+  for cohort, key in zip(chosen, keys, strict=True):
+    states.append(round_(states[-1], cohort, key)[0])
+  return registry.get(name).hparams(**settings), states, chosen
 
 
 def batches(problem, cohort, key, work):

@@ -144,6 +144,20 @@ def test_rounds_are_the_oracles(problem, name, variant):
   assert parted or hparams.split == "copies"
 
 
+@pytest.mark.parametrize("name", ["ma_fsvrg", "ga_fsvrg"])
+def test_no_model_goes_without_clients_in_the_split(problem, name):
+  """In round T + 1, of any cohort: the K centres are participants."""
+  _, start, round_, _ = compiled(name, "default")
+  first = start(problems.some_params(problem.model))
+  for seed in range(8):
+    state, keys = first, cohorts.run_keys(seed)
+    for number in range(THRESHOLD + 1):
+      cohort = cohorts.sample_cohort(
+          problem.data, 8, jax.random.fold_in(keys.cohort, number))
+      state, aux = round_(state, cohort, jax.random.fold_in(keys.work, number))
+    assert aux.server["group_size"].min() > 0, seed
+
+
 def test_the_split_makes_different_models(problem):
   _, start, round_, _ = compiled("ma_fsvrg", "default")
   state = start(problems.some_params(problem.model))

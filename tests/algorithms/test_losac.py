@@ -162,6 +162,48 @@ def test_the_estimate_is_the_mean_of_the_delayed_gradients(problem, settings):
   assert problems.differ(states[1].memory.estimate, states[3].memory.estimate)
 
 
+@pytest.mark.parametrize("settings", [
+    dict(), dict(first_gradients="full"), dict(variant="table")])
+def test_the_estimate_follows_who_is_there(problem, settings):
+  """With newcomers; the rounds are the oracle's of the clients there."""
+  joins = [0] * 5 + [1] * 4 + [3] * 3
+  keys = [jax.random.key(seed) for seed in range(5)]
+  h, states, cohorts = bridge.with_newcomers(
+      problem, "losac", joins, keys, **WORK, **settings)
+  partition = partition_of(problem, WORK["batch_size"])
+  per_batch, full = h.variant == "table", h.first_gradients == "full"
+  w = bridge.to_oracle(problems.some_params(problem.model))
+  table = (baselines.zero_batch_table(w, partition) if per_batch
+           else baselines.zero_table(w, problem.clients))
+  for number, (state, cohort, key) in enumerate(zip(
+      states[1:], cohorts, keys, strict=True)):
+    there = [i for i, join in enumerate(joins) if join <= number]
+    if full:
+      table |= {i: oracle.gradient(w, *problem.clients[i], problems.L2)
+                for i in there if joins[i] == number}
+    known = {i: table[i] for i in there}
+    now = problem.clients[:len(there)]
+    variant = "T" if per_batch else "C"
+    estimate = baselines.losac_estimate(known, now, variant, partition)
+    ids = np.asarray(cohort.ids).tolist()
+    found = baselines.losac_round(
+        w, estimate, known, now, ids,
+        None if per_batch else bridge.batches(problem, cohort, key, h),
+        h.client_lr, h.server_lr, problems.L2, variant, partition,
+        picks_of(partition, ids, key, WORK["local_steps"]))
+    bridge.assert_step_close(w, bridge.model_of(state), found.model, 3e-4)
+    assert_close(bridge.to_oracle(state.memory.estimate), found.G)
+    for i, expected in found.table.items():
+      rows = [expected]
+      first = i
+      if per_batch:
+        rows, first = expected, int(state.memory.first_row[i])
+      for j, row in enumerate(rows):
+        assert_close(entry(state.memory.table, first + j), row)
+    w, table = found.model, table | found.table
+  assert len(there) == 12
+
+
 def test_padding_slots_change_nothing(problem):
   cohorts = [[ids[0], NOBODY, *ids[1:], NOBODY] for ids in COHORTS]
   plain, log, _ = play(problem, variant="table", **WORK)

@@ -80,6 +80,31 @@ def test_c_is_the_mean_of_all_c_i(problem, option):
     assert row.any() == (i not in never)
 
 
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_with_newcomers_n_is_who_is_there(problem, option):
+  """Against the oracle, whose clients are those there and c their mean."""
+  joins = [0] * 5 + [1] * 4 + [3] * 3
+  keys = [jax.random.key(seed) for seed in range(5)]
+  work, states, cohorts = bridge.with_newcomers(
+      problem, "scaffold", joins, keys, option=option, **WORK)
+  w = bridge.to_oracle(problems.some_params(problem.model))
+  table = baselines.zero_table(w, problem.clients)
+  for number, (state, cohort, key) in enumerate(zip(
+      states[1:], cohorts, keys, strict=True)):
+    there = problem.clients[:sum(join <= number for join in joins)]
+    c = oracle.uniform_mean([table[i] for i in range(len(there))])
+    found = baselines.scaffold_round(
+        w, c, table, there, np.asarray(cohort.ids).tolist(),
+        bridge.batches(problem, cohort, key, work), work.client_lr,
+        work.server_lr, problems.L2, option)
+    bridge.assert_step_close(w, bridge.model_of(state), found.model, 2e-4)
+    assert_close(bridge.to_oracle(state.memory.server), found.c)
+    assert_close(found.c, oracle.uniform_mean(
+        [found.table[i] for i in range(len(there))]))
+    w, table = found.model, found.table
+  assert np.abs(oracle.to_vector(found.c)).max() > 0.01
+
+
 def test_the_first_round_is_fedavg(problem):
   """All variates are zero: FedAvg with uniform weights."""
   scaffold = play(problem, server_lr=0.7, **WORK)[0]

@@ -1,13 +1,15 @@
 """Counts of features over all clients, and A_r."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_alg import registry
 from fedjax_alg.central import feature_statistics as features
 from fedjax_alg.client.svrg import feature_scaling
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
+from fedjax_alg.engine import clients, cohorts
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -16,7 +18,7 @@ from tests.reference import diversified as oracle
 @pytest.fixture(scope="module", name="statistics")
 def fixture_statistics(problem):
   return features.gather_statistics(
-      layout.everyone(problem.data), clients.make_map_clients())
+      layout.everyone(problem.data).shards, clients.make_map_clients())
 
 
 def test_statistics_are_those_of_all_clients(problem, statistics):
@@ -26,6 +28,40 @@ def test_statistics_are_those_of_all_clients(problem, statistics):
   np.testing.assert_array_equal(statistics.holders, holders)
   assert holders[10] == 1 and holders[11] == 0
   assert statistics.clients == 12
+
+
+#: Rounds played before each client comes.
+JOINS = np.repeat([0, 2, 5], [4, 5, 3]).astype(np.int32)
+
+
+@pytest.mark.parametrize("name", [
+    "fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg"])
+def test_statistics_are_those_of_who_is_there(problem, name):
+  """With newcomers, before every round: also A = C / omega is the oracle's."""
+  data = problem.data._replace(joins=jnp.asarray(JOINS))
+  algorithm = registry.build(
+      name, problem.model, map_clients=clients.make_map_clients())
+  key = jax.random.key(0)
+  params = problems.some_params(problem.model)
+  state = problems.quick_jit(lambda: algorithm.setup(
+      algorithm.init(params, problem.spec, key), layout.present(data, 0),
+      key))()
+  round_ = problems.quick_jit(algorithm.round)
+  for number in range(6):
+    cohort = cohorts.sample_cohort(data, 4, jax.random.key(number), number)
+    state, _ = round_(state, cohort, key)
+    there = problem.clients[:(JOINS <= number).sum()]
+    counts, total = oracle.total_counts(there)
+    np.testing.assert_allclose(state.memory.share, counts / total, rtol=1e-6)
+    update = problems.some_params(problem.model)
+    for mode in ("all", "paper"):
+      expected = oracle.scale(
+          oracle.aggregate_scaling(there, range(3), mode),
+          bridge.to_oracle(update))
+      mine = bridge.to_oracle(features.scale_aggregate(
+          problem.model, mode, state.memory, jnp.float32(3), update))
+      np.testing.assert_allclose(mine["kernel"], expected["kernel"], rtol=1e-5)
+      np.testing.assert_allclose(mine["bias"], expected["bias"], rtol=1e-5)
 
 
 def test_before_any_report_every_feature_is_everywhere(problem):

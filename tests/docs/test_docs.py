@@ -62,6 +62,24 @@ def test_pages_name_files_that_exist():
   assert not missing
 
 
+def test_errata_that_are_cited_are_there():
+  """Every id has one entry, on the page of its paper."""
+  entries = []
+  for letter, paper in (("D", "diversified"), ("C", "conjugate"),
+                        ("F", "fedgroup"), ("A", "analytic")):
+    page = (ROOT / "docs" / "papers" / f"{paper}.md").read_text("utf-8")
+    entries += re.findall(rf"^\| ({letter}-\d\d) \|", page, re.M)
+  assert len(entries) == len(set(entries))
+  cited = {}
+  for folder in ("fedjax_alg", "experiments", "benchmarks", "tests", "docs"):
+    for path in (ROOT / folder).rglob("*"):
+      if path.suffix in (".py", ".md", ".csv", ".flags"):
+        for name in re.findall(r"\b[ACDF]-\d\d\b", path.read_text("utf-8")):
+          cited.setdefault(name, path.relative_to(ROOT))
+  assert len(cited) > 30
+  assert not {k: str(v) for k, v in cited.items() if k not in entries}
+
+
 def test_readme_example_runs():
   text = (ROOT / "README.md").read_text("utf-8")
   (block,) = re.findall(r"```python\n(.*?)```", text, re.S)

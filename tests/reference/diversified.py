@@ -434,20 +434,20 @@ def squared_distance(a, b):
   return float(np.sum((np.asarray(a) - np.asarray(b)) ** 2))
 
 
-def farthest_first(points, first_centre, num_groups):
-  """Centres of the first round with K models, [K, K - 1].
+def farthest_first(points, origin, num_groups):
+  """Centres of the first round with K models, [K, K - 1]: participants.
 
   The K models are then copies of one, so (39) and (53) give one point K times.
-  Instead: centre 0 is first_centre; centre c is the participant's point whose
-  distance to the nearest of the centres 0..c-1 is largest, ties to the lowest
-  slot.
+  Instead: centre 0 is the participant's point farthest from that one (origin);
+  centre c is the one whose distance to the nearest of the centres 0..c-1 is
+  largest. Ties go to the lowest slot.
   """
   points = np.asarray(points, np.float64)
-  centres = [np.array(first_centre, np.float64)]
+  centres = []
   while len(centres) < num_groups:
     best, best_distance = 0, -1.
     for s, point in enumerate(points):
-      nearest = min(squared_distance(point, c) for c in centres)
+      nearest = min(squared_distance(point, c) for c in centres or [origin])
       if nearest > best_distance:
         best, best_distance = s, nearest
     centres.append(np.array(points[best]))
@@ -635,7 +635,8 @@ def ma_round(
   models and moments have K entries; r counts accelerated rounds, this one
   included. In the split round, the first with K models, pass copies of the one
   model and of its moments and split=True: the centres are then those of
-  farthest_first from the projection of models[0], instead of (39). Group k of
+  farthest_first, which starts from the projection of models[0], instead of
+  (39). Group k of
   the k-means (`assignments`) and preference k (`preferences`) are different
   sets, both called S_k^r in the paper. (43) gives the mean of the group only
   within the K - 1 directions. An empty group makes no grouping step (w* = w),
@@ -656,7 +657,7 @@ def ga_round(
 
   As ma_round, with the full local gradients at the trained models in place of
   the trained models, and the anchor gradients (17) = (52) as first centres; in
-  the split round the first centre is the projection of anchors[0].
+  the split round farthest_first starts from the projection of anchors[0].
 
   (57)-(58) read w* = w + A_r (average gradient), which climbs. Here w* = w +
   step A_r (average gradient) with step = -1; step = 1 is the paper as printed.
