@@ -43,7 +43,8 @@ def mirror(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_has_tests(module):
   tests = _TESTS / f"{ELSEWHERE.get(module, mirror(module))}.py"
-  assert tests.is_file(), f"write {tests} or say in ELSEWHERE who tests {module}"
+  assert tests.is_file(), (
+      f"write {tests}, or say in ELSEWHERE where {module} is tested")
   assert re.search(r"^def test_", tests.read_text("utf-8"), re.MULTILINE)
 
 
