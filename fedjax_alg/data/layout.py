@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import hashlib
 from typing import NamedTuple
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 
@@ -65,10 +66,17 @@ def client_data(
     Device arrays, x and y with M + V + PADDING_ROWS rows.
   """
   held = None
+  parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
+  chex.assert_shape(
+      y, (sum(map(len, parts)),), custom_message="y: one label for each row")
+  chex.assert_type(y, int, custom_message="y: labels are whole numbers")
+  clients = (offset, size) if joins is None else (offset, size, joins)
+  chex.assert_shape(
+      clients, (len(size),),
+      custom_message="offset, size and joins: one entry for each client")
   if validation is not None:
     held = jnp.asarray([len(order), len(validation)], jnp.int32)
     order = np.concatenate([order, validation])
-  parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
   dtype = np.int32 if parts[0].dtype == np.int32 else np.float32
   places = len(order) + PADDING_ROWS
   rows = np.zeros((places, *parts[0].shape[1:]), dtype)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key
+from fedjax_alg.grouping import checks
 
 
 class Groups(NamedTuple):
@@ -46,6 +47,8 @@ def lloyd(
   Returns:
     The last assignment with the means of its groups.
   """
+  checks.masked_rows(points, mask)
+  checks.vectors(centres, points.shape[1], "centres")
   groups = centres.shape[0]
 
   def means(assignment: Array, centres: Array) -> tuple[Array, Array]:
@@ -88,6 +91,8 @@ def farthest_first(points: Array, mask: Array, first: Array, k: int) -> Array:
   Returns:
     [K, d]; ties to the lowest slot.
   """
+  checks.masked_rows(points, mask)
+  checks.vectors(first[None], points.shape[1], "first")
   gap = ((points - first[None]) ** 2).sum(-1)
   closest = jnp.where(mask, gap, -jnp.inf)
   centres = [first]
@@ -111,6 +116,7 @@ def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
   Returns:
     [K, d]; where every point that counts lies on a centre, any of them again.
   """
+  checks.masked_rows(points, mask)
   points = jnp.where(mask[:, None], points, jnp.zeros_like(points))
   equal = mask.astype(points.dtype)
   keys = jax.random.split(key, k)
