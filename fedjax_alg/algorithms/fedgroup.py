@@ -209,6 +209,21 @@ def group_pool(
   return jnp.where(mask, assignment, -1)
 
 
+def grouped_pool(
+    model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
+    key: Key, map_clients: MapClients
+) -> tuple[Array, Array, Array, Array]:
+  """The pre-trained clients and their groups, of a setup with this key.
+
+  Returns:
+    ids, updates and mask as of ``pretrain_pool``, groups as of ``group_pool``.
+  """
+  pool_key, cluster_key, _ = jax.random.split(key, 3)
+  ids, updates, mask = pretrain_pool(
+      model, hparams, start, everyone, pool_key, map_clients)
+  return ids, updates, mask, group_pool(hparams, updates, mask, cluster_key)
+
+
 def closest(update: Array, directions: Array, populated: Array) -> Array:
   """(9): the direction [m, P] of least (1 - cos) / 2 to ``update`` [P].
 
@@ -291,10 +306,9 @@ def direction_rule(
 
   def setup(state: ClusteredState, everyone: Cohort, key: Key):
     memory: GroupMemory = state.memory
-    pool_key, cluster_key, plan_key = jax.random.split(key, 3)
-    ids, updates, mask = pretrain_pool(
-        model, hparams, memory.start, everyone, pool_key, map_clients)
-    groups = group_pool(hparams, updates, mask, cluster_key)
+    _, _, plan_key = jax.random.split(key, 3)
+    ids, updates, _, groups = grouped_pool(
+        model, hparams, memory.start, everyone, key, map_clients)
     held = (groups >= 0).astype(jnp.float32)
     directions = trees.group_mean(held, groups, m, updates)
     populated = (groups[None] == jnp.arange(m)[:, None]).any(1)

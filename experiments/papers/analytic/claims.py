@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.reports import figures, suite, verdicts
+from experiments.reports import suite, verdicts
 from fedjax_alg.records import tables as records, summary as results
 from experiments.reports.verdicts import above, every, for_paper, higher
 from experiments.reports.verdicts import higher_than_all, NotRun, pick, same
@@ -46,8 +46,7 @@ Seconds = Callable[[suite.Outcome], np.ndarray]
 
 def closed_form(outcome: suite.Outcome) -> bool:
   """Whether a method ends with its last layer, whatever is played."""
-  name = figures.last_word(outcome.cell.flags, "algorithm")
-  return registry.get(name or "").rounds is not None
+  return registry.get(outcome.cell.config.algorithm).rounds is not None
 
 
 def score(protocol: str = "local") -> verdicts.Measure:

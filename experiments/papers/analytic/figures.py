@@ -10,13 +10,11 @@ they are this machine's.
 
 from collections.abc import Callable, Sequence
 import pathlib
-import sys
 from typing import Any
 
 import numpy as np
 
 from experiments.cli import config as config_lib
-from experiments.cli import guard
 from experiments.papers.fedgroup import tables as scores
 from experiments.reports import figures, plots, report, suite
 from fedjax_alg.records import tables as records
@@ -27,11 +25,6 @@ from experiments.reports.report import line
 from fedjax_alg import registry
 
 NAME = claims.NAME
-
-#: Seeds of --scale=full: the paper's five; a single one of what is for
-#: orientation, dear, or (simulated times) does not depend on it.
-SEEDS = {"fig4": 1, "fig5": 1, "fig6": 1, "table2": 5, "ablations": 1,
-         "afl": 1}
 
 #: Rounds that are played at full scale of those that the paper states, where
 #: they are fewer: all rounds of a method take the same simulated time.
@@ -168,13 +161,6 @@ def _afl_lines(panel: Panel) -> Lines:
 # Tables and pictures.
 
 
-def _panels(
-    outcomes: Sequence[suite.Outcome]) -> list[list[suite.Outcome]]:
-  """The outcomes of each panel."""
-  return [[o for o in outcomes if o.cell.panel == p]
-          for p in verdicts.panels_of(outcomes)]
-
-
 def _heading(own: Sequence[suite.Outcome]) -> str:
   return f"{own[0].cell.panel}: {own[0].cell.panel_title}"
 
@@ -209,7 +195,7 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
       "machines. All rounds of a method with rounds take the same time: where "
       "fewer were played than the paper states, the time is that of the "
       "stated ones.", ""]
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     panel = own[0].cell.panel
     lines += [f"## {_heading(own)}", "", line([
         "method", "rounds", "simulated s", "computation", "idle",
@@ -250,7 +236,7 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
   lines = ["## Time to an accuracy", "",
            "Simulated seconds to a test accuracy of the global model, median "
            "over seeds; - not within the rounds that were played."]
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     wanted = [float(name) for name in own[0].summary["rounds_to"]]
     lines += ["", line([_heading(own), *(f"{100 * t:g} %" for t in wanted)]),
               line(["---"] * (1 + len(wanted)))]
@@ -268,7 +254,7 @@ def _time_bars(
   """Seconds by what they go into, a panel each."""
   for_bars = {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
-  panels = _panels(outcomes)
+  panels = suite.by_panel(outcomes)
   for own in panels:
     found = {o.cell.label: o for o in own}
     named = f"{own[0].cell.panel_title}: " if panels[1:] else ""
@@ -290,7 +276,7 @@ def _draw_fig6(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
   """The curves, and the bars in a picture of their own."""
-  plots.panels(paths, suite.by_panel(outcomes), "local", "accuracy",
+  plots.panels(paths, suite.rows_by_panel(outcomes), "local", "accuracy",
                FIGURES["fig6"].title, x_axis)
   first = [o for o in outcomes if o.cell.panel == outcomes[0].cell.panel]
   _time_bars([p.with_stem(f"{p.stem}_time") for p in paths], first,
@@ -309,7 +295,7 @@ def _ends(
     times: with simulated seconds, and this machine's.
   """
   lines = []
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     head = [named, *bool(stated) * ["paper"], "clients' own test data, %",
             "mean of the clients", "worst tenth of them", "global model"]
     if times:
@@ -368,7 +354,7 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
            "the global one, which the authors' code evaluates, `global` the "
            "server's.", "", line(["data and model", *columns]),
            line(["---"] * (1 + len(columns)))]
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     panel, words = own[0].cell.panel, []
     for label, protocol in columns.values():
       o = there.get((panel, label))
@@ -378,7 +364,7 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
       text += f" ({said:.2f})" if said and protocol == "local" else ""
       words.append(text)
     lines.append(line([_heading(own), *words]))
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     lines += ["", f"## {_heading(own)}", "", line([
         "method", "rounds", "clients a round", "best round", "last round",
         "mean of the clients, last", "worst tenth of them, last"]),
@@ -415,7 +401,7 @@ def _draw_ablations(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
   del x_axis  # bars, of the first panel
-  own = _panels(outcomes)[0]
+  own = suite.by_panel(outcomes)[0]
   plots.bars(paths, {"accuracy, clients' own data, %": {"": [
       float(claims.end("local")(o).mean()) for o in own]}},
              [o.cell.label for o in own], FIGURES["ablations"].title,
@@ -428,7 +414,7 @@ def _draw_table2(
   """Bars: a closed form has one evaluation, which is no curve."""
   del x_axis
   parts = {}
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     found = {o.cell.label: o for o in own}
     parts[f"{own[0].cell.panel_title}: accuracy, %"] = {"": [
         float(claims.score(protocol)(found[label]).mean())
@@ -446,7 +432,7 @@ def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
            "off again, or does not.", "",
            line(["data", "dealt to", "ridges removed", "ridges kept"]),
            line(["---"] * 4)]
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     found = {o.cell.label: f"{last(o).mean():.2f}" for o in own}
     lines += [line([_heading(own), how, found.get(how, "-"),
                     found.get(how + _KEPT, "-")]) for how in _DEALT]
@@ -458,7 +444,7 @@ def _draw_afl(
 ) -> None:
   del x_axis  # bars
   last, parts = claims.end("global"), {}
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     found = {o.cell.label: float(last(o).mean()) for o in own}
     parts[f"{own[0].cell.panel_title}: accuracy, %"] = {
         name: [found.get(how + tail) for how in _DEALT]
@@ -468,9 +454,14 @@ def _draw_afl(
 
 def _figure(
     title: str, panels: tuple[Panel, ...],
-    lines_of: Callable[[Panel], Lines], **more) -> Figure:
-  """A figure of lines."""
-  return Figure(title, "accuracy", "", panels, lines_of=lines_of, **more)
+    lines_of: Callable[[Panel], Lines], num_seeds: int = 1, **more) -> Figure:
+  """A figure of lines.
+
+  At full scale it has one seed: it is for orientation, it is dear, or it shows
+  simulated times, which do not depend on the seed.
+  """
+  return Figure(title, "accuracy", "", panels, lines_of=lines_of,
+                num_seeds=num_seeds, **more)
 
 
 FIGURES: dict[str, Figure] = {
@@ -492,6 +483,7 @@ FIGURES: dict[str, Figure] = {
         quick=("a",)),
     "table2": _figure(
         "Table 2: personalised accuracy", _SETTINGS, _table2_lines,
+        num_seeds=5,  # as the paper
         protocol="local", protocols="local,global,copy", eval_every=10,
         table=table2, draw=_draw_table2, statements=claims.TABLE2,
         quick=("a", "d")),
@@ -511,30 +503,31 @@ FIGURES: dict[str, Figure] = {
 
 def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
   """With --scale=quick: fewer rounds, a smaller network."""
-  whole = figure.lines_of
-  if not request.quick or whole is None:
+  if not request.quick or figure.lines_of is None:
     return figure, []
-
-  def cut(words: Sequence[str]) -> str | None:
-    """The method that would be played for longer."""
-    name = figures.last_word(words, "algorithm") or ""
-    played = int(figures.last_word(words, "rounds") or 0)
-    return name if played > QUICK_ROUNDS.get(name, played) else None
-
-  def lines_of(panel: Panel) -> Lines:
-    return [(label, (*words, f"--rounds={QUICK_ROUNDS[name]}") if (
-        name := cut(words)) else words) for label, words in whole(panel)]
-
   panels = tuple(
       p._replace(title=f"{p.title}, a smaller network",
                  flags=(*p.flags, QUICK_LAYERS),
                  eval_every=5) if p.data == "cifar10" else p
       for p in figure.panels)
-  shorter = {cut(words) for p in panels for _, words in whole(p)}
-  said = ", ".join(f"{registry.get(name).label} {rounds}"
-                   for name, rounds in QUICK_ROUNDS.items() if name in shorter)
-  return figure._replace(panels=panels, lines_of=lines_of), [
-      f"Quick: so few rounds are played: {said}."] if said else []
+  lines: dict[str, Lines] = {}
+  shortened = set()
+  for panel in panels:
+    lines[panel.letter] = []
+    for label, flags in figure.lines_of(panel):
+      run = config_lib.parse((
+          *flags, f"--flagfile={NAME}/{panel.data}.flags", *panel.flags))
+      most = QUICK_ROUNDS.get(run.algorithm, run.values["rounds"])
+      if run.values["rounds"] > most:
+        flags = (*flags, f"--rounds={most}")
+        shortened.add(run.algorithm)
+      lines[panel.letter].append((label, flags))
+  named = ", ".join(f"{registry.get(name).label} {rounds}"
+                    for name, rounds in QUICK_ROUNDS.items()
+                    if name in shortened)
+  return figure._replace(
+      panels=panels, lines_of=lambda panel: lines[panel.letter]), [
+          f"Quick: so few rounds are played: {named}."] if named else []
 
 
 PAPER = figures.Paper(
@@ -544,25 +537,3 @@ PAPER = figures.Paper(
     "holds neither. A best round is chosen on test data.",
     quick=("--num_seeds=1",), fit=fit,
     seeds="table2 5 seeds, the others 1")
-
-
-def command(argv: Sequence[str]) -> None:
-  """``figures.command``, with each figure's own number of seeds."""
-  asked, scale = (figures.last_word(argv, name) for name in (
-      "figure", "scale"))
-  names = list(FIGURES) if asked == "all" else [asked]
-  for name in names:
-    words = [f"--figure={name}" if w.startswith("--figure=") else w
-             for w in argv]
-    if name in SEEDS and scale != "quick":
-      words.insert(0, f"--num_seeds={SEEDS[name]}")  # what is given wins
-    figures.command(PAPER, words)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return guard.guarded(command, argv)
-
-
-if __name__ == "__main__":
-  sys.exit(main())

@@ -6,12 +6,8 @@ draws the panels (PNG, PDF), writes their points (CSV) and a table of the
 paper's numbers beside ours (Markdown). Runs that are finished are reused.
 """
 
-from collections.abc import Sequence
-import functools
-import sys
 from typing import Any
 
-from experiments.cli import guard
 from experiments.reports import central_time, figures, report
 from experiments.papers.diversified import claims
 from experiments.reports.figures import Figure, Panel
@@ -94,18 +90,8 @@ PAPER = figures.Paper(
     NAME, ("ma_fsvrg", "ga_fsvrg"), FIGURES,
     {"table1": figures.Table("Table I: central computation time",
                              lambda request: central_time.make_table(
-                                 request.root, request.quick, request.said))},
+                                 request.root, request.quick,
+                                 request.command_line))},
     "K models: the best of the K on the test set, as in the paper's figures; "
     "`global_mean` in each run's metrics.csv is their mean. `(stated)` rows "
     "use the paper's stated settings.")
-
-command = functools.partial(figures.command, PAPER)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return guard.guarded(command, argv)
-
-
-if __name__ == "__main__":
-  sys.exit(main())

@@ -8,21 +8,18 @@ set that is not there is left out, and the table says so.
 """
 
 from collections.abc import Sequence
-import dataclasses
 import functools
 import pathlib
 import sys
 from typing import NamedTuple
 
 from experiments.cli import config as config_lib
-from experiments.cli import guard
 from experiments.papers.fedgroup import pretraining as pool, tables as scores
 from experiments.reports import figures, plots, report
 from experiments import setting
 from experiments.reports import suite
 from experiments.papers.fedgroup import claims
 from experiments.reports.figures import Figure, Lines, Panel, Request
-from fedjax_alg import registry
 from fedjax_alg.data import DataError
 
 NAME = "fedgroup"
@@ -69,24 +66,30 @@ METHODS = {
     "FGP-MADC": "fgp_madc", "CFL": "cfl", "FL+HC": "flhc",
     claims.PRETRAINED: "fedavg_pretrained"}
 
-#: In a panel's flags, half of its rounds, however many are played.
-HALF = "HALF"
-
 #: data set -> what prepares it.
 OPTIONAL = {"femnist": "emnist", "sent140": "sentiment140"}
 
 
+def _file(label: str) -> str:
+  """The flag that names a method's file."""
+  return f"--flagfile={NAME}/methods/{METHODS[label]}.flags"
+
+
+@functools.cache
+def _hyper_parameters(label: str) -> frozenset[str]:
+  """The names of the hyper-parameters that a method reads."""
+  return frozenset(config_lib.parse([_file(label)]).hparams)
+
+
 def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
   """The flags of a method on a pair: its file, m and mu where it reads them."""
-  words = (f"--flagfile={NAME}/methods/{METHODS[label]}.flags",)
-  algorithm = figures.last_word(words, "algorithm")
-  assert algorithm is not None
-  reads = {f.name for f in dataclasses.fields(registry.get(algorithm).hparams)}
-  own = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
+  values = {"num_groups": pair.groups, "max_groups": pair.groups,
+            "mu": pair.mu}
   if label == claims.PRETRAINED:
-    own = {"pretrain_scale": pair.groups * ALPHA}
-  return (*words, *(f"--{name}={value:g}" for name, value in own.items()
-                    if name in reads), *more)
+    values = {"pretrain_scale": pair.groups * ALPHA}
+  reads = _hyper_parameters(label)
+  return (_file(label), *(f"--{name}={value:g}" for name, value in
+                          values.items() if name in reads), *more)
 
 
 def _lines(*labels: str):
@@ -222,14 +225,15 @@ FIGURES: dict[str, Figure] = {
         (_MNIST.panel("a"),), lines_of=_reading_lines, table=scores.gains),
     "newcomers": _local(
         "100 newcomers after half of the rounds, MNIST-MCLR",
-        (_MNIST.panel("a", "--rounds=200", f"--newcomers_at={HALF}:100")
-         ._replace(eval_every=5),),
+        (_MNIST.panel("a", "--rounds=200")._replace(
+            eval_every=5, halfway=lambda r: (f"--newcomers_at={r}:100",)),),
         lines_of=_newcomer_lines, protocol="newcomers", protocols="local",
         table=scores.newcomers, statements=claims.NEWCOMERS),
     "shift": _local(
         "A fifth of the clients exchange their data after half of the rounds, "
-        "MNIST-MCLR", (_MNIST.panel(
-            "a", "--rounds=100", "--shift=swap_all", f"--shift_every={HALF}"),),
+        "MNIST-MCLR",
+        (_MNIST.panel("a", "--rounds=100", "--shift=swap_all")._replace(
+            halfway=lambda r: (f"--shift_every={r}",)),),
         lines_of=_shift_lines, protocols="local", table=scores.shifted),
 }
 
@@ -251,20 +255,16 @@ def _lacking(data: str, data_dir: str | None) -> bool:
 def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
   """The panels whose data are there, and why others are not run."""
   kept, lacking = [], []
+  path = request.files.get("femnist_path")
   for panel in figure.panels:
-    words = (f"--flagfile={NAME}/{panel.data}.flags", *panel.flags,
-             *request.common)
-    dataset = figures.last_word(words, "dataset")
-    path = request.files.get("femnist_path")
-    half = max(int(figures.last_word(words, "rounds") or 2) // 2, 1)
-    panel = panel._replace(flags=tuple(
-        word.replace(HALF, str(half)) for word in panel.flags))
+    cell = next(figures.each_cell(
+        PAPER, figure._replace(panels=(panel,)), request), None)
+    dataset = None if cell is None else cell.config.values["dataset"]
     if dataset == "femnist" and path:
       panel = panel._replace(
           title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
           flags=(*panel.flags, f"--data_path={path}"))
-    elif dataset in OPTIONAL and _lacking(
-        panel.data, figures.last_word(words, "data_dir")):
+    elif dataset in OPTIONAL and _lacking(panel.data, request.data_dir):
       other = " or --femnist_path=FILE" if dataset == "femnist" else ""
       lacking.append(
           f"{panel.title}: not run, needs {dataset} (./launch.sh prepare "
@@ -282,8 +282,8 @@ def _runs(
                  lines_of=_lines(claims.FG))
   figure, lacking = fit(whole, request)
   there = {panel.letter for panel in figure.panels}
-  return (figures.cells(PAPER, figure, request.common),
-          [cell for cell in figures.cells(PAPER, whole, request.common)
+  return (figures.cells(PAPER, figure, request),
+          [cell for cell in figures.cells(PAPER, whole, request)
            if cell.panel not in there], lacking)
 
 
@@ -291,7 +291,7 @@ def _made(name: str, title: str, request: Request, text: str,
           lacking: Sequence[str]) -> None:
   """Writes a table without runs."""
   figures.write(request, name, report.join(title, [
-      text, "\n\n".join(lacking), report.made_by(request.said)]))
+      text, "\n\n".join(lacking), report.made_by(request.command_line)]))
 
 
 def _drawn(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
@@ -335,14 +335,3 @@ PAPER = figures.Paper(
     files={"femnist_path": "letters in place of EMNIST, an .npz with x [n, "
            "28, 28] uint8 and y, ten labels"},
     fit=fit)
-
-command = functools.partial(figures.command, PAPER)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return guard.guarded(command, argv)
-
-
-if __name__ == "__main__":
-  sys.exit(main())

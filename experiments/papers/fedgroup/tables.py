@@ -28,12 +28,6 @@ def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
   return shown(found["accuracy"]["values"], factor=100.0) if found else "-"
 
 
-def _panels(outcomes: Sequence[suite.Outcome]) -> list[list[suite.Outcome]]:
-  """The outcomes of each panel, in order of appearance."""
-  letters = list(dict.fromkeys(o.cell.panel for o in outcomes))
-  return [[o for o in outcomes if o.cell.panel == p] for p in letters]
-
-
 def _stated(artifact: str) -> dict[tuple[str, str, str], float]:
   """(panel, method, metric) -> the paper's number."""
   return {(c.panel, c.method, c.metric): c.value
@@ -60,7 +54,7 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
   lines = ["Best evaluated round of `local`, in percent: ours (paper).", "",
            line(["data and model", *labels]),
            line(["---"] * (1 + len(labels)))]
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     letter, found = own[0].cell.panel, {o.cell.label: o for o in own}
     words = []
     for label in labels:
@@ -70,7 +64,7 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
           f"{claims.SCORE(found[label]).mean():.1f}")
       words.append(ours if said is None else f"{ours} ({said:.1f})")
     lines.append(line([f"{letter}: {own[0].cell.panel_title}", *words]))
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     letter = own[0].cell.panel
     lines += ["", f"## {letter}: {own[0].cell.panel_title}", "", line([
         "method", "paper", "best round +- 95 % CI", "last round",
@@ -98,7 +92,7 @@ def survives(outcomes: Sequence[suite.Outcome]) -> str:
                "data and model", "FG-EDC - FedAvg, points",
                "of these without groups", "of groups"]), line(["---"] * 4)]
   head = len(lines)
-  for own in _panels(outcomes):
+  for own in suite.by_panel(outcomes):
     found = {o.cell.label: claims.SCORE(o) for o in own}
     if {"FedAvg", claims.FG, claims.PRETRAINED} <= set(found):
       plain, groups, without = (
@@ -153,7 +147,7 @@ def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
 
 def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
   """Accuracy of who came late, beside that of the others."""
-  when = _event(outcomes[0], "newcomers_at")
+  ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
   lines = [line(["method", f"newcomers after {when} rounds, when they come",
                  "newcomers, mean of the last ten",
                  "the others, mean of the last ten", "difference"]),
@@ -168,7 +162,7 @@ def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
 
 def shifted(outcomes: Sequence[suite.Outcome]) -> str:
   """Accuracy before and after the clients' data changed."""
-  when = _event(outcomes[0], "shift_every")
+  when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
   lines = [line(["method", *(f"after round {n}" for n in parts),
@@ -179,9 +173,3 @@ def shifted(outcomes: Sequence[suite.Outcome]) -> str:
         o.cell.label, *(_after(o, PROTOCOL, n) for n in parts),
         _accuracy(o, "mean_last_10", PROTOCOL)]))
   return "\n".join(lines)
-
-
-def _event(outcome: suite.Outcome, name: str) -> int:
-  """The round of --newcomers_at=R:N or --shift_every=R."""
-  words = [w for w in outcome.cell.flags if w.startswith(f"--{name}=")]
-  return int(words[-1].split("=")[1].split(":")[0])
