@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.reports.timing import repeated
-from experiments.reports.timing import timed as timed  # for benchmarks
+from experiments.reports import timing as calls
+
+timed = calls.timed
 
 
 class Spread(NamedTuple):
@@ -56,7 +57,7 @@ def steady(
     What the last call returned, the seconds of a call, those of compiling.
   """
   program, compile_seconds = compiled(fn, *args)
-  out, seconds = repeated(program, *args, repeats=repeats)
+  out, seconds = calls.repeated(program, *args, repeats=repeats)
   return out, spread(seconds), compile_seconds
 
 

@@ -1,9 +1,6 @@
-"""Figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
+"""The figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
 
-  python -m experiments.conjugate --figure=fig2 --data_dir=...
-
-draws the panels (PNG, PDF), writes their points (CSV) and a table of the
-paper's numbers beside ours (Markdown). Runs that are finished are reused.
+``python -m experiments.conjugate`` makes them.
 """
 
 
@@ -49,7 +46,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def _at_5(request: Request) -> list[suite.Outcome]:
-  """The runs of Fig. 2 at 5 %, headline settings."""
+  """The runs of Fig. 2 with 5 % of the clients, in the headline settings."""
   return figures.outcomes_of(
       PAPER, figures.only("fig2", FIGURES["fig2"], "d"), request,
       figures.SETTINGS[:1])
@@ -60,7 +57,7 @@ def _percent() -> list[str]:
 
 
 def _make_fig7(request: Request) -> None:
-  """Fig. 7: floats to the targets."""
+  """Fig. 7: the floats sent until the targets are reached."""
   outcomes = _at_5(request)
   text = report.join(FIG7, [
       targets.communication(
@@ -84,7 +81,7 @@ def _make_fig7(request: Request) -> None:
 
 
 def _make_fig8(request: Request) -> None:
-  """Fig. 8: seconds of server and clients to the targets."""
+  """Fig. 8: the seconds of server and clients until the targets."""
   outcomes = _at_5(request)
   central = {o.cell.label: central_time.central_seconds(o.cell.config)
              for o in outcomes}

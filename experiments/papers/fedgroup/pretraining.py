@@ -14,10 +14,9 @@ import scipy.stats
 
 from experiments.cli import config as config_lib
 from experiments import setting
-from experiments.papers.fedgroup import tables
 from experiments.reports import plots, report, suite, verdicts
 from experiments.papers.fedgroup import claims
-from experiments.reports.report import line
+from experiments.reports.report import line, shown
 from fedjax_alg import data, grouping, models, registry
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
@@ -106,7 +105,7 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
   names = ("pearson", "spearman", "slope", "intercept")
   lines = [line(["data and model", "pairs", *names]), line(["---"] * 6)]
   lines += [line([title, len(fits[0].edc), *(
-      tables.shown([getattr(f, name) for f in fits], 3) for name in names)])
+      shown([getattr(f, name) for f in fits], 3) for name in names)])
             for title, fits in found.items()]
 
   def linear(outcomes):
