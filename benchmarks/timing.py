@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments.reports import timing as calls
+
+timed = calls.timed
+
 
 class Spread(NamedTuple):
   """Least, middle and greatest of several measurements."""
@@ -25,17 +29,6 @@ class Spread(NamedTuple):
 def spread(values: Sequence[float]) -> Spread:
   """The spread of at least one measurement."""
   return Spread(min(values), statistics.median(values), max(values))
-
-
-def timed(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-  """Calls ``fn`` and waits until all its arrays exist.
-
-  Returns:
-    What it returned, and the seconds it took.
-  """
-  began = time.perf_counter()
-  out = jax.block_until_ready(fn(*args))
-  return out, time.perf_counter() - began
 
 
 def compiled(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
@@ -64,11 +57,7 @@ def steady(
     What the last call returned, the seconds of a call, those of compiling.
   """
   program, compile_seconds = compiled(fn, *args)
-  out = jax.block_until_ready(program(*args))
-  seconds = []
-  for _ in range(repeats):
-    out, taken = timed(program, *args)
-    seconds.append(taken)
+  out, seconds = calls.repeated(program, *args, repeats=repeats)
   return out, spread(seconds), compile_seconds
 
 

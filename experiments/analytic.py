@@ -1,11 +1,21 @@
-"""The figures of the analytic paper (FedACnnL, pFedACnnL).
+"""The figures and tables of the analytic paper (FedACnnL, pFedACnnL).
 
-  python -m experiments.analytic --figure=NAME
+  python -m experiments.analytic --figure=NAME [--scale=quick]
+
+``--help`` lists the figures. ``papers/analytic`` says what each one shows.
 """
 
+from collections.abc import Sequence
 import sys
 
-from experiments.papers.analytic.figures import main
+from experiments.papers.analytic.figures import PAPER
+from experiments.reports import figures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return figures.main(PAPER, argv)
+
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -1,11 +1,21 @@
-"""The figures of the conjugate paper (CFSVRG, CLSFSVRG).
+"""The figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
 
-  python -m experiments.conjugate --figure=NAME
+  python -m experiments.conjugate --figure=NAME [--scale=quick]
+
+``--help`` lists the figures. ``papers/conjugate`` says what each one shows.
 """
 
+from collections.abc import Sequence
 import sys
 
-from experiments.papers.conjugate.figures import main
+from experiments.papers.conjugate.figures import PAPER
+from experiments.reports import figures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return figures.main(PAPER, argv)
+
 
 if __name__ == "__main__":
   sys.exit(main())

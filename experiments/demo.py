@@ -1,11 +1,15 @@
-"""The main job on the embedded data set: the diversified paper's methods
-beside FSVRG and FedAvg on scikit-learn's digits, no download.
+"""Compares four federated methods on a small data set.
 
   python -m experiments.demo [--out_dir=out/demo]
 
-60 clients of one or two classes, 12 of them a round, 60 rounds, 3 seeds. Every
-method does the same local work (20 steps of 10). FedAvg's and FSVRG's learning
-rates are the best of a grid (presets/demo/), as are those of MA and GA.
+The methods are GA-FSVRG and MA-FSVRG of the diversified paper, FSVRG and
+FedAvg. The data are scikit-learn's digits, so nothing is downloaded: 60 clients
+with one or two classes each, of whom 12 take part in each of 60 rounds, with 3
+seeds. Every method does the same local work, 20 steps of 10 examples, and its
+learning rate is the best of a grid (experiments/presets/demo).
+
+The command prints a table and writes it with a picture and the runs to
+--out_dir.
 """
 
 from collections.abc import Sequence
@@ -22,7 +26,7 @@ METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:
-  """The demo's table."""
+  """The table: accuracy, rounds to 90 % and floats sent of each method."""
   lines = [f"{'method':10} {'accuracy (95 % CI)':>22} {'rounds to 90 %':>16} "
            f"{'floats sent':>13}"]
   for outcome in outcomes:
@@ -42,11 +46,11 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def command(argv: Sequence[str]) -> None:
-  """Runs the four methods, prints the table, draws the figure."""
+  """Plays the four methods, prints the table and draws the picture."""
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(
-        f"{__doc__}\nAny --flag=value goes to every run "
-        "(python -m experiments.run --help).")
+        f"{__doc__}\nAny other --flag=value is passed on to every run; "
+        "python -m experiments.run\n--help lists these flags.")
   root = pathlib.Path("out/demo")
   common = []
   for word in argv:

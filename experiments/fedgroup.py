@@ -1,11 +1,21 @@
-"""The figures of the FedGroup paper.
+"""The figures and tables of the fedgroup paper (FedGroup, FedGrouProx).
 
-  python -m experiments.fedgroup --figure=NAME
+  python -m experiments.fedgroup --figure=NAME [--scale=quick]
+
+``--help`` lists the figures. ``papers/fedgroup`` says what each one shows.
 """
 
+from collections.abc import Sequence
 import sys
 
-from experiments.papers.fedgroup.figures import main
+from experiments.papers.fedgroup.figures import PAPER
+from experiments.reports import figures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """The command; returns the exit status."""
+  return figures.main(PAPER, argv)
+
 
 if __name__ == "__main__":
   sys.exit(main())

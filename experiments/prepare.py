@@ -1,9 +1,10 @@
-"""Downloads and prepares a data set, once, on a machine with internet.
+"""Downloads data sets and prepares them for the runs.
 
-  python -m experiments.prepare mnist [--data_dir=~/tensorflow_datasets]
+  python -m experiments.prepare mnist [cifar10 ...] [--data_dir=FOLDER]
 
-Needs TensorFlow (`pip install -e .[prepare]`; `./launch.sh prepare` installs
-it); no run does.
+This is done once, on a machine with internet access. It needs TensorFlow, which
+`pip install -e .[prepare]` or `./launch.sh prepare` installs; the runs do not
+need it. Runs find the data with the same --data_dir.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,10 @@ from fedjax_alg import data
 def command(argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
   if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested(__doc__.strip())
+    raise config_lib.HelpRequested("\n".join([
+        __doc__.strip(), "", f"Data sets: {', '.join(data.PREPARABLE)}.",
+        "  --data_dir: folder to prepare them in (default $TFDS_DATA_DIR or "
+        "~/tensorflow_datasets)"]))
   data_dir, names = None, []
   for word in argv:
     if word.startswith("--data_dir="):
@@ -38,7 +42,7 @@ def command(argv: Sequence[str]) -> None:
 
 
 def _ready(name: str, data_dir: str | None) -> str:
-  """Reads what was prepared once, which also fills the cache of arrays."""
+  """Reads a prepared data set, which also fills the cache of its arrays."""
   if name == "emnist":
     return f"{len(data.emnist_letters(data_dir)[1])} letters (a to j)"
   if name == "sentiment140":

@@ -1,10 +1,15 @@
-"""Makes docs/results/<paper>.md of what the figure commands wrote.
+"""Collects a paper's finished figures and tables into one documentation page.
 
   python -m experiments.publish --paper=diversified --from=out/diversified
 
-takes every table it finds there (fig*/fig*.md, table1/table1.md, ...) and its
-pictures; commentary stands in docs/results/<paper>.notes.md, a section each
-(## fig1), "## intro" above all. The same input gives the same files.
+First make the figures, for example with python -m experiments.diversified
+--figure=all. This command then writes docs/results/diversified.md with every
+table that it finds (fig1/fig1.md, table1/table1.md, ...), and copies the
+pictures beside it, compressed where they are large.
+
+Text of your own goes into docs/results/diversified.notes.md: a section with the
+heading "## fig1" is put below that figure, and "## intro" at the top of the
+page. The same input always gives the same files.
 """
 
 from collections.abc import Sequence
@@ -30,12 +35,12 @@ PAPERS: dict[str, figures.Paper] = {
     for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER,
                   analytic.PAPER)}
 
-#: A picture in the documentation stays below this.
+#: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
 
 
 def read_notes(path: pathlib.Path) -> dict[str, str]:
-  """section -> its text, of a file of ``## section`` parts; {} without one.
+  """Reads a file of ``## section`` parts: section -> text; {} without a file.
 
   Raises:
     UsageError: text before the first section.
@@ -50,7 +55,7 @@ def read_notes(path: pathlib.Path) -> dict[str, str]:
 
 
 def _small_png(path: pathlib.Path) -> bytes:
-  """A picture below ``MOST_BYTES``: fewer colours, then fewer pixels."""
+  """The bytes of a picture, with fewer colours and pixels where too many."""
   raw = path.read_bytes()
   image = Image.open(path).convert("RGB")
   width = image.width
@@ -65,7 +70,7 @@ def _small_png(path: pathlib.Path) -> bytes:
 
 
 def _lower(text: str) -> tuple[str, str]:
-  """(title, rest) of a page, the headings of the rest one level down."""
+  """(title, rest) of a page, with the headings of the rest one level lower."""
   title, rest = text.split("\n", 1)
   return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
 
@@ -76,12 +81,12 @@ def publish(
   """Writes a paper's page and its pictures; returns the page.
 
   Args:
-    paper: whose.
-    source: --out_dir of its figures.
-    target: docs/results.
+    paper: the paper.
+    source: folder that its figures were written to (their --out_dir).
+    target: folder of the page.
 
   Raises:
-    UsageError: there is no table, or a note of a table that is not there.
+    UsageError: there is no table, or a note on a table that does not exist.
   """
   names = [name for name in [*paper.figures, *paper.tables]
            if (source / name / f"{name}.md").is_file()]
@@ -123,14 +128,16 @@ def publish(
 
 
 def _flag_values() -> absl_flags.FlagValues:
+  """The flags of the command."""
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_enum(
-      "paper", None, list(PAPERS), "whose page", flag_values=values)
+      "paper", None, list(PAPERS), "the paper", flag_values=values)
   absl_flags.DEFINE_string(
-      "from", None, "--out_dir of its figures; default out/<paper>",
-      flag_values=values)
+      "from", None, "folder that the figures were written to (--out_dir of "
+      "their command); default out/<paper>", flag_values=values)
   absl_flags.DEFINE_string(
-      "to", "docs/results", "folder of the page", flag_values=values)
+      "to", "docs/results", "folder to write the page and its pictures to; "
+      "the notes are read from it, too", flag_values=values)
   return values
 
 

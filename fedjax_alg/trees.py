@@ -4,6 +4,7 @@ from collections.abc import Callable
 import math
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -100,6 +101,12 @@ def _per_slot(vector: Array, leaf: Array) -> Array:
   return vector.reshape(vector.shape + (1,) * (leaf.ndim - vector.ndim))
 
 
+def _check_slots(weight: Array, tree: Params) -> None:
+  """One weight for each slot: a leaf [1, ...] would serve for all of them."""
+  chex.assert_rank(weight, 1, custom_message="weight must be [S]")
+  chex.assert_tree_shape_prefix(tree, weight.shape)
+
+
 def slot_sum(weight: Array, tree: Params) -> Params:
   """Sum over slots s of weight[s] * leaf[s]; slots of weight 0 are ignored.
 
@@ -111,6 +118,7 @@ def slot_sum(weight: Array, tree: Params) -> Params:
   Returns:
     Leaves [...].
   """
+  _check_slots(weight, tree)
 
   def one(leaf):
     held = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
@@ -139,6 +147,9 @@ def group_mean(
   Returns:
     Leaves [K, ...].
   """
+  _check_slots(weight, tree)
+  chex.assert_shape(
+      groups, weight.shape, custom_message="groups: one of each slot")
   member = jnp.where(members(groups, k), weight[None], 0.0)
   total = weight.sum() if whole else member.sum(1, keepdims=True)
   share = member / jnp.maximum(total, 1e-30)

@@ -5,6 +5,7 @@ import contextlib
 import functools
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import numpy as np
 
@@ -132,24 +133,15 @@ def some_params(model: Model, seed=0, size=0.3):
 
 def assert_equal(a: Any, b: Any) -> None:
   """Two pytrees are the same bit for bit (NaN equals NaN)."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  for path, (x, y) in _pairs(a, b):
-    np.testing.assert_array_equal(x, y, err_msg=path, strict=True)
+  chex.assert_trees_all_equal(a, b, strict=True)
 
 
 def assert_close(a: Any, b: Any, rtol=1e-5, atol=1e-6) -> None:
   """Two pytrees are equal but for rounding."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  for path, (x, y) in _pairs(a, b):
-    np.testing.assert_allclose(x, y, rtol, atol, err_msg=path, strict=True)
+  chex.assert_trees_all_close(a, b, rtol=rtol, atol=atol, strict=True)
 
 
 def differ(a: Any, b: Any) -> bool:
   """Some entry of some leaf differs."""
-  return any(not np.array_equal(x, y) for _, (x, y) in _pairs(a, b))
-
-
-def _pairs(a, b):
-  for (path, x), y in zip(
-      jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
-    yield jax.tree_util.keystr(path), (np.asarray(x), np.asarray(y))
+  return any(not np.array_equal(x, y) for x, y in zip(
+      jax.tree.leaves(a), jax.tree.leaves(b), strict=True))

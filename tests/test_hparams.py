@@ -1,87 +1,127 @@
-"""Hyper-parameters: which are traced, and checks that leave tracers alone."""
+"""Ranges, conditions and messages of hyper-parameters."""
 
 import dataclasses
+import math
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from hypothesis import given, strategies as st
 import pytest
 
 from fedjax_alg import hparams
-from fedjax_alg.algorithms.composed import ComposedHParams
+from fedjax_alg.errors import OptionError
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  steps: int = hparams.hyper(3, "steps", minimum=1)
-  start: int = hparams.hyper(3, "round", minimum=1, traced=True)
+  steps: int = hparams.hyper(3, "steps", minimum=1, maximum=10)
   rate: float = hparams.hyper(0.1, "rate", above=0.0, below=1.0)
-  pull: float = hparams.hyper(0.1, "pull", minimum=0.0, zero_is_off=True)
-  bound: float = hparams.hyper(0.1, "bound", traced=False)
-  free: float = hparams.hyper(0.0, "free")
   rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
-  on: bool = hparams.hyper(True, "on")
+  free: float = hparams.hyper(0.0, "free")
 
 
-def test_floats_are_traced_unless_said_otherwise():
-  assert hparams.traced_names(Sample) == ("start", "rate", "pull", "free")
-  assert hparams.traced_names(Sample()) == hparams.traced_names(Sample)
+def fields(dataclass):
+  return {field.name: field for field in dataclasses.fields(dataclass)}
 
 
-def test_a_zero_that_switches_something_off_is_not_traced():
-  assert hparams.traced_names(Sample(pull=0.0, free=0.0)) == (
-      "start", "rate", "free")
-
-
-@jax.jit
-def nothing_is_known_of(value):
-  made = hparams.with_values(Sample(), dict(rate=value, pull=value))
-  hparams.validate(made)
-  assert hparams.traced_names(made) == ("start", "rate", "pull", "free")
-  assert not hparams.is_zero(made.pull)
-  return made.rate + made.pull
-
-
-def test_tracers_are_not_looked_at():
-  """Neither is in its range."""
-  assert nothing_is_known_of(jnp.float32(-1.0)) == -2.0
-  with pytest.raises(ValueError, match="start=0: must be at least 1"):
-    jax.eval_shape(lambda value: hparams.validate(
-        Sample(start=0, rate=value)), jnp.float32(0.5))
-
-
-@pytest.mark.parametrize("number", [
-    float, np.float32, np.float64, np.asarray, jnp.float32])
-def test_numbers_of_every_kind_are_checked(number):
-  hparams.validate(Sample(rate=number(0.5)))
-  for bad in (1.0, 0.0, -1.0):
-    with pytest.raises(ValueError, match=f"rate={bad}: must be more than 0"):
-      hparams.validate(Sample(rate=number(bad)))
-  for bad in (np.nan, np.inf):
-    with pytest.raises(ValueError, match=f"free={bad}: must be finite"):
-      hparams.validate(Sample(free=number(bad)))
-  assert hparams.is_zero(number(0.0)) and not hparams.is_zero(number(0.1))
-
-
-def test_with_values_checks_nothing_and_keeps_the_given():
-  given = Sample()
-  assert hparams.with_values(given, dict(rate=5.0)) == Sample(rate=5.0)
-  assert given == Sample()
-
-
-@pytest.mark.parametrize("given, client_lr, server_lr", [
-    ({}, 0.1, 1.0),
-    (dict(client_update="svrg", server="adam"), 12.0, 0.01),
-    (dict(client_update="svrg", client_lr=0.5, server="adaptive"), 0.5, 0.02),
-    (dict(server="conjugate_gradient", server_lr=0.3), 0.1, 0.3),
-    (dict(server="cg_line_search"), 0.1, 0.0),  # it reads none
+@pytest.mark.parametrize("values, message", [
+    (dict(steps=0), "`steps`=0: must be at least 1 and at most 10"),
+    (dict(steps=11), "`steps`=11: must be at least 1 and at most 10"),
+    (dict(rate=0.0), "`rate`=0.0: must be more than 0 and less than 1"),
+    (dict(rate=1.0), "`rate`=1.0: must be more than 0 and less than 1"),
+    (dict(rate=math.nan), "`rate`=nan: must be finite"),
+    (dict(free=-math.inf), "`free`=-inf: must be finite"),
+    (dict(rule="c"), "`rule`=c: must be one of a, b"),
+    (dict(rule=""), "`rule`=: must be one of a, b"),
 ])
-def test_resolved_rates_of_a_cell_of_the_grid(given, client_lr, server_lr):
-  made = ComposedHParams(**given)
-  before = dataclasses.asdict(made)
-  found = hparams.resolved(made)
-  assert dataclasses.asdict(made) == before
-  assert dataclasses.asdict(found) == before | dict(
-      client_lr=client_lr, server_lr=server_lr)
-  assert hparams.resolved(found) == found
-  assert hparams.resolved(Sample()) == Sample()
+def test_what_is_out_of_range_is_said_in_one_line(values, message):
+  with pytest.raises(OptionError) as error:
+    hparams.validate(Sample(**values))
+  assert error.value.text == message
+
+
+def test_bounds_that_are_included_are():
+  hparams.validate(Sample(steps=1))
+  hparams.validate(Sample(steps=10, rate=0.999, rule="b", free=-1e9))
+
+
+_BOUND = st.none() | st.integers(-5, 5).map(float)
+
+
+@given(minimum=_BOUND, above=_BOUND, maximum=_BOUND, below=_BOUND,
+       value=st.integers(-12, 12).map(lambda twice: twice / 2))
+def test_validate_accepts_exactly_the_stated_range(
+    minimum, above, maximum, below, value):
+  """Also of a bound of 0 and of two bounds on one side."""
+  bounds = dict(minimum=minimum, above=above, maximum=maximum, below=below)
+  made = dataclasses.make_dataclass(
+      "Made", [("x", float, hparams.hyper(0.0, "x", **bounds))], frozen=True)
+  inside = (
+      -math.inf if minimum is None else minimum) <= value <= (
+          math.inf if maximum is None else maximum)
+  inside &= (-math.inf if above is None else above) < value < (
+      math.inf if below is None else below)
+  words = hparams.allowed(fields(made)["x"])
+  for bound, word in zip(
+      (minimum, above, maximum, below),
+      ("at least", "more than", "at most", "less than"), strict=True):
+    assert (word in words) == (bound is not None)
+    assert bound is None or f"{word} {bound:g}" in words
+  if inside:
+    hparams.validate(made(value))
+  else:
+    with pytest.raises(OptionError) as error:
+      hparams.validate(made(value))
+    assert error.value.text == f"`x`={value}: must be {words}"
+
+
+@given(choices=st.lists(st.text("abc", min_size=1), min_size=1, unique=True),
+       value=st.text("abc"))
+def test_validate_accepts_exactly_the_choices(choices, value):
+  made = dataclasses.make_dataclass("Made", [(
+      "x", str, hparams.hyper(choices[0], "x", choices=tuple(choices)))])
+  assert hparams.allowed(fields(made)["x"]) == "one of " + ", ".join(choices)
+  if value in choices:
+    hparams.validate(made(value))
+  else:
+    with pytest.raises(OptionError, match=f"^x={value}: must be one of "):
+      hparams.validate(made(value))
+
+
+def test_the_range_in_words():
+  assert [hparams.allowed(field) for field in dataclasses.fields(Sample)] == [
+      "at least 1 and at most 10", "more than 0 and less than 1",
+      "one of a, b", ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chained:
+  """``beta`` is read with a server that is read with several models only."""
+
+  num_models: int = hparams.hyper(1, "K")
+  server: str = hparams.hyper(
+      "none", "server", when=("num_models", hparams.MANY))
+  beta: float = hparams.hyper(
+      0.9, "beta", when=("server", ("adam", "adaptive")))
+  trace: bool = hparams.hyper(False, "trace")
+  depth: int = hparams.hyper(1, "depth", when=("trace", (True,)))
+  elsewhere: int = hparams.hyper(1, "x", when=("not_a_field_here", (3,)))
+
+
+@pytest.mark.parametrize("settings, read", [
+    (dict(), {"num_models", "trace", "elsewhere"}),
+    (dict(num_models=2), {"num_models", "server", "trace", "elsewhere"}),
+    (dict(num_models=2, server="adaptive"),
+     {"num_models", "server", "beta", "trace", "elsewhere"}),
+    # One condition holds, the one above it does not.
+    (dict(server="adam"), {"num_models", "trace", "elsewhere"}),
+    (dict(trace=True), {"num_models", "trace", "depth", "elsewhere"}),
+])
+def test_what_a_setting_reads(settings, read):
+  made = Chained(**settings)
+  assert {name for name in fields(made) if hparams.reads(made, name)} == read
+
+
+def test_conditions_in_words():
+  assert [hparams.condition(field.metadata["when"])
+          for field in dataclasses.fields(Chained) if field.metadata["when"]
+          ] == ["`num_models`=2 or more", "`server`=adam|adaptive", "`trace`",
+                "`not_a_field_here`=3"]

@@ -65,6 +65,21 @@ def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole):
     np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("slots", [1, 4, 6])
+def test_a_weight_or_group_too_few_or_many_is_refused(slots):
+  """A leaf [1, ...] or a group [1] would serve for every slot."""
+  weight, groups = jnp.ones(5), jnp.zeros(5, jnp.int32)
+  for mean in (trees.slot_sum, trees.slot_mean):
+    with pytest.raises(AssertionError, match="tree_shape_prefix"):
+      mean(weight, tree(slots))
+    with pytest.raises(AssertionError, match=r"weight must be \[S\]"):
+      mean(weight[:, None], tree(5, 1))
+  with pytest.raises(AssertionError, match="tree_shape_prefix"):
+    trees.group_mean(weight, groups, 2, tree(slots))
+  with pytest.raises(AssertionError, match="groups: one of each slot"):
+    trees.group_mean(weight, jnp.zeros(slots, jnp.int32), 2, tree(5))
+
+
 def test_slot_norms_are_of_each_slot():
   stack = tree(4)
   norms = trees.slot_norm(jax.tree.map(

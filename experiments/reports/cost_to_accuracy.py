@@ -1,4 +1,9 @@
-"""What it costs to reach an accuracy: rounds, floats, seconds."""
+"""What a run spends until its global model reaches an accuracy.
+
+The accuracies are called targets. The costs are rounds, floats sent and
+seconds; a seed that never reaches the target has None. The tables here show
+them beside the paper's numbers, and what one method saves against another.
+"""
 
 from collections.abc import Mapping, Sequence
 import functools
@@ -17,10 +22,10 @@ KB = 4 / 1024
 def reached(
     outcome: suite.Outcome, target: float, or_last: bool = False
 ) -> list[records.Row | None]:
-  """Per seed the first row of ``global`` at or above an accuracy.
+  """Per seed, the first row of protocol ``global`` that reaches the target.
 
-  Where there is none: None, or with ``or_last`` the last row, whose costs are
-  then a lower bound.
+  A seed that never reaches it has None, or with ``or_last`` its last row: what
+  it has spent by then is less than what the target costs.
   """
   found = []
   for seed in sorted({r["seed"] for r in outcome.rows}):
@@ -34,7 +39,7 @@ def reached(
 def spent(
     outcome: suite.Outcome, target: float, column: str, or_last: bool = False
 ) -> list[float | None]:
-  """Per seed a column of the row of ``reached``."""
+  """Per seed, one column of the row of ``reached``."""
   return [None if row is None else float(row[column])
           for row in reached(outcome, target, or_last)]
 
@@ -42,7 +47,7 @@ def spent(
 def sent_up(
     outcome: suite.Outcome, target: float, or_last: bool = False
 ) -> list[float | None]:
-  """Per seed the floats that the participants sent up to reach it."""
+  """Per seed, the floats sent to the server until the target is reached."""
   clients = outcome.summary["cost"]["clients_per_round"]
   rounds = outcome.rounds()
   return [None if row is None else clients * float(sum(
@@ -52,34 +57,34 @@ def sent_up(
 
 
 def median(values: Sequence[float | None]) -> float | None:
-  """Over seeds; a seed that never gets there counts as the largest."""
+  """Median over seeds; a seed without a value counts as the largest."""
   found = statistics.median(
       np.inf if value is None else value for value in values)
   return None if not np.isfinite(found) else float(found)
 
 
 def _shown(values: Sequence[float | None], last: int) -> tuple[str, str]:
-  """Median and the single seeds, in rounds."""
+  """The median and the single seeds of numbers of rounds, in words."""
   middle = median(values)
   return (f"not in {last}" if middle is None else f"{middle:g}",
           ", ".join("-" if v is None else f"{v:g}" for v in values))
 
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:
-  """Section: rounds to an accuracy, every method of every panel."""
+  """Makes a section: rounds to a target, for every method and panel."""
   metric = f"rounds_to_{100 * target:g}%"
 
   def section(outcomes: Sequence[suite.Outcome]) -> str:
-    said = {(row["panel"], row["method"]): row["value"]
-            for row in report.read_claims(paper)
-            if row["artifact"].lower() == artifact.lower()
-            and row["metric"] == metric}
+    stated = {(row["panel"], row["method"]): row["value"]
+              for row in report.read_claims(paper)
+              if row["artifact"].lower() == artifact.lower()
+              and row["metric"] == metric}
     lines = [f"## Rounds to {100 * target:g} %", "", report.line([
         "panel", "method", "paper", "ours (median over seeds)", "each seed"]),
              report.line(["---"] * 5)]
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
-      claimed = said.get((o.cell.panel, o.cell.label.split(" (")[0]), "-")
+      claimed = stated.get((o.cell.panel, o.cell.label.split(" (")[0]), "-")
       if claimed.startswith(">"):
         claimed = "not in " + claimed[1:]
       lines.append(report.line([
@@ -91,7 +96,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
 
 
 def accuracy_at(paper: str, artifact: str) -> Any:
-  """Section: the accuracies a paper states of single rounds."""
+  """Makes a section: the accuracies that a paper states of single rounds."""
 
   def section(outcomes: Sequence[suite.Outcome]) -> str:
     lines = ["## Accuracy at a round", "", report.line([
@@ -118,14 +123,14 @@ def accuracy_at(paper: str, artifact: str) -> Any:
 
 
 def pairs(
-    own: Sequence[float | None], other: Sequence[float | None]
+    cost: Sequence[float | None], other: Sequence[float | None]
 ) -> list[tuple[float, float]]:
-  """The seeds where both get there.
+  """The costs of two methods, of the seeds in which both reach the target.
 
   Raises:
-    NotRun: there is none.
+    NotRun: there is no such seed.
   """
-  found = [(a, b) for a, b in zip(own, other)
+  found = [(a, b) for a, b in zip(cost, other)
            if a is not None and b is not None]
   if not found:
     raise verdicts.NotRun("no seed in which both get there")
@@ -133,40 +138,46 @@ def pairs(
 
 
 def saving(
-    own: Sequence[float | None], other: Sequence[float | None]) -> np.ndarray:
-  """Percent that ``own`` saves, of the seeds where both get there.
+    cost: Sequence[float | None], other: Sequence[float | None]) -> np.ndarray:
+  """Percent by which ``cost`` is below ``other``, of each seed that has both.
 
   Raises:
     NotRun: there is no such seed.
   """
-  return np.array([100 * (1 - a / b) for a, b in pairs(own, other)])
+  return np.array([100 * (1 - a / b) for a, b in pairs(cost, other)])
 
 
-def said_saving(
-    own: Sequence[float | None], other: Sequence[float | None],
+def shown_saving(
+    cost: Sequence[float | None], other: Sequence[float | None],
     bound: bool) -> str:
-  """``saving`` in words; ``bound``: more is saved than this."""
+  """``saving`` in words.
+
+  Args:
+    cost: of the paper's method, per seed.
+    other: of the other method.
+    bound: whether ``other`` is only a lower bound, so that more is saved.
+  """
   try:
-    spread = results.spread(saving(own, other))
+    spread = results.spread(saving(cost, other))
   except verdicts.NotRun:
     return "-"
-  there = len(spread["values"])
-  tail = "" if there == len(own) else f" ({there} of {len(own)} seeds)"
+  seeds = len(spread["values"])
+  tail = "" if seeds == len(cost) else f" ({seeds} of {len(cost)} seeds)"
   head = "more than " if bound else ""
   return f"{head}{spread['mean']:.1f} +- {spread['ci95']:.1f}{tail}"
 
 
 def communication(
-    outcomes: Sequence[suite.Outcome], wanted: Sequence[float], own: str,
+    outcomes: Sequence[suite.Outcome], wanted: Sequence[float], proposed: str,
     other: str, paper_saving: float) -> str:
-  """Markdown: what every method sends to reach the targets.
+  """Markdown: what every method sends until it reaches the targets.
 
   Args:
     outcomes: of one panel.
-    wanted: accuracies.
-    own: label of the paper's method.
-    other: label of the one it is compared with.
-    paper_saving: percent, at the last target.
+    wanted: the targets.
+    proposed: label of the paper's method.
+    other: label of the method it is compared with.
+    paper_saving: percent that the paper states, at the last target.
   """
   lines = [report.line([
       "target", "method", "rounds (median)", "floats a round, all clients",
@@ -186,17 +197,17 @@ def communication(
               total, None if total is None else total * KB,
               None if up is None else up * KB))]))
   by_label = {o.cell.label: o for o in outcomes}
-  if own in by_label and other in by_label:
-    lines += ["", f"## What {own} saves against {other}", "", report.line([
+  if proposed in by_label and other in by_label:
+    lines += ["", f"## What {proposed} saves against {other}", "", report.line([
         "target", "paper", "both ways, %", "sent up alone, %", "rounds, %"]),
               report.line(["---"] * 5)]
     for target in wanted:
-      one, two = by_label[own], by_label[other]
+      one, two = by_label[proposed], by_label[other]
       bound = None in reached(two, target)
       lines.append(report.line([
           f"{100 * target:g} %",
           f"{paper_saving:g} %" if target == wanted[-1] else "-",
-          *(said_saving(costs(one, target), costs(two, target, or_last=True),
+          *(shown_saving(costs(one, target), costs(two, target, or_last=True),
                         bound)
             for costs in (functools.partial(spent, column="total_floats"),
                           sent_up, functools.partial(spent, column="round")))
@@ -207,12 +218,13 @@ def communication(
 def seconds(
     outcome: suite.Outcome, target: float, central: float
 ) -> tuple[list[float | None], list[float | None]]:
-  """Per seed the server's and the clients' seconds to an accuracy.
+  """Per seed, the seconds of the server and of the clients to a target.
 
   Args:
     outcome: the run.
     target: accuracy.
-    central: the server's seconds in one round; the rest is the clients'.
+    central: the server's seconds in one round. The rest of a round is the
+      clients'.
   """
   steady = outcome.summary["timing"]["steady_s_per_round"]
   rounds = spent(outcome, target, "round")
@@ -224,11 +236,11 @@ def seconds(
 def seconds_table(
     outcomes: Sequence[suite.Outcome], wanted: Sequence[float],
     central: Mapping[str, float]) -> str:
-  """Markdown: seconds of server and clients to reach the targets.
+  """Markdown: seconds of server and clients until the targets are reached.
 
   Args:
     outcomes: of one panel.
-    wanted: accuracies.
+    wanted: the targets.
     central: label -> the server's seconds in one round.
   """
   lines = [report.line([
@@ -237,13 +249,13 @@ def seconds_table(
            report.line(["---"] * 8)]
   for target in wanted:
     for o in outcomes:
-      own = central[o.cell.label]
-      server, clients = map(median, seconds(o, target, own))
+      of_server = central[o.cell.label]
+      server, clients = map(median, seconds(o, target, of_server))
       lines.append(report.line([
           f"{100 * target:g} %", o.cell.label,
           _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],
-          f"{own:.2g}",
-          f"{o.summary['timing']['steady_s_per_round'] - own:.2g}",
+          f"{of_server:.2g}",
+          f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
           *("-" if v is None else f"{v:.3g}" for v in (
               server, clients, None if server is None or clients is None
               else server + clients))]))

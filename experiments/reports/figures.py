@@ -1,30 +1,34 @@
 """What the figure commands of all papers share: flags, runs, files, help.
 
-A paper is a table of figures (``Paper``); its command does the rest: it makes
-the runs a figure needs, finds those that are there, and writes the panels
-(PNG, PDF), their points (CSV) and the paper's numbers beside ours (Markdown).
+A paper is a table of figures (``Paper``). Its command makes the runs that a
+figure needs, or finds those that exist, and writes the picture (PNG, PDF), its
+points (CSV) and a table of the paper's numbers beside ours (Markdown).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
 import pathlib
 from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
 
 from experiments.cli import config as config_lib
-from experiments.cli import flags as run_flags
+from experiments.cli import guard
 from experiments.reports import plots, report, suite, verdicts
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
 
-#: Flag files of a paper's own methods, and what the tables call them.
+#: The flag files <setting>.flags of a paper's own methods. Tables name the
+#: second setting behind the method.
 SETTINGS = ("headline", "stated")
 
-#: Shrinks a figure to minutes on two cores.
+#: Flags of --scale=quick, which shrink a figure to minutes on two cores.
 QUICK = ("--rounds=30", "--num_seeds=1")
-FULL = ("--num_seeds=3",)
 
-#: Section of a table beside the paper's numbers; "" where there is none.
+#: Data sets that are read from --data_dir.
+PREPARED = ("mnist", "cifar10", "femnist", "sent140")
+
+#: Makes a Markdown section of a figure's outcomes; "" where there is none.
 Section = Callable[[Sequence[suite.Outcome]], str]
 
 #: (label, flags) of each line of a panel.
@@ -32,88 +36,94 @@ Lines = list[tuple[str, tuple[str, ...]]]
 
 
 class Panel(NamedTuple):
-  """One panel: what sets it apart."""
+  """One panel of a figure, and how it differs from the others."""
 
   letter: str
   title: str
   flags: tuple[str, ...]
   data: str = ""  #: preset of its data, where it is not the figure's
   eval_every: int = 0  #: where it is not the figure's
+  #: half of the run's rounds -> further flags
+  halfway: Callable[[int], tuple[str, ...]] | None = None
 
 
 class Figure(NamedTuple):
-  """One figure: what it varies and which metric it shows."""
+  """One figure: what it varies, and which metric it shows."""
 
   title: str
   metric: str
   data: str  #: preset of the data, <paper>/<data>.flags
   panels: tuple[Panel, ...]
-  baselines: bool = True  #: with the other methods, or the paper's own alone
-  fixed: tuple[str, ...] = ()  #: flags of the own methods in this figure
-  #: lines of each own method: behind its label, its flags
+  baselines: bool = True  #: whether it shows other methods than the paper's own
+  fixed: tuple[str, ...] = ()  #: flags of the paper's own methods in it
+  #: for each line of a paper's own method: what its label ends in, its flags
   lines: tuple[tuple[str, tuple[str, ...]], ...] = (("", ()),)
-  protocol: str = "global"  #: which is shown
-  protocols: str = "global"  #: which are evaluated
+  protocol: str = "global"  #: the protocol that is shown
+  protocols: str = "global"  #: the protocols that are evaluated
   eval_every: int = 2
-  settings: tuple[str, ...] = SETTINGS  #: of the own methods
+  settings: tuple[str, ...] = SETTINGS  #: of the paper's own methods
   sections: tuple[Section, ...] = ()
   statements: tuple[verdicts.Statement, ...] = ()
   #: the lines of a panel, where they are not all methods with a file
   lines_of: Callable[[Panel], Lines] | None = None
-  quick: tuple[str, ...] = ()  #: panels of --scale=quick; first and last
+  #: panels of --scale=quick, where they are not the first and the last
+  quick: tuple[str, ...] = ()
+  num_seeds: int = 3  #: at full scale
   #: the table, where it is not the mean of the last rounds beside the paper's
   table: Section | None = None
-  #: (paths, outcomes, x axis): the picture, where it is not the curves
+  #: (paths, outcomes, x axis): draws the picture, where it is not the curves
   draw: Callable[[list[pathlib.Path], list[suite.Outcome], str], None] | (
       None) = None
 
 
 class Request(NamedTuple):
-  """What the command line asks of every figure."""
+  """What the user asks of every figure."""
 
   root: pathlib.Path
-  common: tuple[str, ...]  #: flags of every run, the last word
-  said: str  #: the command
+  common: tuple[str, ...]  #: of every run: appended last, override presets
+  command_line: str  #: as shown below the tables
   quick: bool = False
-  panels: tuple[str, ...] | None = None
+  panels: tuple[str, ...] | None = None  #: letters
   lines: tuple[str, ...] | None = None  #: labels
   x_axis: str = "rounds"
-  files: Mapping[str, str] = {}  #: of ``Paper.files``, those given
+  files: Mapping[str, str] = {}  #: those of ``Paper.files`` that are given
+  data_dir: str | None = None  #: for the runs that read prepared data
 
 
 class Table(NamedTuple):
-  """What a paper shows that has no curves."""
+  """Something that a paper shows and that has no curves."""
 
   title: str
   make: Callable[[Request], Any]
 
 
 class Paper(NamedTuple):
-  """A paper's figures."""
+  """A paper's figures and tables."""
 
   name: str  #: of its presets and claims
-  own: tuple[str, ...]  #: algorithms whose flags are <setting>.flags
+  proposed: tuple[str, ...]  #: algorithms that have the files of ``SETTINGS``
   figures: Mapping[str, Figure]
   tables: Mapping[str, Table]
   note: str  #: below every table
   quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
   seeds: str = "3 seeds"  #: of --scale=full, in words
-  files: Mapping[str, str] = {}  #: flags of its command that name a file, help
-  #: (figure, request) -> the figure as it can be made here, and what to say
-  #: of what it then lacks
+  #: flag of its command that names a file -> help
+  files: Mapping[str, str] = {}
+  #: (figure, request) -> the figure as it can be made here, and sentences
+  #: about what it then lacks
   fit: Callable[[Figure, Request], tuple[Figure, list[str]]] = (
       lambda figure, request: (figure, []))
 
 
 def participation(*percent: int) -> tuple[Panel, ...]:
-  """A panel for each participation rate."""
+  """A panel for each share of participants, in percent."""
   return tuple(
       Panel(letter, f"{p} % of the clients", (f"--participation={p/100}",))
       for letter, p in zip("abcd", percent))
 
 
 def method_files(paper: Paper, folder: str) -> dict[str, tuple[str, ...]]:
-  """algorithm -> --flagfile of <folder>/<algorithm>.flags, if registered."""
+  """algorithm -> --flagfile of its file in a folder of the presets."""
   files = {name: f"{paper.name}/{folder}/{name}.flags"
            for name in registry.ALGORITHMS}
   return {name: (f"--flagfile={file}",) for name, file in files.items()
@@ -123,11 +133,11 @@ def method_files(paper: Paper, folder: str) -> dict[str, tuple[str, ...]]:
 def methods(
     paper: Paper, figure: Figure, settings: Sequence[str]
 ) -> Lines:
-  """(label, flags) of every line of a figure that can be run by now.
+  """(label, flags) of every line of a figure.
 
-  A method joins by being registered and having a file in methods/; what
-  methods_<data>/ says for one data set alone wins over it. The paper's own
-  methods come once for each of ``settings``.
+  A method joins a figure by being registered and having a file in methods/.
+  Its file in methods_<data>/ overrides that one for a single data set. The
+  paper's own methods come once for each of ``settings``.
   """
   general = method_files(paper, "methods")
   special = method_files(paper, f"methods_{figure.data}")
@@ -137,38 +147,73 @@ def methods(
     if not (config_lib.PRESETS / file).is_file():
       continue
     headline = setting == "headline"
-    for name in paper.own:
+    for name in paper.proposed:
       if name not in registry.ALGORITHMS:
         continue
-      for suffix, own in figure.lines:
+      for suffix, line_flags in figure.lines:
         label = registry.get(name).label + suffix
         found.append((label if headline else f"{label} ({setting})", (
             f"--flagfile={file}", f"--algorithm={name}",
             *(general.get(name, ()) if headline else ()), *figure.fixed,
-            *(special.get(name, ()) if headline else ()), *own)))
+            *(special.get(name, ()) if headline else ()), *line_flags)))
   if figure.baselines:
     found += [(registry.get(name).label,
                (*general.get(name, ()), *special.get(name, ())))
               for name in registry.ALGORITHMS
-              if name not in paper.own and (name in general or name in special)]
+              if name not in paper.proposed and (
+                  name in general or name in special)]
   return found
 
 
-def cells(
-    paper: Paper, figure: Figure, common: Sequence[str],
-    settings: Sequence[str] = SETTINGS) -> list[suite.Cell]:
-  """Every run of a figure.
+def _stated_l2(flags: Sequence[str]) -> list[str]:
+  """The last --l2 of some flags, flag files included."""
+  return [flag for flag in config_lib.expand_flagfiles(flags)
+          if flag.startswith("--l2=")][-1:]
+
+
+def _cell(
+    paper: Paper, figure: Figure, panel: Panel, label: str,
+    line: Sequence[str], request: Request) -> suite.Cell:
+  """The run of one line in one panel."""
+  # The data preset overrides the line's flags, so that a method's file that
+  # was made for MNIST serves CIFAR-10 too. Only a stated L2 stays.
+  flags = (*line, f"--flagfile={paper.name}/{panel.data or figure.data}.flags",
+           *_stated_l2(line), *panel.flags)
+  scale = paper.quick if request.quick else (
+      f"--num_seeds={figure.num_seeds}",)
+  common = (*scale, *request.common)
+  # Some flags depend on what the others say, so these are parsed first.
+  run = config_lib.parse((*flags, *common))
+  halfway = () if panel.halfway is None else panel.halfway(
+      max(run.values["rounds"] // 2, 1))
+  protocols = figure.protocols.split(",")
+  # Methods that adapt the model on each client are evaluated there, too.
+  if registry.get(run.algorithm).adapts and "local" not in protocols:
+    protocols.append("local")
+  data_dir = []
+  if (request.data_dir and run.values["dataset"] in PREPARED
+      and not run.values["data_path"]):
+    data_dir = [f"--data_dir={request.data_dir}"]
+  return suite.Cell(panel.letter, panel.title, label, (
+      *flags, *halfway, f"--eval_protocols={','.join(protocols)}",
+      f"--eval_every={panel.eval_every or figure.eval_every}", *common,
+      *data_dir))
+
+
+def each_cell(
+    paper: Paper, figure: Figure, request: Request,
+    settings: Sequence[str] = SETTINGS) -> Iterator[suite.Cell]:
+  """Every run of a figure, one after the other.
 
   Args:
     paper: whose figure.
     figure: of its figures.
-    common: flags of every run, the last word.
+    request: what the user asks.
     settings: of ``SETTINGS``, for the paper's own methods.
 
   Raises:
-    UsageError: there is no method yet.
+    UsageError: there is no method to run, or a flag is wrong.
   """
-  out = []
   lines: Lines = []
   if figure.lines_of is None:
     lines = methods(
@@ -178,42 +223,20 @@ def cells(
           f"{figure.title}: no method can be run, none of those with a file in "
           f"presets/{paper.name}/ is registered")
   for panel in figure.panels:
-    for label, own in (
-        figure.lines_of(panel) if figure.lines_of else lines):
-      words = config_lib.expand_flagfiles(own)
-      # What adapts the model is looked at after that, too.
-      name = [w for w in words if w.startswith("--algorithm=")][-1]
-      protocols = figure.protocols.split(",")
-      if registry.get(name.split("=")[1]).adapts and "local" not in protocols:
-        protocols.append("local")
-      # The data last among the presets, so that a method's file, made for
-      # MNIST, serves CIFAR-10 too; a stated L2 stays.
-      l2 = [w for w in words if w.startswith("--l2")]
-      out.append(suite.Cell(panel.letter, panel.title, label, _as_read((
-          *own, f"--flagfile={paper.name}/{panel.data or figure.data}.flags",
-          *l2[-1:], *panel.flags, f"--eval_protocols={','.join(protocols)}",
-          f"--eval_every={panel.eval_every or figure.eval_every}", *common))))
-  return out
+    for label, line in figure.lines_of(panel) if figure.lines_of else lines:
+      if request.lines is None or label in request.lines:
+        yield _cell(paper, figure, panel, label, line, request)
 
 
-def last_word(words: Sequence[str], name: str) -> str | None:
-  """The value of --name that wins, flagfiles looked into."""
-  found = [w.split("=", 1)[1] for w in config_lib.expand_flagfiles(words)
-           if w.startswith(f"--{name}=")]
-  return found[-1] if found else None
-
-
-def _as_read(words: tuple[str, ...]) -> tuple[str, ...]:
-  """Without --data_dir where the run's data set is not in it."""
-  readers = run_flags.CONDITIONS["data_dir"][1]
-  if last_word(words, "dataset") in readers and (
-      last_word(words, "data_path") is None):
-    return words
-  return tuple(w for w in words if not w.startswith("--data_dir="))
+def cells(
+    paper: Paper, figure: Figure, request: Request,
+    settings: Sequence[str] = SETTINGS) -> list[suite.Cell]:
+  """The runs of a figure, as ``each_cell``."""
+  return list(each_cell(paper, figure, request, settings))
 
 
 def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
-  """The figure with some of its panels.
+  """The figure with only some of its panels.
 
   Raises:
     UsageError: it has none of them.
@@ -229,16 +252,22 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
 def outcomes_of(
     paper: Paper, figure: Figure, request: Request,
     settings: Sequence[str] = SETTINGS) -> list[suite.Outcome]:
-  """Makes or finds the runs of a figure; quick has no stated settings."""
+  """Plays or finds the runs of a figure.
+
+  At quick scale the paper's own methods run in the headline setting alone.
+
+  Raises:
+    UsageError: a flag is wrong, or there is no line of a label asked for.
+  """
   wanted = SETTINGS[:1] if request.quick else settings
-  found = cells(paper, figure, request.common, wanted)
-  if request.lines:
-    labels = list(dict.fromkeys(cell.label for cell in found))
-    for label in request.lines:
-      if label not in labels:
-        raise config_lib.UsageError(
-            f"--lines={label}: no such line (one of {', '.join(labels)})")
-    found = [cell for cell in found if cell.label in request.lines]
+  found = cells(paper, figure, request, wanted)
+  labels = {cell.label for cell in found}
+  for label in request.lines or ():
+    if label not in labels:
+      known = dict.fromkeys(cell.label for cell in each_cell(
+          paper, figure, request._replace(lines=None), wanted))
+      raise config_lib.UsageError(
+          f"--lines={label}: no such line (one of {', '.join(known)})")
   return suite.run_cells(found, request.root)
 
 
@@ -259,7 +288,7 @@ def pictures(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
 
 
 def make_figure(paper: Paper, name: str, request: Request) -> str:
-  """Runs what a figure needs and writes it; returns the Markdown table."""
+  """Plays what a figure needs, writes it and returns its Markdown page."""
   figure = paper.figures[name]
   notes = [paper.note]
   if request.panels:
@@ -279,7 +308,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   parts = [
       *(section(outcomes) for section in figure.sections),
       verdicts.section(figure.statements, outcomes), "\n\n".join(lacking),
-      report.provenance(outcomes, request.said, " ".join(notes))]
+      report.provenance(outcomes, request.command_line, " ".join(notes))]
   if figure.table is not None:
     text = report.join(figure.title, [figure.table(outcomes), *parts])
   else:
@@ -290,71 +319,80 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   folder = write(request, name, text)
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
-  # The stated settings can lie far below: in a picture of their own, or
-  # everything else would be one line.
-  along = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
-  for suffix, with_stated in (("", False), ("_stated", True)):
+  # The stated settings can lie far below the others and would squeeze them,
+  # so they get a picture of their own.
+  suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
+  for which, with_stated in (("", False), ("_stated", True)):
     chosen = [o for o in outcomes
               if o.cell.label.endswith("(stated)") == with_stated]
     if not chosen:
       continue
-    paths = pictures(folder, name + suffix + along)
+    paths = pictures(folder, name + which + suffix)
     if figure.draw is not None:
       figure.draw(paths, chosen, request.x_axis)
     else:
       plots.panels(
-          paths, suite.by_panel(chosen), figure.protocol, figure.metric,
+          paths, suite.rows_by_panel(chosen), figure.protocol, figure.metric,
           figure.title, request.x_axis)
   return text
 
 
 def _flag_values(paper: Paper) -> absl_flags.FlagValues:
+  """The flags of a paper's command, in the order of its help."""
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_enum(
       "figure", None, [*paper.figures, *paper.tables, "all"],
-      "what to make; all = everything", flag_values=values)
+      "the figure or table to make, by its name below; all: every one",
+      flag_values=values)
   absl_flags.DEFINE_enum(
       "scale", "full", ["full", "quick"],
-      f"full: {paper.seeds}, all rounds, panels and settings; quick: "
-      f"{' '.join(paper.quick)}, the headline settings alone, some panels",
+      f"full: {paper.seeds}, all rounds and all panels; quick: minutes instead "
+      f"of hours, with {' '.join(paper.quick)} and only some of the panels",
       flag_values=values)
   absl_flags.DEFINE_list(
-      "panels", None, "only these panels, e.g. a,c", flag_values=values)
-  absl_flags.DEFINE_list(
-      "lines", None, "only these lines, by their labels in the tables",
+      "panels", None, "make only these panels, by their letters, e.g. a,c",
       flag_values=values)
+  absl_flags.DEFINE_list(
+      "lines", None, "show only these methods, by their names in the tables, "
+      "e.g. FedAvg", flag_values=values)
   absl_flags.DEFINE_enum(
       "x_axis", "rounds", list(plots.X_AXES),
-      "what the curves stand over; the picture's name then ends in "
+      "the x axis of the curves; the name of the picture then ends in "
       "_vs_<x_axis>", flag_values=values)
   absl_flags.DEFINE_string(
-      "data_dir", None, "folder of the prepared TFDS data sets",
-      flag_values=values)
+      "data_dir", None, "folder of the data sets that experiments.prepare "
+      "made; default as in experiments.run", flag_values=values)
   absl_flags.DEFINE_string(
-      "out_dir", f"out/{paper.name}", "where runs, figures and tables go",
-      flag_values=values)
+      "out_dir", f"out/{paper.name}",
+      "folder to write runs, figures and tables to", flag_values=values)
   for name, text in paper.files.items():
     absl_flags.DEFINE_string(name, None, text, flag_values=values)
   return values
 
 
 def usage(paper: Paper) -> str:
-  """The help."""
+  """The help of a paper's command."""
   lines = [f"usage: python -m experiments.{paper.name} --figure=NAME [flags]",
-           ""]
+           "",
+           f"Makes the figures and tables of the {paper.name} paper. It plays "
+           "the runs that a",
+           "figure needs and writes its picture (PNG, PDF), its points (CSV) "
+           "and a table of the", "paper's numbers beside ours (Markdown) to "
+           "the folder NAME in --out_dir.", ""]
   values = _flag_values(paper)
   for name in ("figure", "scale", "panels", "lines", "x_axis", "data_dir",
                "out_dir", *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
-  lines += ["", "Figures and tables:"]
+  lines += ["", "Names of the figures and tables:"]
   titles = {name: figure.title for name, figure in paper.figures.items()}
   titles |= {name: table.title for name, table in paper.tables.items()}
   lines += [f"  {name:9} {title}" for name, title in titles.items()]
-  lines += ["", "Finished runs are reused, interrupted ones gone on with. Any "
-            "further", "--flag=value goes to every run (python -m "
-            "experiments.run --help)."]
+  lines += ["", "A finished run is reused, an interrupted one is continued. "
+            "Any other --flag=value", "is passed on to every run and overrides "
+            "its settings; python -m experiments.run", "--help lists these "
+            "flags."]
   return "\n".join(lines)
 
 
@@ -363,10 +401,10 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(usage(paper))
   values = _flag_values(paper)
-  own = [w for w in argv if w.lstrip("-").split("=")[0] in values]
-  extra = [w for w in argv if w not in own]
+  of_command = [w for w in argv if w.lstrip("-").split("=")[0] in values]
+  of_runs = [w for w in argv if w not in of_command]
   try:
-    rest = values([paper.name, *own])
+    rest = values([paper.name, *of_command])
   except absl_flags.Error as error:
     raise config_lib.UsageError(str(error)) from error
   names = [*paper.figures, *paper.tables]
@@ -377,21 +415,24 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
     if values.figure in paper.tables and values[flag].present:
       raise config_lib.UsageError(
           f"--{flag}: not read by {values.figure}, which has no curves")
-  quick = values.scale == "quick"
-  common = [*(paper.quick if quick else FULL), *extra]
-  if values.data_dir:
-    common.append(f"--data_dir={values.data_dir}")
+  # Where files lie on this machine is left out of what the tables show.
+  places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
+  command_line = " ".join([f"python -m experiments.{paper.name}", *(
+      w for w in argv if not w.startswith(places))])
   request = Request(
-      pathlib.Path(values.out_dir).expanduser(), tuple(common),
-      " ".join([f"python -m experiments.{paper.name}", *(
-          w for w in argv if not w.startswith((
-              "--data_dir", "--out_dir", *(f"--{f}" for f in paper.files))))]),
-      quick, tuple(values.panels) if values.panels else None,
+      pathlib.Path(values.out_dir).expanduser(), tuple(of_runs), command_line,
+      values.scale == "quick",
+      tuple(values.panels) if values.panels else None,
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
-       if values[name].value})
+       if values[name].value}, values.data_dir)
   for name in names if values.figure == "all" else [values.figure]:
     if name in paper.tables:
       paper.tables[name].make(request)
     else:
       make_figure(paper, name, request)
+
+
+def main(paper: Paper, argv: Sequence[str] | None = None) -> int:
+  """A paper's command; returns the exit status."""
+  return guard.guarded(functools.partial(command, paper), argv)

@@ -1,4 +1,4 @@
-"""Pictures: curves over rounds or costs, bars, who holds which classes."""
+"""Pictures: curves over rounds or costs, bars, the classes of each client."""
 
 from collections.abc import Mapping, Sequence
 import pathlib
@@ -27,15 +27,15 @@ def draw_curves(
     axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
     metric: str, x_axis: str = "rounds",
     styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-  """Mean over seeds with the range of the seeds, one line per run.
+  """Draws one line per run: the mean over its seeds, and their range.
 
   Args:
     axis: matplotlib axes.
-    runs: label -> rows of metrics.csv (with ``seconds`` where x is seconds).
-    protocol: which rows.
-    metric: which column.
-    x_axis: of ``X_AXES``; each point stands at the mean of its seeds' x.
-    styles: label -> how its line looks; default the next colour.
+    runs: label -> rows of metrics.csv, with ``seconds`` where x is seconds.
+    protocol: the protocol that is drawn.
+    metric: the column that is drawn.
+    x_axis: one of ``X_AXES``; a point's x is the mean over the seeds.
+    styles: label -> options of its line; default: the next colour.
   """
   column, x_label = X_AXES[x_axis]
   for label, rows in runs.items():
@@ -62,7 +62,7 @@ def _styles(
 
 
 def _legend(figure: Any) -> None:
-  """The lines of all panels, named once below them."""
+  """One legend for all panels, below them."""
   named: dict[str, Any] = {}
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
@@ -74,7 +74,7 @@ def _legend(figure: Any) -> None:
 
 
 def save(figure: Any, *paths: pathlib.Path) -> None:
-  """Writes a figure and frees it."""
+  """Writes a figure and frees its memory."""
   figure.set_layout_engine("constrained")
   for path in paths:
     figure.savefig(path, dpi=130)
@@ -86,8 +86,7 @@ def run_curves(path: pathlib.Path, rows: list[records.Row], title: str) -> None:
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
   for axis, metric in zip(axes, ("accuracy", "loss")):
     for protocol in results.protocols(rows):
-      own = [r for r in rows if r["protocol"] == protocol]
-      draw_curves(axis, {protocol: own}, protocol, metric)
+      draw_curves(axis, {protocol: rows}, protocol, metric)
   axes[0].legend(fontsize=8)
   figure.suptitle(title, fontsize=10)
   save(figure, path)
@@ -98,9 +97,9 @@ def histogram(
   """partition.png: classes of each client, clients sorted by size.
 
   Args:
-    path: where to.
+    path: the file to write.
     label_histogram: [C, L].
-    title: above it.
+    title: above the picture.
   """
   order = np.argsort(-label_histogram.sum(1), kind="stable")
   stacked = label_histogram[order]
@@ -122,12 +121,12 @@ def histogram(
 
 
 def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
-  """Fits y to what matters: the first rounds would squeeze it into a line.
+  """Fits the y axis to the last rounds; the first would squeeze the curves.
 
   Args:
-    axis: drawn.
+    axis: with its curves drawn.
     curves: [seeds, rounds] of each line.
-    metric: the loss has a logarithmic axis instead.
+    metric: of the curves; the loss gets a logarithmic axis instead.
   """
   curves = [c for c in curves if c.size and np.isfinite(c).all()]
   if not curves:
@@ -146,16 +145,16 @@ def bars(
     title: str,
     stacked: bool = False,
 ) -> None:
-  """A picture of grouped bars, one panel beside the other.
+  """A picture of panels of grouped bars, in one row.
 
   Args:
     paths: files to write.
-    parts: panel, its y label -> method -> a height for each group; None is
+    parts: y label of a panel -> method -> a height for each group; None is
       drawn as a cross at the bottom.
-    groups: below the bars.
-    title: above all.
-    stacked: a group's bars stand on one another, with their sum above them;
-      then ``parts`` has parts of a whole in place of methods.
+    groups: names below the bars.
+    title: above all panels.
+    stacked: stack the bars of a group and write their sum above them;
+      ``parts`` then has parts of a whole in place of methods.
   """
   longest = max(map(len, groups))
   # Long names or many of them would run into one another.
@@ -198,19 +197,19 @@ def panels(
     title: str,
     x_axis: str = "rounds",
 ) -> None:
-  """A figure of several panels, two a row.
+  """A figure of panels of curves, two in a row.
 
   Args:
     paths: files to write.
     cells: panel title -> label -> rows.
-    protocol: which rows.
-    metric: which column.
-    title: above all.
-    x_axis: of ``X_AXES``.
+    protocol: the protocol that is drawn.
+    metric: the column that is drawn.
+    title: above all panels.
+    x_axis: one of ``X_AXES``.
   """
   columns = min(2, len(cells))
   lines = -(-len(cells) // columns)
-  # One alone is wide enough for the title and the legend.
+  # A single panel must be wide enough for the title and the legend.
   width = 4.6 * columns if columns > 1 else 7.5
   figure, axes = plt.subplots(
       lines, columns, figsize=(width, 3.4 * lines), squeeze=False)
@@ -234,14 +233,15 @@ def grid(
     title: str,
     x_axis: str = "rounds",
 ) -> None:
-  """A figure of a column for each panel and a line of axes for each curve.
+  """A figure with a column for each panel and a row for each kind of curve.
 
   Args:
     paths: files to write.
     cells: panel title -> label -> rows.
-    curves: (protocol, metric) of each line of axes.
-    title: above all.
-    x_axis: of ``X_AXES``; curves of another protocol stand over rounds.
+    curves: (protocol, metric) of each row.
+    title: above all panels.
+    x_axis: one of ``X_AXES``, of the first row's protocol. Curves of another
+      protocol are drawn over rounds.
   """
   figure, axes = plt.subplots(
       len(curves), len(cells), figsize=(4.6 * len(cells), 2.9 * len(curves)),
@@ -264,14 +264,14 @@ def twins(
     right: tuple[str, str],
     title: str,
 ) -> None:
-  """A figure of panels in one line, each with two y axes, the same in all.
+  """A figure of panels in one row, with two y axes that all of them share.
 
   Args:
     paths: files to write.
     cells: panel title -> rows.
     left: protocol and metric of the left axis.
-    right: of the right axis.
-    title: above all.
+    right: protocol and metric of the right axis.
+    title: above all panels.
   """
   figure, axes = plt.subplots(
       1, len(cells), figsize=(3.6 * len(cells) + 0.6, 3.0), squeeze=False,
@@ -308,13 +308,13 @@ def scatters(
     paths: files to write.
     cells: panel title -> x [n], y [n], (slope, intercept).
     labels: of the axes.
-    title: above all.
+    title: above all panels.
   """
   figure, axes = plt.subplots(
       1, len(cells), figsize=(3.4 * len(cells), 3.2), squeeze=False)
   for axis, (name, (x, y, (slope, intercept))) in zip(
       axes.flat, cells.items()):
-    # As an image in the PDF, which thousands of points would swell.
+    # Points are an image in the PDF, where thousands would take much space.
     axis.plot(x, y, ".", markersize=2, alpha=0.3, rasterized=True)
     ends = np.array([x.min(), x.max()])
     axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0)
@@ -332,23 +332,23 @@ def groups(
     labels: tuple[str, str],
     title: str,
 ) -> None:
-  """A figure of points coloured by group, those alike named by a word.
+  """A figure of points coloured by group; points of one word share a name.
 
   Args:
     paths: files to write.
     cells: panel title -> points [n, 2], groups [n], words [n].
     labels: of the axes.
-    title: above all.
+    title: above all panels.
   """
   figure, axes = plt.subplots(
       1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False)
   for axis, (name, (points, group, words)) in zip(axes.flat, cells.items()):
     for g in sorted(set(group.tolist())):
       axis.scatter(*points[group == g].T, s=12, label=f"group {g + 1}")
-    # Once for all that have the same, in the middle of them.
-    for own in sorted(set(words)):
-      alike = np.array([word == own for word in words])
-      axis.annotate(own, np.median(points[alike], axis=0), fontsize=8,
+    # A word is written once, in the middle of its points.
+    for word in sorted(set(words)):
+      alike = np.array([other == word for other in words])
+      axis.annotate(word, np.median(points[alike], axis=0), fontsize=8,
                     xytext=(5, 5), textcoords="offset points")
     axis.set_xlabel(labels[0])
     axis.set_ylabel(labels[1])

@@ -1,10 +1,12 @@
-"""Paper-versus-ours tables, from the numbers the papers state."""
+"""Tables of a paper's numbers beside ours."""
 
 from collections.abc import Sequence
 import csv
 import pathlib
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from experiments.reports import suite
 from fedjax_alg.records import tables as records, summary as results
@@ -14,7 +16,7 @@ PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 
 
 class Claim(NamedTuple):
-  """A number a paper states, in percent where it is a share."""
+  """A number that a paper states; shares are in percent."""
 
   artifact: str
   panel: str
@@ -23,11 +25,11 @@ class Claim(NamedTuple):
   value: float
   unit: str
   note: str
-  round: int | None  #: of this round; None: of the whole run
+  round: int | None  #: the round it is of; None: the whole run
 
 
 class Comparison(NamedTuple):
-  """One row of a table, shares in percent."""
+  """One row of a table; shares are in percent."""
 
   panel: str
   title: str
@@ -40,7 +42,7 @@ class Comparison(NamedTuple):
 
   @property
   def verdict(self) -> str:
-    """same, above or below, by more than a tie and the interval."""
+    """same, above or below; same: within a tie or the interval."""
     if self.paper is None:
       return "no number in the paper"
     gap = self.ours - self.paper
@@ -50,14 +52,14 @@ class Comparison(NamedTuple):
 
 
 def read_claims(paper: str) -> list[dict[str, str]]:
-  """All rows of claims/<paper>.csv, as text."""
+  """All rows of papers/<paper>/claims.csv, as text."""
   path = PAPERS / paper / "claims.csv"
   with open(path, newline="", encoding="utf-8") as file:
     return list(csv.DictReader(file))
 
 
 def load_claims(paper: str, artifact: str) -> list[Claim]:
-  """The plain numbers of one figure or table; shares become percent."""
+  """The plain numbers that a paper states for one figure or table."""
   claims = []
   for row in read_claims(paper):
     if row["artifact"].lower() != artifact.lower():
@@ -86,8 +88,8 @@ def compare(
     metric: str) -> list[Comparison]:
   """Each outcome beside the claim of its panel and method.
 
-  Ours is the mean over the evaluations of the last ten rounds, which no
-  choice on test data enters; ``best`` is the best evaluated round.
+  Ours is the mean over the evaluations of the last ten rounds, which involves
+  no choice on test data. ``best`` is the best evaluated round, which does.
   """
   rows = []
   for outcome in outcomes:
@@ -111,9 +113,10 @@ def markdown(
   """The table paper | ours mean +- CI | difference | verdict.
 
   Args:
-    title: heading.
-    rows: of the table; the columns of the paper go where it has no number.
-    parts: Markdown below it; empty ones are left out.
+    title: the page's heading.
+    rows: of the table. Without any number of the paper its columns are left
+      out.
+    parts: Markdown below the table; empty ones are left out.
   """
   numbers = any(r.paper is not None for r in rows)
   head = ["panel", "method", "metric"] + numbers * ["paper"] + [
@@ -132,10 +135,10 @@ def markdown(
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:
-  """Section: what clients deploy, on their own test splits.
+  """Section: the accuracy that clients deploy, on their own test splits.
 
-  For Per-FedAvg that is the global model after its adaptation step; the
-  table above has it before.
+  For Per-FedAvg that is the global model after its adaptation step. The
+  table above shows it before that step.
   """
   names = [name for name in ("local", "preferred")
            if any(name in o.summary["mean_last_10"] for o in outcomes)]
@@ -163,8 +166,17 @@ def line(words: Sequence[object]) -> str:
   return "| " + " | ".join(map(str, words)) + " |"
 
 
+def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:
+  """Mean +- 95 % interval over seeds; a single seed has no interval."""
+  found = results.spread(factor * np.asarray(values, float))
+  mean = f"{found['mean']:.{digits}f}"
+  if len(found["values"]) == 1:
+    return mean
+  return f"{mean} +- {found['ci95']:.{digits}f}"
+
+
 def join(title: str, parts: Sequence[str]) -> str:
-  """A page of parts with an empty line between them."""
+  """A page of a heading and parts; empty parts are left out."""
   kept = [part.strip() for part in parts if part.strip()]
   return "\n\n".join([f"# {title}", *kept]) + "\n"
 
@@ -187,32 +199,28 @@ def points_csv(
               row["seed"], row[metric], *(row[c] for c in costs)])
 
 
-def made_by(said: str) -> str:
-  """What a table without runs was made with.
-
-  Args:
-    said: the command.
-  """
+def made_by(command_line: str) -> str:
+  """A line that says how a table without runs was made."""
   versions = "; ".join(
       f"{name} {number[:12]}" for name, number in results.versions().items())
-  return f"Made by `{said}`; {versions}; {results.device()}."
+  return f"Made by `{command_line}`; {versions}; {results.device()}."
 
 
 def _without_folders(word: str) -> str:
-  """--data_path with the name of its file alone."""
+  """A flag as it is shown: --data_path with the name of its file alone."""
   if not word.startswith("--data_path="):
     return word
   return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
 
 
 def provenance(
-    outcomes: Sequence[suite.Outcome], said: str, notes: str) -> str:
-  """What a table was made with: command, versions, devices, flags.
+    outcomes: Sequence[suite.Outcome], command_line: str, notes: str) -> str:
+  """How a table was made: command, versions, devices and flags.
 
   Args:
     outcomes: the runs.
-    said: the command.
-    notes: said behind it.
+    command_line: that made it.
+    notes: further sentences.
   """
 
   def all_of(values):
@@ -223,8 +231,9 @@ def provenance(
                           for o in outcomes)
       for name in outcomes[0].summary["versions"])
   devices = all_of(o.summary["device"] for o in outcomes)
-  text = (f"Made by `{said}`; {versions}; {devices}. A difference of at most "
-          f"{TIE} points, or within the interval, counts as the same. {notes}")
+  text = (f"Made by `{command_line}`; {versions}; {devices}. A difference of "
+          f"at most {TIE} points, or within the interval, counts as the same. "
+          f"{notes}")
   lines = [text.strip(), "", "<details><summary>Flags of the runs of panel "
            f"{outcomes[0].cell.panel}</summary>", ""]
   for outcome in outcomes:

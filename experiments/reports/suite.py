@@ -1,11 +1,13 @@
-"""Many runs for one figure: each is made once and found again.
+"""The runs of a figure: each is played once and found again later.
 
-A run lives in ``<root>/runs/<algorithm>-<identity>``, its identity being a hash
-of everything that decides its numbers. Figures that need the same run share
-it; an interrupted run goes on from its last checkpoint.
+A run lives in ``<root>/runs/<algorithm>-<identity>``. Its identity is a hash
+of everything that decides its numbers, so figures that need the same run share
+it. An interrupted run continues from its last checkpoint.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
 import json
 import pathlib
 import sys
@@ -16,13 +18,23 @@ from experiments.cli import execute
 from fedjax_alg.records import tables as records
 
 
-class Cell(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Cell:
   """One run of a figure."""
 
   panel: str  #: "a", "b", ... as the paper letters its panels
   panel_title: str
   label: str  #: the method's name in the figure
-  flags: tuple[str, ...]
+  flags: tuple[str, ...]  #: as they are shown below a table
+
+  @functools.cached_property
+  def config(self) -> config_lib.Config:
+    """The run that the flags ask for, parsed and checked once.
+
+    Raises:
+      UsageError: the flags are wrong.
+    """
+    return config_lib.parse(self.flags)
 
 
 class Outcome(NamedTuple):
@@ -34,23 +46,23 @@ class Outcome(NamedTuple):
   summary: dict[str, Any]
 
   def rounds(self) -> list[records.Row]:
-    """rounds.csv."""
+    """The rows of rounds.csv."""
     return records.read_rows(self.folder / "rounds.csv", None)
 
 
 def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
-  """Where a run lives."""
+  """The folder of a run."""
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
 def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
-  """Runs a cell, goes on with it, or reads it if it is finished."""
-  config = config_lib.parse(cell.flags)
-  folder = run_folder(root, config)
-  if not execute.finished(folder, config):
-    mode = "--resume" if (folder / "config.json").is_file() else "--overwrite"
-    flags = [*cell.flags, f"--out_dir={folder}", mode]
-    execute.execute(config_lib.parse(flags))
+  """Plays a cell, continues it, or only reads it where it is finished."""
+  folder = run_folder(root, cell.config)
+  if not execute.finished(folder, cell.config):
+    resume = (folder / "config.json").is_file()
+    execute.execute(dataclasses.replace(cell.config, values={
+        **cell.config.values, "out_dir": str(folder), "resume": resume,
+        "overwrite": not resume}))
   summary = json.loads((folder / "summary.json").read_text("utf-8"))
   rows = records.read_rows(folder / "metrics.csv")
   timing = records.read_rows(folder / "timing.csv", records.TIMING)
@@ -61,13 +73,12 @@ def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
 
 
 def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
-  """All cells, checked before the first one starts.
+  """Plays or finds all cells.
 
   Raises:
-    UsageError: a cell's flags are wrong; nothing has been run.
+    UsageError: a cell's flags are wrong; no run has been started.
   """
-  for cell in cells:
-    config_lib.parse(cell.flags)
+  _ = [cell.config for cell in cells]  # refuses wrong flags
   outcomes = []
   for number, cell in enumerate(cells, 1):
     print(f"[{number}/{len(cells)}] {cell.panel_title}: {cell.label}",
@@ -76,10 +87,18 @@ def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
   return outcomes
 
 
-def by_panel(
+def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+  """The outcomes of each panel, in order of appearance."""
+  panels: dict[str, list[Outcome]] = {}
+  for outcome in outcomes:
+    panels.setdefault(outcome.cell.panel, []).append(outcome)
+  return list(panels.values())
+
+
+def rows_by_panel(
     outcomes: Iterable[Outcome],
 ) -> Mapping[str, Mapping[str, list[records.Row]]]:
-  """panel title -> label -> rows, for ``plots.panels``."""
+  """panel title -> label -> rows, as ``plots.panels`` takes them."""
   panels: dict[str, dict[str, list[records.Row]]] = {}
   for outcome in outcomes:
     title = outcome.cell.panel_title

@@ -1,9 +1,10 @@
-"""Claims without a number ("A is above B"), and what the runs say of them.
+"""Claims of a paper without a number ("A is above B"), judged by our runs.
 
-A claim is a sentence of a paper with a function of a figure's outcomes. Runs
-of one figure share seeds and partition, so methods are compared by seed: a
-claim about a difference holds if the difference lies beyond its 95 % interval
-over the seeds, and does not hold if it lies beyond it on the other side.
+A claim is a sentence of a paper with a function that checks it on a figure's
+outcomes. The runs of a figure share their seeds and their partition, so
+methods are compared seed by seed. A claim that a difference is positive holds
+where the mean difference is above its 95 % interval over the seeds, does not
+hold where it is below minus that interval, and is undecided in between.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +17,8 @@ from experiments.reports import suite
 from fedjax_alg.records import summary as results
 from fedjax_alg import metrics
 
-#: Differences up to this many points are ties: the papers say "approximately"
-#: and readings of one formula differ by as much.
+#: Differences up to this many points count as equal: the papers say
+#: "approximately", and two readings of one formula differ by as much.
 TIE = 0.3
 
 #: outcome -> one number per seed.
@@ -25,13 +26,13 @@ Measure = Callable[[suite.Outcome], np.ndarray]
 
 
 class NotRun(Exception):
-  """A method, panel or round that the claim needs is not there."""
+  """A method, panel or round that the claim needs was not run."""
 
 
 class Verdict(NamedTuple):
   """What was found of a claim."""
 
-  holds: bool | None  #: None: within the interval, neither this nor that
+  holds: bool | None  #: None: undecided, within the interval
   measured: str
 
 
@@ -95,13 +96,13 @@ def best(metric: str, protocol: str = "global") -> Measure:
 
 
 def of_rounds(
-    column: str, reduce: Callable[..., Any] = np.mean, first: int = 1,
+    column: str, reduce: Callable[..., Any] = np.mean,
     last: float = math.inf) -> Measure:
-  """A column of rounds.csv, ``reduce(values, axis=1)`` over some rounds."""
+  """``reduce(values, axis=1)`` of a column of rounds.csv, up to a round."""
 
   def measure(outcome):
     rows = [{**r, "protocol": ""} for r in outcome.rounds()
-            if first <= r["round"] <= last]
+            if r["round"] <= last]
     return reduce(results.by_seed(rows, "", column), axis=1)
 
   return measure
@@ -118,7 +119,7 @@ def _curve(outcome, metric, protocol, first, last):
 def mean_over(
     first: int, last: float, metric: str = "accuracy",
     protocol: str = "global") -> Measure:
-  """Mean over the rounds first..last: of early rounds, the speed."""
+  """Mean over the rounds first..last; over early rounds it shows the speed."""
   return lambda outcome: _curve(
       outcome, metric, protocol, first, last).mean(1)
 
@@ -126,7 +127,10 @@ def mean_over(
 def wobble(
     metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
 ) -> Measure:
-  """Standard deviation over the last rounds, not those of the start."""
+  """Standard deviation over the last rounds.
+
+  The measure raises NotRun if the first ten rounds would be among them.
+  """
 
   def measure(outcome):
     end = max(r["round"] for r in outcome.rows)
@@ -137,7 +141,7 @@ def wobble(
 
 
 def rounds_to(target: float) -> Measure:
-  """First evaluated round of that accuracy, inf where there is none."""
+  """The first evaluated round of at least that accuracy; inf without one."""
 
   def measure(outcome):
     numbers = sorted({r["round"] for r in outcome.rows})
@@ -149,7 +153,7 @@ def rounds_to(target: float) -> Measure:
   return measure
 
 
-# How outcomes are found and findings put together.
+# How outcomes are found, and how verdicts are combined.
 
 
 def pick(
@@ -187,25 +191,25 @@ def panels_of(outcomes: Iterable[suite.Outcome]) -> list[str]:
 
 
 def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
-  """Raises NotRun where a run is shorter than the claim's rounds."""
+  """Raises NotRun where a run is shorter than the rounds of a claim."""
   least = min(max(r["round"] for r in o.rows) for o in outcomes)
   if least < rounds:
     raise NotRun(f"{least} of {rounds} rounds")
 
 
 def _gap(a, b):
-  """Mean of a - b over the seeds and half of its 95 % interval."""
+  """Mean of a - b over the seeds, and half the width of its 95 % interval."""
   return metrics.confidence_95(
       np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)).tolist())
 
 
 def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
-  """Whether a > b, by seed.
+  """Whether a > b, seed by seed.
 
   Args:
     a: [seeds] or a number.
     b: [seeds] or a number.
-    unit: behind the difference.
+    unit: shown behind the difference.
     digits: of the difference.
   """
   gap, ci95 = _gap(a, b)
@@ -214,20 +218,23 @@ def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
 
 
 def same(a: Any, b: Any, tie: float = TIE) -> Verdict:
-  """Whether a and b differ by no more than a tie or the interval."""
+  """Whether a and b differ by at most ``tie`` or by at most the interval."""
   gap, ci95 = _gap(a, b)
   return Verdict(bool(abs(gap) <= max(tie, ci95)), f"{gap:+.2f} +- {ci95:.2f}")
 
 
 def votes(holds: Any, measured: str) -> Verdict:
-  """Of a claim about single seeds: all, none, or some of them."""
+  """Verdict on a claim that holds or not in each seed; mixed is undecided."""
   holds = np.atleast_1d(holds)
   found = True if holds.all() else None if holds.any() else False
   return Verdict(found, measured)
 
 
 def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
-  """All parts hold; one that does not is enough against the claim."""
+  """Verdict on a claim of several parts, (name, verdict) each.
+
+  It holds if all parts do, and does not hold if a single one does not.
+  """
   parts = list(found)
   states = [v.holds for _, v in parts]
   holds = False if False in states else None if None in states else True
@@ -235,17 +242,17 @@ def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
       f"{name}: {v.measured}" if name else v.measured for name, v in parts))
 
 
-# Claims that both papers make.
+# Claims that several papers make.
 
 
 def _in_panels(fn, panels=None):
-  """Check of ``fn(outcomes, panel)`` in every panel that was run."""
+  """A check that ``fn(outcomes, panel)`` holds in every panel that was run."""
 
   def check(outcomes):
-    there = [p for p in panels_of(outcomes) if panels is None or p in panels]
-    if not there:
+    found = [p for p in panels_of(outcomes) if panels is None or p in panels]
+    if not found:
       raise NotRun(f"panel {', '.join(panels or '')} is not there")
-    return every((p, fn(outcomes, p)) for p in there)
+    return every((p, fn(outcomes, p)) for p in found)
 
   return check
 
@@ -267,11 +274,11 @@ def higher_than_all(
   """In every panel, each of ``labels`` is above every other method.
 
   Args:
-    labels: methods.
+    labels: the methods that are claimed to be above.
     measure: what is compared.
-    panels: only these.
-    sign: -1: below every other one.
-    among: only these others.
+    panels: check only these.
+    sign: -1: below every other one instead.
+    among: compare only with these other methods.
     digits: of the difference.
   """
 
@@ -299,7 +306,7 @@ def grows(
   Args:
     label: the method.
     measure: what grows.
-    sign: -1: it falls.
+    sign: -1: it falls instead.
     digits: of the difference.
   """
 
@@ -320,14 +327,14 @@ def ends(outcomes: Iterable[suite.Outcome]) -> tuple[str, str]:
   Raises:
     NotRun: there is only one.
   """
-  there = panels_of(outcomes)
-  if len(there) < 2:
+  panels = panels_of(outcomes)
+  if len(panels) < 2:
     raise NotRun("a single panel")
-  return there[0], there[-1]
+  return panels[0], panels[-1]
 
 
 def both(*checks: Callable[..., Verdict]) -> Callable[..., Verdict]:
-  """All of the checks."""
+  """A check that all of the checks hold."""
   return lambda outcomes: every(("", check(outcomes)) for check in checks)
 
 

@@ -208,6 +208,21 @@ def group_pool(
   return jnp.where(mask, assignment, -1)
 
 
+def grouped_pool(
+    model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
+    key: Key, map_clients: MapClients
+) -> tuple[Array, Array, Array, Array]:
+  """The pre-trained clients and their groups, of a setup with this key.
+
+  Returns:
+    ids, updates and mask as of ``pretrain_pool``, groups as of ``group_pool``.
+  """
+  pool_key, cluster_key, _ = jax.random.split(key, 3)
+  ids, updates, mask = pretrain_pool(
+      model, hparams, start, everyone, pool_key, map_clients)
+  return ids, updates, mask, group_pool(hparams, updates, mask, cluster_key)
+
+
 def inter_group_step(
     models: Array, populated: Array, eta_g: float, form: str) -> Array:
   """Algorithm 2 line 19, or the public code's form of it.
@@ -275,10 +290,9 @@ def direction_rule(
 
   def setup(state: ClusteredState, everyone: Cohort, key: Key):
     memory: GroupMemory = state.memory
-    pool_key, cluster_key, plan_key = jax.random.split(key, 3)
-    ids, updates, mask = pretrain_pool(
-        model, hparams, memory.start, everyone, pool_key, map_clients)
-    groups = group_pool(hparams, updates, mask, cluster_key)
+    _, _, plan_key = jax.random.split(key, 3)
+    ids, updates, _, groups = grouped_pool(
+        model, hparams, memory.start, everyone, key, map_clients)
     held = (groups >= 0).astype(jnp.float32)
     directions = trees.group_mean(held, groups, m, updates)
     populated = trees.members(groups, m).any(1)

@@ -281,7 +281,7 @@ def _table_variant(
 
   return ClientUpdate(
       train, work, init=init, setup=setup, refresh=refresh,
-      client_rows=client_rows,      merge=merge,
+      client_rows=client_rows, merge=merge,
       shared=lambda memory: (memory.estimate, memory.examples),
       one_model=_ONE_MODEL, extra_down=1, extra_up=1)
 

@@ -15,7 +15,7 @@ BETA_RULES = ("fr", "pr+", "hs", "dy")
 class ConjugateGradientState(NamedTuple):
   """What the next direction is made of."""
 
-  rounds: Array  #: [] int32, directions made so far
+  rounds: Array  #: [] int32, directions made so far; a record, read nowhere
   gradient: Params  #: g(w^{r-1})
   direction: Params  #: d_{r-1}
   beta: Array  #: [] float32, beta_r of the last direction; 0 after a restart
@@ -69,7 +69,8 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
 
   def update(gradient, state, params=None):
     del params
-    factor = jnp.where(state.rounds > 0, _beta(beta, gradient, state), 0.0)
+    # Of the first direction 0: the gradient and direction before it are zero.
+    factor = _beta(beta, gradient, state)
     steepest = trees.scale(-1.0, gradient)
     direction = trees.add_scaled(steepest, factor, state.direction)
     descends = trees.dot(gradient, direction) < 0

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import math
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,10 +62,17 @@ def client_data(
     NumPy arrays, x and y with M + V + PADDING_ROWS rows.
   """
   held = None
+  parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
+  chex.assert_shape(
+      y, (sum(map(len, parts)),), custom_message="y: one label for each row")
+  chex.assert_type(y, int, custom_message="y: labels are whole numbers")
+  clients = (offset, size) if joins is None else (offset, size, joins)
+  chex.assert_shape(
+      clients, (len(size),),
+      custom_message="offset, size and joins: one entry for each client")
   if validation is not None:
     held = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
-  parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
   dtype = np.int32 if parts[0].dtype == np.int32 else np.float32
   places = len(order) + PADDING_ROWS
   rows = aligned_zeros((places, *parts[0].shape[1:]), dtype)

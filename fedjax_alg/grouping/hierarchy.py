@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array
+from fedjax_alg.grouping import checks
 
 LINKAGES = ("single", "complete", "average", "ward")
 # Distances beyond this, and NaN, count as this: such rows are merged last but
@@ -74,6 +75,7 @@ def agglomerate(
     raise ValueError(f"linkage {linkage!r}: one of {', '.join(LINKAGES)}")
   if num_groups < 1:
     raise ValueError(f"num_groups {num_groups}: at least 1")
+  checks.masked_square(distance, mask, "distance")
   n = len(mask)
   ward = linkage == "ward"
   rank = jnp.arange(n, dtype=jnp.int32)

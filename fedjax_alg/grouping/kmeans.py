@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
+from fedjax_alg.grouping import checks
 
 
 class Groups(NamedTuple):
@@ -47,6 +48,8 @@ def lloyd(
   Returns:
     The last assignment with the means of its groups.
   """
+  checks.masked_rows(points, mask)
+  checks.vectors(centres, points.shape[1], "centres")
   groups = centres.shape[0]
 
   def means(assignment: Array, centres: Array) -> tuple[Array, Array]:
@@ -91,6 +94,8 @@ def farthest_first(points: Array, mask: Array, origin: Array, k: int) -> Array:
     [K, d]; ties to the lowest slot. With fewer than K different points some
     are chosen again, and the groups of the copies stay empty.
   """
+  checks.masked_rows(points, mask)
+  checks.vectors(origin[None], points.shape[1], "origin")
 
   def gap(centre: Array) -> Array:
     return jnp.where(mask, ((points - centre[None]) ** 2).sum(-1), -jnp.inf)
@@ -115,6 +120,7 @@ def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
   Returns:
     [K, d]; where every point that counts lies on a centre, any of them again.
   """
+  checks.masked_rows(points, mask)
   points = jnp.where(mask[:, None], points, jnp.zeros_like(points))
   equal = mask.astype(points.dtype)
   keys = jax.random.split(key, k)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array
+from fedjax_alg.grouping import checks
 from fedjax_alg.trees import HIGHEST
 
 # An eigenvalue of a float32 Gram matrix below this share of the largest is
@@ -59,6 +60,7 @@ def project(rows: Array, mask: Array, dimensions: int) -> Projection:
     mask: [S] bool, rows that count.
     dimensions: d; components beyond the rank are zero.
   """
+  checks.masked_rows(rows, mask, "rows")
   rows = jnp.where(mask[:, None], rows, jnp.zeros_like(rows))
   number = jnp.maximum(mask.sum(), 1).astype(jnp.float32)
   mean = rows.sum(0) / number
@@ -87,6 +89,7 @@ def place(projection: Projection, vectors: Array, *, centre: bool) -> Array:
   Returns:
     [R, d].
   """
+  checks.vectors(vectors, projection.mean.shape[0], "vectors")
   if centre:
     vectors = vectors - projection.mean[None]
   inner = jnp.matmul(vectors, projection.centred.T, precision=HIGHEST)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array
+from fedjax_alg.grouping import checks
 from fedjax_alg.grouping.projection import leading_eigenpairs
 from fedjax_alg.trees import HIGHEST
 
@@ -80,6 +81,7 @@ def gram(rows: Array, mask: Array) -> Array:
   Returns:
     [n, n] float32, symmetric bit for bit.
   """
+  checks.masked_rows(rows, mask, "rows")
   n = len(rows)
   blocks = _BLOCKS if n >= _MANY_ROWS else 1
   edges = [n * b // blocks for b in range(blocks + 1)]
@@ -132,6 +134,7 @@ def edc_points(gram_: Array, mask: Array, m: int) -> Array:
   Returns:
     [n, m]; a zero row, or one that does not count, is 0.
   """
+  checks.masked_square(gram_, mask, "gram_")
   gram_ = _only(mask, gram_)
   values, vectors = leading_eigenpairs(gram_, m)
   points = (jnp.matmul(gram_, vectors, precision=HIGHEST)
@@ -165,6 +168,7 @@ def madc(cosine_: Array, mask: Array) -> Array:
     [n, n]; 0 where a row does not count, and all 0 unless more than two count
     (errata F-10).
   """
+  checks.masked_square(cosine_, mask, "cosine_")
   cosine_ = _only(mask, cosine_)
   own = jnp.diagonal(cosine_)
   # z = i and z = j, to be taken out of the sum over all z.
@@ -197,6 +201,7 @@ def distances(rows: Array, mask: Array, metric: str) -> Array:
   """
   if metric not in METRICS:
     raise ValueError(f"metric {metric!r}: one of {', '.join(METRICS)}")
+  checks.masked_rows(rows, mask, "rows")
   rows = jnp.where(mask[:, None], rows, jnp.zeros_like(rows))
   if metric == "l1":
     result = _gaps(rows, jnp.abs)

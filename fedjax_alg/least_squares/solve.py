@@ -11,6 +11,7 @@ keeps B; (13) holds for B as it does for W.
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -56,6 +57,14 @@ def problem(
     bias: one of ``BIASES``.
     high_pass: the code is high-passed over space (a code for each position).
   """
+  classes, d = moments.counts.shape[0], layer.fan_in
+  chex.assert_shape(
+      (moments.gram, moments.total, moments.classes),
+      ((d, d), (d,), (classes, *layer.input_shape)),
+      custom_message="moments: of another layer")
+  chex.assert_shape(
+      code, (classes, {1, layer.positions}, None),
+      custom_message="code must be [L, positions or 1, width]")
   maps = moments.classes
   counts = moments.counts
   positions = jnp.asarray(layer.positions, counts.dtype)
@@ -118,7 +127,10 @@ def solve(
   Returns:
     [D, r]; NaN where gram + ridge I is singular.
   """
+  chex.assert_shape(gram, (cross.shape[0],) * 2)
   if prior is not None:
+    chex.assert_shape(
+        prior, cross.shape, custom_message="prior: as many columns as cross")
     cross = cross + ridge * prior
   return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
 

@@ -205,5 +205,5 @@ def test_the_averaged_weights_are_the_global_model(problem):
 def test_it_warns_of_differences_that_float32_cannot_see():
   assert registry.get("baffle").caution is baffle.caution
   assert not baffle.caution(BaffleHParams(), 10 ** 6)
-  assert "smoothing=1e-06" in baffle.caution(
+  assert "`smoothing`=1e-06" in baffle.caution(
       BaffleHParams(smoothing=1e-6), 10)

@@ -1,7 +1,6 @@
-"""The table of algorithms and the ranges of their hyper-parameters."""
+"""The table of algorithms and their hyper-parameters."""
 
 import dataclasses
-import math
 
 import pytest
 
@@ -50,38 +49,8 @@ def test_builders_validate(name, problem):
     if bound is None:
       continue
     bad = type(field.default)(bound - 1)
-    with pytest.raises(ValueError, match=f"--{field.name}={bad}: must be"):
+    with pytest.raises(ValueError, match=f"{field.name}={bad}: must be"):
       registry.build(
           name, problem.model, map_clients=MAP, **{field.name: bad})
     return
   pytest.fail(f"{name} has no hyper-parameter with a lower bound")
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-  steps: int = hparams.hyper(3, "steps", minimum=1, maximum=10)
-  rate: float = hparams.hyper(0.1, "rate", above=0.0, below=1.0)
-  rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
-  free: float = hparams.hyper(0.0, "free")
-
-
-@pytest.mark.parametrize("values, message", [
-    (dict(steps=0), "steps=0: must be at least 1 and at most 10"),
-    (dict(steps=11), "steps=11: must be at least 1 and at most 10"),
-    (dict(rate=0.0), "rate=0.0: must be more than 0 and less than 1"),
-    (dict(rate=1.0), "rate=1.0: must be more than 0 and less than 1"),
-    (dict(rate=math.nan), "rate=nan: must be finite"),
-    (dict(free=-math.inf), "free=-inf: must be finite"),
-    (dict(rule="c"), "rule=c: must be one of a, b"),
-])
-def test_what_is_out_of_range_is_said_in_one_line(values, message):
-  with pytest.raises(ValueError) as error:
-    hparams.validate(Sample(**values))
-  assert str(error.value) == message
-
-
-def test_bounds_that_are_included_are():
-  hparams.validate(Sample(steps=1))
-  hparams.validate(Sample(steps=10, rate=0.999, rule="b", free=-1e9))
-  words = [hparams.allowed(field) for field in dataclasses.fields(Sample)]
-  assert words[3] == ""

@@ -44,6 +44,22 @@ def test_client_data_permutes_and_pads():
   assert not np.asarray(data.x[4:]).any() and not np.asarray(data.y[4:]).any()
 
 
+@pytest.mark.parametrize("change, says", [
+    (dict(y=np.arange(7)), "y: one label for each row"),  # labels slip
+    (dict(y=np.zeros((6, 1), int)), "y: one label for each row"),
+    (dict(y=np.zeros(6)), "y: labels are whole numbers"),
+    (dict(offset=np.array([0])), "one entry for each client"),
+    (dict(joins=np.array([0])), "one entry for each client"),
+])
+def test_client_data_that_does_not_fit_together_is_refused(change, says):
+  good = dict(
+      x=np.zeros((6, 2)), y=np.arange(6), order=np.arange(4),
+      offset=np.array([0, 1]), size=np.array([1, 3]), joins=np.array([0, 2]))
+  layout.client_data(**good)
+  with pytest.raises(AssertionError, match=says):
+    layout.client_data(**good | change)
+
+
 def test_client_data_reads_several_arrays_as_one():
   x = np.random.default_rng(0).random((10000, 3)).astype(np.float32)
   y = np.arange(10000, dtype=np.int32)
@@ -72,13 +88,13 @@ def test_client_data_puts_the_servers_rows_behind_the_clients():
 def test_client_data_keeps_tokens():
   tokens = np.ones((4, 5), np.int32)
   data = layout.client_data(
-      tokens, np.zeros(4), np.arange(4), np.array([0]), np.array([4]))
+      tokens, np.zeros(4, int), np.arange(4), np.array([0]), np.array([4]))
   assert data.x.dtype == jnp.int32
 
 
 def test_cohort_and_padding_slots():
   data = layout.client_data(
-      np.ones((6, 1)), np.zeros(6), np.arange(6), np.array([0, 2, 5]),
+      np.ones((6, 1)), np.zeros(6, int), np.arange(6), np.array([0, 2, 5]),
       np.array([2, 3, 1]))
   take = jax.jit(layout.take_cohort)
   cohort = take(data, jnp.array([2, 3, 1], jnp.int32))

@@ -364,6 +364,18 @@ def test_every_client_is_tested_when_possible():
   assert test.min() == 1 and test.sum() == 30 and test[0, 0] == 11
 
 
+def test_a_client_is_not_tested_at_the_cost_of_another():
+  # One test example each of class 0 for clients 0 and 1, none for client 2.
+  train = np.array([[10, 0], [10, 0], [1, 0]])
+  rng = np.random.default_rng(0)
+  assert allocate.spread_test(
+      train, np.array([2, 0]), rng).tolist() == [[1, 0], [1, 0], [0, 0]]
+  # Client 1, which has another one, gives its own.
+  train[1, 1] = 10
+  assert allocate.spread_test(
+      train, np.array([2, 1]), rng).tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
 def test_test_examples_of_a_class_nobody_trains_on_stay_out():
   examples = labelled([0] * 30 + [1] * 30, [0, 1, 2, 2, 0, 1])
   partition = make_partition("iid", examples, 2, 0)

@@ -33,18 +33,20 @@ def test_what_is_not_finite_is_named(bad):
 
 @pytest.fixture(scope="module", name="run")
 def fixture_run(problem):
-  """(seeds, count, map_seeds) -> states and log of FedAvg."""
+  """(seeds, count, ...) -> states and log of FedAvg."""
   algorithm = registry.build(
       "fedavg", problem.model, map_clients=clients.make_map_clients(),
       local_steps=2, batch_size=3)
   programs = {m: loop.make_run_rounds(algorithm, 4, 6, m)
               for m in loop.MAP_SEEDS}
 
-  def run(seeds, count, map_seeds="sequential", start=0):
+  def run(seeds, count, map_seeds="sequential", start=0, states=None):
     keys = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, seeds))
-    states = loop.initial_states(
-        algorithm, problem.model, problem.spec, problem.data, keys, map_seeds)
+    if states is None:
+      states = loop.initial_states(
+          algorithm, problem.model, problem.spec, problem.data, keys,
+          map_seeds)
     return programs[map_seeds](
         states, problem.data, keys, jnp.int32(start), jnp.int32(count))
 
@@ -88,6 +90,19 @@ def test_rounds_are_counted_from_the_start_given(run):
   assert problems.differ(run((0, 1, 2), 2)[0], run((0, 1, 2), 2, start=2)[0])
 
 
+def test_a_stretch_of_rounds_is_its_rounds_one_by_one(run):
+  """Each with its own number, hence its own cohort and key."""
+  together, log = run((0, 1), 3, start=4)
+  states, entries = None, []
+  for number in range(3):
+    states, entry = run((0, 1), 1, start=4 + number, states=states)
+    entries.append(jax.tree.map(lambda leaf: leaf[:, :1], entry))
+  problems.assert_equal(states, together)
+  problems.assert_equal(
+      jax.tree.map(lambda *rows: np.concatenate(rows, 1), *entries),
+      jax.tree.map(lambda leaf: np.asarray(leaf)[:, :3], log))
+
+
 def test_the_state_is_donated(problem):
   algorithm = registry.build(
       "local", problem.model, map_clients=clients.make_map_clients(),
@@ -102,5 +117,5 @@ def test_the_state_is_donated(problem):
 
 
 def test_an_unknown_seed_map_is_named():
-  with pytest.raises(ValueError, match="seed map 'pmap': must be one of"):
+  with pytest.raises(ValueError, match="map_seeds=pmap: must be one of"):
     loop.over_seeds(lambda: None, "pmap")

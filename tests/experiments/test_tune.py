@@ -1,5 +1,6 @@
 """Tuning: the grid is played, the best on validation clients is taken."""
 
+import dataclasses
 import math
 
 import pytest
@@ -51,7 +52,7 @@ def test_every_value_is_played_on_validation_data(
   def run_cell(cell, root):
     flags = [w for w in cell.flags if not w.startswith("--participation")]
     seen.append(config.parse(flags))
-    return real(cell._replace(flags=tuple(flags)), root)
+    return real(dataclasses.replace(cell, flags=tuple(flags)), root)
 
   monkeypatch.setattr(tune.suite, "run_cell", run_cell)
   played = tune.play("conjugate", "mnist", "fedavg", tmp_path, extra, 100.)

@@ -167,6 +167,21 @@ def test_what_is_singular_is_nan(dtype):
         assert np.isfinite(found).all(), name
 
 
+def test_what_would_broadcast_is_refused():
+  gram, cross = jnp.eye(3), jnp.ones((3, 4))
+  for prior in (cross[:, :1], cross[:1], cross[0]):
+    with pytest.raises(AssertionError, match="prior: as many columns"):
+      solve.solve(gram, cross, jnp.float32(1), prior)
+  with pytest.raises(AssertionError, match="assert_shape"):
+    solve.solve(gram[:1], cross, jnp.float32(1))
+  sums, code = examples("conv")[2], code_of("conv", "position")
+  for wrong in (code[:1], code[:, :5]):
+    with pytest.raises(AssertionError, match="code must be"):
+      solve.problem(sums, VIEWS["conv"], wrong, "none")
+  with pytest.raises(AssertionError, match="moments: of another layer"):
+    solve.problem(sums, VIEWS["dense"], code_of("dense", "class"), "none")
+
+
 def test_a_large_or_small_unit_is_not_singular():
   """Singular is told by the pivots' ratio, not by their size."""
   rows = np.random.default_rng(8).normal(size=(30, 5))

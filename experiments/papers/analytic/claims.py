@@ -1,13 +1,13 @@
-"""What the analytic paper says of its figures and its table without a number.
+"""Claims of the analytic paper that are sentences, and how they are checked.
 
-And with one, where it is a difference: gains and reductions.
+Most have no number. Those with a number are differences: gains, reductions.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.reports import figures, suite, verdicts
+from experiments.reports import suite, verdicts
 from fedjax_alg.records import tables as records, summary as results
 from experiments.reports.verdicts import above, every, for_paper, higher
 from experiments.reports.verdicts import higher_than_all, NotRun, pick, same
@@ -20,7 +20,7 @@ ACNNL, WA = "FedACnnL", "FedACnnL-WA"
 PERSONAL, WC, WP = "pFedACnnL", "pFedACnnL-WC", "pFedACnnL-WP"
 PFEDME, PFEDZO, ALONE, AFL = "pFedMe", "pFedZO", "each client alone", "AFL"
 
-#: Label of a column of Table 2 -> method, protocol. The paper's, then ours.
+#: Label of a column of Table 2 -> method, protocol. The last ones are ours.
 COLUMNS: dict[str, tuple[str, str]] = {
     ACNNL: (ACNNL, "local"), WC: (WC, "local"), WP: (WP, "local"),
     "pFedMe, theta": (PFEDME, "local"), "pFedMe, w_k": (PFEDME, "copy"),
@@ -34,10 +34,10 @@ NOT_JUDGED = {
               "clock's defaults",
 }
 
-#: Points by which "competitive" may lie below.
+#: A method that is at most this many points below counts as competitive.
 COMPETITIVE = 1.0
 
-#: Rounds of the methods with rounds in the paper's Fig. 4, by panel.
+#: Panel of the paper's Fig. 4 -> rounds of the methods that train in rounds.
 STATED_ROUNDS = {"a": 20, "b": 600}
 
 #: outcome -> seconds [seeds] on the simulated machines.
@@ -45,13 +45,12 @@ Seconds = Callable[[suite.Outcome], np.ndarray]
 
 
 def closed_form(outcome: suite.Outcome) -> bool:
-  """Whether a method ends with its last layer, whatever is played."""
-  name = figures.last_word(outcome.cell.flags, "algorithm")
-  return registry.get(name or "").rounds is not None
+  """Whether a method is done after its last layer, as a closed form."""
+  return registry.get(outcome.cell.config.algorithm).rounds is not None
 
 
 def score(protocol: str = "local") -> verdicts.Measure:
-  """As the paper: the end of closed forms, the best round of the others."""
+  """Accuracy as in the paper: closed forms at their end, others at best."""
 
   def measure(outcome):
     which = "final" if closed_form(outcome) else "best"
@@ -71,14 +70,13 @@ def end(protocol: str) -> verdicts.Measure:
 
 
 def simulated(*columns: str) -> Seconds:
-  """Seconds of a participant's whole training: of the paper's rounds.
+  """A participant's simulated seconds in all rounds that the paper states.
 
-  All rounds of a method with rounds take the same time, with every client in
-  each; those that were not played are counted too. A test holds the clock to
-  it.
+  Rounds that were not played are counted too: every client takes part in each
+  round, so all rounds of a method take the same time (a test checks it).
 
   Args:
-    *columns: of ``records.SIMULATED``.
+    *columns: of ``records.SIMULATED``, added up.
   """
 
   def measure(outcome):
@@ -90,7 +88,7 @@ def simulated(*columns: str) -> Seconds:
 
 
 def stretch(outcome: suite.Outcome) -> float:
-  """Stated rounds for each that was played; 1 for closed forms."""
+  """Stated rounds over played ones; 1 for closed forms."""
   stated = STATED_ROUNDS.get(outcome.cell.panel)
   if closed_form(outcome) or stated is None:
     return 1.0
@@ -103,17 +101,17 @@ TOTAL = simulated(*records.SIMULATED)
 def reduction(
     outcomes: Sequence[suite.Outcome], panel: str, other: str,
     seconds: Seconds = TOTAL) -> np.ndarray:
-  """Percent of another method's seconds that FedACnnL does not need.
+  """Percent by which FedACnnL needs fewer seconds than another method.
 
   Raises:
-    NotRun: one of them is not there.
+    NotRun: one of the two was not run.
   """
-  own = seconds(pick(outcomes, panel, ACNNL))
-  return 100.0 * (1.0 - own / seconds(pick(outcomes, panel, other)))
+  needed = seconds(pick(outcomes, panel, ACNNL))
+  return 100.0 * (1.0 - needed / seconds(pick(outcomes, panel, other)))
 
 
 def _saves(panel: str, claimed: float, *others: str):
-  """FedACnnL needs so many percent less simulated time, or even less."""
+  """FedACnnL needs at least so many percent less simulated time."""
 
   def check(outcomes):
     parts = []
@@ -127,14 +125,14 @@ def _saves(panel: str, claimed: float, *others: str):
 
 
 def _idles_less(outcomes):
-  """Adaptive batches leave less idle time, in every panel."""
+  """Adaptive batches leave less idle time in every panel."""
   return every((p, above(reduction(
       outcomes, p, WA, simulated("idle_s")), 0.0, " %"))
                for p in verdicts.panels_of(outcomes))
 
 
 def _longest_round(outcome):
-  """Seconds [seeds] of the longest round: durations are sums of the parts."""
+  """Seconds [seeds] of the longest round, the sum of its parts."""
   rows = [{**row, "protocol": ""} for row in outcome.rounds()]
   return np.sum([results.by_seed(rows, "", column)
                  for column in records.SIMULATED], axis=0).max(1)
@@ -144,11 +142,11 @@ def _faster_rounds(outcomes):
   """A round of FedACnnL is shorter than one of FedZO or BAFFLE."""
   parts = []
   for p in verdicts.panels_of(outcomes):
-    own = _longest_round(pick(outcomes, p, ACNNL))
+    ours = _longest_round(pick(outcomes, p, ACNNL))
     for other in ("FedZO", "BAFFLE"):
       theirs = _longest_round(pick(outcomes, p, other))
-      parts.append((f"{p} {other}", above(theirs, own)._replace(
-          measured=f"{own.mean():.3g} s against {theirs.mean():.3g} s")))
+      parts.append((f"{p} {other}", above(theirs, ours)._replace(
+          measured=f"{ours.mean():.3g} s against {theirs.mean():.3g} s")))
   return every(parts)
 
 
@@ -179,14 +177,14 @@ def _competitive(outcomes):
 
 
 def _identical(measure: verdicts.Measure):
-  """FedACnnL and -WA have the same accuracy, in every panel they are in."""
+  """FedACnnL and FedACnnL-WA have the same accuracy in every panel."""
 
   def check(outcomes):
-    there = [o.cell.panel for o in outcomes if o.cell.label == WA]
-    if not there:
+    panels = [o.cell.panel for o in outcomes if o.cell.label == WA]
+    if not panels:
       raise NotRun(f"{WA} is not there")
     return every((p, same(measure(pick(outcomes, p, ACNNL)), measure(
-        pick(outcomes, p, WA)), tie=0.0)) for p in there)
+        pick(outcomes, p, WA)), tie=0.0)) for p in panels)
 
   return check
 
@@ -207,7 +205,7 @@ _END = end("local")
 
 
 def _minutes(outcomes):
-  """Every proposed method ends within an hour of simulated time."""
+  """Every proposed method trains in less than an hour of simulated time."""
   longest = max(TOTAL(o).max() for o in outcomes if o.cell.panel == "a")
   return Verdict(bool(longest < 3600.0), f"at most {longest:.3g} s")
 
@@ -224,7 +222,7 @@ FIG6 = for_paper(
 
 
 def _gains(low: float, high: float):
-  """What pFedACnnL gains on FedACnnL lies in the abstract's range."""
+  """The gain of pFedACnnL over FedACnnL is in the abstract's range."""
 
   def check(outcomes):
     parts = []
@@ -239,7 +237,7 @@ def _gains(low: float, high: float):
 
 
 def _above_baselines(panels: str):
-  """pFedACnnL above pFedMe's theta and pFedZO."""
+  """pFedACnnL is above pFedMe's theta and pFedZO."""
   checks = {other: higher(PERSONAL, other, SCORE, panels)
             for other in (PFEDME, PFEDZO)}
   return lambda outcomes: every(
@@ -247,14 +245,14 @@ def _above_baselines(panels: str):
 
 
 def _same_as_pfedme(outcomes):
-  """96.23 against 96.92 on MNIST with the network."""
+  """pFedACnnL is competitive with pFedMe on MNIST-DNN."""
   gap = SCORE(pick(outcomes, "a", PERSONAL)) - SCORE(
       pick(outcomes, "a", PFEDME))
   return above(gap, -COMPETITIVE)._replace(measured=above(gap, 0.0).measured)
 
 
 def _alone(outcomes):
-  """What pFedACnnL gains that each client alone does not have."""
+  """pFedACnnL is above each client training alone."""
   return every((p, above(SCORE(pick(outcomes, p, PERSONAL)), SCORE(
       pick(outcomes, p, ALONE)))) for p in verdicts.panels_of(outcomes))
 
@@ -274,14 +272,14 @@ TABLE2 = for_paper(
     ("MNIST-DNN: pFedACnnL is competitive with pFedMe (96.23 against 96.92; "
      f"read as at most {COMPETITIVE:g} point below)", _same_as_pfedme))
 
-#: Not the paper's: what is left of the gain beside local training.
+#: Our own question, not a claim of the paper.
 BEYOND = for_paper(
     NAME, "Table2",
     ("pFedACnnL is above each client alone", _alone))
 
 
 def _invariant(outcomes):
-  """Without the ridges all partitions give the same accuracy."""
+  """Without the ridges, all partitions give the same accuracy."""
   parts = []
   for p in verdicts.panels_of(outcomes):
     values = [_LAST(o) for o in outcomes
@@ -289,7 +287,7 @@ def _invariant(outcomes):
     if len(values) < 2:
       raise NotRun(f"a single partition in panel {p}")
     spread = np.ptp(np.array(values), axis=0).max()
-    # A test example of 10,000 may lie on the boundary.
+    # One of 10,000 test examples may lie on the decision boundary.
     parts.append((p, Verdict(
         bool(spread <= 0.02), f"at most {spread:.2f} points apart")))
   return every(parts)

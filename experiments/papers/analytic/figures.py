@@ -1,48 +1,38 @@
-"""Figures and tables of the analytic paper (FedACnnL, pFedACnnL).
+"""The figures and tables of the analytic paper (FedACnnL, pFedACnnL).
 
-  python -m experiments.analytic --figure=table2 --data_dir=...
-
-writes a table of the paper's numbers beside ours (Markdown), the points (CSV)
-and pictures (PNG, PDF). Runs that are finished are reused. Times are those of
-the simulated machines (``fedjax_alg.engine.clock``) unless a column says that
-they are this machine's.
+``python -m experiments.analytic`` makes them. Times are those of the simulated
+machines (``fedjax_alg.engine.clock``) unless a column says that they are this
+machine's.
 """
 
 from collections.abc import Callable, Sequence
 import pathlib
-import sys
 from typing import Any
 
 import numpy as np
 
 from experiments.cli import config as config_lib
-from experiments.cli import guard
-from experiments.papers.fedgroup import tables as scores
 from experiments.reports import figures, plots, report, suite
 from fedjax_alg.records import tables as records
 from experiments.reports import cost_to_accuracy as targets, verdicts
 from experiments.papers.analytic import claims
 from experiments.reports.figures import Figure, Lines, Panel, Request
-from experiments.reports.report import line
+from experiments.reports.report import line, shown
 from fedjax_alg import registry
 
 NAME = claims.NAME
 
-#: Seeds of --scale=full: the paper's five; a single one of what is for
-#: orientation, dear, or (simulated times) does not depend on it.
-SEEDS = {"fig4": 1, "fig5": 1, "fig6": 1, "table2": 5, "ablations": 1,
-         "afl": 1}
-
-#: Rounds that are played at full scale of those that the paper states, where
-#: they are fewer: all rounds of a method take the same simulated time.
+#: (panel, method) -> rounds that are played at full scale, where they are fewer
+#: than the paper states. All rounds of a method take the same simulated time,
+#: so the time of the others is known.
 PLAYED = {("a", "fedzo"): 5, ("a", "baffle"): 5,
           ("b", "fedzo"): 100, ("b", "baffle"): 100}
 
-#: --scale=quick plays no more rounds of a method than this, ...
+#: method -> the most rounds that --scale=quick plays of it.
 QUICK_ROUNDS = {"fedavg": 20, "fedzo": 2, "baffle": 1, "fedacnnl": 20,
                 "pfedme": 20, "pfedzo": 4, "local": 5}
-#: ... and on CIFAR-10 a network as small as this, tested only when all shared
-#: layers are there, and at the end.
+#: The network of --scale=quick on CIFAR-10. It is tested only once all shared
+#: layers are fitted, and at the end.
 QUICK_LAYERS = ("--layers=avg2,conv5-16,avg2,conv3-32,avg2,conv3-64,avg2,"
                 "dense64")
 
@@ -57,13 +47,13 @@ _SETTINGS = (
 
 
 def _without(words: Sequence[str], *names: str) -> tuple[str, ...]:
-  """``words`` less some flags that the others make unread."""
+  """``words`` without the flags of these names, flag files expanded."""
   return tuple(w for w in config_lib.expand_flagfiles(words)
                if w.lstrip("-").split("=")[0] not in names)
 
 
 def method(panel: Panel, name: str, *more: str) -> tuple[str, ...]:
-  """The flags of a method: its file, and that of the panel's data set."""
+  """The flags of a method: its file and the one for the panel's data set."""
   folders = "methods", f"methods_{panel.data.split('_')[0]}"
   files = [figures.method_files(PAPER, folder).get(name, ())
            for folder in folders]
@@ -71,7 +61,7 @@ def method(panel: Panel, name: str, *more: str) -> tuple[str, ...]:
 
 
 def proposed(panel: Panel, label: str, *more: str) -> tuple[str, ...]:
-  """The flags of FedACnnL, pFedACnnL or one without a part of it."""
+  """The flags of FedACnnL, pFedACnnL or a variant that lacks a part."""
   if label == claims.ACNNL:
     return method(panel, "fedacnnl", *more)
   if label == claims.WA:
@@ -85,7 +75,7 @@ def proposed(panel: Panel, label: str, *more: str) -> tuple[str, ...]:
 
 
 def _time_lines(panel: Panel) -> Lines:
-  """Fig. 4 and 5: after its last layer FedACnnL stays as it is."""
+  """Figs. 4 and 5. FedACnnL does not change after its last layer."""
   stated = claims.STATED_ROUNDS[panel.letter]
   return [*((label, proposed(panel, label, f"--rounds={stated}"))
             for label in (claims.ACNNL, claims.WA)),
@@ -96,7 +86,7 @@ def _time_lines(panel: Panel) -> Lines:
 
 
 def _cifar10_lines(panel: Panel) -> Lines:
-  """Fig. 6: who has no personal layers stays as it is, as in the paper."""
+  """Fig. 6. Methods without personal layers stop changing after the shared."""
   rounds = "--rounds=10"
   if panel.letter == "b":
     words = _without(
@@ -119,34 +109,35 @@ def _table2_lines(panel: Panel) -> Lines:
   return lines
 
 
-#: Whitened filters give numbers that an absolute ridge would drown.
+#: Whitened filters give numbers so small that an absolute ridge would
+#: outweigh them.
 _RANDOM = ("--code=random_filters", "--normalize", "--ridge=0.1",
            "--ridge_unit=relative")
 
 
 def _ablation_lines(panel: Panel) -> Lines:
   if panel.letter == "b":
-    own = proposed(panel, claims.ACNNL)
-    return [(f"codes: {code}", (*own, f"--code={code}"))
+    flags = proposed(panel, claims.ACNNL)
+    return [(f"codes: {code}", (*flags, f"--code={code}"))
             for code in ("position", "class")] + [
-                ("random filters", (*own, *_RANDOM))]
-  own = proposed(panel, claims.PERSONAL)
+                ("random filters", (*flags, *_RANDOM))]
+  flags = proposed(panel, claims.PERSONAL)
   lines: Lines = [
-      (claims.PERSONAL, own), (claims.WC, proposed(panel, claims.WC)),
+      (claims.PERSONAL, flags), (claims.WC, proposed(panel, claims.WC)),
       (claims.WP, proposed(panel, claims.WP)),
-      ("random filters", (*own, *_RANDOM)),
-      ("label counts of length 1 by l2", (*own, "--label_norm=l2"))]
+      ("random filters", (*flags, *_RANDOM)),
+      ("label counts of length 1 by l2", (*flags, "--label_norm=l2"))]
   for word, flag, values in (
       ("bias", "bias", ("none", "centred")),
       ("gamma", "ridge", ("1", "10", "1000")),
       ("lambda", "personal_ridge", ("1", "10", "100", "1000")),
       ("groups", "num_groups", ("3", "5", "10"))):
-    lines += [(f"{word} = {value}", (*own, f"--{flag}={value}"))
+    lines += [(f"{word} = {value}", (*flags, f"--{flag}={value}"))
               for value in values]
   return lines
 
 
-#: Ways to deal the data for AFL.
+#: Ways to partition the data for AFL -> flags.
 _DEALT = {
     "1 client": ("--partition=iid", "--num_clients=1"),
     "10 clients, iid": ("--partition=iid", "--num_clients=10"),
@@ -168,19 +159,12 @@ def _afl_lines(panel: Panel) -> Lines:
 # Tables and pictures.
 
 
-def _panels(
-    outcomes: Sequence[suite.Outcome]) -> list[list[suite.Outcome]]:
-  """The outcomes of each panel."""
-  return [[o for o in outcomes if o.cell.panel == p]
-          for p in verdicts.panels_of(outcomes)]
-
-
-def _heading(own: Sequence[suite.Outcome]) -> str:
-  return f"{own[0].cell.panel}: {own[0].cell.panel_title}"
+def _heading(runs: Sequence[suite.Outcome]) -> str:
+  return f"{runs[0].cell.panel}: {runs[0].cell.panel_title}"
 
 
 def _rounds(outcome: suite.Outcome) -> str:
-  """Rounds that the time is of, and those that were played."""
+  """The rounds that the time is for, and how many of them were played."""
   played = outcome.summary["cost"]["rounds"]
   stretch = claims.stretch(outcome)
   if claims.closed_form(outcome):
@@ -192,15 +176,15 @@ def _rounds(outcome: suite.Outcome) -> str:
 
 
 def _wall(outcome: suite.Outcome) -> float:
-  """This machine's seconds for a seed, of as many rounds."""
+  """This machine's seconds for a seed, scaled to the stated rounds."""
   return claims.stretch(outcome) * outcome.rows[-1]["seconds"]
 
 
 def time_table(outcomes: Sequence[suite.Outcome]) -> str:
-  """Fig. 4: seconds of a client by what they go into, and the reductions.
+  """Fig. 4: what a client spends its seconds on, and the reductions.
 
-  The last column is of this machine, which plays all clients itself: not to
-  be compared with the others.
+  The last column has the seconds of this machine, which plays all clients
+  itself. It must not be compared with the others.
   """
   stated = {(c.panel, c.method): c.value
             for c in report.load_claims(NAME, "Fig4")}
@@ -209,18 +193,18 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
       "machines. All rounds of a method with rounds take the same time: where "
       "fewer were played than the paper states, the time is that of the "
       "stated ones.", ""]
-  for own in _panels(outcomes):
-    panel = own[0].cell.panel
-    lines += [f"## {_heading(own)}", "", line([
+  for runs in suite.by_panel(outcomes):
+    panel = runs[0].cell.panel
+    lines += [f"## {_heading(runs)}", "", line([
         "method", "rounds", "simulated s", "computation", "idle",
         "communication", "FedACnnL needs less by, %", "paper",
         "s on this machine (not to be mixed with the others)"]),
               line(["---"] * 9)]
-    for o in own:
+    for o in runs:
       label = o.cell.label
       saved, said = "-", "-"
       if label != claims.ACNNL:
-        saved = f"{claims.reduction(own, panel, label).mean():.1f}"
+        saved = f"{claims.reduction(runs, panel, label).mean():.1f}"
         value = stated.get((panel, f"{claims.ACNNL} vs {label}"))
         said = "-" if value is None else f"{value:g}"
         if panel == "b" and label != claims.WA:
@@ -230,31 +214,31 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
               f"{claims.simulated(name)(o).mean():.4g}"
               for name in _PARTS.values()), saved, said, f"{_wall(o):.3g}"]))
     idle = claims.reduction(
-        own, panel, claims.WA, claims.simulated("idle_s")).mean()
+        runs, panel, claims.WA, claims.simulated("idle_s")).mean()
     lines += ["", f"Idle time of FedACnnL is {idle:.1f} % less than without "
               "adaptive batches (the paper's number is lost).", ""]
   return "\n".join(lines)
 
 
-#: What a client's time goes into -> column.
+#: What a client spends its time on -> column of rounds.csv.
 _PARTS = dict(zip(("computation", "idle", "communication"),
                   (records.SIMULATED[i] for i in (0, 2, 1))))
 
 
 def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
-  """Section: simulated seconds until the global model is that accurate.
+  """Section: simulated seconds until the global model reaches an accuracy.
 
-  Numbers of rounds (20, 600) fix the ratios of times; these do not (errata
-  A-18).
+  The ratios of the times in Fig. 4 follow from the stated rounds (20, 600).
+  Those of the times to an accuracy do not (errata A-18).
   """
   lines = ["## Time to an accuracy", "",
            "Simulated seconds to a test accuracy of the global model, median "
            "over seeds; - not within the rounds that were played."]
-  for own in _panels(outcomes):
-    wanted = [float(name) for name in own[0].summary["rounds_to"]]
-    lines += ["", line([_heading(own), *(f"{100 * t:g} %" for t in wanted)]),
+  for runs in suite.by_panel(outcomes):
+    wanted = [float(name) for name in runs[0].summary["rounds_to"]]
+    lines += ["", line([_heading(runs), *(f"{100 * t:g} %" for t in wanted)]),
               line(["---"] * (1 + len(wanted)))]
-    for o in own:
+    for o in runs:
       found = [targets.median(targets.spent(o, t, "simulated_s"))
                for t in wanted]
       lines.append(line([o.cell.label, *(
@@ -265,13 +249,13 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
 def _time_bars(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str
 ) -> None:
-  """Seconds by what they go into, a panel each."""
+  """Draws what a client spends its seconds on, panel by panel."""
   for_bars = {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
-  panels = _panels(outcomes)
-  for own in panels:
-    found = {o.cell.label: o for o in own}
-    named = f"{own[0].cell.panel_title}: " if panels[1:] else ""
+  panels = suite.by_panel(outcomes)
+  for runs in panels:
+    found = {o.cell.label: o for o in runs}
+    named = f"{runs[0].cell.panel_title}: " if panels[1:] else ""
     for_bars[f"{named}simulated s"] = {
         part: [float(claims.simulated(column)(found[label]).mean())
                if label in found else None for label in labels]
@@ -289,8 +273,8 @@ def _draw_fig4(
 def _draw_fig6(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
-  """The curves, and the bars in a picture of their own."""
-  plots.panels(paths, suite.by_panel(outcomes), "local", "accuracy",
+  """Draws the curves, and the bars of time in a picture of their own."""
+  plots.panels(paths, suite.rows_by_panel(outcomes), "local", "accuracy",
                FIGURES["fig6"].title, x_axis)
   first = [o for o in outcomes if o.cell.panel == outcomes[0].cell.panel]
   _time_bars([p.with_stem(f"{p.stem}_time") for p in paths], first,
@@ -304,27 +288,27 @@ def _ends(
 
   Args:
     outcomes: the runs.
-    stated: label -> the paper's number, percent.
+    stated: label -> the paper's number in percent.
     named: head of the first column.
-    times: with simulated seconds, and this machine's.
+    times: add the simulated seconds and those of this machine.
   """
   lines = []
-  for own in _panels(outcomes):
+  for runs in suite.by_panel(outcomes):
     head = [named, *bool(stated) * ["paper"], "clients' own test data, %",
             "mean of the clients", "worst tenth of them", "global model"]
     if times:
       head += ["simulated s", "of these idle",
                "s on this machine (not to be mixed with the others)"]
-    lines += [f"## {_heading(own)}", "", line(head),
+    lines += [f"## {_heading(runs)}", "", line(head),
               line(["---"] * len(head))]
-    for o in own:
+    for o in runs:
       said = stated.get(o.cell.label)
       final = o.summary["final"]
       words = [o.cell.label,
                *bool(stated) * ["-" if said is None else f"{said:.2f}"],
-               *(scores.shown(final["local"][name]["values"], factor=100)
+               *(shown(final["local"][name]["values"], factor=100)
                  for name in ("accuracy", "client_accuracy", "worst_decile")),
-               scores.shown(final["global"]["accuracy"]["values"], factor=100)]
+               shown(final["global"]["accuracy"]["values"], factor=100)]
       if times:
         words += [f"{claims.TOTAL(o).mean():.4g}",
                   f"{claims.simulated('idle_s')(o).mean():.4g}",
@@ -335,7 +319,7 @@ def _ends(
 
 
 def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
-  """Fig. 6: the end of every method beside the paper's, and its time."""
+  """Fig. 6: the last accuracy of every method, the paper's, and its time."""
   stated = {c.method: c.value for c in report.load_claims(NAME, "Fig6")
             if c.metric == "test_accuracy"}
   said = stated["FedAvg"]
@@ -346,20 +330,20 @@ def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def _mean_sd(values: Any) -> str:
-  """Mean +- standard deviation over seeds, as the paper; of one the number."""
+  """Mean +- standard deviation over seeds, as in the paper; one: the number."""
   if len(values) == 1:
     return f"{values[0]:.2f}"
   return f"{np.mean(values):.2f} +- {np.std(values, ddof=1):.2f}"
 
 
 def table2(outcomes: Sequence[suite.Outcome]) -> str:
-  """Table 2 in the paper's form, and what stands behind each number."""
+  """Table 2 in the paper's form, and the details of each number."""
   stated = {(c.panel, c.method): c.value
             for c in report.load_claims(NAME, "Table2")
             if c.metric == "test_accuracy_mean"}
-  there = {(o.cell.panel, o.cell.label): o for o in outcomes}
+  by_place = {(o.cell.panel, o.cell.label): o for o in outcomes}
   columns = {column: where for column, where in claims.COLUMNS.items()
-             if any(label == where[0] for _, label in there)}
+             if any(label == where[0] for _, label in by_place)}
   lines = ["Accuracy on the clients' own test data, all examples counted "
            "alike, in percent: mean +- standard deviation over seeds, in "
            "brackets the paper's. Closed forms at their end; of the others "
@@ -368,23 +352,23 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
            "the global one, which the authors' code evaluates, `global` the "
            "server's.", "", line(["data and model", *columns]),
            line(["---"] * (1 + len(columns)))]
-  for own in _panels(outcomes):
-    panel, words = own[0].cell.panel, []
+  for runs in suite.by_panel(outcomes):
+    panel, words = runs[0].cell.panel, []
     for label, protocol in columns.values():
-      o = there.get((panel, label))
+      o = by_place.get((panel, label))
       text = "-" if o is None else _mean_sd(claims.score(protocol)(o))
       said = stated.get((panel, label))
-      # The paper's pFedMe is one of three: beside theta.
+      # The paper has one pFedMe; its number stands beside theta.
       text += f" ({said:.2f})" if said and protocol == "local" else ""
       words.append(text)
-    lines.append(line([_heading(own), *words]))
-  for own in _panels(outcomes):
-    lines += ["", f"## {_heading(own)}", "", line([
+    lines.append(line([_heading(runs), *words]))
+  for runs in suite.by_panel(outcomes):
+    lines += ["", f"## {_heading(runs)}", "", line([
         "method", "rounds", "clients a round", "best round", "last round",
         "mean of the clients, last", "worst tenth of them, last"]),
               line(["---"] * 7)]
     for column, (label, protocol) in columns.items():
-      o = there.get((own[0].cell.panel, label))
+      o = by_place.get((runs[0].cell.panel, label))
       if o is None:
         continue
       cost, final = o.summary["cost"], o.summary["final"][protocol]
@@ -401,13 +385,13 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def _of_clients(values: Sequence[float | None]) -> str:
-  """In percent; the global protocol does not tell clients apart."""
+  """Accuracies in percent; "-" for protocol global, which has no clients."""
   known = [100.0 * v for v in values if v is not None and np.isfinite(v)]
   return _mean_sd(known) if known else "-"
 
 
 def ablations(outcomes: Sequence[suite.Outcome]) -> str:
-  """What each setting changes, at the end."""
+  """The accuracy of every setting after the last round."""
   return _ends(outcomes, {}, "setting")
 
 
@@ -415,22 +399,22 @@ def _draw_ablations(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
   del x_axis  # bars, of the first panel
-  own = _panels(outcomes)[0]
+  runs = suite.by_panel(outcomes)[0]
   plots.bars(paths, {"accuracy, clients' own data, %": {"": [
-      float(claims.end("local")(o).mean()) for o in own]}},
-             [o.cell.label for o in own], FIGURES["ablations"].title,
+      float(claims.end("local")(o).mean()) for o in runs]}},
+             [o.cell.label for o in runs], FIGURES["ablations"].title,
              stacked=True)
 
 
 def _draw_table2(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
-  """Bars: a closed form has one evaluation, which is no curve."""
+  """Draws bars: a closed form has a single evaluation and so no curve."""
   del x_axis
   parts = {}
-  for own in _panels(outcomes):
-    found = {o.cell.label: o for o in own}
-    parts[f"{own[0].cell.panel_title}: accuracy, %"] = {"": [
+  for runs in suite.by_panel(outcomes):
+    found = {o.cell.label: o for o in runs}
+    parts[f"{runs[0].cell.panel_title}: accuracy, %"] = {"": [
         float(claims.score(protocol)(found[label]).mean())
         if label in found else None
         for label, protocol in claims.COLUMNS.values()]}
@@ -439,16 +423,16 @@ def _draw_table2(
 
 
 def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
-  """AFL by how the data are dealt."""
+  """AFL by how the data are partitioned."""
   last = claims.end("global")
   lines = ["Accuracy of the one global model, in percent. Every client adds "
            "gamma = 1 to its Gram matrix; the server takes the sum of them "
            "off again, or does not.", "",
            line(["data", "dealt to", "ridges removed", "ridges kept"]),
            line(["---"] * 4)]
-  for own in _panels(outcomes):
-    found = {o.cell.label: f"{last(o).mean():.2f}" for o in own}
-    lines += [line([_heading(own), how, found.get(how, "-"),
+  for runs in suite.by_panel(outcomes):
+    found = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
+    lines += [line([_heading(runs), how, found.get(how, "-"),
                     found.get(how + _KEPT, "-")]) for how in _DEALT]
   return "\n".join(lines)
 
@@ -458,9 +442,9 @@ def _draw_afl(
 ) -> None:
   del x_axis  # bars
   last, parts = claims.end("global"), {}
-  for own in _panels(outcomes):
-    found = {o.cell.label: float(last(o).mean()) for o in own}
-    parts[f"{own[0].cell.panel_title}: accuracy, %"] = {
+  for runs in suite.by_panel(outcomes):
+    found = {o.cell.label: float(last(o).mean()) for o in runs}
+    parts[f"{runs[0].cell.panel_title}: accuracy, %"] = {
         name: [found.get(how + tail) for how in _DEALT]
         for name, tail in (("ridges removed", ""), ("ridges kept", _KEPT))}
   plots.bars(paths, parts, list(_DEALT), FIGURES["afl"].title)
@@ -468,9 +452,14 @@ def _draw_afl(
 
 def _figure(
     title: str, panels: tuple[Panel, ...],
-    lines_of: Callable[[Panel], Lines], **more) -> Figure:
-  """A figure of lines."""
-  return Figure(title, "accuracy", "", panels, lines_of=lines_of, **more)
+    lines_of: Callable[[Panel], Lines], num_seeds: int = 1, **more) -> Figure:
+  """A figure of lines.
+
+  At full scale it has one seed: it is for orientation, it is dear, or it shows
+  simulated times, which do not depend on the seed.
+  """
+  return Figure(title, "accuracy", "", panels, lines_of=lines_of,
+                num_seeds=num_seeds, **more)
 
 
 FIGURES: dict[str, Figure] = {
@@ -492,6 +481,7 @@ FIGURES: dict[str, Figure] = {
         quick=("a",)),
     "table2": _figure(
         "Table 2: personalised accuracy", _SETTINGS, _table2_lines,
+        num_seeds=5,  # as the paper
         protocol="local", protocols="local,global,copy", eval_every=10,
         table=table2, draw=_draw_table2, statements=claims.TABLE2,
         quick=("a", "d")),
@@ -511,30 +501,31 @@ FIGURES: dict[str, Figure] = {
 
 def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
   """With --scale=quick: fewer rounds, a smaller network."""
-  whole = figure.lines_of
-  if not request.quick or whole is None:
+  if not request.quick or figure.lines_of is None:
     return figure, []
-
-  def cut(words: Sequence[str]) -> str | None:
-    """The method that would be played for longer."""
-    name = figures.last_word(words, "algorithm") or ""
-    played = int(figures.last_word(words, "rounds") or 0)
-    return name if played > QUICK_ROUNDS.get(name, played) else None
-
-  def lines_of(panel: Panel) -> Lines:
-    return [(label, (*words, f"--rounds={QUICK_ROUNDS[name]}") if (
-        name := cut(words)) else words) for label, words in whole(panel)]
-
   panels = tuple(
       p._replace(title=f"{p.title}, a smaller network",
                  flags=(*p.flags, QUICK_LAYERS),
                  eval_every=5) if p.data == "cifar10" else p
       for p in figure.panels)
-  shorter = {cut(words) for p in panels for _, words in whole(p)}
-  said = ", ".join(f"{registry.get(name).label} {rounds}"
-                   for name, rounds in QUICK_ROUNDS.items() if name in shorter)
-  return figure._replace(panels=panels, lines_of=lines_of), [
-      f"Quick: so few rounds are played: {said}."] if said else []
+  lines: dict[str, Lines] = {}
+  shortened = set()
+  for panel in panels:
+    lines[panel.letter] = []
+    for label, flags in figure.lines_of(panel):
+      run = config_lib.parse((
+          *flags, f"--flagfile={NAME}/{panel.data}.flags", *panel.flags))
+      most = QUICK_ROUNDS.get(run.algorithm, run.values["rounds"])
+      if run.values["rounds"] > most:
+        flags = (*flags, f"--rounds={most}")
+        shortened.add(run.algorithm)
+      lines[panel.letter].append((label, flags))
+  named = ", ".join(f"{registry.get(name).label} {rounds}"
+                    for name, rounds in QUICK_ROUNDS.items()
+                    if name in shortened)
+  return figure._replace(
+      panels=panels, lines_of=lambda panel: lines[panel.letter]), [
+          f"Quick: so few rounds are played: {named}."] if named else []
 
 
 PAPER = figures.Paper(
@@ -544,25 +535,3 @@ PAPER = figures.Paper(
     "holds neither. A best round is chosen on test data.",
     quick=("--num_seeds=1",), fit=fit,
     seeds="table2 5 seeds, the others 1")
-
-
-def command(argv: Sequence[str]) -> None:
-  """``figures.command``, with each figure's own number of seeds."""
-  asked, scale = (figures.last_word(argv, name) for name in (
-      "figure", "scale"))
-  names = list(FIGURES) if asked == "all" else [asked]
-  for name in names:
-    words = [f"--figure={name}" if w.startswith("--figure=") else w
-             for w in argv]
-    if name in SEEDS and scale != "quick":
-      words.insert(0, f"--num_seeds={SEEDS[name]}")  # what is given wins
-    figures.command(PAPER, words)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return guard.guarded(command, argv)
-
-
-if __name__ == "__main__":
-  sys.exit(main())

@@ -1,4 +1,4 @@
-"""What the conjugate paper says of its figures without a number."""
+"""Claims of the conjugate paper without a number, and their checks."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -16,60 +16,60 @@ NAME = "conjugate"
 CLS, _CF, LOSAC = "CLSFSVRG", "CFSVRG", "LoSAC"
 _OLDER = ("FedAvg", "FedProx", "SCAFFOLD", "MimeSVRG")
 
-#: Percent: communication of Fig. 7, time of Fig. 8, rounds to 98 %.
+#: Percent that the paper saves: floats (Fig. 7), time (Fig. 8), rounds to 98 %.
 SAVING, LESS_TIME, FEWER_ROUNDS = 82.4, 65.0, 50.0
 
 _LOSS = late("loss", "train")
 
 
 def _first_to_98(outcomes):
-  """Strictly fewer rounds than every other method, by seed."""
+  """CLSFSVRG needs fewer rounds to 98 % than every other method."""
 
   def panel(p):
-    own = rounds_to(0.98)(pick(outcomes, p, CLS))
-    if not np.isfinite(own).all():
+    ours = rounds_to(0.98)(pick(outcomes, p, CLS))
+    if not np.isfinite(ours).all():
       verdicts.needs_rounds(outcomes, 100)
     rest = np.min([rounds_to(0.98)(o) for o in verdicts.others(
         outcomes, p, (CLS,))], axis=0)
-    return p, verdicts.votes(own < rest, f"{_rounds(own)} against "
+    return p, verdicts.votes(ours < rest, f"{_rounds(ours)} against "
                              f"{_rounds(rest)}")
 
   return every(map(panel, verdicts.panels_of(outcomes)))
 
 
 def _rounds(values):
-  """Rounds of the seeds in words."""
+  """The rounds of each seed in words."""
   return ", ".join("-" if math.isinf(v) else f"{v:.0f}" for v in values)
 
 
 def _no_other_at_98(outcomes):
-  """Whether every other method stays below 98 % for 100 rounds, by seed."""
+  """Every other method stays below 98 % for 100 rounds."""
   verdicts.needs_rounds(outcomes, 100)
 
   def panel(p):
-    own = rounds_to(0.98)(pick(outcomes, p, CLS))
-    there = [(o.cell.label, rounds_to(0.98)(o)) for o in verdicts.others(
+    ours = rounds_to(0.98)(pick(outcomes, p, CLS))
+    others = [(o.cell.label, rounds_to(0.98)(o)) for o in verdicts.others(
         outcomes, p, (CLS,))]
-    there = [(label, n) for label, n in there if np.isfinite(n).any()]
-    got = np.zeros(len(own), bool)
-    for _, n in there:
-      got |= np.isfinite(n)
-    return p, verdicts.votes(~got, ", ".join(
-        f"{label} at {_rounds(n)}" for label, n in there) or "none")
+    arrived = [(label, n) for label, n in others if np.isfinite(n).any()]
+    reached = np.zeros(len(ours), bool)
+    for _, n in arrived:
+      reached |= np.isfinite(n)
+    return p, verdicts.votes(~reached, ", ".join(
+        f"{label} at {_rounds(n)}" for label, n in arrived) or "none")
 
   return every(map(panel, verdicts.panels_of(outcomes)))
 
 
 def _fewer_rounds(outcomes):
-  """Rounds to 98 % saved against the best other method that gets there."""
+  """The rounds to 98 % that CLSFSVRG saves against the best other method."""
   parts = []
   for p in verdicts.panels_of(outcomes):
-    own = rounds_to(0.98)(pick(outcomes, p, CLS))
+    ours = rounds_to(0.98)(pick(outcomes, p, CLS))
     rest = np.min([rounds_to(0.98)(o) for o in verdicts.others(
         outcomes, p, (CLS,))], axis=0)
-    if (np.isfinite(own) & np.isfinite(rest)).any():
+    if (np.isfinite(ours) & np.isfinite(rest)).any():
       saved = targets.saving(*([v if math.isfinite(v) else None for v in n]
-                               for n in (own, rest)))
+                               for n in (ours, rest)))
       parts.append((p, at_least(saved, FEWER_ROUNDS)))
   if not parts:
     raise NotRun("no seed in which another method gets there too")
@@ -77,16 +77,16 @@ def _fewer_rounds(outcomes):
 
 
 def at_least(saved, claimed):
-  """Percent saved, against the percent that the paper claims."""
+  """At least the percentage that the paper claims is saved."""
   found = above(saved, claimed)
   return found._replace(measured=f"{above(saved, 0, ' %', 1).measured}")
 
 
 def _keeps_up(outcomes):
-  """CLSFSVRG and CFSVRG at the lower rates as good as at the highest."""
-  there = verdicts.panels_of(outcomes)
-  lower = [p for p in there if p in "cd"]
-  if there[0] != "a" or not lower:
+  """CLSFSVRG and CFSVRG are as good at lower rates as at the highest."""
+  panels = verdicts.panels_of(outcomes)
+  lower = [p for p in panels if p in "cd"]
+  if panels[0] != "a" or not lower:
     raise NotRun("panels a and c or d")
   accuracy = late("accuracy")
   return every((f"{label} {p} - a", same(
@@ -95,7 +95,7 @@ def _keeps_up(outcomes):
 
 
 def _others_decline(outcomes):
-  """The older methods lose more from the first to the last panel."""
+  """From the first to the last panel the older methods lose more."""
   first, last = verdicts.ends(outcomes)
 
   def lost(label):
@@ -117,13 +117,13 @@ def _approaches(outcomes):
 
 
 def _tie(a, b, measure, panel):
-  """Whether two methods are alike in a panel."""
+  """Makes a check that two methods are alike in a panel."""
   return lambda outcomes: same(
       measure(pick(outcomes, panel, a)), measure(pick(outcomes, panel, b)))
 
 
 def _step(rate):
-  """The label of CLSFSVRG with a local step."""
+  """The label of CLSFSVRG with a given local step."""
   return f"{CLS}-{rate}"
 
 
@@ -198,16 +198,16 @@ FIG6 = for_paper(
 
 
 def fig7(target: float) -> tuple[verdicts.Statement, ...]:
-  """Of the communication to reach an accuracy at 5 %."""
+  """The claim about the communication to a target, with 5 % of the clients."""
 
   def saved(outcomes):
-    own, other = (pick(outcomes, "d", label) for label in (CLS, LOSAC))
+    ours, other = (pick(outcomes, "d", label) for label in (CLS, LOSAC))
     found = at_least(targets.saving(
-        targets.spent(own, target, "total_floats"),
+        targets.spent(ours, target, "total_floats"),
         targets.spent(other, target, "total_floats", or_last=True)), SAVING)
     if None not in targets.reached(other, target):
       return found
-    # LoSAC is not there yet, so more is saved than that.
+    # LoSAC has not reached the target yet, so even more is saved.
     return found._replace(holds=found.holds or None,
                           measured=f"more than {found.measured}")
 
@@ -219,10 +219,10 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
 def fig8(
     wanted: Sequence[float], central: Mapping[str, float]
 ) -> tuple[verdicts.Statement, ...]:
-  """Of the seconds to reach accuracies at 5 %.
+  """The claims about the seconds to the targets, with 5 % of the clients.
 
   Args:
-    wanted: accuracies.
+    wanted: the targets.
     central: label -> the server's seconds in one round.
   """
 
@@ -242,18 +242,18 @@ def fig8(
   def server(outcomes):
     parts = []
     for t in both_there(outcomes):
-      own, other = np.transpose(targets.pairs(*(
+      ours, other = np.transpose(targets.pairs(*(
           seconds(outcomes, label, t)[0] for label in (CLS, LOSAC))))
-      parts.append((f"{100 * t:g} %", above(own, other, " s", 4)))
+      parts.append((f"{100 * t:g} %", above(ours, other, " s", 4)))
     return every(parts)
 
   def less(outcomes):
     saved = []
     for t in both_there(outcomes):
-      own, other = ([None if a is None or b is None else a + b
+      ours, other = ([None if a is None or b is None else a + b
                      for a, b in zip(*seconds(outcomes, label, t))]
                     for label in (CLS, LOSAC))
-      saved.append(targets.saving(own, other))
+      saved.append(targets.saving(ours, other))
     return at_least(max(saved, key=np.mean), LESS_TIME)
 
   return for_paper(

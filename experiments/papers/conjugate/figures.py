@@ -1,18 +1,10 @@
-"""Figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
+"""The figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
 
-  python -m experiments.conjugate --figure=fig2 --data_dir=...
-
-draws the panels (PNG, PDF), writes their points (CSV) and a table of the
-paper's numbers beside ours (Markdown). Runs that are finished are reused.
+``python -m experiments.conjugate`` makes them.
 """
 
-from collections.abc import Sequence
-import functools
-import sys
 
 from experiments.reports import central_time
-from experiments.cli import config as config_lib
-from experiments.cli import guard
 from experiments.reports import figures, plots, report, suite
 from experiments.reports import cost_to_accuracy as targets, verdicts
 from experiments.papers.conjugate import claims
@@ -54,7 +46,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def _at_5(request: Request) -> list[suite.Outcome]:
-  """The runs of Fig. 2 at 5 %, headline settings."""
+  """The runs of Fig. 2 with 5 % of the clients, in the headline settings."""
   return figures.outcomes_of(
       PAPER, figures.only("fig2", FIGURES["fig2"], "d"), request,
       figures.SETTINGS[:1])
@@ -65,16 +57,16 @@ def _percent() -> list[str]:
 
 
 def _make_fig7(request: Request) -> None:
-  """Fig. 7: floats to the targets."""
+  """Fig. 7: the floats sent until the targets are reached."""
   outcomes = _at_5(request)
   text = report.join(FIG7, [
       targets.communication(
           outcomes, TARGETS, claims.CLS, claims.LOSAC, claims.SAVING),
       verdicts.section(claims.fig7(TARGETS[-1]), outcomes),
       report.provenance(
-          outcomes, request.said, "The paper counts 2.25 KB (576 floats) a "
-          "vector, one class of ten; a vector of ours has all ten and the "
-          "bias.")])
+          outcomes, request.command_line, "The paper counts 2.25 KB (576 "
+          "floats) a vector, one class of ten; a vector of ours has all ten "
+          "and the bias.")])
   folder = figures.write(request, "fig7", text)
 
   def kilobytes(found):
@@ -89,17 +81,17 @@ def _make_fig7(request: Request) -> None:
 
 
 def _make_fig8(request: Request) -> None:
-  """Fig. 8: seconds of server and clients to the targets."""
+  """Fig. 8: the seconds of server and clients until the targets."""
   outcomes = _at_5(request)
-  central = {o.cell.label: central_time.central_seconds(
-      config_lib.parse(o.cell.flags)) for o in outcomes}
+  central = {o.cell.label: central_time.central_seconds(o.cell.config)
+             for o in outcomes}
   text = report.join(FIG8, [
       targets.seconds_table(outcomes, TARGETS, central),
       verdicts.section(claims.fig8(TARGETS, central), outcomes),
       report.provenance(
-          outcomes, request.said, "Clients: the steady seconds of a round, "
-          "all participants one after the other on this machine, without the "
-          "server's.")])
+          outcomes, request.command_line, "Clients: the steady seconds of a "
+          "round, all participants one after the other on this machine, "
+          "without the server's.")])
   folder = figures.write(request, "fig8", text)
   plots.bars(figures.pictures(folder, "fig8"), {
       name: {o.cell.label: [targets.median(targets.seconds(
@@ -115,14 +107,3 @@ PAPER = figures.Paper(
     NAME, ("clsfsvrg",), FIGURES,
     {"fig7": Table(FIG7, _make_fig7), "fig8": Table(FIG8, _make_fig8)},
     "`(stated)` rows use the paper's stated settings.")
-
-command = functools.partial(figures.command, PAPER)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return guard.guarded(command, argv)
-
-
-if __name__ == "__main__":
-  sys.exit(main())

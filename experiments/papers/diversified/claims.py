@@ -1,4 +1,4 @@
-"""What the diversified paper says of its figures without a number."""
+"""Claims of the diversified paper without a number, and their checks."""
 
 from experiments.reports import verdicts
 from experiments.reports.verdicts import above, both, ends, for_paper, grows
@@ -11,13 +11,13 @@ _MA, _GA = "MA-FSVRG", "GA-FSVRG"
 
 
 def _gradients(outcome):
-  """Per-example gradients of a participant in one round, all seeds."""
+  """Per-example gradients of a participant in the last round."""
   return outcome.summary["cost"]["last_round"]["example_gradients"]
 
 
 def compared(
     artifact: str, metric: str) -> tuple[verdicts.Statement, ...]:
-  """What is said of Figs. 1 to 7."""
+  """The claims of one of Figs. 1 to 7."""
   return for_paper(
       NAME, artifact,
       ("GA-FSVRG above MA-FSVRG at every rate (mean of the last ten rounds)",
@@ -31,7 +31,7 @@ def compared(
 
 
 def _gap_grows(outcomes):
-  """GA minus MA, last panel against the first."""
+  """GA - MA is larger in the last panel than in the first."""
   first, last = ends(outcomes)
   one, other = (late("accuracy")(pick(outcomes, p, _GA))
                 - late("accuracy")(pick(outcomes, p, _MA))
@@ -40,7 +40,7 @@ def _gap_grows(outcomes):
 
 
 def _less_effect_on_ma(outcomes):
-  """How far the last panel lies from the first, GA against MA."""
+  """From the first to the last panel, GA changes more than MA."""
   first, last = ends(outcomes)
   ga, ma = (abs(mean_over(31, float("inf"))(pick(outcomes, last, m))
                 - mean_over(31, float("inf"))(pick(outcomes, first, m)))
@@ -49,7 +49,7 @@ def _less_effect_on_ma(outcomes):
 
 
 def _more_on_ma(sign):
-  """The deviation changes more for MA from the first panel to the last."""
+  """From the first to the last panel, MA's deviation changes more than GA's."""
 
   def check(outcomes):
     first, last = ends(outcomes)
@@ -62,7 +62,7 @@ def _more_on_ma(sign):
 
 
 def _around_98(panel, first, last, sign):
-  """GA above (+1) or below (-1) 97.5 or 98 % over these rounds."""
+  """GA is above 97.5 % (sign 1) or below 98 % (sign -1) in some rounds."""
 
   def check(outcomes):
     mean = mean_over(first, last)(pick(outcomes, panel, _GA))

@@ -1,17 +1,10 @@
-"""Figures and tables of the diversified paper (MA-FSVRG, GA-FSVRG).
+"""The figures and tables of the diversified paper (MA-FSVRG, GA-FSVRG).
 
-  python -m experiments.diversified --figure=fig1 --data_dir=...
-
-draws the panels (PNG, PDF), writes their points (CSV) and a table of the
-paper's numbers beside ours (Markdown). Runs that are finished are reused.
+``python -m experiments.diversified`` makes them.
 """
 
-from collections.abc import Sequence
-import functools
-import sys
 from typing import Any
 
-from experiments.cli import guard
 from experiments.reports import central_time, figures, report
 from experiments.papers.diversified import claims
 from experiments.reports.figures import Figure, Panel
@@ -28,14 +21,15 @@ def _varied(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
 _MNIST = figures.participation(20, 15, 10, 5)
 _CIFAR = figures.participation(40, 30, 20, 10)
 _CIFAR_FIXED = ("--num_models=3", "--beta1=0.9", "--client_lr=0.08")
-#: On CIFAR-10 the paper's numbers are out of a global model's reach, so what
-#: the clients get on their own classes is evaluated too.
+#: On CIFAR-10 no global model reaches the paper's numbers, so the accuracy of
+#: the clients on their own classes is evaluated too.
 _CIFAR_PROTOCOLS = "global,local,preferred"
 
-# Not the paper's: what each reading of it changes, one at a time.
+# Our own figure: the paper can be read in several ways, and each panel changes
+# one of them.
 _READINGS = tuple(
-    Panel(letter, title, (*own, "--participation=0.1"))
-    for letter, title, own in (
+    Panel(letter, title, (*flags, "--participation=0.1"))
+    for letter, title, flags in (
         ("a", "headline", ()),
         ("b", "(64) corrected", ("--central_rule=corrected",)),
         ("c", "(64) corrected, beta1 = 0",
@@ -50,7 +44,7 @@ _READINGS = tuple(
 
 
 def _compared(number: int, title: str, metric: str, data: str) -> Figure:
-  """Figs. 1 to 7: both methods among all others."""
+  """Figs. 1 to 7: MA and GA among all other methods."""
   cifar = data == "cifar10"
   return Figure(
       f"Fig. {number}: {title}", metric, data, _CIFAR if cifar else _MNIST,
@@ -61,7 +55,7 @@ def _compared(number: int, title: str, metric: str, data: str) -> Figure:
 
 
 def _alone(title: str, panels: tuple[Panel, ...], **more: Any) -> Figure:
-  """MA and GA alone, MNIST."""
+  """A figure of MA and GA alone on MNIST."""
   return Figure(title, "accuracy", "mnist", panels, baselines=False, **more)
 
 
@@ -94,18 +88,8 @@ PAPER = figures.Paper(
     NAME, ("ma_fsvrg", "ga_fsvrg"), FIGURES,
     {"table1": figures.Table("Table I: central computation time",
                              lambda request: central_time.make_table(
-                                 request.root, request.quick, request.said))},
+                                 request.root, request.quick,
+                                 request.command_line))},
     "K models: the best of the K on the test set, as in the paper's figures; "
     "`global_mean` in each run's metrics.csv is their mean. `(stated)` rows "
     "use the paper's stated settings.")
-
-command = functools.partial(figures.command, PAPER)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return guard.guarded(command, argv)
-
-
-if __name__ == "__main__":
-  sys.exit(main())

@@ -1,4 +1,4 @@
-"""What the FedGroup paper says of its tables and figures without a number."""
+"""Claims of the FedGroup paper that are sentences, and how they are checked."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ NAME = "fedgroup"
 #: The paper's columns of Table 3, in its order, and its panels.
 COLUMNS = ("FedAvg", "FedProx", "IFCA", "FeSEM", "FG-RCC-EDC", "FG-RAC-EDC",
            "FG-EDC", "FGP-EDC", "FG-MADC", "FGP-MADC")
-#: Beside them, not in the paper.
+#: Further methods that are not in the paper's table.
 PRETRAINED = "FedAvg + pre-training"
 BEYOND = ("CFL", "FL+HC", PRETRAINED)
 
@@ -38,7 +38,7 @@ _DISCREPANCY = of_rounds("discrepancy")
 
 
 def _gained(panel: str, a: str, b: str, claimed: float):
-  """Points that a is above b, against the points that the paper claims."""
+  """Method a is at least ``claimed`` points above method b."""
 
   def check(outcomes):
     gain = SCORE(pick(outcomes, panel, a)) - SCORE(pick(outcomes, panel, b))
@@ -49,18 +49,18 @@ def _gained(panel: str, a: str, b: str, claimed: float):
 
 
 def _lost_by_chance(outcomes):
-  """What RAC loses to FG-EDC, mean over the paper's panels."""
-  there = [p for p in verdicts.panels_of(outcomes) if p in "abcdf"]
-  if not there:
+  """What RAC loses against FG-EDC, as mean over the paper's panels."""
+  panels = [p for p in verdicts.panels_of(outcomes) if p in "abcdf"]
+  if not panels:
     raise NotRun("none of the panels with RAC is there")
   lost = np.mean([SCORE(pick(outcomes, p, _RAC)) - SCORE(pick(outcomes, p, FG))
-                  for p in there], axis=0)
+                  for p in panels], axis=0)
   return same(lost, -7.86, tie=1.0)._replace(
-      measured=f"{above(lost, 0.0).measured}, {', '.join(there)}")
+      measured=f"{above(lost, 0.0).measured}, {', '.join(panels)}")
 
 
 def _closer_on_synthetic(outcomes):
-  """EDC - MADC on Synthetic against its mean over the other panels."""
+  """EDC - MADC is smaller on Synthetic than in the mean of other panels."""
 
   def gap(panel):
     return SCORE(pick(outcomes, panel, FG)) - SCORE(
@@ -103,7 +103,7 @@ TABLE3 = for_paper(
     ("FG-EDC is 3.4 points above FedProx on Sent140",
      _gained("f", FG, "FedProx", 3.4)))
 
-#: Not the paper's: the same pre-training without groups.
+#: Our own question: the same pre-training without groups.
 SURVIVES = for_paper(
     NAME, "Table3",
     ("FG-EDC is above FedAvg that starts from as many pre-trained clients",
@@ -172,12 +172,12 @@ _OFF, _SMALL, _LARGE = (f"{FG}, eta_g = {value}" for value in ("0", "0.1", "1"))
 
 
 def _not_faster(outcomes):
-  """Outside MNIST-MCLR and Sent140 no eta_g > 0 is faster."""
-  there = [p for p in verdicts.panels_of(outcomes) if p in "bc"]
-  if not there:
+  """On FEMNIST and Synthetic no eta_g > 0 is faster than 0."""
+  panels = [p for p in verdicts.panels_of(outcomes) if p in "bc"]
+  if not panels:
     raise NotRun("panels b and c are not there")
   parts = []
-  for p in there:
+  for p in panels:
     for label in (_SMALL, _LARGE):
       found = above(_EARLY(pick(outcomes, p, label)),
                     _EARLY(pick(outcomes, p, _OFF)))
@@ -192,7 +192,7 @@ ETA_G = for_paper(
     ("... and so is 1", higher(_LARGE, _OFF, _EARLY, "a")),
     ("elsewhere (FEMNIST, Synthetic) neither is faster", _not_faster))
 
-#: Not the paper's; what the errata found of (9), in words to be checked.
+#: Our own questions, about what the errata say of (9).
 LATEST, AUXILIARY = f"{FG}, latest", f"{FG}, auxiliary"
 
 NEWCOMERS = for_paper(

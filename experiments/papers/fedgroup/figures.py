@@ -1,37 +1,31 @@
-"""Figures and tables of the FedGroup paper (FedGroup, FedGrouProx).
+"""The figures and tables of the FedGroup paper (FedGroup, FedGrouProx).
 
-  python -m experiments.fedgroup --figure=table3 --data_dir=...
-
-writes a table of the paper's numbers beside ours (Markdown), the points (CSV)
-and pictures (PNG, PDF). Runs that are finished are reused; what needs a data
-set that is not there is left out, and the table says so.
+``python -m experiments.fedgroup`` makes them. A panel whose data set is not
+prepared is left out, and the table says so.
 """
 
 from collections.abc import Sequence
-import dataclasses
 import functools
 import pathlib
 import sys
 from typing import NamedTuple
 
 from experiments.cli import config as config_lib
-from experiments.cli import guard
-from experiments.papers.fedgroup import pretraining as pool, tables as scores
+from experiments.papers.fedgroup import pretraining, tables
 from experiments.reports import figures, plots, report
 from experiments import setting
 from experiments.reports import suite
 from experiments.papers.fedgroup import claims
 from experiments.reports.figures import Figure, Lines, Panel, Request
-from fedjax_alg import registry
 from fedjax_alg.data import DataError
 
 NAME = "fedgroup"
-#: Times m clients are pre-trained.
+#: alpha: FedGroup pre-trains alpha m clients.
 ALPHA = 20
 
 
 class Pair(NamedTuple):
-  """A data set with its model, a line of Table 3."""
+  """A data set with its model: a row of Table 3."""
 
   letter: str
   title: str
@@ -42,7 +36,7 @@ class Pair(NamedTuple):
   flags: tuple[str, ...] = ()
 
   def panel(self, letter: str = "", *more: str) -> Panel:
-    """The pair as a panel."""
+    """The pair as a panel of a figure."""
     return Panel(letter or self.letter, self.title, (*self.flags, *more),
                  self.data, self.eval_every)
 
@@ -69,32 +63,38 @@ METHODS = {
     "FGP-MADC": "fgp_madc", "CFL": "cfl", "FL+HC": "flhc",
     claims.PRETRAINED: "fedavg_pretrained"}
 
-#: In a panel's flags, half of its rounds, however many are played.
-HALF = "HALF"
-
 #: data set -> what prepares it.
 OPTIONAL = {"femnist": "emnist", "sent140": "sentiment140"}
 
 
+def _file(label: str) -> str:
+  """The flag that names a method's file."""
+  return f"--flagfile={NAME}/methods/{METHODS[label]}.flags"
+
+
+@functools.cache
+def _hyper_parameters(label: str) -> frozenset[str]:
+  """The names of the hyper-parameters that a method reads."""
+  return frozenset(config_lib.parse([_file(label)]).hparams)
+
+
 def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
-  """The flags of a method on a pair: its file, m and mu where it reads them."""
-  words = (f"--flagfile={NAME}/methods/{METHODS[label]}.flags",)
-  algorithm = figures.last_word(words, "algorithm")
-  assert algorithm is not None
-  reads = {f.name for f in dataclasses.fields(registry.get(algorithm).hparams)}
-  own = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
+  """The flags of a method on a pair; m and mu only where it reads them."""
+  values = {"num_groups": pair.groups, "max_groups": pair.groups,
+            "mu": pair.mu}
   if label == claims.PRETRAINED:
-    own = {"pretrain_scale": pair.groups * ALPHA}
-  return (*words, *(f"--{name}={value:g}" for name, value in own.items()
-                    if name in reads), *more)
+    values = {"pretrain_scale": pair.groups * ALPHA}
+  reads = _hyper_parameters(label)
+  return (_file(label), *(f"--{name}={value:g}" for name, value in
+                          values.items() if name in reads), *more)
 
 
 def _lines(*labels: str):
-  """``Figure.lines_of`` of some methods."""
+  """Makes ``Figure.lines_of`` of some methods."""
 
   def lines_of(panel: Panel) -> Lines:
     pair = _pair(panel)
-    # alpha m are all clients of Synthetic: nobody is left for RAC.
+    # On Synthetic all clients are pre-trained, so RAC has none to assign.
     return [(label, method(pair, label)) for label in labels
             if (label, pair) != ("FG-RAC-EDC", _SYNTHETIC)]
 
@@ -139,7 +139,7 @@ def _shift_lines(panel: Panel) -> Lines:
 
 def _with_rounds(
     outcomes: Sequence[suite.Outcome]) -> dict[str, dict[str, list]]:
-  """panel title -> label -> rows, those of rounds.csv under "rounds"."""
+  """panel title -> label -> rows; those of rounds.csv as protocol rounds."""
   panels: dict[str, dict[str, list]] = {}
   for o in outcomes:
     panels.setdefault(o.cell.panel_title, {})[o.cell.label] = [
@@ -166,9 +166,10 @@ def _draw_fig3(
        ("rounds", "discrepancy")), FIGURES["fig3"].title, x_axis)
 
 
-#: Panels of Table 1: so many classes of a client. Section 3.1 states neither
-#: the sizes nor the scale of the pixels; of sigma 0, 0.5, 1 and 2, pixels in
-#: [0, 1] or standardised, these come closest to its accuracies.
+#: The panels of Table 1: the number of classes of a client. Section 3.1 states
+#: neither the sizes of the clients nor the scale of the pixels. Of sigma 0,
+#: 0.5, 1 and 2, with pixels in [0, 1] or standardised, these flags come closest
+#: to the paper's accuracies.
 _CLASSES = tuple(
     Panel(letter, title, (*words, "--size_sigma=1", "--features=none"),
           "mnist_mclr")
@@ -187,7 +188,7 @@ def _local(title: str, panels: tuple[Panel, ...], **more) -> Figure:
 
 
 def _classes(title: str, **more) -> Figure:
-  """FedAvg by the classes of a client."""
+  """A figure of FedAvg by the number of classes of a client."""
   return Figure(title, "accuracy", "", _CLASSES, protocols="global,local",
                 eval_every=1, lines_of=_lines("FedAvg"), draw=_draw_fig1,
                 quick=tuple("abcd"), **more)
@@ -196,15 +197,15 @@ def _classes(title: str, **more) -> Figure:
 FIGURES: dict[str, Figure] = {
     "table1": _classes(
         "Table 1: FedAvg by the classes of a client, MNIST-MCLR",
-        table=scores.heterogeneity, statements=claims.TABLE1),
+        table=tables.heterogeneity, statements=claims.TABLE1),
     "fig1": _classes(
         "Fig. 1: accuracy and discrepancy of FedAvg by the classes of a "
         "client", statements=claims.FIG1),
     "table3": _local(
         "Table 3: FedGroup among other methods",
         tuple(pair.panel() for pair in PAIRS.values()),
-        lines_of=_lines(*METHODS), table=scores.gains, quick=tuple("ace"),
-        sections=(scores.survives,), statements=claims.TABLE3),
+        lines_of=_lines(*METHODS), table=tables.gains, quick=tuple("ace"),
+        sections=(tables.survives,), statements=claims.TABLE3),
     "fig3": _local(
         "Fig. 3: accuracy, training loss and discrepancy",
         (_MNIST.panel("a"), _FEMNIST.panel("b")), lines_of=_CURVES,
@@ -219,24 +220,25 @@ FIGURES: dict[str, Figure] = {
         statements=claims.ETA_G),
     "readings": _local(
         "FedGroup by the reading of what the paper leaves open, MNIST-MCLR",
-        (_MNIST.panel("a"),), lines_of=_reading_lines, table=scores.gains),
+        (_MNIST.panel("a"),), lines_of=_reading_lines, table=tables.gains),
     "newcomers": _local(
         "100 newcomers after half of the rounds, MNIST-MCLR",
-        (_MNIST.panel("a", "--rounds=200", f"--newcomers_at={HALF}:100")
-         ._replace(eval_every=5),),
+        (_MNIST.panel("a", "--rounds=200")._replace(
+            eval_every=5, halfway=lambda r: (f"--newcomers_at={r}:100",)),),
         lines_of=_newcomer_lines, protocol="newcomers", protocols="local",
-        table=scores.newcomers, statements=claims.NEWCOMERS),
+        table=tables.newcomers, statements=claims.NEWCOMERS),
     "shift": _local(
         "A fifth of the clients exchange their data after half of the rounds, "
-        "MNIST-MCLR", (_MNIST.panel(
-            "a", "--rounds=100", "--shift=swap_all", f"--shift_every={HALF}"),),
-        lines_of=_shift_lines, protocols="local", table=scores.shifted),
+        "MNIST-MCLR",
+        (_MNIST.panel("a", "--rounds=100", "--shift=swap_all")._replace(
+            halfway=lambda r: (f"--shift_every={r}",)),),
+        lines_of=_shift_lines, protocols="local", table=tables.shifted),
 }
 
 
 @functools.cache
 def _lacking(data: str, data_dir: str | None) -> bool:
-  """Whether the data of a preset are not there."""
+  """Whether the data set of a preset is not prepared."""
   words = [f"--flagfile={NAME}/{data}.flags", "--algorithm=fedavg"]
   if data_dir:
     words.append(f"--data_dir={data_dir}")
@@ -249,22 +251,18 @@ def _lacking(data: str, data_dir: str | None) -> bool:
 
 
 def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
-  """The panels whose data are there, and why others are not run."""
+  """The panels whose data are prepared, and why the others are not run."""
   kept, lacking = [], []
+  path = request.files.get("femnist_path")
   for panel in figure.panels:
-    words = (f"--flagfile={NAME}/{panel.data}.flags", *panel.flags,
-             *request.common)
-    dataset = figures.last_word(words, "dataset")
-    path = request.files.get("femnist_path")
-    half = max(int(figures.last_word(words, "rounds") or 2) // 2, 1)
-    panel = panel._replace(flags=tuple(
-        word.replace(HALF, str(half)) for word in panel.flags))
+    cell = next(figures.each_cell(
+        PAPER, figure._replace(panels=(panel,)), request), None)
+    dataset = None if cell is None else cell.config.values["dataset"]
     if dataset == "femnist" and path:
       panel = panel._replace(
           title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
           flags=(*panel.flags, f"--data_path={path}"))
-    elif dataset in OPTIONAL and _lacking(
-        panel.data, figures.last_word(words, "data_dir")):
+    elif dataset in OPTIONAL and _lacking(panel.data, request.data_dir):
       other = " or --femnist_path=FILE" if dataset == "femnist" else ""
       lacking.append(
           f"{panel.title}: not run, needs {dataset} (./launch.sh prepare "
@@ -277,25 +275,29 @@ def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
 def _runs(
     request: Request, titles: Sequence[str]
 ) -> tuple[list[suite.Cell], list[suite.Cell], list[str]]:
-  """FG-EDC on pairs that are there, on those that are not, and why."""
+  """Runs of FG-EDC on some pairs.
+
+  Returns:
+    The runs whose data are prepared, the other ones, and why these are not run.
+  """
   whole = Figure("", "accuracy", "", tuple(PAIRS[t].panel() for t in titles),
                  lines_of=_lines(claims.FG))
   figure, lacking = fit(whole, request)
-  there = {panel.letter for panel in figure.panels}
-  return (figures.cells(PAPER, figure, request.common),
-          [cell for cell in figures.cells(PAPER, whole, request.common)
-           if cell.panel not in there], lacking)
+  kept = {panel.letter for panel in figure.panels}
+  return (figures.cells(PAPER, figure, request),
+          [cell for cell in figures.cells(PAPER, whole, request)
+           if cell.panel not in kept], lacking)
 
 
 def _made(name: str, title: str, request: Request, text: str,
           lacking: Sequence[str]) -> None:
-  """Writes a table without runs."""
+  """Writes a table that needs no runs."""
   figures.write(request, name, report.join(title, [
-      text, "\n\n".join(lacking), report.made_by(request.said)]))
+      text, "\n\n".join(lacking), report.made_by(request.command_line)]))
 
 
 def _drawn(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
-  """A picture of pools, with its table."""
+  """A picture of the pre-trained clients, with its table."""
 
   def make_table(request: Request) -> None:
     cells, _, lacking = _runs(request, titles)
@@ -312,7 +314,7 @@ _TABLE2 = "Table 2: data sets and models"
 
 def _make_table2(request: Request) -> None:
   cells, missing, lacking = _runs(request, tuple(PAIRS))
-  _made("table2", _TABLE2, request, pool.sizes(cells, missing), lacking)
+  _made("table2", _TABLE2, request, pretraining.sizes(cells, missing), lacking)
 
 
 TABLES = {
@@ -320,10 +322,10 @@ TABLES = {
     "fig5": _drawn(
         "fig5", "Fig. 5: EDC against MADC, all pairs of the pre-trained "
         "clients", ("MNIST-MCLR", "MNIST-MLP", "FEMNIST-MCLR", "FEMNIST-MLP",
-                    "Synthetic(1,1)-MCLR", "Sent140-LSTM"), pool.fig5),
+                    "Synthetic(1,1)-MCLR", "Sent140-LSTM"), pretraining.fig5),
     "clusters": _drawn(
         "clusters", "The groups of the pre-trained clients by EDC",
-        ("MNIST-MCLR", "FEMNIST-MCLR"), pool.clusters),
+        ("MNIST-MCLR", "FEMNIST-MCLR"), pretraining.clusters),
 }
 
 PAPER = figures.Paper(
@@ -332,17 +334,7 @@ PAPER = figures.Paper(
     "counts added; `assigned`: of the clients that a method has put into a "
     "group by then, as in the paper. A best round is chosen on test data.",
     quick=("--rounds=40", "--num_seeds=1"),
-    files={"femnist_path": "letters in place of EMNIST, an .npz with x [n, "
-           "28, 28] uint8 and y, ten labels"},
+    files={"femnist_path": "an .npz of letters to use in place of EMNIST, "
+           "where that is not prepared: x [n, 28, 28] uint8 and y, ten "
+           "labels"},
     fit=fit)
-
-command = functools.partial(figures.command, PAPER)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
-  return guard.guarded(command, argv)
-
-
-if __name__ == "__main__":
-  sys.exit(main())

@@ -1,7 +1,7 @@
-"""What FedGroup's pre-training before round 1 shows: EDC, MADC, the groups.
+"""FedGroup's pre-training before round 1: EDC, MADC and the groups.
 
-Nothing is trained beyond the pre-training, which is that of a run of the same
-flags: the clients of its pool, their updates, their groups.
+The pool is that of a run with the same flags: the same clients, updates and
+groups. No round is played.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,15 @@ import scipy.stats
 
 from experiments.cli import config as config_lib
 from experiments import setting
-from experiments.papers.fedgroup import tables as scores
 from experiments.reports import plots, report, suite, verdicts
 from experiments.papers.fedgroup import claims
-from experiments.reports.report import line
+from experiments.reports.report import line, shown
 from fedjax_alg import data, grouping, models, registry
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
-from fedjax_alg.data import layout
+from fedjax_alg.engine import loop
 
-#: Pearson correlation from which on a cloud counts as a line.
+#: A cloud of points with at least this Pearson correlation counts as a line.
 LINEAR = 0.9
 
 #: (panel title, run) of FedGroup on each data set.
@@ -43,33 +42,31 @@ class Pool(NamedTuple):
 
 def pretrained(cell: suite.Cell) -> list[Pool]:
   """The pool of each seed of a run."""
-  config = config_lib.parse(cell.flags)
+  config = cell.config
   made = setting.make_setting(config)
   hparams = registry.get(config.algorithm).hparams(**config.hparams)
 
-  @jax.jit
-  def similarities(everyone, keys):
-    # As ``loop.initial_states`` and FedGroup's setup split them.
-    _, second = jax.random.split(keys.start)
-    pool_key, cluster_key, _ = jax.random.split(second, 3)
-    ids, updates, mask = fedgroup.pretrain_pool(
-        made.model, hparams, made.model.init(keys.model), everyone, pool_key,
-        made.map_clients)
-    groups = fedgroup.group_pool(hparams, updates, mask, cluster_key)
+  def setup(params, everyone, key):
+    ids, updates, mask, groups = fedgroup.grouped_pool(
+        made.model, hparams, params, everyone, key, made.map_clients)
     gram = grouping.gram(updates, mask)
     points = grouping.edc_points(gram, mask, hparams.num_groups)
     return (ids, mask, grouping.edc(points),
             grouping.madc(grouping.cosine(gram), mask), points, groups)
 
-  everyone = layout.present(made.data.train, 0)
+  # The run's own start with the same keys, but its state is the pool.
+  start = made.algorithm._replace(
+      init=lambda params, spec, key: params, setup=setup)
+  every_seed = jax.device_get(jax.jit(
+      lambda data, keys: loop.initial_states(
+          start, made.model, made.spec, data, keys))(
+              made.data.train, made.keys))
   pools = []
-  for seed in range(len(config.seeds)):
-    ids, there, edc, madc, points, groups = jax.device_get(similarities(
-        everyone, jax.tree.map(lambda key: key[seed], made.keys)))
-    square = np.ix_(there, there)
+  for ids, present, edc, madc, points, groups in zip(*every_seed):
+    square = np.ix_(present, present)
     pools.append(Pool(
-        ids[there], edc[square], madc[square], points[there], groups[there],
-        made.label_histogram[ids[there]] > 0))
+        ids[present], edc[square], madc[square], points[present],
+        groups[present], made.label_histogram[ids[present]] > 0))
   return pools
 
 
@@ -85,7 +82,7 @@ class Fit(NamedTuple):
 
 
 def mapping(pool: Pool) -> Fit:
-  """Correlations and the line of least squares."""
+  """EDC against MADC: the correlations and the line of least squares."""
   upper = np.triu_indices(len(pool.edc), 1)
   x, y = pool.madc[upper], pool.edc[upper]
   slope, intercept = np.polyfit(x, y, 1)
@@ -95,7 +92,11 @@ def mapping(pool: Pool) -> Fit:
 
 
 def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
-  """Draws Fig. 5 of the first seed; returns the table and verdict of all."""
+  """Draws Fig. 5 of the first seed.
+
+  Returns:
+    A table and a verdict of all seeds.
+  """
   found = {cell.panel_title: list(map(mapping, pretrained(cell)))
            for cell in cells}
   plots.scatters(
@@ -104,7 +105,7 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
   names = ("pearson", "spearman", "slope", "intercept")
   lines = [line(["data and model", "pairs", *names]), line(["---"] * 6)]
   lines += [line([title, len(fits[0].edc), *(
-      scores.shown([getattr(f, name) for f in fits], 3) for name in names)])
+      shown([getattr(f, name) for f in fits], 3) for name in names)])
             for title, fits in found.items()]
 
   def linear(outcomes):
@@ -121,7 +122,11 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
 
 
 def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
-  """Draws the groups of the first seed; returns how they meet the classes."""
+  """Draws the groups of the first seed.
+
+  Returns:
+    A table of the classes that the clients of each group hold.
+  """
   found = {cell.panel_title: pretrained(cell)[0] for cell in cells}
 
   def word(labels):
@@ -142,17 +147,19 @@ def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
   return "\n".join(lines)
 
 
-#: Shape of an example and classes, of data sets that may not be there.
+#: Shape of an example and number of classes, of data sets that may not be
+#: prepared.
 _SHAPES = {"femnist": ((28, 28, 1), 26), "sent140": ((25,), 2)}
 
 
 def _parameters(config: config_lib.Config) -> int:
-  """P of a run whose data are not there."""
-  shape, classes = _SHAPES[config.dataset]
+  """The number of parameters P of a run whose data are not prepared."""
+  values = config.values
+  shape, classes = _SHAPES[values["dataset"]]
   model = models.make_model(
-      config.model, shape, classes, hidden=config.hidden,
-      tokens=config.vocabulary + data.SPECIAL_TOKENS,
-      embedding=config.embedding)
+      values["model"], shape, classes, hidden=values["hidden"],
+      tokens=values["vocabulary"] + data.SPECIAL_TOKENS,
+      embedding=values["embedding"])
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
@@ -161,18 +168,18 @@ def sizes(cells: Runs, not_run: Runs) -> str:
 
   Args:
     cells: one run of each data set and model.
-    not_run: of those whose data are not there.
+    not_run: the same, where the data are not prepared.
   """
-  said = {(c.panel, c.metric): c.value
+  stated = {(c.panel, c.metric): c.value
           for c in report.load_claims(claims.NAME, "Table2")}
   rows = []
   for cell in cells:
-    plan = setting.make_setting(config_lib.parse(cell.flags)).plan
+    plan = setting.make_setting(cell.config).plan
     rows.append((cell.panel, cell.panel_title, plan["clients"],
                  plan["train_examples"] + plan["test_examples"],
                  plan["parameters"]))
   rows += [(cell.panel, cell.panel_title, "-", "-",
-            _parameters(config_lib.parse(cell.flags))) for cell in not_run]
+            _parameters(cell.config)) for cell in not_run]
   names = ("devices", "samples", "parameters")
   lines = [line(["data and model", *(f"{name} (paper)" for name in names)]),
            line(["---"] * 4)]
@@ -180,6 +187,6 @@ def sizes(cells: Runs, not_run: Runs) -> str:
     words = [f"{ours:,}" if isinstance(ours, int) else str(ours)
              for ours in found]
     lines.append(line([title, *(
-        f"{ours} ({said[letter, name]:,.0f})" if (letter, name) in said
+        f"{ours} ({stated[letter, name]:,.0f})" if (letter, name) in stated
         else ours for ours, name in zip(words, names))]))
   return "\n".join(lines)

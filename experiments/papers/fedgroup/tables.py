@@ -1,41 +1,25 @@
-"""Tables of the FedGroup paper's kind, from finished runs."""
+"""The tables of the FedGroup paper, made of finished runs."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from experiments.reports import report, suite, verdicts
 from fedjax_alg.records import summary as results
 from experiments.papers.fedgroup import claims
-from experiments.reports.report import line
+from experiments.reports.report import line, shown
 
 PROTOCOL = "local"
 
 
-def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:
-  """Mean +- 95 % interval over seeds; of one seed the number."""
-  found = results.spread(factor * np.asarray(values, float))
-  mean = f"{found['mean']:.{digits}f}"
-  if len(found["values"]) == 1:
-    return mean
-  return f"{mean} +- {found['ci95']:.{digits}f}"
-
-
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
-  """Of summary.json, in percent; "-" where the protocol is not there."""
+  """An accuracy of summary.json in percent; "-" without the protocol."""
   found = outcome.summary[which].get(protocol)
   return shown(found["accuracy"]["values"], factor=100.0) if found else "-"
 
 
-def _panels(outcomes: Sequence[suite.Outcome]) -> list[list[suite.Outcome]]:
-  """The outcomes of each panel, in order of appearance."""
-  letters = list(dict.fromkeys(o.cell.panel for o in outcomes))
-  return [[o for o in outcomes if o.cell.panel == p] for p in letters]
-
-
 def _stated(artifact: str) -> dict[tuple[str, str, str], float]:
-  """(panel, method, metric) -> the paper's number."""
+  """(panel, method, metric) -> the number that the paper states."""
   return {(c.panel, c.method, c.metric): c.value
           for c in report.load_claims(claims.NAME, artifact)}
 
@@ -45,23 +29,23 @@ def _number(value: float | None, form: str = ".1f") -> str:
 
 
 def gains(outcomes: Sequence[suite.Outcome]) -> str:
-  """Table 3: best round beside the paper's, all data and methods; details.
+  """Table 3: the best round of all methods on all data, and the details.
 
-  The first table has the paper's form, ``ours (paper)``; then a table each
-  with the last round, the mean of the last ten, what the paper's own measure
-  (``assigned``) gives, and the gain over FeSEM.
+  The first table has the paper's form, ``ours (paper)``. A table for each data
+  set follows with the last round, the mean of the last ten, the paper's own
+  measure (``assigned``) and the gain over FeSEM.
   """
   stated = _stated("Table3")
   alias = {"g": "c"}  # the same column of the paper, the other generator
-  there = list(dict.fromkeys(o.cell.label for o in outcomes))
+  labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   order = [*claims.COLUMNS, *claims.BEYOND]
-  labels = sorted(there, key=lambda label: (
+  labels.sort(key=lambda label: (
       order.index(label) if label in order else len(order)))
   lines = ["Best evaluated round of `local`, in percent: ours (paper).", "",
            line(["data and model", *labels]),
            line(["---"] * (1 + len(labels)))]
-  for own in _panels(outcomes):
-    letter, found = own[0].cell.panel, {o.cell.label: o for o in own}
+  for runs in suite.by_panel(outcomes):
+    letter, found = runs[0].cell.panel, {o.cell.label: o for o in runs}
     words = []
     for label in labels:
       said = stated.get(
@@ -69,15 +53,16 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
       ours = "-" if label not in found else (
           f"{claims.SCORE(found[label]).mean():.1f}")
       words.append(ours if said is None else f"{ours} ({said:.1f})")
-    lines.append(line([f"{letter}: {own[0].cell.panel_title}", *words]))
-  for own in _panels(outcomes):
-    letter = own[0].cell.panel
-    lines += ["", f"## {letter}: {own[0].cell.panel_title}", "", line([
+    lines.append(line([f"{letter}: {runs[0].cell.panel_title}", *words]))
+  for runs in suite.by_panel(outcomes):
+    letter = runs[0].cell.panel
+    lines += ["", f"## {letter}: {runs[0].cell.panel_title}", "", line([
         "method", "paper", "best round +- 95 % CI", "last round",
         "mean of the last ten", "`assigned`, best round", "gain over FeSEM",
         "paper"]), line(["---"] * 8)]
-    base = next((claims.SCORE(o) for o in own if o.cell.label == "FeSEM"), None)
-    for o in own:
+    base = next(
+        (claims.SCORE(o) for o in runs if o.cell.label == "FeSEM"), None)
+    for o in runs:
       key = (alias.get(letter, letter), o.cell.label)
       gain = "-" if base is None else shown(claims.SCORE(o) - base)
       lines.append(line([
@@ -90,7 +75,7 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def survives(outcomes: Sequence[suite.Outcome]) -> str:
-  """Section: what of FedGroup's gain over FedAvg the groups account for."""
+  """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
   lines = ["## Groups or pre-training", "",
            "FedGroup pre-trains clients before round 1. "
            f"\"{claims.PRETRAINED}\" pre-trains as many, puts them into one "
@@ -98,13 +83,13 @@ def survives(outcomes: Sequence[suite.Outcome]) -> str:
                "data and model", "FG-EDC - FedAvg, points",
                "of these without groups", "of groups"]), line(["---"] * 4)]
   head = len(lines)
-  for own in _panels(outcomes):
-    found = {o.cell.label: claims.SCORE(o) for o in own}
+  for runs in suite.by_panel(outcomes):
+    found = {o.cell.label: claims.SCORE(o) for o in runs}
     if {"FedAvg", claims.FG, claims.PRETRAINED} <= set(found):
       plain, groups, without = (
           found[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED))
       lines.append(line([
-          f"{own[0].cell.panel}: {own[0].cell.panel_title}",
+          f"{runs[0].cell.panel}: {runs[0].cell.panel_title}",
           shown(groups - plain), shown(without - plain),
           shown(groups - without)]))
   if len(lines) == head:
@@ -116,7 +101,7 @@ def survives(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
-  """Table 1: discrepancy and accuracy by the classes of a client."""
+  """Table 1: discrepancy and accuracy by the number of a client's classes."""
   stated = _stated("Table1")
   lines = [line([
       "classes", "discrepancy, mean (paper)", "variance (paper)",
@@ -124,7 +109,7 @@ def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
       "rounds to 85 % (paper), each seed", "`local`, best round"]),
            line(["---"] * 7)]
   for o in outcomes:
-    def said(metric, form, letter=o.cell.panel):
+    def of_paper(metric, form, letter=o.cell.panel):
       value = stated.get((letter, "FedAvg", metric))
       return "" if value is None else f" ({value:{form}})"
 
@@ -133,27 +118,28 @@ def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
     lines.append(line([
         o.cell.panel_title,
         shown(verdicts.of_rounds("discrepancy")(o), 3)
-        + said("discrepancy_mean", ".3f"),
+        + of_paper("discrepancy_mean", ".3f"),
         shown(verdicts.of_rounds("discrepancy", np.var)(o), 4)
-        + said("discrepancy_variance", ".4g"),
-        shown(curves.max(1)) + said("test_accuracy_max", ".1f"),
-        shown(np.median(curves, axis=1)) + said("test_accuracy_median", ".1f"),
+        + of_paper("discrepancy_variance", ".4g"),
+        shown(curves.max(1)) + of_paper("test_accuracy_max", ".1f"),
+        shown(np.median(curves, axis=1))
+        + of_paper("test_accuracy_median", ".1f"),
         ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in reached)
-        + said("rounds_to_85%", ".0f"),
+        + of_paper("rounds_to_85%", ".0f"),
         _accuracy(o, "best", "local")]))
   return "\n".join(lines)
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
-  """Accuracy after a round, in percent."""
+  """Accuracy after a round in percent; "-" without an evaluation there."""
   values = [100 * r["accuracy"] for r in outcome.rows
             if r["protocol"] == protocol and r["round"] == number]
   return shown(values) if values else "-"
 
 
 def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
-  """Accuracy of who came late, beside that of the others."""
-  when = _event(outcomes[0], "newcomers_at")
+  """The accuracy of newcomers beside that of the other clients."""
+  ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
   lines = [line(["method", f"newcomers after {when} rounds, when they come",
                  "newcomers, mean of the last ten",
                  "the others, mean of the last ten", "difference"]),
@@ -167,8 +153,8 @@ def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def shifted(outcomes: Sequence[suite.Outcome]) -> str:
-  """Accuracy before and after the clients' data changed."""
-  when = _event(outcomes[0], "shift_every")
+  """The accuracy before and after the clients' data change."""
+  when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
   lines = [line(["method", *(f"after round {n}" for n in parts),
@@ -179,9 +165,3 @@ def shifted(outcomes: Sequence[suite.Outcome]) -> str:
         o.cell.label, *(_after(o, PROTOCOL, n) for n in parts),
         _accuracy(o, "mean_last_10", PROTOCOL)]))
   return "\n".join(lines)
-
-
-def _event(outcome: suite.Outcome, name: str) -> int:
-  """The round of --newcomers_at=R:N or --shift_every=R."""
-  words = [w for w in outcome.cell.flags if w.startswith(f"--{name}=")]
-  return int(words[-1].split("=")[1].split(":")[0])

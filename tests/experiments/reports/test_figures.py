@@ -4,10 +4,8 @@ import csv
 
 import pytest
 
+from experiments import conjugate, diversified, fedgroup
 from experiments.cli import config
-from experiments.papers.conjugate import figures as conjugate
-from experiments.papers.diversified import figures as diversified
-from experiments.papers.fedgroup import figures as fedgroup
 from experiments.reports import figures
 from experiments.reports import plots, report, suite
 from fedjax_alg.records import tables as records, summary as results
@@ -20,12 +18,12 @@ PAPERS = [diversified.PAPER, conjugate.PAPER]
 FIGURES = [(paper, name) for paper in PAPERS for name in paper.figures]
 
 
-def cells_of(name, common=(), paper=diversified.PAPER):
-  return figures.cells(paper, paper.figures[name], common)
+def request(*common, root=None, **more):
+  return figures.Request(root, common, "here", **more)
 
 
-def request(root, *common, **more):
-  return figures.Request(root, (*DIGITS, *common), "here", **more)
+def cells_of(name, paper=diversified.PAPER):
+  return figures.cells(paper, paper.figures[name], request())
 
 
 @pytest.fixture(name="presets")
@@ -57,26 +55,28 @@ def test_every_cell_parses(paper, name):
   figure = paper.figures[name]
   if not figures.methods(paper, figure, figures.SETTINGS):
     pytest.skip("its presets are not written yet")
-  cells = figures.cells(paper, figure, figures.FULL)
-  parsed = [config.parse(cell.flags) for cell in cells]
+  cells = figures.cells(paper, figure, request())
+  parsed = [cell.config.values for cell in cells]
   assert {c.panel for c in cells} == {p.letter for p in figure.panels}
-  # The data preset has the last word on the data.
-  assert all(c.dataset == figure.data for c in parsed)
-  assert all(c.eval_every == figure.eval_every for c in parsed)
-  assert all(figure.protocol in c.eval_protocols for c in parsed)
+  # The data preset overrides what a method's file says of the data.
+  assert all(values["dataset"] == figure.data for values in parsed)
+  assert all(values["eval_every"] == figure.eval_every for values in parsed)
+  assert all(figure.protocol in values["eval_protocols"] for values in parsed)
+  assert all(values["num_seeds"] == 3 for values in parsed)
 
 
 def test_data_preset_leaves_a_stated_l2():
   for cell in cells_of("fig1"):
-    l2 = config.parse(cell.flags).l2
+    l2 = cell.config.values["l2"]
     assert l2 == (0.01 if "stated" in cell.label else 1e-4)
 
 
 def test_panels_vary_what_the_figure_says():
   def values(name, flag):
-    return {c.panel: {config.parse(x.flags).hparams[flag]
-                      for x in cells_of(name) if x.panel == c.panel}
-            for c in cells_of(name)}
+    found = {}
+    for cell in cells_of(name):
+      found.setdefault(cell.panel, set()).add(cell.config.hparams[flag])
+    return found
 
   assert values("fig8", "threshold") == dict(a={2}, b={4}, c={6}, d={8})
   assert values("fig9", "num_models") == dict(a={2}, b={4}, c={6}, d={8})
@@ -89,8 +89,7 @@ def test_lines_are_chosen_by_their_labels(monkeypatch):
       suite, "run_cells", lambda cells, root: played.extend(cells) or [])
   figure = diversified.PAPER.figures["fig1"]
   ask = lambda *lines: figures.outcomes_of(
-      diversified.PAPER, figure, figures.Request(
-          None, (), "here", quick=True, lines=lines))
+      diversified.PAPER, figure, request(quick=True, lines=lines))
   ask("FedAvg", "MA-FSVRG")
   assert {cell.label for cell in played} == {"FedAvg", "MA-FSVRG"}
   assert {cell.panel for cell in played} == set("abcd")
@@ -98,9 +97,33 @@ def test_lines_are_chosen_by_their_labels(monkeypatch):
     ask("FedSGD")
 
 
+def test_a_line_is_parsed_only_if_it_is_asked_for():
+  """FSVRG has no --mu, so the others' runs would be refused."""
+  figure = figures.only("fig1", diversified.PAPER.figures["fig1"], "a")
+  cell, = figures.cells(
+      diversified.PAPER, figure, request("--mu=3", lines=("FedProx",)))
+  assert cell.config.hparams["mu"] == 3
+  with pytest.raises(config.UsageError, match="--mu"):
+    figures.cells(diversified.PAPER, figure, request("--mu=3"))
+
+
+def test_data_dir_goes_to_the_runs_that_read_it():
+  figure = diversified.PAPER.figures["fig10"]
+  for words, given in (((), "/data"), (DIGITS, None)):
+    for cell in figures.cells(
+        diversified.PAPER, figure, request(*words, data_dir="/data")):
+      assert cell.config.values["data_dir"] == given
+
+
+def test_methods_that_adapt_are_evaluated_locally():
+  protocols = {cell.label: cell.config.values["eval_protocols"]
+               for cell in cells_of("fig1")}
+  assert protocols["FedAvg"] == ("global",)
+  assert protocols["PFedAvg"] == ("global", "local")
+
+
 def identities(paper, name):
-  return [config.parse(c.flags).identity()
-          for c in cells_of(name, paper=paper)]
+  return [cell.config.identity() for cell in cells_of(name, paper)]
 
 
 def test_figures_of_the_same_runs_share_them(presets):
@@ -119,24 +142,22 @@ def test_figures_1_to_4_share_their_runs():
 
 def test_methods_join_by_their_files(presets):
   del presets
-  figure = conjugate.FIGURES["fig2"]._replace(panels=(
-      conjugate.FIGURES["fig2"].panels[-1],))
-  found = {c.label: config.parse(c.flags) for c in figures.cells(
-      conjugate.PAPER, figure, ())}
+  figure = figures.only("fig2", conjugate.PAPER.figures["fig2"], "d")
+  found = {c.label: c.config for c in figures.cells(
+      conjugate.PAPER, figure, request())}
   assert list(found) == ["CLSFSVRG", "FedAvg", "LoSAC"]
-  assert found["CLSFSVRG"].l2 == 0.001 and found["LoSAC"].l2 == 0.01
-  assert {c.participation for c in found.values()} == {0.05}
-  cifar = {c.label: config.parse(c.flags) for c in cells_of(
-      "fig6", paper=conjugate.PAPER)}
+  assert found["CLSFSVRG"].values["l2"] == 0.001
+  assert found["LoSAC"].values["l2"] == 0.01
+  assert {c.values["participation"] for c in found.values()} == {0.05}
+  cifar = {c.label: c.config for c in cells_of("fig6", conjugate.PAPER)}
   assert cifar["FedAvg"].hparams["client_lr"] == 0.25
   assert found["FedAvg"].hparams["client_lr"] == 0.5
 
 
 def test_lines_of_fig4(presets):
   del presets
-  found = [(c.label, config.parse(c.flags).hparams["client_lr"])
-           for c in cells_of("fig4", paper=conjugate.PAPER)
-           if c.panel == "a"]
+  found = [(c.label, c.config.hparams["client_lr"])
+           for c in cells_of("fig4", conjugate.PAPER) if c.panel == "a"]
   assert found == [("CLSFSVRG-0.1", 0.1), ("CLSFSVRG-0.5", 0.5),
                    ("CLSFSVRG-0.8", 0.8), ("CLSFSVRG-1", 1.0)]
   claimed = {c["method"] for c in report.read_claims("conjugate")
@@ -181,7 +202,7 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
       ("FedAvg", ("--flagfile=diversified/methods/fedavg.flags",)),
       ("FSVRG", ("--flagfile=diversified/methods/fsvrg.flags",
                  "--client_lr=2"))])
-  make = request(tmp_path, panels=("a",))
+  make = request(*DIGITS, "--num_seeds=1", root=tmp_path, panels=("a",))
   figures.make_figure(diversified.PAPER, "fig1", make)
   folder = tmp_path / "fig1"
   for name in ("fig1.png", "fig1.pdf", "fig1.csv", "fig1.md"):
@@ -287,6 +308,27 @@ def test_unknown_figure_and_panel(tmp_path, capsys):
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
   assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
+  parsed, executed = [], []
+  parse = config.parse
+  monkeypatch.setattr(
+      config, "parse", lambda flags: parsed.append(flags) or parse(flags))
+  monkeypatch.setattr(suite.execute, "execute", executed.append)
+  monkeypatch.setattr(suite, "json", None)  # nothing is read either
+  good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
+  bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))
+  with pytest.raises(config.UsageError, match="fedavgg"):
+    suite.run_cells([good, bad], tmp_path)
+  assert parsed == [good.flags, bad.flags] and not executed
+  with pytest.raises(AttributeError):  # after it is played
+    suite.run_cells([good], tmp_path)
+  assert parsed == [good.flags, bad.flags]
+  (run,) = executed
+  assert run.identity() == good.config.identity()
+  assert run.values["out_dir"] == str(suite.run_folder(tmp_path, run))
+  assert run.values["overwrite"] and not run.values["resume"]
 
 
 def test_run_folder_depends_on_what_decides_the_numbers(tmp_path):

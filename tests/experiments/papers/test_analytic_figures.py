@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import publish
+from experiments import analytic as command, publish
 from experiments.cli import config
 from experiments.papers.analytic import figures as analytic
 from experiments.reports import figures, report
@@ -22,51 +22,53 @@ DIGITS = ("--dataset=digits", "--dirichlet_alpha=1", "--num_clients=6",
           "--hidden=8", "--noprogress", "--host_devices=1")
 
 
-def cells_of(name, *common):
-  return figures.cells(analytic.PAPER, analytic.FIGURES[name], common)
+def request(*common, **more):
+  return figures.Request(None, common, "here", **more)
 
 
-def parsed(name, *common):
-  return {(c.panel, c.label): config.parse(c.flags)
-          for c in cells_of(name, *common)}
+def parsed(name):
+  return {(c.panel, c.label): c.config for c in figures.cells(
+      analytic.PAPER, analytic.FIGURES[name], request())}
 
 
 @pytest.mark.parametrize("name", analytic.FIGURES)
 def test_every_cell_parses(name):
   figure = analytic.FIGURES[name]
-  found = parsed(name, *figures.FULL, "--data_dir=/nowhere")
+  found = parsed(name)
   assert {p for p, _ in found} == {p.letter for p in figure.panels}
   for run in found.values():
-    assert run.l2 == 0 and figure.protocol in run.eval_protocols
-    assert run.eval_every == figure.eval_every
+    values = run.values
+    assert values["l2"] == 0 and figure.protocol in values["eval_protocols"]
+    assert values["eval_every"] == figure.eval_every
+    assert values["num_seeds"] == (5 if name == "table2" else 1)
     if registry.get(run.algorithm).rounds is not None:
-      assert run.participation == 1
+      assert run.values["participation"] == 1
     if name != "afl":
-      assert run.num_clients == 100
-      assert run.dataset == "synthetic" or run.dirichlet_alpha == 0.1
+      assert run.values["num_clients"] == 100
+      assert run.values["dataset"] == "synthetic" or run.values["dirichlet_alpha"] == 0.1
 
 
 def test_settings_of_section_5():
   for (panel, label), run in parsed("fig4").items():
     stated = {"a": 20, "b": 600}[panel]
-    assert run.hidden == (128, 64)
+    assert run.values["hidden"] == (128, 64)
     if label in ("FedZO", "BAFFLE"):  # dear; the table says what was played
-      assert 5 <= run.rounds < stated
+      assert 5 <= run.values["rounds"] < stated
     else:
-      assert run.rounds == stated
-    assert run.participation == 1, label
+      assert run.values["rounds"] == stated
+    assert run.values["participation"] == 1, label
     # One pass over the data a round, in batches of one size for all.
     assert run.hparams["batch_size"] == 32
     assert run.hparams.get("local_epochs", 1) == 1
   assert [run.identity() for run in parsed("fig4").values()] == [
       run.identity() for run in parsed("fig5").values()]
-  models = {p: (run.dataset, run.model) for (p, _), run in parsed(
+  models = {p: (run.values["dataset"], run.values["model"]) for (p, _), run in parsed(
       "table2").items()}
   assert models == dict(
       a=("mnist", "mlp"), b=("synthetic", "mlp"), c=("mnist", "softmax"),
       d=("synthetic", "softmax"))
-  assert len(parsed("fig6")["a", "FedACnnL"].layers) == 7
-  assert parsed("fig6")["a", "pFedACnnL"].rounds == 10  # 5 and 5
+  assert len(parsed("fig6")["a", "FedACnnL"].values["layers"]) == 7
+  assert parsed("fig6")["a", "pFedACnnL"].values["rounds"] == 10  # 5 and 5
 
 
 def test_variants_lack_one_part():
@@ -75,8 +77,8 @@ def test_variants_lack_one_part():
   own = found["a", "pFedACnnL"]
   # Table 2 has one lambda for all layers.
   assert whole.hparams == {**own.hparams, "personal_ridge": "200,100,50"}
-  assert whole.rounds == own.rounds == 6
-  assert whole.eval_protocols == ("local", "global")
+  assert whole.values["rounds"] == own.values["rounds"] == 6
+  assert whole.values["eval_protocols"] == ("local", "global")
 
   def changed(label):
     return {name: value for name, value in found["a", label].hparams.items()
@@ -99,29 +101,21 @@ def test_variants_lack_one_part():
 def test_fedavg_on_the_deep_network_can_be_played_by_hand():
   run = config.parse([f"--flagfile=analytic/{name}.flags" for name in (
       "methods/fedavg", "methods_cifar10/fedavg", "cifar10")])
-  assert run.algorithm == "fedavg" and run.layers[0] == "conv5-64"
+  assert run.algorithm == "fedavg" and run.values["layers"][0] == "conv5-64"
 
 
-def test_seeds_of_each_figure(monkeypatch):
-  seen = []
-  monkeypatch.setattr(figures, "command", lambda paper, words: seen.append(
-      words))
-  analytic.main(["--figure=all", "--num_seeds=2"])
-  assert [w for words in seen for w in words if "figure" in w] == [
-      f"--figure={name}" for name in analytic.FIGURES]
-  by_name = dict(zip(analytic.FIGURES, seen))
-  assert "--num_seeds=3" in figures.FULL
-  assert by_name["table2"] == [
-      "--num_seeds=5", "--figure=table2", "--num_seeds=2"]
-  assert by_name["fig4"] == [
-      "--num_seeds=1", "--figure=fig4", "--num_seeds=2"]  # the last wins
-  seen.clear()
-  analytic.main(["--figure=table2", "--scale=quick"])
-  assert seen == [["--figure=table2", "--scale=quick"]]
+def test_seeds_of_each_figure():
+  """What the user gives overrides the figure's number, and so does quick."""
+  for name, seeds in (("table2", 5), ("fig4", 1)):
+    figure = analytic.FIGURES[name]
+    for asked, wanted in ((request(), seeds), (request("--num_seeds=2"), 2),
+                          (request(quick=True), 1)):
+      assert {cell.config.values["num_seeds"] for cell in figures.cells(
+          analytic.PAPER, figure, asked)} == {wanted}
 
 
 def test_quick_is_shorter_and_smaller():
-  make = figures.Request(None, (), "here", quick=True)
+  make = request(quick=True)
   for name in ("fig4", "fig6", "table2"):
     figure, notes = analytic.fit(analytic.FIGURES[name], make)
     assert notes == {
@@ -129,11 +123,11 @@ def test_quick_is_shorter_and_smaller():
                  "BAFFLE 1, FedACnnL 20."], "fig6": [],
         "table2": ["Quick: so few rounds are played: pFedMe 20, pFedZO 4, "
                    "each client alone 5."]}[name]
-    for cell in figures.cells(analytic.PAPER, figure, ()):
-      run = config.parse(cell.flags)
-      assert run.rounds <= 20
-      if run.dataset == "cifar10":
-        assert run.layers[1] == "conv5-16" and run.eval_every == 5
+    for cell in figures.cells(analytic.PAPER, figure, make):
+      run = cell.config
+      assert run.values["rounds"] <= 20
+      if run.values["dataset"] == "cifar10":
+        assert run.values["layers"][1] == "conv5-16" and run.values["eval_every"] == 5
   assert analytic.fit(analytic.FIGURES["fig4"], make._replace(quick=False)) == (
       analytic.FIGURES["fig4"], [])
 
@@ -352,7 +346,7 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
       "fig4"]._replace(lines_of=lines_of))
   monkeypatch.setitem(analytic.QUICK_ROUNDS, "fedavg", 4)
   monkeypatch.setitem(analytic.QUICK_ROUNDS, "fedacnnl", 3)
-  assert analytic.main([
+  assert command.main([
       "--figure=fig4", "--scale=quick", "--panels=a",
       f"--out_dir={tmp_path}", *DIGITS]) == 0, capsys.readouterr().err
   assert (tmp_path / "fig4" / "fig4.png").stat().st_size > 0
@@ -368,9 +362,9 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
 
 
 def test_help_and_page(capsys):
-  assert analytic.main(["--help"]) == 0
+  assert command.main(["--help"]) == 0
   said = capsys.readouterr().out
   assert all(f"  {name}" in said for name in analytic.FIGURES)
-  assert analytic.main([]) == 2
+  assert command.main([]) == 2
   assert "--figure: missing" in capsys.readouterr().err
   assert publish.PAPERS["analytic"] is analytic.PAPER

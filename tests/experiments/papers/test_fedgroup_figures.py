@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.cli import config
+from experiments import fedgroup as command
 from experiments.papers.fedgroup import figures as fedgroup, pretraining as pool
 from experiments.reports import figures, report
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 from experiments import setting
-from experiments.papers.fedgroup import tables as scores
+from experiments.papers.fedgroup import tables
 from experiments.reports import suite, verdicts
 from experiments.papers.fedgroup import claims
 from fedjax_alg.engine import loop
@@ -35,24 +35,24 @@ def _all_there(monkeypatch):
 def cells_of(name, *common):
   figure, lacking = fedgroup.fit(fedgroup.FIGURES[name], request())
   assert not lacking
-  return figures.cells(fedgroup.PAPER, figure, common)
+  return figures.cells(fedgroup.PAPER, figure, request(*common))
 
 
 def parsed(name, *common):
-  return {(c.panel, c.label): config.parse(c.flags)
-          for c in cells_of(name, *common)}
+  return {(c.panel, c.label): c.config for c in cells_of(name, *common)}
 
 
 @pytest.mark.usefixtures("all_there")
 @pytest.mark.parametrize("name", fedgroup.FIGURES)
 def test_every_cell_parses(name):
   figure = fedgroup.FIGURES[name]
-  found = parsed(name, *figures.FULL, "--data_dir=/nowhere")
+  found = parsed(name)
   assert {p for p, _ in found} == {p.letter for p in figure.panels}
   for run in found.values():
-    assert (run.cohort_size, run.l2) == (20, 0.0)
+    values = run.values
+    assert (values["cohort_size"], values["l2"]) == (20, 0.0)
     assert (run.hparams["local_epochs"], run.hparams["batch_size"]) == (20, 10)
-    assert figure.protocol in run.eval_protocols
+    assert figure.protocol in values["eval_protocols"]
 
 
 @pytest.mark.usefixtures("all_there")
@@ -74,12 +74,12 @@ def test_table3_has_the_papers_columns_and_settings():
         assert run.hparams.get(name, groups) == groups
     mu = 0.01 if letter == "f" else 1.0
     assert run.hparams.get("mu", mu) == mu
-    assert run.rounds == 300
+    assert run.values["rounds"] == 300
   rates = {letter: found[letter, "FG-EDC"].hparams["client_lr"]
            for letter in "abcdefg"}
   assert rates == dict(a=0.03, b=0.03, c=0.003, d=0.003, e=0.01, f=0.3,
                        g=0.003)
-  assert found["g", "FG-EDC"].femnist == "leaky"
+  assert found["g", "FG-EDC"].values["femnist"] == "leaky"
 
 
 @pytest.mark.usefixtures("all_there")
@@ -96,10 +96,11 @@ def test_curves_are_of_the_runs_of_table3():
 
 @pytest.mark.usefixtures("all_there")
 def test_what_happens_half_way():
-  figure, _ = fedgroup.fit(fedgroup.FIGURES["newcomers"], request("--rounds=8"))
-  assert "--newcomers_at=4:100" in figure.panels[0].flags
+  for common, half in ((), 100), (("--rounds=8",), 4), (("--rounds=9",), 4):
+    assert {run.values["newcomers_at"] for run in parsed(
+        "newcomers", *common).values()} == {((half, 100),)}
   runs = parsed("shift")
-  assert {run.shift_every for run in runs.values()} == {50}
+  assert {run.values["shift_every"] for run in runs.values()} == {50}
   assert runs["a", "FG-EDC, no migration"].hparams["migration"] == 1.0
 
 
@@ -115,12 +116,12 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   assert [p.letter for p in figure.panels] == list("abcdeg")
   assert "stand-in letters" in figure.panels[2].title
   cell = next(c for c in figures.cells(
-      fedgroup.PAPER, figure, ("--data_dir=/data",)) if c.panel == "c")
-  assert "--data_path=/my/letters.npz" in cell.flags
-  assert "--data_dir=/data" not in cell.flags  # not both
+      fedgroup.PAPER, figure, request(data_dir="/data")) if c.panel == "c")
+  assert cell.config.values["data_path"] == "/my/letters.npz"
+  assert cell.config.values["data_dir"] is None  # not both
   shown = report._without_folders("--data_path=/my/letters.npz")
   assert shown == "--data_path=letters.npz"
-  assert fedgroup.main(["--figure=fig4", "--panels=b"]) == 2
+  assert command.main(["--figure=fig4", "--panels=b"]) == 2
   assert "needs sent140" in capsys.readouterr().err
 
 
@@ -138,6 +139,10 @@ def test_every_claim_is_judged_or_named():
   assert stated == {(p, m) for p in "abcdef" for m in claims.COLUMNS}
 
 
+FLAGS = ("--algorithm=fedavg", "--num_clients=9", "--cohort_size=3",
+         "--newcomers_at=4:2")
+
+
 def outcome(folder, label, panel, curves):
   """A run: ``curves`` [seeds, rounds] in every protocol and column."""
   folder = folder / f"{panel}-{label}"
@@ -153,9 +158,9 @@ def outcome(folder, label, panel, curves):
                      "train_loss": 1 - value})
   records.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
   rows.sort(key=lambda r: (r["round"], r["seed"]))
-  summary = {**fedgroup.run.results.summarise(rows, (0.85,)),
+  summary = {**results.summarise(rows, (0.85,)),
              "cost": {"rounds": len(curves[0])}}
-  cell = suite.Cell(panel, f"panel {panel}", label, ("--newcomers_at=4:2",))
+  cell = suite.Cell(panel, f"panel {panel}", label, FLAGS)
   return suite.Outcome(cell, folder, rows, summary)
 
 
@@ -180,12 +185,12 @@ def test_statements(tmp_path):
   survives, = claims.SURVIVES
   assert verdicts.judge(survives, found)[1] == "holds"
   assert "+10.00 +- 0.00" in verdicts.judge(survives, found)[0]
-  text = scores.gains(found)
+  text = tables.gains(found)
   assert "| FG-EDC | 96.0 | 90.00 +- 0.00 |" in text
   assert "| 20.00 +- 0.00 | +6.9 |" in text
   assert "90.0 (96.0)" in text and "80.0 (89.8)" in text
   assert "| a: panel a | 10.00 +- 0.00 | 0.00 +- 0.00 | 10.00" in (
-      scores.survives(found))
+      tables.survives(found))
   for statements in (claims.FIG3, claims.FIG4, claims.NEWCOMERS):
     for statement in statements:
       verdicts.judge(statement, found)
@@ -196,7 +201,7 @@ def test_table1(tmp_path):
   curve = np.array([[0.5, 0.9, 0.9, 0.7]] * 2)
   found = [outcome(tmp_path, "FedAvg", p, c)
            for p, c in (("a", curve), ("d", curve[:, 1:3]))]
-  row = scores.heterogeneity(found).splitlines()[2].split(" | ")
+  row = tables.heterogeneity(found).splitlines()[2].split(" | ")
   assert row[1] == "0.250 +- 0.000 (0.767)"
   assert row[2] == "0.0275 +- 0.0000 (0.11)"
   assert row[3].startswith("90.00") and row[4].startswith("80.00")
@@ -224,7 +229,7 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
   for name in ("table3", "fig3"):
     monkeypatch.setitem(fedgroup.FIGURES, name, fedgroup.FIGURES[
         name]._replace(lines_of=fedgroup._lines("FedAvg")))
-    assert fedgroup.main([
+    assert command.main([
         f"--figure={name}", "--scale=quick", "--panels=a",
         f"--out_dir={tmp_path}", *DIGITS]) == 0, capsys.readouterr().err
     assert (tmp_path / name / f"{name}.png").stat().st_size > 0
@@ -238,12 +243,12 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   """Its clients and groups are those that the run's start has assigned."""
   cell = next(c for c in figures.cells(
       fedgroup.PAPER, figures.only("table3", fedgroup.FIGURES["table3"], "a"),
-      ("--num_seeds=1", *DIGITS, "--num_clients=70"))
+      request("--num_seeds=1", *DIGITS, "--num_clients=70"))
               if c.label == "FG-EDC")
   monkeypatch.setattr(jax, "jit", functools.partial(  # compiles faster
       jax.jit, compiler_options=quick_options()))
   found, = pool.pretrained(cell)
-  made = setting.make_setting(config.parse(cell.flags))
+  made = setting.make_setting(cell.config)
   state = jax.jit(lambda data, keys: loop.initial_states(
       made.algorithm, made.model, made.spec, data, keys))(
           made.data.train, made.keys)

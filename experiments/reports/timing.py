@@ -1,0 +1,34 @@
+"""The wall time of calls whose arrays exist only later."""
+
+from collections.abc import Callable
+import time
+from typing import Any
+
+import jax
+
+
+def timed(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+  """Calls ``fn`` and waits until all its arrays exist.
+
+  Returns:
+    What it returned, and the seconds it took.
+  """
+  began = time.perf_counter()
+  out = jax.block_until_ready(fn(*args))
+  return out, time.perf_counter() - began
+
+
+def repeated(
+    fn: Callable[..., Any], *args: Any, repeats: int
+) -> tuple[Any, list[float]]:
+  """Calls ``fn`` once to warm up, then times so many calls.
+
+  Returns:
+    What the last call returned, and the seconds of each timed call.
+  """
+  out, _ = timed(fn, *args)
+  seconds = []
+  for _ in range(repeats):
+    out, taken = timed(fn, *args)
+    seconds.append(taken)
+  return out, seconds

@@ -1,0 +1,62 @@
+"""Stored arrays; damage and unwritable folders are in test_sources."""
+
+import os
+
+import numpy as np
+import pytest
+
+from fedjax_alg.data import cache
+
+
+def arrays(seed=0):
+  rng = np.random.default_rng(seed)
+  return {"x": rng.normal(size=(3, 2)).astype(np.float32),
+          "y": rng.integers(9, size=3).astype(np.int32),
+          "none": np.zeros((0, 4), np.uint8)}
+
+
+def never():
+  raise AssertionError("built again")
+
+
+def same(a, b):
+  assert list(a) == list(b)
+  for name in a:
+    np.testing.assert_array_equal(a[name], b[name], strict=True)
+
+
+def test_what_is_read_is_what_was_built(tmp_path):
+  path = tmp_path / "new" / "folder" / "a.npz"
+  same(cache.read_or_build(path, "source", arrays), arrays())
+  same(cache.read_or_build(path, "source", never), arrays())
+
+
+def test_another_source_is_built_and_replaces_the_old(tmp_path):
+  path = tmp_path / "a.npz"
+  cache.read_or_build(path, "one", arrays)
+  same(cache.read_or_build(path, "two", lambda: arrays(1)), arrays(1))
+  same(cache.read_or_build(path, "two", never), arrays(1))
+
+
+def test_a_write_that_is_interrupted_leaves_what_was_there(
+    tmp_path, monkeypatch):
+  path = tmp_path / "a.npz"
+  cache.read_or_build(path, "one", arrays)
+
+  def interrupted(*args, **kwargs):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as context:
+    context.setattr(np, "savez", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      cache.read_or_build(path, "two", lambda: arrays(1))
+  assert sorted(os.listdir(tmp_path)) == ["a.npz", "a.npz.json"]
+  same(cache.read_or_build(path, "one", never), arrays())
+
+
+def test_what_would_run_code_is_never_loaded(tmp_path):
+  """A file of pickled objects, with a manifest that fits it."""
+  path = tmp_path / "a.npz"
+  cache.read_or_build(
+      path, "one", lambda: {"x": np.array([{}], dtype=object)})
+  same(cache.read_or_build(path, "one", arrays), arrays())

@@ -1,0 +1,54 @@
+"""What would broadcast in silence is refused when it is traced."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fedjax_alg import grouping
+
+S, D, K = 6, 3, 2
+POINTS, MASK = jnp.ones((S, D)), jnp.ones(S, bool)
+SQUARE = jnp.ones((S, S))
+KEY = jax.random.key(0)
+
+#: entry point -> a call with points or a matrix, and a mask
+MASKED = {
+    "lloyd": (lambda p, m: grouping.lloyd(p, m, POINTS[:K]), POINTS),
+    "farthest_first": (
+        lambda p, m: grouping.farthest_first(p, m, POINTS[0], K), POINTS),
+    "plus_plus": (lambda p, m: grouping.plus_plus(p, m, KEY, K), POINTS),
+    "kmeans": (lambda p, m: grouping.kmeans(p, m, KEY, K), POINTS),
+    "project": (lambda p, m: grouping.project(p, m, 2), POINTS),
+    "gram": (grouping.gram, POINTS),
+    "distances": (lambda p, m: grouping.distances(p, m, "l2"), POINTS),
+    "edc_points": (lambda p, m: grouping.edc_points(p, m, 2), SQUARE),
+    "madc": (grouping.madc, SQUARE),
+    "agglomerate": (lambda p, m: grouping.agglomerate(
+        p, m, "average", num_groups=2), SQUARE),
+}
+
+
+def refused(message, function, *args):
+  with pytest.raises(AssertionError, match=message):
+    jax.eval_shape(function, *args)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_has_one_boolean_for_each_row(name):
+  function, rows = MASKED[name]
+  jax.eval_shape(function, rows, MASK)  # as it should be
+  for mask in (MASK[:1], MASK[:-1], MASK[:, None]):
+    refused("mask: one entry for each row", function, rows, mask)
+  refused("bool", function, rows, MASK.astype(jnp.float32))
+  refused("must be .[Sn], [dn].", function, rows[0], MASK)
+
+
+def test_centres_and_vectors_are_as_long_as_the_points():
+  for width in (1, D + 1):
+    refused("centres: rows as long", lambda c: grouping.lloyd(
+        POINTS, MASK, c), jnp.ones((K, width)))
+    refused("first: rows as long", lambda c: grouping.farthest_first(
+        POINTS, MASK, c, K), jnp.ones(width))
+    refused("vectors: rows as long", lambda v: grouping.place(
+        grouping.project(POINTS, MASK, 2), v, centre=True),
+            jnp.ones((4, width)))

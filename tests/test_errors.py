@@ -1,0 +1,36 @@
+"""How an error names parameters in a library and on a command line."""
+
+import pickle
+
+import pytest
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.errors import OptionError, with_names
+
+TEXT = "`num_clients`=0: `x2` must be at least 1, not `--`, `A` or `a b`"
+
+
+def test_parameters_lose_their_backticks_and_nothing_else_does():
+  assert with_names(TEXT) == (
+      "num_clients=0: x2 must be at least 1, not `--`, `A` or `a b`")
+  assert with_names("no parameter, `") == "no parameter, `"
+
+
+def test_a_command_line_puts_its_prefix_before_every_parameter():
+  assert with_names(TEXT, "--") == (
+      "--num_clients=0: --x2 must be at least 1, not `--`, `A` or `a b`")
+
+
+@pytest.mark.parametrize("kind", [OptionError, DataError])
+def test_an_error_shows_names_and_keeps_what_a_command_line_needs(kind):
+  error = kind(TEXT)
+  assert isinstance(error, ValueError)  # what callers catch
+  assert str(error) == with_names(TEXT)
+  assert error.with_names("--") == with_names(TEXT, "--")
+  again = pickle.loads(pickle.dumps(error))  # between processes
+  assert type(again) is kind and again.text == error.text == TEXT
+
+
+def test_an_error_may_wrap_another():
+  assert str(OptionError(OSError("`data_dir`: gone"))) == "data_dir: gone"
+  assert str(OptionError()) == ""

@@ -1,0 +1,55 @@
+"""Every module of the library has tests where one looks for them."""
+
+import pathlib
+import re
+
+import pytest
+
+_TESTS = pathlib.Path(__file__).resolve().parent
+_LIBRARY = _TESTS.parent / "fedjax_alg"
+
+#: module -> its tests, where they are not in the file of the same name:
+#: types, base classes and parts that are tested through what they make up.
+ELSEWHERE = {
+    "base": "contract/test_contract",
+    "registry": "contract/test_registry",
+    "client/sgd": "client/test_local_training",
+    "client/svrg": "client/test_local_training",
+    "data/allocate": "data/test_partition",
+    "data/errors": "test_errors",
+    "data/examples": "data/test_partition",
+    "data/label_skew": "data/test_partition",
+    "data/leaf": "data/test_sources",
+    "data/published": "data/test_partition",
+    "data/tfds_source": "data/test_sources",
+    "models/flops": "models/test_layers",
+    "records/summary": "experiments/test_records",
+    "records/tables": "experiments/test_records",
+    "rounds/clustered": "reference/test_clustered_oracle",
+    "rounds/layerwise": "algorithms/test_fedacnnl",
+    "rounds/two_halves": "algorithms/test_composed",
+}
+
+MODULES = sorted(
+    path.relative_to(_LIBRARY).with_suffix("").as_posix()
+    for path in _LIBRARY.rglob("*.py") if not path.stem.startswith("_"))
+
+
+def mirror(module):
+  room, _, name = module.rpartition("/")
+  return "/".join(filter(None, (room, f"test_{name}")))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_tests(module):
+  tests = _TESTS / f"{ELSEWHERE.get(module, mirror(module))}.py"
+  assert tests.is_file(), (
+      f"write {tests}, or say in ELSEWHERE where {module} is tested")
+  assert re.search(r"^def test_", tests.read_text("utf-8"), re.MULTILINE)
+
+
+def test_the_exceptions_are_some():
+  for module in ELSEWHERE:
+    assert module in MODULES, f"{module} is gone: take it out"
+    assert not (_TESTS / f"{mirror(module)}.py").exists(), (
+        f"{module} has a file of its own now: take it out")
