@@ -430,7 +430,8 @@ def _cost(
   gradients, work = ledger.count_work(
       method.model, client, cohort.shards.size, gradients, full_passes=passes,
       evaluations=k if k > 1 and not anchored else 0)
-  flops = grouping.flops(cohort.ids.shape[0], size, k) if grouping else 0.0
+  flops: Any = (
+      grouping.flops(cohort.ids.shape[0], size, k) if grouping else 0.0)
   if server.needs_validation and cohort.validation is not None:
     # A pass over the validation data: a multiplication and an addition for
     # each parameter and example.

@@ -31,7 +31,7 @@ class Best(NamedTuple):
   """The best setting of a sweep."""
 
   setting: dict[str, Any]  #: name -> value
-  index: int  #: in ``Sweep.settings``
+  number: int  #: its place in ``Sweep.settings``
   mean: float  #: of the metric over the seeds
   ci95: float  #: half-width of its 95 % interval; NaN for one seed
   result: RunResult
@@ -107,7 +107,7 @@ class Sweep:
     index = int(np.nanargmax(means))
     result = self.results[index]
     assert result is not None
-    mean, ci95 = confidence_95(scores[index])
+    mean, ci95 = confidence_95(list(scores[index]))
     return Best(self.settings[index], index, float(mean),
                 float(ci95) if len(scores[index]) > 1 else float("nan"), result)
 
