@@ -14,7 +14,6 @@ import numpy as np
 
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate as evaluate_lib
-from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.runs import api, methods
@@ -180,7 +179,6 @@ def sweep(
   Raises:
     OptionError, DataError: see ``run``; and a grid without values.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   base = dict(
       model=model, rounds=rounds, cohort_size=cohort_size,
       participation=participation, seeds=seeds, evaluate=evaluate,
