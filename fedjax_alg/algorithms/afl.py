@@ -54,10 +54,21 @@ def afl(
 ) -> Algorithm[LayerwiseState]:
   """AFL: least squares on the features of all clients, in one round.
 
-  Arguments and errors as of every builder (``registry.Entry``), and:
+    W = (sum_k (X_k'X_k + gamma I) - K gamma I)^-1 sum_k X_k'Y_k
+  over the K clients; without `remove_ridge` K gamma I stays in the sum.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: the model is not one dense layer.
+    ValueError: a hyper-parameter is out of range, or the model is not one
+      dense layer.
   """
   validate(hparams)
   layers = layers_of(model, "afl")

@@ -132,9 +132,28 @@ def _loss(
 def baffle(
     model: Model, hparams: BaffleHParams, *, map_clients: MapClients
 ) -> Algorithm[BaffleState]:
-  """BAFFLE.
+  """BAFFLE: the server follows a gradient estimated from clients' losses.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  In a step, client c reports for K random directions delta_k ~ N(0, sigma^2 I)
+  how much the loss on a mini-batch changes,
+    dL_ck = L(w + delta_k; B_c) - L(w; B_c),
+  and the optimiser of the server (`server`) takes a step on
+    ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
+  `protocol`=per_client is the public code's variant: clients draw directions of
+  their own and send vectors.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its global model is an average of the server's over the
+    rounds, with decay `ema`.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   h = hparams

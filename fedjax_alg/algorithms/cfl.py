@@ -205,9 +205,26 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
 def cfl(
     model: Model, hparams: CFLHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """CFL. While no group is parted it is FedAvg.
+  """CFL: a group is split in two when its members pull apart.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  All clients start in one group; every group plays FedAvg by itself. From
+  round `split_after` + 1 on, a group is split in two if its mean update is
+  short and one of its updates is long,
+    ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2,
+  by clustering the cosines of the members' last updates dW_k. While no group
+  is split it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return clustered.compose_clustered(

@@ -141,9 +141,25 @@ def check(hparams: ComposedHParams) -> None:
 def composed(
     model: Model, hparams: ComposedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Any cell of the grid.
+  """Any cell of the grid: a local method with a server step.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  `client_update` is what a participant does, `server` what the server does with
+  the mean of the changes, `num_models` and `grouping` how K models share the
+  participants. Learning rates of 0 stand for those of the chosen halves
+  (``ComposedHParams.resolved``).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range, or the halves do not fit
+      together.
   """
   validate(hparams)
   check(hparams)

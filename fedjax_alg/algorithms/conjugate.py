@@ -111,9 +111,26 @@ def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
 def cfsvrg(
     model: Model, hparams: CFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """CFSVRG: conjugate directions with a constant step.
+  """CFSVRG: the server follows conjugate directions with a constant step.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  The participants measure the anchor gradient g at the global model w. The
+  server moves first,
+    d <- -g + beta_r d,    w_hat = w + server_lr d,
+  with beta_r by `beta_rule`. Participants take FSVRG's local steps from w_hat,
+  and the server averages what they changed,
+    w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
@@ -123,10 +140,25 @@ def cfsvrg(
 def clsfsvrg(
     model: Model, hparams: CLSFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """CLSFSVRG: conjugate directions, step by line search on validation data.
+  """CLSFSVRG: CFSVRG whose server step is found by a line search.
 
-  Arguments and errors as of every builder (``registry.Entry``); the first round
-  raises ValueError where the cohort has no validation data.
+  As ``cfsvrg`` with w_hat = w + eta d, where eta is the first of initial_step,
+  gamma initial_step, gamma^2 initial_step, ... that passes
+  `line_search_test` on f_v, the loss on the server's validation examples. If
+  none of `max_tries` passes, eta = 0.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range. The first round raises
+      ValueError if there are no validation data.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),

@@ -167,12 +167,31 @@ def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
 def ma_fsvrg(
     model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """MA-FSVRG: participants grouped by their trained models (Procedure 2).
+  """MA-FSVRG: K models, participants grouped by their trained models.
 
-  With one model, no acceleration and equal sizes it is FSVRG (the group mean
-  is unweighted, (41)).
+  Rounds 1 to T (`threshold`) train one model with FSVRG's steps; in round T+1
+  it becomes K models w_k. From then on, in every round:
+    1. every participant trains the model k of least loss on its own data;
+    2. the trained models are put into K groups by k-means on their first K-1
+       principal components, and w*_k is the mean of a group (Procedure 2);
+    3. w_k <- w_k + A (w*_k - w_k); an empty group keeps its model;
+    4. with `accelerate`, the participants measure the gradient of f at w_k,
+       and the server takes a step of Adam along it (Procedure 4,
+       ``central.adaptive``).
+  With one model, no acceleration and clients of equal size it is FSVRG (the
+  mean of a group is unweighted, (41)).
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
@@ -182,9 +201,23 @@ def ma_fsvrg(
 def ga_fsvrg(
     model: Model, hparams: GAHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """GA-FSVRG: grouped by the gradients at their trained models (Procedure 3).
+  """GA-FSVRG: K models, participants grouped by gradients.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  As ``ma_fsvrg``, but what is grouped are the participants' gradients at their
+  trained models (Procedure 3), and
+    w*_k = w_k - gradient_step A (mean gradient of group k).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)

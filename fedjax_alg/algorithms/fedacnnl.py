@@ -63,12 +63,26 @@ def num_rounds(hparams: LayerFits, num_layers: int) -> int:
 def fedacnnl(
     model: Model, hparams: FedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
-  """FedACnnL: every layer once, by least squares over all clients' data.
+  """FedACnnL: every layer is fitted once, by least squares over all data.
 
-  Arguments and errors as of every builder (``registry.Entry``), and:
+  Round l fits layer l. Client k runs its data through the layers before it,
+  which gives X_k, and sends X_k'X_k and X_k'T_k, where T_k are its labels,
+  encoded for that layer. The server solves
+    W_l = (sum_k X_k'X_k + gamma I)^-1 sum_k X_k'T_k
+  and sends the layer back.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: the model has layers that least squares cannot fit.
+    ValueError: a hyper-parameter is out of range, or the model has layers
+      that least squares cannot fit.
   """
   validate(hparams)
   return layerwise(
@@ -78,14 +92,25 @@ def fedacnnl(
 def pfedacnnl(
     model: Model, hparams: PFedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
-  """pFedACnnL: FedACnnL in groups, then each client's own layers.
+  """pFedACnnL: FedACnnL in groups of clients, then personal layers.
 
-  Without clustering and personalisation it is FedACnnL.
+  Clients with like label frequencies form a group, and each group fits one
+  FedACnnL model (`clustering`). Then every client fits its own layers, pulled
+  with weight lambda (`personal_ridge`) towards those of its group
+  (`personalize`). Without either it is FedACnnL.
 
-  Arguments and errors as of every builder (``registry.Entry``), and:
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: the model has layers that least squares cannot fit.
+    ValueError: a hyper-parameter is out of range, or the model has layers
+      that least squares cannot fit.
   """
   validate(hparams)
   layers = layers_of(model, "pfedacnnl")

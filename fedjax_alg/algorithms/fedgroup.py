@@ -397,9 +397,30 @@ def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
 def fedgroup(
     model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FedGroup. With one group and no pre-training it is FedAvg.
+  """FedGroup: m groups, found once by the direction of first updates.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Before round 1 the server pre-trains alpha m random clients from the initial
+  model w_0, clusters their updates into m groups by `similarity`, and starts
+  the model of each group at the mean of its members' models. Any other client
+  joins, when it first comes, the group whose direction is closest to its own
+  pre-training update, (9). In a round every group plays FedAvg by itself,
+    w_j <- w_j + sum_{i in j} (n_i / n_j) (v_i - w_j),
+  and with eta_g > 0 the models of the groups then pull each other,
+    w_j <- w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||.
+  With one group and no pre-training it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range. ``init`` raises ValueError
+      if there are fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, 0.0, map_clients)
 
@@ -407,10 +428,23 @@ def fedgroup(
 def fedgrouprox(
     model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FedGrouProx: local steps on FedProx's objective around the group's model.
+  """FedGrouProx: FedGroup with FedProx's local steps.
 
-  Pre-training has no proximal term (errata F-25). With mu = 0 it is FedGroup.
+  A participant's steps are pulled to the model w_j of its group,
+    v <- v - client_lr (g_i(v; B) + mu (v - w_j)).
+  Pre-training has no such pull (errata F-25). With mu = 0 it is FedGroup.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range. ``init`` raises ValueError
+      if there are fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, hparams.mu, map_clients)

@@ -93,9 +93,24 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
 def fedzo(
     model: Model, hparams: FedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """FedZO.
+  """FedZO: FedAvg with gradients estimated from losses alone.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant takes H steps v <- v - client_lr e(v; B) with
+    e = (d / (mu b2)) sum_n (F(v + mu u_n; B) - F(v; B)) u_n,
+  u_n uniform on the unit sphere of all d parameters, mu = `smoothing` and b2 =
+  `directions`. The server moves w <- w + server_lr mean_i (v_i - w).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(

@@ -124,9 +124,24 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
 def fesem(
     model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FeSEM. With one centre it is FedAvg.
+  """FeSEM: clients belong to the nearest of K models (centres).
 
-  Arguments and errors as of every builder (``registry.Entry``).
+    j(i) = argmin_j ||W_i - C_j||, where W_i is client i's last trained model;
+    the client trains from C_j(i), which gives its new W_i;
+    C_j <- sum_{j(i) = j} (n_i / n_j) W_i over the participants.
+  With one centre it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return clustered.compose_clustered(

@@ -143,9 +143,24 @@ def once_rule(
 def flhc(
     model: Model, hparams: FLHCHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FL+HC. With one group it is FedAvg.
+  """FL+HC: FedAvg, then one hierarchical clustering of all clients.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  After n = `cluster_after` rounds of FedAvg all clients train from the global
+  model w and send their updates. Agglomerative clustering of the updates gives
+  the groups; from then on each group plays FedAvg by itself, starting at w.
+  With one group it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return clustered.compose_clustered(

@@ -50,16 +50,29 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
 def fsvrg(
     model: Model, hparams: FSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """FSVRG: w <- w + A sum_i (n_i/n^r) (w_{i,K} - w).
+  """FSVRG: local steps whose variance is reduced by an anchor gradient.
+
+  The participants first measure g = sum_i (n_i/n^r) grad f_i(w) at the global
+  model w. Each then takes K steps from w_i = w,
+    w_i <- w_i - (client_lr / n_i) (Lambda_i [g_i(w_i; B) - g_i(w; B)] + g),
+  and the server moves
+    w <- w + A sum_i (n_i/n^r) (w_i - w).
+  Lambda_i (`local_scaling`) and A (`aggregate_scaling`) lengthen the steps of
+  features that few examples or few clients have.
 
   Args:
-    model: the model and its objective. Without ``scale_features`` (deep
-      networks) Lambda_i and A are the identity ("naive" FSVRG).
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
+    model: the model and its objective. Where its parameters do not belong to
+      input features (no ``scale_features``: deep networks), Lambda_i is the
+      identity and A is one factor for all parameters, 1 by default.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter out of range.
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),

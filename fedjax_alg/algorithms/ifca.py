@@ -162,9 +162,27 @@ def least_loss_rule(
 def ifca(
     model: Model, hparams: IFCAHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """IFCA. With one group it is FedAvg.
+  """IFCA: every participant trains the model of least loss on its data.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+    k(i) = argmin_k f_i(w_k), found anew in every round;
+    model averaging:     w_k <- sum_{k(i) = k} (n_i / n_k) v_i, where v_i is
+                         trained from w_k by SGD;
+    gradient averaging:  w_k <- w_k - client_lr (1 / n^r)
+                                sum_{k(i) = k} n_i grad f_i(w_k).
+  A model that nobody chooses stays as it is. With one group and model
+  averaging it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = sgd_update(model, hparams, hparams.client_lr)

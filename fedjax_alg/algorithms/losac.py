@@ -255,9 +255,27 @@ def losac_update(
 def losac(
     model: Model, hparams: LosacHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """LoSAC, as reconstructed above.
+  """LoSAC: every local step refreshes an estimate of the global gradient.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  G is the clients' estimate of the global gradient, made of delayed gradients
+  q. A participant starts at v = w, G_l = G; a local step on a gradient r does
+    v <- v - client_lr (r - q + G_l);    G_l <- G_l + s (r - q);    q <- r
+  with s the share of the examples of q among all clients'. The server moves
+    w <- w + server_lr mean_i (v_i - w),    G <- G + sum_i (G_i - G).
+  The method is a reconstruction, see the module's docstring.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range, or `variant`=table lacks a
+      fixed number of steps or a batch size.
   """
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)

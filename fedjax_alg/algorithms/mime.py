@@ -180,9 +180,26 @@ def _mime(model, hparams, options, lite, map_clients):
 def mime(
     model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Mime: steps along U(g_i(y; B) - g_i(x; B) + c, s).
+  """Mime: local steps of the server's optimiser, its statistics frozen.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  The participants measure c, the mean of grad f_i(x) at the global model x.
+  Each then takes steps from y = x,
+    y <- y - client_lr U(g_i(y; B) - g_i(x; B) + c, s),
+  and the server moves
+    x <- x + server_lr mean_i (y_i - x),    s <- V(c, s).
+  The base optimiser (`base`) gives U and V, see the module's docstring.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, False, map_clients)
 
@@ -190,11 +207,24 @@ def mime(
 def mime_lite(
     model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """MimeLite: steps along U(g_i(y; B), s), one exchange a round.
+  """MimeLite: Mime without the correction of the local gradients.
 
-  With the base sgd it is FedAvg: no statistics, so nothing more is sent.
+    y <- y - client_lr U(g_i(y; B), s)
+  Trained models and full gradients come back together, so a round has one
+  exchange. With the base sgd it is FedAvg: there are no statistics, and the
+  full gradients are not computed.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, True, map_clients)
 
@@ -202,8 +232,20 @@ def mime_lite(
 def mime_svrg(
     model: Model, hparams: MimeSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """MimeSVRG: Mime with the base sgd.
+  """MimeSVRG: Mime with plain SGD as the base optimiser.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  y <- y - client_lr (g_i(y; B) - g_i(x; B) + c)
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, None, False, map_clients)

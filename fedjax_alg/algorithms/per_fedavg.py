@@ -115,9 +115,26 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
 def per_fedavg(
     model: Model, hparams: PerFedAvgHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Per-FedAvg, first-order, Hessian-free or exact.
+  """Per-FedAvg: a model that one gradient step adapts to a client.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A local step on independent mini-batches D, D', D'' does
+    u = g(w_i - adapt_lr g(w_i; D); D'),
+    w_i <- w_i - client_lr (u - adapt_lr H(w_i; D'') u),
+  where `hessian` says how the product with the Hessian H is computed ("fo"
+  leaves it out). The server moves w <- w + server_lr mean_i (w_i - w).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its ``client_params`` is the global model after one step
+    of length adapt_lr on a mini-batch of the client's training data.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   algorithm = compose(

@@ -151,9 +151,25 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
 def pfedme(
     model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """pFedMe.
+  """pFedMe: personal models theta tied to a copy of the global one.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant starts at w_k = theta = w. For each of R mini-batches B it does
+    K times:  theta <- theta - personal_lr (g(theta; B) + lam (theta - w_k)),
+    then:     w_k <- w_k - client_lr lam (w_k - theta).
+  The server moves w <- w + server_lr mean_k (w_k - w).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its ``client_params`` is theta, and its ``client_copy``
+    w_k, after local training from the global model.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _build(model, hparams, map_clients,
                 gradients_per_step=hparams.inner_steps)
@@ -162,9 +178,23 @@ def pfedme(
 def pfedzo(
     model: Model, hparams: PFedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """pFedZO, reconstructed: pFedMe without gradients.
+  """pFedZO, reconstructed: pFedMe with gradients estimated from losses.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  As ``pfedme`` with FedZO's estimate in place of g (``fedzo.fedzo``); the
+  gradient of the pull, lam (theta - w_k), is exact.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its ``client_params`` is theta, and its ``client_copy``
+    w_k, after local training from the global model.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   each = hparams.inner_steps * zeroth_order.passes(hparams.directions)
   return _build(model, hparams, map_clients,

@@ -44,12 +44,23 @@ class CentralState(NamedTuple):
 def central(
     model: Model, hparams: CentralHParams, *, map_clients: MapClients
 ) -> Algorithm[CentralState]:
-  """One L-BFGS step a round on f(w) = sum_i (n_i/n^r) f_i(w).
+  """The pooled optimum: one L-BFGS step a round on the mean objective.
 
-  With all clients in every cohort (what the command line makes of it) that is
-  the pooled objective. Optax's L-BFGS with its zoom line search.
+  f(w) = sum_i (n_i/n^r) f_i(w) is minimised as if the participants' data were
+  in one place. With all clients in every round, as the command line runs it,
+  that is the pooled objective. Optax's L-BFGS with its zoom line search.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   optimiser = optax.lbfgs(
@@ -118,9 +129,22 @@ class LocalState(NamedTuple):
 def local(
     model: Model, hparams: LocalHParams, *, map_clients: MapClients
 ) -> Algorithm[LocalState]:
-  """Each participant continues its own model by SGD; nothing is sent.
+  """Every client alone: SGD on its own model, nothing is sent.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant continues its own model, w_i <- w_i - client_lr g_i(w_i; B).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. ``client_params`` is the client's own model, the initial
+    one for a newcomer; there is no global model.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
 

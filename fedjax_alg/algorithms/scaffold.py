@@ -102,9 +102,26 @@ def scaffold_update(
 def scaffold(
     model: Model, hparams: ScaffoldHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """SCAFFOLD, options I and II.
+  """SCAFFOLD: control variates c_i and c correct the drift of clients.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant takes K steps from y = x, the global model,
+    y <- y - client_lr (g_i(y; B) - c_i + c),
+  and renews its control variate (`option`),
+    I:  c_i+ = grad f_i(x),    II: c_i+ = c_i - c + (x - y) / (K client_lr).
+  The server moves
+    x <- x + server_lr mean_i (y_i - x),    c <- c + (1/N) sum_i (c_i+ - c_i).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option)
