@@ -28,8 +28,9 @@ class Conjugate:
   """Hyper-parameters of the conjugate directions."""
 
   beta_rule: str = hyper(
-      "fr", "beta_r: fr = Fletcher-Reeves (the paper), pr+ = Polak-Ribiere "
-      "plus, hs = Hestenes-Stiefel, dy = Dai-Yuan", choices=BETA_RULES,
+      "fr", "formula of beta_r: fr = Fletcher-Reeves (the paper), pr+ = "
+      "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
+      choices=BETA_RULES,
       source="(24)",
       when=("server", ("conjugate_gradient", "cg_line_search")))
 
@@ -39,17 +40,20 @@ class LineSearch:
   """Hyper-parameters of the line search on the validation loss."""
 
   gamma: float = hyper(
-      0.8, "dampening factor of the line search", above=0.0, below=1.0,
+      0.8, "factor by which the line search shortens eta after a failed test",
+      above=0.0, below=1.0,
       source="(29); value not stated", when=("server", ("cg_line_search",)))
   initial_step: float = hyper(
-      1.0, "eta tried first in every round", above=0.0,
+      1.0, "eta that the line search tries first in every round", above=0.0,
       source="section IV-C", when=("server", ("cg_line_search",)))
   line_search_test: str = hyper(
-      "half_gradient", "when eta passes: half_gradient = decrease above "
-      "(eta/2) g.g, armijo, decrease = any, printed = (29) as printed",
+      "half_gradient", "which eta the line search accepts: half_gradient = the "
+      "loss falls by more than (eta/2) g.g, armijo = Armijo's test, decrease = "
+      "the loss falls, printed = (29) as printed",
       choices=TESTS, source="(29)", when=("server", ("cg_line_search",)))
   max_tries: int = hyper(
-      40, "steps tested in one round; if none passes the model stays",
+      40, "largest number of values of eta tested in one round; if none "
+      "passes, the server does not move the model",
       minimum=1, source="not in the paper",
       when=("server", ("cg_line_search",)))
 
@@ -59,7 +63,7 @@ class Aggregate:
   """The step along the clients' mean update beside an acceleration."""
 
   aggregate_lr: float = hyper(
-      1.0, "alpha_g, step along the clients' mean update", above=0.0,
+      1.0, "alpha_g, factor of the participants' mean update", above=0.0,
       source="conjugate (22)", when=(
           "server", ("adaptive", "conjugate_gradient", "cg_line_search")))
 
@@ -69,7 +73,7 @@ class CFSVRGHParams(Conjugate, Aggregate, FSVRGHParams):
   """Hyper-parameters of CFSVRG."""
 
   client_lr: float = hyper(
-      0.3, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
+      0.3, "alpha_l; the learning rate of client i is alpha_l / n_i", above=0.0,
       source="Procedure 1, line 2; .3 in Figs. 2-3")
   server_lr: float = hyper(
       0.02, "eta, constant step along the conjugate direction", above=0.0,
@@ -81,7 +85,7 @@ class CLSFSVRGHParams(LineSearch, Conjugate, Aggregate, FSVRGHParams):
   """Hyper-parameters of CLSFSVRG."""
 
   client_lr: float = hyper(
-      0.3, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
+      0.3, "alpha_l; the learning rate of client i is alpha_l / n_i", above=0.0,
       source="Procedure 1, line 2; .3 in Figs. 2-3")
 
 

@@ -53,14 +53,16 @@ class Moments:
   """Hyper-parameters of the adaptive acceleration."""
 
   beta1: float = hyper(
-      0.9, "decay of the first moment of what the server steps along",
+      0.9, "decay of the first moment of the gradient that the server follows",
       minimum=0.0, below=1.0, source="diversified (62)",
       when=("server", ("adam", "adaptive")))
   beta2: float = hyper(
-      0.999, "decay of its second moment", minimum=0.0, below=1.0,
+      0.999, "decay of the second moment of that gradient",
+      minimum=0.0, below=1.0,
       source="diversified (63)", when=("server", ("adam", "adaptive")))
   eps: float = hyper(
-      1e-8, "inside the root (adaptive), outside (adam)", above=0.0,
+      1e-8, "added to the second moment inside the root (adaptive) or to the "
+      "root (adam), against division by zero", above=0.0,
       source="diversified (64)", when=("server", ("adam", "adaptive")))
   central_rule: str = hyper(
       "corrected", "corrected = Adam with second-moment correction, printed = "
@@ -74,7 +76,8 @@ class DiversifiedHParams(Moments, Groups, FSVRGHParams):
   """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
 
   accelerate: bool = hyper(
-      True, "adaptive central acceleration", source="Procedure 4")
+      True, "whether the server takes the steps of the adaptive acceleration",
+      source="Procedure 4")
   server_lr: float = hyper(
       0.02, "alpha_g^0, step of the acceleration, per round", above=0.0,
       source="(64)")
@@ -85,8 +88,8 @@ class GAHParams(DiversifiedHParams):
   """Hyper-parameters of GA-FSVRG."""
 
   gradient_step: float = hyper(
-      1.0, "length of the step along the group's gradient; negative climbs, "
-      "as printed", source="(57)-(58)")
+      1.0, "length of the step against the group's mean gradient; a negative "
+      "one climbs, as printed in the paper", source="(57)-(58)")
 
 
 def group_vectors(

@@ -28,7 +28,7 @@ class FedAvgHParams(LocalWork):
   """Hyper-parameters of FedAvg."""
 
   client_lr: float = hyper(
-      0.1, "client learning rate eta, per step", above=0.0,
+      0.1, "eta, learning rate of the local steps", above=0.0,
       source="McMahan et al. Algorithm 1, ClientUpdate")
   server_lr: float = hyper(
       1.0, "w <- w + server_lr * mean(v_i - w); 1 is the plain average",

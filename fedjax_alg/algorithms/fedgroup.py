@@ -41,18 +41,22 @@ SIMILARITIES = ("edc", "madc")
 class FedGroupHParams(GroupWork):
   """Hyper-parameters of FedGroup."""
 
-  num_groups: int = hyper(3, "m, groups", minimum=1, source="Algorithm 3")
+  num_groups: int = hyper(
+      3, "m, number of groups", minimum=1, source="Algorithm 3")
   centers: str = hyper(
-      "kmeans", "group cold start: kmeans = the pre-trained clients clustered "
-      "by `similarity`, random = m random clients, each a group (RCC)",
+      "kmeans", "how groups start: kmeans = the pre-trained clients are "
+      "clustered by `similarity`, random = each of m random clients starts a "
+      "group (RCC)",
       choices=("kmeans", "random"), source="Algorithm 3; ablation RCC")
   similarity: str = hyper(
-      "edc", "edc = k-means++ on the decomposed cosines, madc = complete "
-      "linkage on mean absolute differences of cosines",
+      "edc", "how pre-trained clients are clustered: edc = k-means++ on the "
+      "decomposed cosines of their updates, madc = complete linkage on mean "
+      "absolute differences of cosines",
       choices=SIMILARITIES, source="(7), (8)", when=("centers", ("kmeans",)))
   cold_start: str = hyper(
-      "cosine", "group of any other client: cosine = the closest direction, "
-      "random = drawn once (RAC)", choices=("cosine", "random"),
+      "cosine", "how any other client finds its group: cosine = the closest "
+      "direction, random = drawn at random once (RAC)",
+      choices=("cosine", "random"),
       source="(9); ablation RAC")
   direction: str = hyper(
       "initial", "what a new client is compared with: initial = the group's "
@@ -65,7 +69,7 @@ class FedGroupHParams(GroupWork):
       20, "alpha; alpha m clients are pre-trained before round 1", minimum=1,
       source="Algorithm 3", when=("centers", ("kmeans",)))
   pretrain_steps: int = hyper(
-      50, "mini-batch steps of pre-training", minimum=0,
+      50, "mini-batch steps of a client's pre-training", minimum=0,
       source="public code; the paper says 20 epochs (Algorithm 3) and one "
       "(3.4)")
   eta_g: float = hyper(
@@ -78,8 +82,9 @@ class FedGroupHParams(GroupWork):
       "unit length, as the public code", choices=("printed", "code"),
       source="Algorithm 2 line 19; (20)")
   migration: float = hyper(
-      0.2, "total variation between a client's class frequencies now and when "
-      "it was grouped, above which it is grouped anew; 1: never", minimum=0.0,
+      0.2, "a client is grouped anew when the total variation between its "
+      "class frequencies now and when it was grouped is above this; 1: never",
+      minimum=0.0,
       maximum=1.0, source="FlexCFL, whose test compares raw counts")
 
 
@@ -95,13 +100,13 @@ class GroupMemory(NamedTuple):
   directions: Array  #: [m, P], mean first update of each group
   latest: Array  #: [m, P], each group's last update
   populated: Array  #: [m] bool, groups that have had a member
-  # Clients are sent the rest alone; these two are then ().
-  planned: Any  #: [C] int32, where each client belongs; -1: not known yet
-  histogram: Any  #: [C, L] float32, its class frequencies when grouped
+  # These two stay at the server: in what clients are sent they are ().
+  planned: Any  #: [C] int32, each client's group, -1 where not known yet
+  histogram: Any  #: [C, L] float32, class frequencies when it was grouped
 
 
 class Note(NamedTuple):
-  """What a participant's assignment was."""
+  """How a participant came to its group."""
 
   histogram: Array  #: [L], class frequencies now
   kept: Array  #: [] bool, the group was known already
@@ -137,13 +142,14 @@ def pretrain_pool(
     model: the model.
     hparams: alpha, m and the pre-training.
     start: w_0.
-    everyone: every client there.
+    everyone: all clients; absent ones have no examples.
     key: consumed.
     map_clients: how clients are mapped.
 
   Returns:
-    ids [n] int32 of the pre-trained clients, C where fewer are there; their
-    updates [n, P]; which of them are there [n] bool.
+    The ids of the pre-trained clients [n] int32, their updates [n, P], and
+    which entries are clients [n] bool; where fewer than n clients are
+    present, the rest of the ids is C.
   """
   number = pool_size(hparams)
   draw, work = jax.random.split(key)
@@ -257,7 +263,7 @@ def inter_group_step(
 
 def direction_rule(
     model: Model, hparams: FedGroupHParams, map_clients: MapClients) -> Rule:
-  """FedGroup's rule."""
+  """FedGroup's rule: groups by the direction of first updates."""
   m = hparams.num_groups
   ready = hparams.cold_start == "random" or hparams.direction == "initial"
 

@@ -41,8 +41,8 @@ class SphereDirections:
       20, "b2, random directions of one gradient estimate", minimum=1,
       source="FedZO, section II")
   smoothing: float = hyper(
-      1e-3, "mu, length of the step along a direction, in all parameters "
-      "together", above=0.0, source="FedZO, section II")
+      1e-3, "mu, distance in parameter space over which losses are "
+      "differenced", above=0.0, source="FedZO, section II")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,16 +53,18 @@ class FedZOHParams(SphereDirections, LocalWork):
       5, "H, mini-batch steps per round; 0: count by `local_epochs`",
       minimum=0, source="FedZO, Algorithm 1")
   batch_size: int = hyper(
-      25, "b1, examples per step; 0: the client's whole data", minimum=0,
+      25, "b1, examples per step; 0: all the client's examples", minimum=0,
       source="FedZO, Algorithm 1")
   client_lr: float = hyper(
-      0.02, "eta, per step (the paper: 0.001)", above=0.0,
+      0.02, "eta, learning rate of the local steps (the paper: 0.001)",
+      above=0.0,
       source="FedZO, Algorithm 1")
   server_lr: float = hyper(
-      1.0, "step along the mean update", above=0.0)
+      1.0, "factor of the participants' mean update", above=0.0)
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="FedZO, Algorithm 1")
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="FedZO, Algorithm 1")
 
 
 def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
@@ -119,5 +121,5 @@ def fedzo(
 
 
 def caution(hparams: SphereDirections, num_params: int) -> str:
-  """A line where float32 cannot see the differences of losses, else ""."""
+  """A warning where float32 cannot resolve the differences, else ""."""
   return zeroth_order.caution("sphere", hparams.smoothing, num_params)

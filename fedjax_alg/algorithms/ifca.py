@@ -3,9 +3,10 @@
 Reference: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered
 Federated Learning", NeurIPS 2020, Algorithm 1 (and its public code).
 
-Deviations: the groups' means are weighted by n_i by default, as of every method
-here (the public code: uniform on MNIST and CIFAR, n_i on FEMNIST). The shared
-representation of the paper's FEMNIST runs is not built.
+Deviations: the groups' means are weighted by n_i by default,
+as in all clustered
+methods of this library (the public code: uniform on MNIST and CIFAR, n_i on
+FEMNIST). The shared representation of the paper's FEMNIST runs is left out.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.two_halves import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
 
-#: Draws of ``reject`` before the best of them is taken.
+#: ``reject`` gives up after so many draws and takes the best of them.
 MOST_DRAWS = 50
 
 
@@ -37,19 +38,20 @@ class IFCAHParams(GroupWork):
   num_groups: int = hyper(
       3, "K, models the server keeps", minimum=1, source="Ghosh et al.'s k")
   averaging: str = hyper(
-      "model", "what a group averages: model = locally trained models, "
-      "gradient = one full gradient of each member, divided by all "
-      "participants", choices=("model", "gradient"),
+      "model", "what a group averages: model = the locally trained models, "
+      "gradient = one full gradient of each member, the sum divided by the "
+      "weight of all participants", choices=("model", "gradient"),
       source="Algorithm 1, options I and II")
   group_init: str = hyper(
-      "independent", "the K models at the start: shared = equal (ties go to "
-      "the first), independent = random, reject = random, drawn again until "
-      "every group has `reject_share` of the clients, kmeans++ = models "
-      "trained on clients drawn by their loss",
+      "independent", "how the K models start: shared = all equal (ties go to "
+      "the first), independent = K random models, reject = random models, "
+      "drawn again until every group has `reject_share` of the clients, "
+      "kmeans++ = each trained on a client that is drawn by its loss so far",
       choices=("shared", "independent", "reject", "kmeans++"),
       source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")
   reject_share: float = hyper(
-      0.1, "least share of the clients in every group", above=0.0,
+      0.1, "smallest share of the clients that every group must have",
+      above=0.0,
       maximum=1.0, source="public code, 0.35 with two groups",
       when=("group_init", ("reject",)))
 
@@ -124,7 +126,7 @@ def _spread(
 
 def least_loss_rule(
     model: Model, hparams: IFCAHParams, map_clients: MapClients) -> Rule:
-  """IFCA's rule: estimated anew in every round, nothing is kept."""
+  """IFCA's rule: the model of least loss, chosen anew in every round."""
   k, start = hparams.num_groups, hparams.group_init
 
   def init(params, spec, key):

@@ -40,13 +40,14 @@ class Delays:
   """What LoSAC's clients keep."""
 
   variant: str = hyper(
-      "client", "delayed gradients: client = one per client, table = one per "
-      "fixed batch (memory: examples / batch_size vectors)",
+      "client", "what delayed gradients are kept: client = one for each "
+      "client, table = one for each fixed mini-batch (memory: examples / "
+      "batch_size vectors)",
       choices=("client", "table"), source="reconstruction",
       when=("client_update", ("losac",)))
   first_gradients: str = hyper(
-      "zeros", "delayed gradients before the first visit: zeros, or full = "
-      "every client's full gradient at the initial model (variant client)",
+      "zeros", "delayed gradient of a client that has not taken part yet: "
+      "zeros, or full = its full gradient at the initial model",
       choices=("zeros", "full"), source="reconstruction",
       when=("variant", ("client",)))
 
@@ -58,10 +59,13 @@ class LosacHParams(Delays, LocalWork):
   local_steps: int = hyper(
       20, "mini-batch steps per round; 0: count by `local_epochs` (variant "
       "client)", minimum=0)
-  client_lr: float = hyper(0.1, "eta, per step", above=0.0)
-  server_lr: float = hyper(1.0, "step along the mean update", above=0.0)
+  client_lr: float = hyper(
+      0.1, "eta, learning rate of the local steps", above=0.0)
+  server_lr: float = hyper(
+      1.0, "factor of the participants' mean update", above=0.0)
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean update", choices=WEIGHTS)
+      "uniform", "weights of the participants in the mean update: uniform = "
+      "all equal, examples = n_i / n^r", choices=WEIGHTS)
 
 
 class Memory(NamedTuple):

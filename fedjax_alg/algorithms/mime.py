@@ -41,16 +41,17 @@ class BaseOptimiser:
   """Mime's base optimiser."""
 
   base: str = hyper(
-      "sgd", "base optimiser of the local steps",
+      "sgd", "base optimiser, whose steps the clients take",
       choices=("sgd", "momentum", "adam"), source="Mime, Table 1", when=_MIME)
   base_momentum: float = hyper(
-      0.9, "b, decay of the base's first moment (momentum, adam)", minimum=0.0,
+      0.9, "b, decay of the base optimiser's first moment", minimum=0.0,
       below=1.0, source="Mime, Table 1", when=("base", ("momentum", "adam")))
   base_beta2: float = hyper(
-      0.99, "b2, decay of the base's second moment (adam)", minimum=0.0,
+      0.99, "b2, decay of the base optimiser's second moment", minimum=0.0,
       below=1.0, source="Mime, Table 1", when=("base", ("adam",)))
   base_eps: float = hyper(
-      1e-3, "added to the root of the second moment (adam)", above=0.0,
+      1e-3, "added to the root of the base optimiser's second moment",
+      above=0.0,
       source="Mime, Table 1", when=("base", ("adam",)))
 
 
@@ -59,13 +60,15 @@ class MimeSVRGHParams(LocalWork):
   """Hyper-parameters of MimeSVRG."""
 
   client_lr: float = hyper(
-      0.1, "eta, per step", above=0.0, source="Mime, Algorithm 1")
+      0.1, "eta, learning rate of the local steps",
+      above=0.0, source="Mime, Algorithm 1")
   server_lr: float = hyper(
-      1.0, "step along the mean update; 1 in the paper", above=0.0,
+      1.0, "factor of the participants' mean update; 1 in the paper", above=0.0,
       source="Mime, Algorithm 1")
   client_weights: str = hyper(
-      "uniform", "of the participants in both means: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="Mime, Algorithm 1")
+      "uniform", "weights of the participants in the mean update and the mean "
+      "gradient: uniform = all equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="Mime, Algorithm 1")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,23 +38,26 @@ class PerFedAvgHParams(LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 
   adapt_lr: float = hyper(
-      0.01, "alpha, step of the adaptation; 0: FedAvg with client_lr",
+      0.01, "alpha, learning rate of the adaptation step; 0: no adaptation, "
+      "which is FedAvg",
       minimum=0.0, source="Algorithm 1, line 7")
   client_lr: float = hyper(
-      0.1, "beta, step of the local update", above=0.0,
+      0.1, "beta, learning rate of the local steps", above=0.0,
       source="Algorithm 1, line 8")
   server_lr: float = hyper(
-      1.0, "step along the mean update", above=0.0)
+      1.0, "factor of the participants' mean update", above=0.0)
   hessian: str = hyper(
-      "fo", "second-order term: fo = left out, hf = by a difference of "
-      "gradients, exact = Hessian times vector",
+      "fo", "second-order term: fo = left out (first order), hf = from a "
+      "difference of two gradients (Hessian-free), exact = product of the "
+      "Hessian and a vector",
       choices=("fo", "hf", "exact"), source="section 4")
   hf_delta: float = hyper(
-      1e-3, "length of the difference relative to 1 + ||w|| (hf)", above=0.0,
-      source="section 4", when=("hessian", ("hf",)))
+      1e-3, "distance from w of the two points whose gradients are "
+      "differenced, relative to 1 + ||w||", above=0.0, source="section 4", when=("hessian", ("hf",)))
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="Algorithm 1, line 10")
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="Algorithm 1, line 10")
 
 
 def adapt(

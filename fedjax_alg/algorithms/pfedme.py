@@ -17,12 +17,12 @@ authors' code evaluates w_k under the name of the personal model.
 
 Deviations: participants are drawn before the local training and not after it.
 Mini-batches are shuffled. The authors' code adds 0.001 theta to the gradient,
-which is not in the paper, and left out.
+which is not in the paper and is left out.
 
 pFedZO: Chen et al., "Gradient free personalized federated learning", ICPP 2024.
 Only its abstract is public; this is a reconstruction: pFedMe in which g is
 FedZO's estimate and the penalty's gradient is exact. A variant of it,
-pFedZO-Heur, is not here: nothing public says what it is.
+pFedZO-Heur, is left out: no public text describes it.
 """
 
 import dataclasses
@@ -53,25 +53,29 @@ class PFedMeHParams(LocalWork):
       20, "R, mini-batches per round; 0: count by `local_epochs`", minimum=0,
       source=_SOURCE)
   batch_size: int = hyper(
-      20, "examples per mini-batch; 0: the client's whole data", minimum=0,
+      20, "examples per mini-batch; 0: all the client's examples", minimum=0,
       source="Dinh et al., section 5")
   inner_steps: int = hyper(
       5, "K, steps of the personal model per mini-batch", minimum=1,
       source="Dinh et al., section 5")
   lam: float = hyper(
       15.0, "lambda, pull of the personal model to the client's copy of the "
-      "global one; personal_lr x lam below 2", minimum=0.0,
+      "global one; keep personal_lr x lam below 2", minimum=0.0,
       source="Dinh et al. (2)")
   personal_lr: float = hyper(
-      0.1, "step of the personal model", above=0.0, source=_SOURCE)
+      0.1, "learning rate of the personal model theta",
+      above=0.0, source=_SOURCE)
   client_lr: float = hyper(
-      0.005, "eta; the copy goes eta x lam of the way to the personal model",
+      0.005, "eta; the client's copy w_k moves the fraction eta x lam of the "
+      "way to the personal model",
       above=0.0, source=_SOURCE)
   server_lr: float = hyper(
-      1.0, "beta, step along the mean update", above=0.0, source=_SOURCE)
+      1.0, "beta, factor of the participants' mean update",
+      above=0.0, source=_SOURCE)
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r (the authors' code)", choices=WEIGHTS,
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r (the authors' code)",
+      choices=WEIGHTS,
       source=_SOURCE)
 
 

@@ -29,9 +29,9 @@ class CentralHParams:
   """Hyper-parameters of the pooled optimum."""
 
   memory_size: int = hyper(
-      10, "past steps that L-BFGS keeps", minimum=1)
+      10, "number of past steps that L-BFGS keeps", minimum=1)
   line_search_steps: int = hyper(
-      20, "most evaluations of one L-BFGS line search", minimum=1)
+      20, "largest number of evaluations in one L-BFGS line search", minimum=1)
 
 
 class CentralState(NamedTuple):
@@ -93,7 +93,8 @@ def central(
           cohort.shards)
       return trees.slot_mean(cohort.weight, (losses, gradients))
 
-    # The pass has its gradient already; autodiff cannot cross its loop.
+    # ``passes`` gives the gradient itself: JAX cannot differentiate in reverse
+    # through its loop of unknown length.
     value.defvjp(passes, lambda gradient, t: (trees.scale(t, gradient),))
     loss, gradient = passes(state.params)
     updates, new = optimiser.update(
@@ -101,7 +102,7 @@ def central(
         value_fn=value)
     params = optax.apply_updates(state.params, updates)
     cost = round_cost(0, 0, 0, cohort.shards.size.sum())
-    # As in the ledger one pass, without those of the line search.
+    # One pass, as in the costs above; those of the line search do not count.
     work = Work(3.0 * model.flops * cohort.weight,
                 (cohort.weight > 0).astype(jnp.float32))
     aux = RoundAux({"loss": jnp.zeros(cohort.ids.shape)},
@@ -116,7 +117,8 @@ def central(
 class LocalHParams(LocalWork):
   """Hyper-parameters of training alone."""
 
-  client_lr: float = hyper(0.1, "learning rate, per step", above=0.0)
+  client_lr: float = hyper(
+      0.1, "learning rate of the local steps", above=0.0)
 
 
 class LocalState(NamedTuple):

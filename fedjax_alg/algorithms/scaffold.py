@@ -30,8 +30,9 @@ class Variates:
   """How SCAFFOLD renews its control variates."""
 
   option: str = hyper(
-      "II", "new c_i: I = full local gradient at the model received, II = mean "
-      "gradient of the local steps", choices=("I", "II"),
+      "II", "new control variate c_i: I = the client's full gradient at the "
+      "model it received, II = the mean gradient of its local steps",
+      choices=("I", "II"),
       source="Algorithm 1, line 12", when=("client_update", ("scaffold",)))
 
 
@@ -40,13 +41,15 @@ class ScaffoldHParams(Variates, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 
   client_lr: float = hyper(
-      0.1, "eta_l, per step", above=0.0, source="Algorithm 1, line 10")
+      0.1, "eta_l, learning rate of the local steps",
+      above=0.0, source="Algorithm 1, line 10")
   server_lr: float = hyper(
-      1.0, "eta_g, step along the mean update", above=0.0,
+      1.0, "eta_g, factor of the participants' mean update", above=0.0,
       source="Algorithm 1, line 16")
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="Algorithm 1, line 16")
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="Algorithm 1, line 16")
 
 
 class Variate(NamedTuple):
@@ -78,7 +81,7 @@ def scaffold_update(
       new = jax.tree.map(
           lambda start, end, shift: (start - end) * per_step - shift,
           start, params, shift)
-    # No step, no news.
+    # An empty client keeps its c_i.
     changed = trees.where(shard.size > 0, trees.subtract(new, own),
                           jax.tree.map(jnp.zeros_like, own))
     return Trained(params, loss, changed)

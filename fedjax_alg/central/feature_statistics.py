@@ -1,4 +1,4 @@
-"""What the server knows of the features: counts over all clients.
+"""What the server knows about the input features: counts over all clients.
 
 Sent once, before round 1: every client reports n_i^j, how many of its examples
 have feature j non-zero (diversified, (19)).
@@ -23,7 +23,7 @@ class FeatureStatistics(NamedTuple):
 
 
 def no_statistics(spec: FedSpec) -> FeatureStatistics:
-  """The shapes, before any client has reported: every feature everywhere."""
+  """A placeholder until clients report: every client holds every feature."""
   every = jnp.ones(math.prod(spec.input_shape))
   clients = jnp.float32(spec.num_clients)
   return FeatureStatistics(every, every * clients, clients)

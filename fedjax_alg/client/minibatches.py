@@ -3,8 +3,8 @@
 The shuffle is the swap-or-not network of Hoang, Morris and Rogaway ("An
 enciphering scheme based on a card shuffle", CRYPTO 2012): a keyed bijection of
 [0, n) that is evaluated row by row. It needs no array of the client's size, so
-a client of 10 rows costs what 10 rows cost beside a client of 3,000, under
-``lax.map`` as under ``vmap``.
+a client of 10 rows costs as little next to a client of 3,000 rows as alone,
+under ``lax.map`` and under ``vmap``.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,11 @@ Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
 
 
 class Differentiate(NamedTuple):
-  """How a step gets the pair (mean loss, gradient) on the rows it reads.
+  """How a step computes the pair (mean loss, gradient) on the rows it reads.
 
-  ``params`` may be anything that says where: the step's ``gradient`` hands on
-  what it is given (``client.zeroth_order`` takes a key along).
+  ``params`` is passed through unchanged from the step's call of ``gradient``,
+  so it may be more than parameters: ``client.zeroth_order`` passes
+  (params, key).
   """
 
   #: (model, params, x [B, ...], y [B], mask [B])
@@ -47,16 +48,16 @@ EXACT = Differentiate()
 
 @dataclasses.dataclass(frozen=True)
 class LocalWork:
-  """Local work of one round; shared by every method that trains by steps."""
+  """How much a participant trains in one round, in mini-batch steps."""
 
   local_steps: int = hyper(
       0, "mini-batch steps per round (K_local); 0: count by `local_epochs`",
       minimum=0)
   local_epochs: int = hyper(
-      1, "passes over the client's data per round, the short last batch kept; "
-      "read where `local_steps`=0", minimum=1, traced=True)
+      1, "passes over the client's data per round, the short last batch "
+      "included; read only where `local_steps`=0", minimum=1, traced=True)
   batch_size: int = hyper(
-      10, "examples per step (B); 0: the client's whole data", minimum=0)
+      10, "B, examples per step; 0: all the client's examples", minimum=0)
 
   def num_steps(self, size: Array) -> Array:
     """Steps of a client that holds ``size`` examples, [] int32."""
@@ -119,7 +120,7 @@ def _mix(word: Array) -> Array:
 
 
 def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
-  """The row that stands at ``position`` after the shuffle of ``epoch``.
+  """Which row comes at ``position`` in the shuffled order of ``epoch``.
 
   Args:
     bits: [ROUNDS] uint32 from ``shuffle_bits``.
@@ -204,8 +205,8 @@ def fold_steps(
         jnp.int32(0), steps, lambda _, carry: fn(*gradients, carry), carry)
 
   bits = shuffle_bits(key)
-  # Rows of many steps are drawn at once: the shuffle then costs next to
-  # nothing beside the steps.
+  # The rows of many steps are drawn at once: the shuffle then costs next to
+  # nothing compared with the steps.
   chunk = min(work.local_steps or CHUNK_STEPS, CHUNK_STEPS)
 
   def play_chunk(c: Array, carry: Any) -> Any:

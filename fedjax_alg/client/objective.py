@@ -47,7 +47,8 @@ def batch_value_and_grad(
     params: its parameters.
     x: [B, ...] examples.
     y: [B] int32 labels.
-    mask: [B] bool, rows that count; all false gives the regulariser alone.
+    mask: [B] bool, rows that count; if none does, the result is the
+      regulariser's.
 
   Returns:
     ([] float32, gradient with the structure of params).
@@ -65,8 +66,8 @@ def fold_blocks(
     shard: the client.
     fn: gets x [rows, ...], y and mask [rows].
     carry: the start; its structure is kept.
-    rows: of a block, at most data.layout.PADDING_ROWS; few where the shards
-      are small.
+    rows: number of rows in a block, at most data.layout.PADDING_ROWS; fewer
+      waste less on small shards.
   """
   blocks = (shard.size + rows - 1) // rows
 

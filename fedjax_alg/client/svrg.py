@@ -11,7 +11,7 @@ from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.hparams import hyper
 
-#: Readings of A_r (diversified, (59)); applied by central.feature_statistics.
+#: The ways to read A_r (diversified, (59)), see ``central.feature_statistics``.
 AGGREGATE_SCALING = ("all", "paper", "none", "holders")
 
 
@@ -23,10 +23,12 @@ class FSVRGHParams(minibatches.LocalWork):
       20, "K, mini-batch steps per round; 0: count by `local_epochs`",
       minimum=0, source="(24); K is not stated in the paper")
   client_lr: float = hyper(
-      12.0, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
+      12.0, "alpha_l; the learning rate of client i is alpha_l / n_i",
+      above=0.0,
       source="(23); 12 for MNIST, .08 for CIFAR-10")
   local_scaling: bool = hyper(
-      True, "scale the local correction by Lambda_i (rare features more)",
+      True, "scale the local correction by Lambda_i, which lengthens the "
+      "steps of rare features",
       source="(20)-(21)")
   aggregate_scaling: str = hyper(
       "all", "A_r: all = C/omega (original FSVRG), paper = |S|/omega as "
@@ -71,9 +73,9 @@ def svrg(
 ) -> Params:
   """K_local steps w <- w - rate (Lambda_i [g_i(w) - g_i(w_ref)] + g).
 
-  Both stochastic gradients of a step read the same mini-batch (without it
-  nothing is reduced; not stated in the papers). g_i includes the gradient of
-  the regulariser, so Lambda_i multiplies it too, as printed.
+  Both stochastic gradients of a step read the same mini-batch (otherwise no
+  variance would be reduced; the papers do not say so). g_i includes the
+  gradient of the regulariser, so Lambda_i multiplies it too, as printed.
 
   Args:
     model: the model.
