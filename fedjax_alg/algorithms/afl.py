@@ -38,7 +38,7 @@ class AFLHParams:
 
 
 def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
-  """One.
+  """The number of rounds until all is fitted: one.
 
   Raises:
     ValueError: the model has more than one layer.

@@ -103,7 +103,7 @@ class BaffleHParams:
 
 
 class BaffleState(NamedTuple):
-  """The server."""
+  """What the server of BAFFLE keeps."""
 
   params: Params
   ema: Params  #: averaged weights
@@ -255,9 +255,9 @@ def baffle(
     return BaffleState(params, ema, optimiser_state, number), aux
 
   def _cost(size: int):
-    """Down: the model. Up: a scalar for each direction, or a vector.
+    """The model goes down; a scalar for each direction or a vector comes up.
 
-    The server multiplies scalars and directions; the seed is not counted.
+    The server multiplies scalars by directions; sending the seed is free.
     """
     shared = h.protocol == "shared"
     return round_cost(

@@ -74,7 +74,7 @@ class Tree(NamedTuple):
   parent: Array  #: [K] int32, the group that was split; -1: none
   model: Params  #: [K, ...], the model of that group before the split
   kept: Array  #: [K, P], mean update of the half that kept the number
-  parted: Array  #: [K, P], of the other half
+  parted: Array  #: [K, P], mean update of the other half
 
 
 class Updates(NamedTuple):
@@ -87,7 +87,7 @@ class Updates(NamedTuple):
 
 
 def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
-  """CFL's rule."""
+  """CFL's rule: a group is split when its members' updates disagree."""
   k = hparams.max_groups
 
   def init(params, spec, key):

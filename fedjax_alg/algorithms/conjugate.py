@@ -60,7 +60,7 @@ class LineSearch:
 
 @dataclasses.dataclass(frozen=True)
 class Aggregate:
-  """The step along the clients' mean update beside an acceleration."""
+  """The step along the mean update, of methods that also accelerate."""
 
   aggregate_lr: float = hyper(
       1.0, "alpha_g, factor of the participants' mean update", above=0.0,
@@ -101,7 +101,7 @@ def cfsvrg_server(hparams: Any) -> steps.ServerStep:
 
 
 def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
-  """A searched step along conjugate directions.
+  """A step along conjugate directions whose length is searched for.
 
   Args:
     hparams: with the fields of ``LineSearch``, ``Conjugate``, ``Aggregate``.

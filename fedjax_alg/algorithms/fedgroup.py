@@ -128,7 +128,7 @@ def pretrain(
 
 
 def pool_size(hparams: FedGroupHParams) -> int:
-  """Clients that are pre-trained before round 1: alpha m, with RCC m."""
+  """How many clients are pre-trained before round 1: alpha m, or m with RCC."""
   scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
   return hparams.num_groups * scale
 
@@ -136,7 +136,7 @@ def pool_size(hparams: FedGroupHParams) -> int:
 def pretrain_pool(
     model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
     key: Key, map_clients: MapClients) -> tuple[Array, Array, Array]:
-  """Algorithm 3, lines 2 to 6.
+  """Pre-trains the first clients (Algorithm 3, lines 2 to 6).
 
   Args:
     model: the model.
@@ -190,7 +190,7 @@ def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
 
 def group_pool(
     hparams: FedGroupHParams, updates: Array, mask: Array, key: Key) -> Array:
-  """Algorithm 3, lines 7 to 14: the groups of the pre-trained clients.
+  """Groups the pre-trained clients (Algorithm 3, lines 7 to 14).
 
   Args:
     hparams: m and how.
@@ -217,7 +217,10 @@ def group_pool(
 
 
 def closest(update: Array, directions: Array, populated: Array) -> Array:
-  """(9): the direction [m, P] of least (1 - cos) / 2 to ``update`` [P].
+  """The group whose direction is closest to an update, (9).
+
+  Closest is the least (1 - cos) / 2 between a row of ``directions`` [m, P] and
+  ``update`` [P].
 
   A zero vector has cosine 0 with everything; groups that are not populated
   are left out.
@@ -234,7 +237,7 @@ def closest(update: Array, directions: Array, populated: Array) -> Array:
 
 def inter_group_step(
     models: Array, populated: Array, eta_g: float, form: str) -> Array:
-  """Algorithm 2 line 19, or the public code's form of it.
+  """The inter-group step: Algorithm 2 line 19, or the public code's form.
 
   Args:
     models: [m, P].
@@ -320,8 +323,9 @@ def direction_rule(
       group = place(memory, models, shard, key) if ready else jnp.int32(-1)
       return group, frequencies(shard, memory.histogram.shape[1])
 
-    # Where a client belongs does not depend on the round it comes in, so it
-    # is found here for all; its cost is counted when it comes.
+    # A client's group does not depend on the round in which it first takes
+    # part, so the groups of all are found here; what that costs a client is
+    # counted when it takes part.
     shared = memory._replace(planned=(), histogram=memory.histogram[:0])
     planned, histogram = map_clients(
         one_client, (state.models, shared), everyone.shards,
@@ -368,7 +372,10 @@ def direction_rule(
     return state._replace(memory=memory)
 
   def extra(before, after, cohort: Cohort, notes: Note):
-    """Pre-training: w_0 down, an update up. The pool's is in round 1."""
+    """The cost of pre-training: a model down and an update up.
+
+    That of the clients pre-trained before round 1 is counted in round 1.
+    """
     del after
     size = num_params(before.models) // m
     new = (notes.first | ~notes.kept) & (cohort.weight > 0)
@@ -377,7 +384,8 @@ def direction_rule(
     pool = jnp.where(before.round == 0, pool_size(hparams), 0)
     number = new.sum(dtype=jnp.int32) + pool
     own = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
-    # The pool's sizes are not at hand: full batches.
+    # The sizes of the pre-trained clients are not known here, so their batches
+    # count as full ones.
     read = own.sum() + pool * hparams.pretrain_steps * hparams.batch_size
     n = float(pool_size(hparams))
     return Extra(

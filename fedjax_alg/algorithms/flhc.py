@@ -134,7 +134,7 @@ def once_rule(
         down=number * size, up=number * size,
         exchanges=(number > 0).astype(jnp.int32), example_gradients=gradients,
         flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
-        # All clients train for the clustering, the participants among them.
+        # In the clustering round every client trains once more.
         own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
         own_batches=jnp.where(
             now | new, jax.vmap(hparams.num_steps)(cohort.shards.size), 0))

@@ -4,9 +4,10 @@ Reference: Konecny et al., "Federated Optimization: Distributed Machine
 Learning for On-Device Intelligence", arXiv:1610.02527, Algorithm 4; the form
 with partial participation is the diversified paper's section IV-A.
 
-Deviations: the original has every client take part, one example a step and
-one pass; here the cohort of the round stands for all clients in the anchor
-gradient (diversified, (16)), and the local work is a flag. The step is
+Deviations: in the original every client takes part and makes one pass over its
+data with one example a step. Here the participants of the round stand for all
+clients in the anchor gradient (diversified, (16)), and the amount of local work
+is a hyper-parameter. The step is
 alpha_l / n_i whatever the batch size, as in (23).
 """
 
@@ -22,9 +23,9 @@ from fedjax_alg.hparams import validate
 
 
 def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
-  """FSVRG's local half, Lambda_i and A included.
+  """The client's part of FSVRG, with Lambda_i and A.
 
-  Its memory is what the server knows of the features.
+  The state kept between rounds is what the server knows about the features.
   """
   scales = hparams.local_scaling and model.scale_features is not None
 

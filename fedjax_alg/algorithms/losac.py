@@ -2,7 +2,7 @@
 
 Reference: Chen et al., "LoSAC: An Efficient Local Stochastic Average Control
 Method for Federated Optimization", ACM TKDD 17(4), 2023. Only its abstract and
-what other papers say of it were at hand, so this is a reconstruction
+other papers' descriptions were available, so this is a reconstruction
 (docs/papers/conjugate.md says from what): SAGA whose table of delayed
 gradients is spread over the clients.
 
@@ -13,8 +13,9 @@ gradient r is, with the share s of q in G:
 
   v <- v - eta (r - q + G_l);   G_l <- G_l + s (r - q);   q <- r
 
-Up goes the drift and G_l - G; the server adds the *sum* of the latter (clients
-own disjoint parts of G), so G stays exact.
+A client sends v minus the model it received, and G_l - G. The server adds the
+*sum* of the latter to G: every client changes a different part of G, so G stays
+exact.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ from fedjax_alg.hparams import hyper, validate
 
 @dataclasses.dataclass(frozen=True)
 class Delays:
-  """What LoSAC's clients keep."""
+  """Which delayed gradients LoSAC's clients keep."""
 
   variant: str = hyper(
       "client", "what delayed gradients are kept: client = one for each "
@@ -69,11 +70,11 @@ class LosacHParams(Delays, LocalWork):
 
 
 class Memory(NamedTuple):
-  """Delayed gradients."""
+  """The delayed gradients, and the estimate G that is made of them."""
 
   estimate: Params  #: G
   table: Params  #: [C, ...] q_k, or [R, ...] q_kj, client after client
-  first_row: Array  #: [C] int32 of the table (variant table), else [0]
+  first_row: Array  #: [C] int32, each client's first row (table), else [0]
   examples: Array  #: [] float32, n
 
 

@@ -84,7 +84,7 @@ class Statistics(NamedTuple):
 
 
 def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
-  """U(g, s)."""
+  """U(g, s): the direction of a local step."""
   b = options.base_momentum
   if options.base == "sgd":
     return gradient
@@ -97,7 +97,7 @@ def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
 
 def _statistics(
     options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
-  """V(c, s)."""
+  """V(c, s): the statistics after a round."""
   b, b2 = options.base_momentum, options.base_beta2
   if options.base == "sgd":
     return s
@@ -112,7 +112,7 @@ def mime_update(
     model: Model, work: LocalWork, client_lr: float,
     options: BaseOptimiser | None = None, lite: bool = False,
     uniform: bool = True) -> ClientUpdate:
-  """Mime's local half.
+  """The client's part of Mime.
 
   Args:
     model: the model and its objective.

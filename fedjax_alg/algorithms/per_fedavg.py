@@ -53,7 +53,8 @@ class PerFedAvgHParams(LocalWork):
       choices=("fo", "hf", "exact"), source="section 4")
   hf_delta: float = hyper(
       1e-3, "distance from w of the two points whose gradients are "
-      "differenced, relative to 1 + ||w||", above=0.0, source="section 4", when=("hessian", ("hf",)))
+      "differenced, relative to 1 + ||w||", above=0.0, source="section 4",
+      when=("hessian", ("hf",)))
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean: uniform = all "
       "equal (the paper), examples = n_i / n^r",
@@ -107,7 +108,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     params, loss = minibatches.fold_steps(
         model, shard, hparams, key, step, (received.start, jnp.zeros(())),
         batches_per_step=batches)
-    # A product with the Hessian costs two gradients on D''.
+    # A product with the Hessian costs as much as two gradients on D''.
     cost = jnp.array([1, 1, 2], jnp.int32)
     read = hparams.examples_by_batch(shard.size, batches) @ cost[:batches]
     return Trained(params, loss, (), read)

@@ -94,7 +94,7 @@ class Pair(NamedTuple):
 
 def _train(model: Model, hparams: Any, start: Params, shard: Shard,
            key: Key) -> Pair:
-  """The local training; ``start`` twice for a client without data."""
+  """The local training; a client without data returns ``start`` twice."""
   rows, draws = jax.random.split(key)
   estimated = isinstance(hparams, PFedZOHParams)
   differentiate = minibatches.EXACT
@@ -118,7 +118,7 @@ def _train(model: Model, hparams: Any, start: Params, shard: Shard,
     theta, loss = jax.lax.fori_loop(
         jnp.int32(0), jnp.int32(hparams.inner_steps), inner,
         (pair.personal, pair.loss))
-    # With client_lr * lam = 1 this is theta itself, to the last bit.
+    # In this form client_lr * lam = 1 gives theta itself, to the last bit.
     copy = trees.add_scaled(
         trees.scale(1.0 - reach, pair.copy), reach, theta)
     return Pair(theta, copy, loss), number + 1
@@ -206,7 +206,7 @@ def pfedzo(
 
 
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
-  """A line where the inner steps diverge whatever the data, else ""."""
+  """A warning where the inner steps diverge whatever the data, else ""."""
   del num_params
   if hparams.personal_lr * hparams.lam < 2.0:
     return ""
@@ -216,5 +216,5 @@ def caution(hparams: PFedMeHParams, num_params: int) -> str:
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:
-  """``caution``, or FedZO's."""
+  """The warning of ``caution``, else that of FedZO, else ""."""
   return caution(hparams, num_params) or fedzo.caution(hparams, num_params)

@@ -1,4 +1,4 @@
-"""The two ends every federated method stands between: central and local.
+"""Two references for every federated method: central and local training.
 
 ``central`` minimises the pooled objective f(w) of (1) as if all data were in
 one place (the optimum a global model can reach); ``local`` trains each client

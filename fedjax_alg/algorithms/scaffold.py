@@ -1,11 +1,11 @@
-"""SCAFFOLD: control variates against client drift.
+"""SCAFFOLD: control variates correct the drift of clients.
 
 Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, Algorithm 1.
 
-Every client keeps c_i, the server c = mean of all c_i, both zero at the start
-(a copy of the model, as in some public code, breaks that equality). The server
-learning rate moves the model only, never c.
+Every client keeps c_i and the server keeps c, the mean of all c_i. All are zero
+at the start; starting from a copy of the model, as some public code does, would
+break that equality. The server's learning rate moves the model, not c.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ class Variate(NamedTuple):
 def scaffold_update(
     model: Model, work: LocalWork, client_lr: float, option: str
 ) -> ClientUpdate:
-  """SCAFFOLD's local half: steps along g_i(y; B) - c_i + c."""
+  """The client's part of SCAFFOLD: steps along g_i(y; B) - c_i + c."""
 
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)

@@ -15,7 +15,7 @@ from fedjax_alg.client import objective
 
 
 class FeatureStatistics(NamedTuple):
-  """Per input feature, over all clients."""
+  """What all clients together hold of every input feature."""
 
   share: Array  #: [D] float32, n_hat^j / n
   holders: Array  #: [D] float32, omega^j: clients that hold feature j
@@ -73,8 +73,8 @@ def scale_aggregate(
   """
   if mode == "none":
     return update
-  # |S|/omega is written (|S|/C) (C/omega), 1/omega is (1/C) (C/omega): the
-  # first factor is what the bias and a parameter without a feature get.
+  # |S|/omega is computed as (|S|/C) (C/omega), and 1/omega as (1/C) (C/omega):
+  # the bias, and parameters that belong to no feature, get the first factor.
   common: Any = {"all": 1.0, "paper": participants / statistics.clients,
                  "holders": 1.0 / statistics.clients}[mode]
   rarity = jnp.where(

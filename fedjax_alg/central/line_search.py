@@ -113,7 +113,7 @@ def backtracking(
               found, jnp.where(found, eta[first], 0.0),
               jnp.where(found, values[first], value))
 
-    # f(w) is read along with the first steps.
+    # f(w) is computed together with the first steps.
     t, eta = candidates(jnp.int32(0))
     values = values_at(jnp.concatenate([jnp.zeros(1), eta]))
     value = values[0]
@@ -127,7 +127,7 @@ def backtracking(
       carry = jax.lax.while_loop(
           lambda carry: ~carry[1] & (carry[0] < max_tries), search, carry)
     tries, _, eta, new_value = carry
-    # A direction with an infinite entry must not make 0 * inf of it.
+    # Where eta = 0, an infinite entry of the direction must not give 0 * inf.
     taken = jax.tree.map(
         lambda d: jnp.where(eta > 0, eta * d, jnp.zeros_like(d)), updates)
     return taken, BacktrackingState(eta, tries, value, new_value)

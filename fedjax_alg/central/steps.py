@@ -70,7 +70,7 @@ def adam(
 
 
 def adaptive_step(*args: Any, **kwargs: Any) -> ServerStep:
-  """The diversified paper's acceleration; arguments of ``adaptive``."""
+  """The diversified paper's acceleration, with ``adaptive``'s arguments."""
   return _step(adaptive(*args, **kwargs), "after")
 
 

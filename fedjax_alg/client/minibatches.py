@@ -22,7 +22,7 @@ from fedjax_alg.hparams import hyper
 # 1 - 2^-ROUNDS, a pair of cards is mixed up to (3/4)^ROUNDS = 0.1 %.
 ROUNDS = 24
 
-#: Steps whose rows are drawn at once.
+#: For how many steps the rows are drawn at once.
 CHUNK_STEPS = 64
 
 #: (*params) -> for each the pair (mean loss, gradient) on one mini-batch
@@ -60,7 +60,7 @@ class LocalWork:
       10, "B, examples per step; 0: all the client's examples", minimum=0)
 
   def num_steps(self, size: Array) -> Array:
-    """Steps of a client that holds ``size`` examples, [] int32."""
+    """How many steps a client with ``size`` examples takes, [] int32."""
     if self.local_steps:
       steps = jnp.int32(self.local_steps)
     else:
@@ -68,7 +68,7 @@ class LocalWork:
     return jnp.where(size > 0, steps, 0)
 
   def examples_read(self, size: Array) -> Array:
-    """Examples whose gradient the steps take, [] int32."""
+    """How many examples the steps read, repeats included, [] int32."""
     if not self.batch_size:
       return self.num_steps(size) * size
     per_epoch = batches_per_epoch(size, self.batch_size)
@@ -77,7 +77,9 @@ class LocalWork:
     return epochs * size + (steps - epochs * per_epoch) * self.batch_size
 
   def examples_by_batch(self, size: Array, batches_per_step: int) -> Array:
-    """Examples in the first, second, ... mini-batch of all steps together.
+    """Examples read as the first, second, ... mini-batch of a step.
+
+    Summed over all steps of the round.
 
     Args:
       size: [] int32, examples of the client.
@@ -143,7 +145,7 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
     coin = _mix(jnp.maximum(card, partner) ^ coins[r])
     return jnp.where(coin >> 31 == 1, partner, card)
 
-  # A loop, not ROUNDS copies of the code: those take a second to compile.
+  # A loop: ROUNDS copies of the code would take a second to compile.
   return jax.lax.fori_loop(
       0, ROUNDS, swap_or_not, position.astype(jnp.uint32)).astype(jnp.int32)
 
