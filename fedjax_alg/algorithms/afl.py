@@ -20,8 +20,8 @@ import dataclasses
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.layerwise import LayerFits, layers_of, layerwise
-from fedjax_alg.rounds.layerwise import LayerwiseState
+from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
+from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,5 +78,5 @@ def afl(
   settings = LayerFits(
       ridge=repr(gamma), bias="none", adaptive_batch=False)
   return layerwise(
-      model, layers, settings, map_clients=map_clients,
+      layers, settings, map_clients=map_clients,
       total_ridge=lambda ridge, clients: ridge * clients)

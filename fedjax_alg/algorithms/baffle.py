@@ -44,9 +44,9 @@ from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.rounds.weights import participation
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.rounds.weights import participation
 
 PROTOCOLS = ("shared", "per_client")
 

@@ -21,9 +21,9 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper, is_zero, MANY, validate
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, is_zero, MANY, validate
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
                   "losac")

@@ -18,8 +18,8 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
-from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,8 @@ from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
-from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.hparams import hyper, MANY, validate
+from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 
 
 @dataclasses.dataclass(frozen=True)

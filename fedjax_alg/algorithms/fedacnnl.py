@@ -16,8 +16,9 @@ import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.layerwise import LayerFits, layers_of, layerwise
-from fedjax_alg.rounds.layerwise import LayerwiseState, per_layer
+from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
+from fedjax_alg.least_squares.layer_fits import per_layer
+from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ def fedacnnl(
   """
   validate(hparams)
   return layerwise(
-      model, layers_of(model, "fedacnnl"), hparams, map_clients=map_clients)
+      layers_of(model, "fedacnnl"), hparams, map_clients=map_clients)
 
 
 def pfedacnnl(
@@ -122,6 +123,6 @@ def pfedacnnl(
     pull = per_layer(
         "personal_ridge", hparams.personal_ridge, len(layers), False)
   return layerwise(
-      model, layers, hparams, map_clients=map_clients,
+      layers, hparams, map_clients=map_clients,
       num_groups=hparams.num_groups if hparams.clustering else 1,
       personal_ridge=pull, label_norm=hparams.label_norm)

@@ -18,8 +18,8 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)

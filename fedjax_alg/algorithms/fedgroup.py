@@ -23,18 +23,18 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
-from fedjax_alg.engine.cohorts import client_keys
-from fedjax_alg.hparams import hyper, is_zero, validate
 
 SIMILARITIES = ("edc", "madc")
 

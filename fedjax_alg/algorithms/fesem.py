@@ -20,14 +20,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd, sgd_update
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)

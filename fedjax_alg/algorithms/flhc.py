@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds import clustered
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from fedjax_alg.central import feature_statistics as features, steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)

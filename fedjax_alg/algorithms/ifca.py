@@ -16,16 +16,16 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd, sgd_update
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds import clustered
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 
 #: ``reject`` gives up after so many draws and takes the best of them.
 MOST_DRAWS = 50

@@ -30,9 +30,9 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 _MIME = ("client_update", ("mime", "mime_lite"))
 

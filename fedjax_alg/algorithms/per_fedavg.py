@@ -29,9 +29,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)

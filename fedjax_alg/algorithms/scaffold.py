@@ -25,9 +25,9 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +75,9 @@ def scaffold_update(
 
   def refresh(memory, params, cohort, map_clients):
     del params, map_clients
-    there = cohort.everyone.size > 0
-    before = (there & ~cohort.newcomers).sum().astype(jnp.float32)
-    share = before / jnp.maximum(there.sum(), 1).astype(jnp.float32)
+    present = cohort.everyone.size > 0
+    before = (present & ~cohort.newcomers).sum().astype(jnp.float32)
+    share = before / jnp.maximum(present.sum(), 1).astype(jnp.float32)
     return memory._replace(server=trees.scale(share, memory.server))
 
   def train(received, shard, client_row, key):

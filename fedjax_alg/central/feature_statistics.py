@@ -43,14 +43,14 @@ def gather_statistics(
       size 0 and counts nowhere.
     map_clients: how clients are mapped.
   """
-  there = everyone.size > 0
+  present = everyone.size > 0
   counts = map_clients(
       lambda _, shard: objective.feature_counts(shard), (), everyone)
-  counts = jnp.where(there[:, None], counts, 0.0)
+  counts = jnp.where(present[:, None], counts, 0.0)
   total = jnp.maximum(everyone.size.astype(jnp.float32).sum(), 1.0)
   return FeatureStatistics(
       counts.sum(0) / total, (counts > 0).sum(0).astype(jnp.float32),
-      there.sum().astype(jnp.float32))
+      present.sum().astype(jnp.float32))
 
 
 def refresh_statistics(

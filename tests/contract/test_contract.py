@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from fedjax_alg import base, registry
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, cohorts, sharding
 from tests import problems

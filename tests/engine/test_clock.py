@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.base import Devices, Work
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine import clock
 from tests import problems
 
