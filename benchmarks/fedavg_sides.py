@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import timing, workloads
-from fedjax_alg import base, data, models, registry
+from fedjax_alg import base, data, models
 from fedjax_alg.engine import clients, loop, sharding
 from fedjax_alg.engine import cohorts as cohorts_lib
+from fedjax_alg.runs import methods
 
 COHORT, EPOCHS, BATCH, LEARNING_RATE, SEED = 20, 20, 10, 0.03, 0
 
@@ -28,21 +29,23 @@ def steps_of(size: Any) -> Any:
 
 
 def cohorts(
-    fed: data.FederatedData, start: int, count: int) -> list[np.ndarray]:
+    fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
   """The clients of ``count`` rounds, the same for both sides."""
   key = cohorts_lib.run_keys(SEED).cohort
   return [np.asarray(cohorts_lib.sample_cohort(
-      fed.train, COHORT, jax.random.fold_in(key, start + r)).ids)
+      fed.data.train, COHORT, jax.random.fold_in(key, start + r)).ids)
       for r in range(count)]
 
 
 def answer(
-    fed: data.FederatedData, ids: list[np.ndarray], seconds: float,
+    fed: data.Federation, ids: list[np.ndarray], seconds: float,
     kernel: Any, bias: Any) -> dict[str, Any]:
   """What a measurement gives; kernel [784, 10] and bias [10]."""
-  size = np.asarray(fed.train.size)
-  logits = np.asarray(fed.global_x) @ np.asarray(kernel) + np.asarray(bias)
-  right = logits.argmax(1) == np.asarray(fed.global_y)
+  size = np.asarray(fed.data.train.size)
+  whole = fed.data.whole_test
+  total = int(whole.size.sum())
+  logits = whole.x[:total] @ np.asarray(kernel) + np.asarray(bias)
+  right = logits.argmax(1) == whole.y[:total]
   return {"seconds": seconds, "accuracy": float(right.mean()),
           "steps": sum(int(steps_of(size[chosen]).sum()) for chosen in ids)}
 
@@ -52,27 +55,28 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   sharding.use_host_cores()
   fed = workloads.powerlaw(args)
   mesh = sharding.clients_mesh()
-  model = models.make_model("softmax", fed.train.x.shape[1:], fed.num_classes)
-  algorithm = registry.build(
-      "fedavg", model,
-      map_clients=clients.make_map_clients("sequential", mesh=mesh),
-      client_lr=LEARNING_RATE, local_epochs=EPOCHS, batch_size=BATCH)
-  train = sharding.replicate(jax.tree.map(np.asarray, fed.train), mesh)
+  model = models.make_model("softmax", fed.example_shape, fed.num_classes)
+  method = methods.with_keywords(methods.method_of("fedavg"), {
+      "client_lr": LEARNING_RATE, "local_epochs": EPOCHS, "batch_size": BATCH})
+  build = method.builder(
+      model, clients.make_map_clients("sequential", mesh=mesh))
+  numbers = sharding.replicate(method.numbers([method.hparams], 1), mesh)
+  train = sharding.replicate(fed.data.train, mesh)
   keys = sharding.replicate(
       jax.tree.map(lambda key: key[None], cohorts_lib.run_keys(SEED)), mesh)
-  spec = base.FedSpec(len(fed.train.size), COHORT, fed.num_classes,
-                      fed.train.x.shape[1:])
+  spec = base.FedSpec(fed.num_clients, COHORT, fed.num_classes,
+                      fed.example_shape)
   state = sharding.replicate(
-      loop.initial_states(algorithm, model, spec, train, keys), mesh)
+      loop.initial_states(build, model, spec, train, keys, numbers), mesh)
   count = jnp.int32(args.rounds)
   play, seconds = timing.compiled(
-      loop.make_run_rounds(algorithm, COHORT, args.rounds, mesh=mesh),
-      state, train, keys, jnp.int32(0), count)
+      loop.make_run_rounds(build, COHORT, args.rounds, mesh=mesh),
+      state, train, keys, numbers, jnp.int32(0), count)
 
   def measure(start: int) -> dict[str, Any]:
     nonlocal state
     (state, _), taken = timing.timed(
-        play, state, train, keys, jnp.int32(start), count)
+        play, state, train, keys, numbers, jnp.int32(start), count)
     kernel, bias = (state.models["params"][k][0, 0] for k in ("kernel", "bias"))
     ids = cohorts(fed, start, args.rounds)
     return answer(fed, ids, taken, kernel.T, bias)
@@ -97,7 +101,7 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
           hparams.replace(num_epochs=None, num_steps=steps), **kwargs)
 
   fed = workloads.powerlaw(args)
-  x, y, offset, size = (np.asarray(leaf) for leaf in fed.train[:4])
+  x, y, offset, size = (np.asarray(leaf) for leaf in fed.data.train[:4])
   held = [Client({"x": x[o:o + n], "y": y[o:o + n]})
           for o, n in zip(offset, size)]
 

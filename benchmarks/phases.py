@@ -15,14 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from benchmarks import timing, workloads
-from fedjax_alg import base, models, registry, trees
+from fedjax_alg import base, models, trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central import adaptive
 from fedjax_alg.client import objective, svrg
 from fedjax_alg.engine import clients, loop, cohorts, sharding
+from fedjax_alg.runs import methods
 
 COHORT, SEED = 40, 0
 
@@ -107,28 +107,31 @@ def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
   fed = workloads.one_or_two_classes(args)
   mesh = sharding.clients_mesh()
   map_clients = clients.make_map_clients("sequential", mesh=mesh)
-  shape = fed.train.x.shape[1:]
+  shape = fed.example_shape
   model = models.make_model("softmax", shape, fed.num_classes, l2=1e-4)
-  hparams = registry.get(args.algorithm).hparams(threshold=0)
-  algorithm = registry.get(args.algorithm).build(
-      model, hparams, map_clients=map_clients)
-  train = sharding.replicate(jax.tree.map(np.asarray, fed.train), mesh)
+  method = methods.with_keywords(
+      methods.method_of(args.algorithm), {"threshold": 0})
+  hparams = method.hparams
+  build = method.builder(model, map_clients)
+  numbers = sharding.replicate(method.numbers([hparams], 1), mesh)
+  train = sharding.replicate(fed.data.train, mesh)
   keys = sharding.replicate(
       jax.tree.map(lambda key: key[None], cohorts.run_keys(SEED)), mesh)
-  spec = base.FedSpec(len(fed.train.size), COHORT, fed.num_classes, shape)
+  spec = base.FedSpec(fed.num_clients, COHORT, fed.num_classes, shape)
   state = sharding.replicate(jax.jit(functools.partial(
-      loop.initial_states, algorithm, model, spec))(train, keys), mesh)
+      loop.initial_states, build, model, spec))(train, keys, numbers), mesh)
   count = jnp.int32(args.rounds)
   play, compile_seconds = timing.compiled(
-      loop.make_run_rounds(algorithm, COHORT, args.rounds, mesh=mesh),
-      state, train, keys, jnp.int32(0), count)
+      loop.make_run_rounds(build, COHORT, args.rounds, mesh=mesh),
+      state, train, keys, numbers, jnp.int32(0), count)
   seconds = []
   for i in range(args.repeats + 1):
     (state, _), taken = timing.timed(
-        play, state, train, keys, jnp.int32(i * args.rounds), count)
+        play, state, train, keys, numbers, jnp.int32(i * args.rounds),
+        count)
     seconds.append(taken / args.rounds)
   cores = 1 if mesh is None else mesh.devices.size
-  print(f"{args.algorithm} on {fed.name}, HoG, {len(fed.train.size)} clients, "
+  print(f"{args.algorithm} on {fed.name}, HoG, {fed.num_clients} clients, "
         f"{COHORT} a round; {cores} cores, JAX {jax.__version__}")
   print(f"{'milliseconds':28}    least     median   greatest  compile s")
   row("round, in a run", timing.spread(seconds[1:]), compile_seconds)

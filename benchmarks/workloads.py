@@ -47,17 +47,26 @@ def stand_in(seed: int = 0) -> data.Examples:
                        "synthetic stand-in for MNIST")
 
 
-def powerlaw(args: argparse.Namespace) -> data.FederatedData:
+def _dealt(
+    examples: data.Examples, partition: data.Partition, features: str
+) -> data.Federation:
+  x_train, x_test = data.make_features(features)(
+      examples.x_train, examples.x_test)
+  return data.deal(
+      examples._replace(x_train=x_train, x_test=x_test), partition)
+
+
+def powerlaw(args: argparse.Namespace) -> data.Federation:
   """MNIST over 1,000 clients by the power law of FedProx; 784 features."""
   examples = mnist(args)
   partition = data.make_partition("powerlaw", examples, 1000, seed=0)
-  return data.build(examples, partition, data.make_features("flatten"))
+  return _dealt(examples, partition, "flatten")
 
 
-def one_or_two_classes(args: argparse.Namespace) -> data.FederatedData:
+def one_or_two_classes(args: argparse.Namespace) -> data.Federation:
   """MNIST-HoG over 400 clients of 1 or 2 classes each; 576 features."""
   examples = mnist(args)
   partition = data.make_partition(
       "classes", examples, 400, seed=0, classes_per_client=2,
       min_classes_per_client=1, size_sigma=.55)
-  return data.build(examples, partition, data.make_features("hog"))
+  return _dealt(examples, partition, "hog")

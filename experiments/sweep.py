@@ -72,7 +72,9 @@ def split_flags(
   Raises:
     UsageError: a flag of the sweep that cannot be read.
   """
-  values, own, rest = _flag_values(), [], []
+  values = _flag_values()
+  own: list[str] = []
+  rest: list[str] = []
   for word in config_lib.expand_flagfiles(argv):
     mine = word.lstrip("-").split("=")[0] in _NAMES
     (own if mine else rest).append(word)
@@ -136,7 +138,7 @@ def make(
   text = report.table(settings, protocol, metric, score)
   title = f"{label}, {config.data.dataset}"
   values = report.scores(settings[index], protocol, metric, score)
-  mean, ci95 = metrics.confidence_95(values)
+  mean, ci95 = metrics.confidence_95(list(values))
   facts = {"best": settings[index].values, "folder": settings[
       index].folder.name, "by": protocol, "metric": metric, "score": score,
            "mean": float(mean), "ci95": float(ci95),

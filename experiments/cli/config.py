@@ -62,6 +62,11 @@ class Config:
     assert self.output.out_dir is not None
     return self.output.out_dir
 
+  def with_output(self, **changes: Any) -> "Config":
+    """The same run with other ``OutputOptions``."""
+    return dataclasses.replace(
+        self, output=dataclasses.replace(self.output, **changes))
+
   @property
   def seeds(self) -> list[int]:
     """The seeds of the runs."""

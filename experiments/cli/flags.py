@@ -6,7 +6,6 @@ importing this module leaves the global flags alone.
 
 from collections.abc import Iterator
 import dataclasses
-import functools
 import types
 import typing
 from typing import Any
@@ -76,7 +75,6 @@ class Flag(typing.NamedTuple):
   field: dataclasses.Field
 
 
-@functools.cache
 def _flags_of(options: type[Any]) -> tuple[Flag, ...]:
   hints, found = typing.get_type_hints(options), []
   for field in dataclasses.fields(options):
@@ -125,7 +123,7 @@ def as_flags(text: str) -> str:
 def define(values: flags.FlagValues) -> None:
   """Defines all flags of a run in ``values``."""
   for flag in run_flags():
-    default = flag.field.default
+    default: Any = flag.field.default
     if flag.kind is tuple and default is not None:
       default = [_word(item) for item in default]
     _DEFINERS[flag.kind](flag.name, default, as_flags(

@@ -18,16 +18,17 @@ import numpy as np
 import optax
 
 from experiments.cli import config as config_lib
-from experiments import setting
+from experiments.cli import execute
 from experiments.reports import report, timing
-from fedjax_alg import models, registry, trees
+from fedjax_alg.records import summary as results
+from fedjax_alg import models, trees
 from fedjax_alg.algorithms import conjugate, diversified
 from fedjax_alg.base import FedSpec
 from fedjax_alg.central import adaptive, feature_statistics, steps
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
-from fedjax_alg.records import summary as results
+from fedjax_alg.engine import sharding
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
@@ -76,13 +77,12 @@ def central_seconds(config: config_lib.Config) -> float:
   of their gradients, the direction and the line search; it is timed at the
   initial model, along the gradient on the validation data.
   """
-  made = setting.make_setting(config)
-  entry = registry.get(config.algorithm)
-  hparams = entry.hparams(**config.hparams)
+  made = execute.prepared_run(config)
+  hparams = made.method.hparams
   step = _STEPS.get(config.algorithm, lambda hparams: steps.average())(hparams)
   params = made.model.init(jax.random.key(0))
   updates = trees.repeat(params, made.spec.cohort_size)
-  cohort = layout.everyone(made.data.train)
+  cohort = layout.everyone(made.placed.data.train)
 
   def server(params, state, updates, gradients, cohort):
     weight = jnp.ones(made.spec.cohort_size)
@@ -141,7 +141,7 @@ def make_table(root: pathlib.Path, quick: bool, command_line: str) -> str:
     quick: time fewer calls.
     command_line: shown below the table.
   """
-  setting.start_devices()
+  sharding.start()
   paper = _paper_seconds()
   ours = {}
   for label, by_gradient in (("MA-FSVRG", False), ("GA-FSVRG", True)):

@@ -60,9 +60,8 @@ def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
   folder = run_folder(root, cell.config)
   if not execute.finished(folder, cell.config):
     resume = (folder / "config.json").is_file()
-    execute.execute(dataclasses.replace(cell.config, values={
-        **cell.config.values, "out_dir": str(folder), "resume": resume,
-        "overwrite": not resume}))
+    execute.execute(cell.config.with_output(
+        out_dir=str(folder), resume=resume, overwrite=not resume))
   summary = json.loads((folder / "summary.json").read_text("utf-8"))
   rows = records.read_rows(folder / "metrics.csv")
   timing = records.read_rows(folder / "timing.csv", records.TIMING)

@@ -80,7 +80,7 @@ def _shown(values: np.ndarray, metric: str) -> str:
   if np.isnan(values).all():
     return "-"
   factor = summary_lib.factor(metric)
-  mean, ci95 = metrics.confidence_95(factor * values)
+  mean, ci95 = metrics.confidence_95(list(factor * values))
   digits = 4 if factor == 1.0 else 2
   if len(values) == 1:
     return f"{mean:.{digits}f}"
@@ -155,7 +155,8 @@ def draw(
   factor = summary_lib.factor(metric)
   for label, own in lines.items():
     points = [(at[s.values[names[0]]],
-               *metrics.confidence_95(factor * scores(s, by, metric, score)))
+               *metrics.confidence_95(list(
+                   factor * scores(s, by, metric, score))))
               for s in own if s.rows]
     x, mean, ci95 = np.array(points).reshape(-1, 3).T
     axis.errorbar(x, mean, np.nan_to_num(ci95), marker="o", capsize=3,

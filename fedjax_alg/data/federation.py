@@ -136,10 +136,11 @@ def federate(
     if options.get("partition_seed", seed) != seed:
       raise DataError("`seed` and `partition_seed`: give one of them")
     options["partition_seed"] = seed
-  named = isinstance(source, str)
-  made = DataOptions(dataset=source if named else None, **options).filled()
+  dataset = source if isinstance(source, str) else None
+  examples = None if isinstance(source, str) else source
+  made = DataOptions(dataset=dataset, **options).filled()
   refuse_unread(made, options)
-  return from_options(made) if named else from_options(made, source)
+  return from_options(made, examples)
 
 
 def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
@@ -188,7 +189,8 @@ def load_examples(options: DataOptions) -> Examples:
   Raises:
     DataError: it is not there or not usable; one line.
   """
-  o, source = options, (options.data_dir,)
+  o = options
+  source: tuple[Any, ...] = (o.data_dir,)
   assert o.dataset is not None
   if o.dataset == "synthetic":
     source = (o.synthetic_alpha, o.synthetic_beta, o.num_clients,
@@ -342,9 +344,10 @@ def deal(
   train = client_data(
       rows, labels, partition.train_order, partition.train_offset,
       partition.train_size, validation, joins)
+  class_weight: Any = histogram.astype(np.float32)
   data = EvaluationData(
       train, test, whole._replace(**_pieces(0, total)._asdict()),
-      histogram.astype(np.float32),
+      class_weight,
       None if train.validation is None else _pieces(*train.validation.tolist()))
   hashes = {"data": digest, "partition": partition_hash(partition)}
   return Federation(data, partition, examples.num_classes, examples.name,
@@ -353,8 +356,9 @@ def deal(
 
 def _pieces(first: int, total: int) -> Pieces:
   offset = np.arange(0, total, PIECE, dtype=np.int32)
-  size = np.minimum(PIECE, total - offset).astype(np.int32)
-  return Pieces(np.asarray(first + offset, np.int32), size)
+  found: Any = (np.asarray(first + offset, np.int32),
+                np.minimum(PIECE, total - offset).astype(np.int32))
+  return Pieces(*found)
 
 
 def _hash(*arrays: np.ndarray) -> str:
@@ -386,7 +390,7 @@ def after_events(federation: Federation, event: int) -> Shifted:
       train_order=np.arange(len(partition.train_order)),
       test_order=np.arange(len(partition.test_order)))
   y_train, y_test = (
-      held.y[:len(order)] for held, order in (
+      np.asarray(held.y)[:len(order)] for held, order in (
           (federation.data.train, partition.train_order),
           (federation.data.test, partition.test_order)))
   assert options.partition_seed is not None

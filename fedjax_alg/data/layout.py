@@ -61,7 +61,7 @@ def client_data(
   Returns:
     NumPy arrays, x and y with M + V + PADDING_ROWS rows.
   """
-  held = None
+  held: Any = None
   parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
   chex.assert_shape(
       y, (sum(map(len, parts)),), custom_message="y: one label for each row")
@@ -86,9 +86,11 @@ def client_data(
       first += len(part)
   classes = aligned_zeros((places,), np.int32)
   classes[:len(order)] = y[order]
-  return ClientData(
+  # NumPy stands for JAX arrays until the data are placed.
+  arrays: tuple[Any, ...] = (
       rows, classes, np.asarray(offset, np.int32), np.asarray(size, np.int32),
       held, None if joins is None else np.asarray(joins, np.int32))
+  return ClientData(*arrays)
 
 
 def shard_of(data: ClientData, client: Array | int) -> Shard:

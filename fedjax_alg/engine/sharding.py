@@ -53,7 +53,7 @@ def start(host_devices: int = 0) -> None:
     host_devices: CPU cores to use; 0: all that this process may run on.
   """
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
-      jax.config.jax_compilation_cache_dir is None):
+      getattr(jax.config, "jax_compilation_cache_dir") is None):
     jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
   try:

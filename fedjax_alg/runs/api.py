@@ -78,6 +78,7 @@ def request(
     seeds: int | Sequence[int], evaluate: Any, eval_every: int, hparams: Any,
     keywords: Mapping[str, Any]) -> Request:
   """Checks what a caller asked for; see ``run`` for the arguments."""
+  sharding.start(int(keywords.get("host_devices", 0)))
   if not isinstance(federation, Federation):
     raise OptionError(f"`federation`: a {type(federation).__name__}, make one "
                       "with federate()")
@@ -144,7 +145,6 @@ def steps(
 
   Raises: see ``run``.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   asked = request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
@@ -204,7 +204,6 @@ def run(
       names it.
     NonFiniteError: training became NaN or infinite.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   asked = request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,

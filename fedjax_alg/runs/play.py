@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg.metrics import Counts
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import loop
 from fedjax_alg.records import tables
@@ -49,7 +49,7 @@ class Step:
   #: protocol -> metric -> [N]; and the caller's own measures, name -> key ->
   #: [N, K, ...] sums
   metrics: dict[str, dict[str, np.ndarray]]
-  counts: dict[str, metrics.Counts]  #: what the metrics were made of
+  counts: dict[str, Counts]  #: what the metrics were made of
   membership: np.ndarray | None  #: [N, C] group of each client, or None
   seconds: float  #: of the rounds since the step before, all N together
   compile_s: float  #: compiling took before round 1

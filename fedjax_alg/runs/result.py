@@ -260,8 +260,8 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   clients = {}
   for protocol, counts in step.counts.items():
     if protocol in evaluate.PER_CLIENT:
-      hits, total = (np.asarray(leaf[rows], np.float64)
-                     for leaf in (counts.hits, counts.total))
+      each: Any = (counts.hits, counts.total)
+      hits, total = (np.asarray(leaf[rows], np.float64) for leaf in each)
       clients[protocol] = {"accuracy": np.divide(
           hits, total, out=np.full_like(hits, np.nan), where=total > 0)}
   algorithm, models = live.algorithm(), None

@@ -14,7 +14,6 @@ import numpy as np
 
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate as evaluate_lib
-from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.runs import api, methods
@@ -31,7 +30,7 @@ class Best(NamedTuple):
   """The best setting of a sweep."""
 
   setting: dict[str, Any]  #: name -> value
-  index: int  #: in ``Sweep.settings``
+  number: int  #: its place in ``Sweep.settings``
   mean: float  #: of the metric over the seeds
   ci95: float  #: half-width of its 95 % interval; NaN for one seed
   result: RunResult
@@ -107,7 +106,7 @@ class Sweep:
     index = int(np.nanargmax(means))
     result = self.results[index]
     assert result is not None
-    mean, ci95 = confidence_95(scores[index])
+    mean, ci95 = confidence_95(list(scores[index]))
     return Best(self.settings[index], index, float(mean),
                 float(ci95) if len(scores[index]) > 1 else float("nan"), result)
 
@@ -180,7 +179,6 @@ def sweep(
   Raises:
     OptionError, DataError: see ``run``; and a grid without values.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   base = dict(
       model=model, rounds=rounds, cohort_size=cohort_size,
       participation=participation, seeds=seeds, evaluate=evaluate,

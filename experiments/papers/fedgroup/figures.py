@@ -13,11 +13,11 @@ from typing import NamedTuple
 from experiments.cli import config as config_lib
 from experiments.papers.fedgroup import pretraining, tables
 from experiments.reports import figures, plots, report
-from experiments import setting
 from experiments.reports import suite
 from experiments.papers.fedgroup import claims
 from experiments.reports.figures import Figure, Lines, Panel, Request
 from fedjax_alg.data import DataError
+from fedjax_alg.data.federation import load_examples
 
 NAME = "fedgroup"
 #: alpha: FedGroup pre-trains alpha m clients.
@@ -243,7 +243,7 @@ def _lacking(data: str, data_dir: str | None) -> bool:
   if data_dir:
     words.append(f"--data_dir={data_dir}")
   try:
-    setting.load_examples(config_lib.parse(words))
+    load_examples(config_lib.parse(words).data)
   except DataError as error:
     print(f"left out: {error}", file=sys.stderr)
     return True

@@ -13,11 +13,11 @@ import numpy as np
 import scipy.stats
 
 from experiments.cli import config as config_lib
-from experiments import setting
+from experiments.cli import execute
 from experiments.reports import plots, report, suite, verdicts
 from experiments.papers.fedgroup import claims
 from experiments.reports.report import line, shown
-from fedjax_alg import data, grouping, models, registry
+from fedjax_alg import data, grouping, models
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
@@ -43,8 +43,8 @@ class Pool(NamedTuple):
 def pretrained(cell: suite.Cell) -> list[Pool]:
   """The pool of each seed of a run."""
   config = cell.config
-  made = setting.make_setting(config)
-  hparams = registry.get(config.algorithm).hparams(**config.hparams)
+  made = execute.prepared_run(config)
+  hparams = made.method.hparams
 
   def setup(params, everyone, key):
     ids, updates, mask, groups = fedgroup.grouped_pool(
@@ -59,14 +59,14 @@ def pretrained(cell: suite.Cell) -> list[Pool]:
       init=lambda params, spec, key: params, setup=setup)
   every_seed = jax.device_get(jax.jit(
       lambda data, keys: loop.initial_states(
-          start, made.model, made.spec, data, keys))(
-              made.data.train, made.keys))
+          loop.fixed(start), made.model, made.spec, data, keys, {}))(
+              made.placed.data.train, made.keys))
   pools = []
   for ids, present, edc, madc, points, groups in zip(*every_seed):
     square = np.ix_(present, present)
     pools.append(Pool(
         ids[present], edc[square], madc[square], points[present],
-        groups[present], made.label_histogram[ids[present]] > 0))
+        groups[present], made.federation.label_histogram[ids[present]] > 0))
   return pools
 
 
@@ -174,7 +174,7 @@ def sizes(cells: Runs, not_run: Runs) -> str:
           for c in report.load_claims(claims.NAME, "Table2")}
   rows = []
   for cell in cells:
-    plan = setting.make_setting(cell.config).plan
+    plan = execute.prepared_run(cell.config).plan
     rows.append((cell.panel, cell.panel_title, plan["clients"],
                  plan["train_examples"] + plan["test_examples"],
                  plan["parameters"]))
