@@ -125,10 +125,10 @@ def group_vectors(
 def by_model(options: KModels) -> ModelGrouping:
   """Groups of trained models; w*_k is a group's mean (Procedure 2)."""
 
-  def regroup(models, trained, anchors, cohort, splitting, scale):
+  def regroup(models, vectors, anchors, cohort, splitting, scale):
     del anchors, scale
     return group_vectors(
-        options, trained, models, cohort.present, splitting)
+        options, vectors, models, cohort.present, splitting)
 
   return ModelGrouping(options.num_models, options.threshold, regroup,
                        flops=_grouping_flops)
@@ -143,18 +143,21 @@ def by_gradient(
   models themselves go no further (errata D-17).
   """
 
-  def regroup(models, trained, anchors, cohort, splitting, scale):
-    _, gradients = map_clients(
+  def gradients(trained, cohort):
+    return map_clients(
         lambda _, shard, params: objective.full_value_and_grad(
-            model, params, shard), (), cohort.shards, trained)
+            model, params, shard)[1], (), cohort.shards, trained)
+
+  def regroup(models, vectors, anchors, cohort, splitting, scale):
     means, groups = group_vectors(
-        options, gradients, anchors, cohort.present, splitting)
+        options, vectors, anchors, cohort.present, splitting)
     # (57)-(58) add a mean gradient to the model, which climbs (errata D-19).
     return trees.add_scaled(
         models, -gradient_step, jax.vmap(scale)(means)), groups
 
-  return ModelGrouping(options.num_models, options.threshold, regroup,
-                       full_passes=1, flops=_grouping_flops)
+  return ModelGrouping(
+      options.num_models, options.threshold, regroup, vectors=gradients,
+      full_passes=1, flops=_grouping_flops)
 
 
 def _grouping_flops(slots: int, size: int, k: int) -> float:

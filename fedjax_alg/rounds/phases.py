@@ -27,9 +27,11 @@ class ModelGrouping(NamedTuple):
 
   num_models: int  #: K
   threshold: int  #: T, rounds with one model
-  #: (models w_k [K, ...], trained models [S, ...], anchors [K, ...], cohort,
+  #: (models w_k [K, ...], vectors [S, ...], anchors [K, ...], cohort,
   #: splitting [] bool, scale) -> targets w*_k [K, ...], groups
   regroup: Callable[..., tuple[Params, Any]]
+  #: (trained models [S, ...], cohort) -> the vectors that are grouped
+  vectors: Callable[[Params, Cohort], Params] = lambda trained, cohort: trained
   full_passes: int = 0  #: that it asks of every participant
   #: (slots, P, K) -> server arithmetic
   flops: Callable[[int, int, int], float] = lambda slots, size, k: 0.0
@@ -174,7 +176,8 @@ def train(
 
 def update(
     method: TwoHalves, k: int, beginning: Beginning, memory: Any,
-    rounds: Array, trained: Params, cohort: Cohort) -> tuple[Params, Any]:
+    rounds: Array, trained: Params, vectors: Params, cohort: Cohort
+) -> tuple[Params, Any]:
   """What the k models move by [k, ...], and the groups if there are any."""
   participants = cohort.present.sum().astype(jnp.float32)
   scale = functools.partial(method.client.scale, memory, participants)
@@ -183,7 +186,7 @@ def update(
     # Round T + 1 splits the copies; no round of the warm-up is that one.
     splitting = rounds == method.grouping.threshold
     target, groups = method.grouping.regroup(
-        starts, trained, beginning.anchors, cohort, splitting, scale)
+        starts, vectors, beginning.anchors, cohort, splitting, scale)
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)

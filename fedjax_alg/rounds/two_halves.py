@@ -17,8 +17,8 @@ A round, each line only where a half asks for it:
   4. what clients sent beside is merged into the state kept between rounds.
 
 With K > 1 models the rounds up to T (``ModelGrouping.threshold``) are played
-with one: ``_for_one_or_all``. Clients train alike in both, so that the local
-training, most of the program, stands outside and is compiled once.
+with one: ``_for_one_or_all``. Clients do the same in both, so that the local
+training and the vectors that are grouped stand outside and are compiled once.
 """
 
 from collections.abc import Callable
@@ -116,9 +116,12 @@ def _round(
       method, state.round, begin, (state.models, state.server))
   trained = phases.train(method, beginning, choice, state.memory, cohort, key)
   choice = _reported(method, state.round, choice, trained)
+  vectors: Params = ()
+  if method.grouping:
+    vectors = method.grouping.vectors(trained.params, cohort)
   finish = functools.partial(
       _finish, method, state=state, choice=choice, trained=trained,
-      cohort=cohort)
+      vectors=vectors, cohort=cohort)
   (models, server), aux = _for_one_or_all(
       method, state.round, finish, beginning)
   memory = method.client.merge(
@@ -179,13 +182,14 @@ def _reported(
 
 def _finish(
     method: TwoHalves, k: int, beginning: Beginning, *, state: ComposedState,
-    choice: Choice, trained: Trained, cohort: Cohort
+    choice: Choice, trained: Trained, vectors: Params, cohort: Cohort
 ) -> tuple[tuple[Params, Any], RoundAux]:
   """The update of k models, the "aggregate" or "after" step, what is logged."""
   server, server_state = method.server, beginning.server
   starts = beginning.starts
   update, groups = phases.update(
-      method, k, beginning, state.memory, state.round, trained.params, cohort)
+      method, k, beginning, state.memory, state.round, trained.params, vectors,
+      cohort)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
         method, k, trees.scale(-1.0, update), server_state, starts, cohort)
