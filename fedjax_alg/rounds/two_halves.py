@@ -369,7 +369,8 @@ def compose(
   def _discrepancy(models, starts, trained, preference, groups, cohort):
     """Mean distance of the trained models from their aggregate (FedGroup (4)).
 
-    The aggregate is this round's (errata F-26). ``trained`` are drifts where there are no groups.
+    The aggregate is this round's (errata F-26). ``trained`` are drifts where
+    there are no groups.
     """
     if groups is None:
       moved = trees.index(trees.subtract(models, starts), 0)
