@@ -15,6 +15,7 @@ ELSEWHERE = {
     "registry": "contract/test_registry",
     "client/sgd": "client/test_local_training",
     "client/svrg": "client/test_local_training",
+    "client/update": "rounds/test_two_halves",
     "data/allocate": "data/test_partition",
     "data/errors": "test_errors",
     "data/examples": "data/test_partition",
@@ -25,9 +26,8 @@ ELSEWHERE = {
     "models/flops": "models/test_layers",
     "records/summary": "experiments/test_records",
     "records/tables": "experiments/test_records",
-    "rounds/clustered": "reference/test_clustered_oracle",
     "rounds/layerwise": "algorithms/test_fedacnnl",
-    "rounds/two_halves": "algorithms/test_composed",
+    "rounds/phases": "rounds/test_two_halves",
 }
 
 MODULES = sorted(

@@ -12,7 +12,7 @@ from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.base import ClientData, FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, clock, loop
-from fedjax_alg.least_squares import codes, layer_fits, moments
+from fedjax_alg.least_squares import codes, moments
 from fedjax_alg.models.layers import Conv, Dense, MaxPool
 from tests import problems
 from tests.algorithms import bridge
@@ -644,8 +644,6 @@ def test_rounds_are_layers_and_personal_layers():
   assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(), 3) == 6
   assert fedacnnl.num_rounds(
       fedacnnl.PFedACnnLHParams(personalize=False), 3) == 3
-  assert layer_fits.per_layer("ridge", "0.5", 2, True) == (0.5, 0.5)
-  assert layer_fits.per_layer("ridge", "1e-2, 0", 2, True) == (0.01, 0.0)
 
 
 @pytest.mark.parametrize("settings, said", [
