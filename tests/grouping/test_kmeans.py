@@ -4,7 +4,6 @@ from hypothesis import assume, given, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy import stats
 from sklearn.cluster import KMeans
 
@@ -110,17 +109,6 @@ def test_farthest_first_takes_the_lowest_slot_of_equals():
   mask = jnp.array([True, True, True, False])
   centres = grouping.farthest_first(points, mask, jnp.zeros(2), 3)
   np.testing.assert_array_equal(centres, [[0, 2], [2, 0], [1, 0]])
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_no_group_of_the_split_is_empty(seed):
-  """Every start centre is a point of its own, whatever the origin is."""
-  points = jax.random.normal(jax.random.key(seed), (20, 3))
-  mask = jnp.arange(20) != seed
-  origin = points[mask].mean(0)
-  groups = grouping.lloyd(
-      points, mask, grouping.farthest_first(points, mask, origin, 4), 1)
-  assert groups.size.min() > 0 and groups.size.sum() == 19
 
 
 DRAWS = 4000
