@@ -231,7 +231,13 @@ def finished(bench, age):
   return rounds is not None and age >= rounds(bench.hparams, 1)
 
 
-@pytest.fixture(scope="module", name="bench", params=list(registry.ALGORITHMS))
+#: One of each kind of round stands for all in ``--fast``.
+FAST = ("fedavg", "ifca", "afl")
+
+
+@pytest.fixture(scope="module", name="bench", params=[
+    pytest.param(name, marks=[pytest.mark.fast] if name in FAST else [])
+    for name in registry.ALGORITHMS])
 def fixture_bench(request, problem):
   return Bench(request.param, problem)
 

@@ -15,6 +15,8 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, evaluate, sharding
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 C, K, L = 12, 3, problems.CLASSES
 
 

@@ -11,6 +11,8 @@ from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 
+pytestmark = pytest.mark.fast
+
 SEEDS, COHORT = [3, 4], 4
 
 

@@ -11,6 +11,8 @@ from fedjax_alg.records import tables as records, summary as results
 from experiments.papers.conjugate import claims as conjugate
 from experiments.papers.diversified import claims as diversified
 
+pytestmark = pytest.mark.fast
+
 
 def outcome(label, curves, panel="a", loss=None, floats=10, steady=0.1,
             down=2, up=3):
