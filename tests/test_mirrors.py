@@ -23,8 +23,6 @@ ELSEWHERE = {
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
     "models/flops": "models/test_layers",
-    "records/summary": "experiments/test_records",
-    "records/tables": "experiments/test_records",
     "rounds/clustered": "reference/test_clustered_oracle",
     "rounds/layerwise": "algorithms/test_fedacnnl",
     "rounds/two_halves": "algorithms/test_composed",

@@ -1,5 +1,7 @@
 """Who holds what once a data set is dealt to clients."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -204,3 +206,21 @@ def test_as_many_held_out_rows_as_official_ones_are_not_the_same_rows():
   fed = deal(examples, make_partition("natural", examples, None, 0))
   assert int(fed.data.test.size.sum()) == len(whole_test(fed)[1]) == 9
   assert not whole_is_local(fed)
+
+
+def test_validation_pieces_are_the_servers_rows():
+  fed = federation.federate("digits", num_clients=20, validation_clients=19)
+  data = fed.data
+  first, total = np.asarray(data.train.validation).tolist()
+  offset, size = map(np.asarray, data.validation)
+  assert len(size) > 1 and size.max() <= 500 and size.sum() == total
+  assert offset[0] == first
+  np.testing.assert_array_equal(offset[1:], offset[:-1] + size[:-1])
+  digits = load_digits()
+  np.testing.assert_array_equal(
+      data.train.y[first:first + total],
+      digits.y_train[fed.partition.held_out.train_order])
+  train = jax.tree.map(jnp.asarray, data.train)
+  cohort = layout.everyone(train)
+  assert int(cohort.validation.size) == total
+  assert cohort.validation.x is train.x
