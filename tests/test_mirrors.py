@@ -24,8 +24,6 @@ ELSEWHERE = {
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
     "models/flops": "models/test_layers",
-    "records/summary": "experiments/test_records",
-    "records/tables": "experiments/test_records",
     "rounds/layerwise": "algorithms/test_fedacnnl",
     "rounds/phases": "rounds/test_two_halves",
 }

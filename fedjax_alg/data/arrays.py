@@ -97,9 +97,12 @@ def checked(
   Raises:
     DataError: see ``from_arrays``.
   """
+  def bare(array: str) -> str:
+    """An array in the middle of a message, without the name of its file."""
+    return what(array).rstrip(":").split(": ")[-1]
+
   if "client_test" in arrays and "client_train" not in arrays:
-    raise DataError(f"{what('client_test')} without "
-                    f"{what('client_train').rstrip(':').split(': ')[-1]}")
+    raise DataError(f"{what('client_test')} without {bare('client_train')}")
   for array in ("x_train", "x_test"):
     arrays[array] = _features(what(array), arrays[array])
   for split in ("train", "test"):
@@ -107,15 +110,15 @@ def checked(
     for array in ("y_" + split, "client_" + split):
       if array in arrays:
         arrays[array] = _whole_numbers(
-            what(array), arrays[array], rows, _ARGUMENTS["x_" + split])
+            what(array), arrays[array], rows, bare("x_" + split))
   x_train, x_test = arrays["x_train"], arrays["x_test"]
   if not len(x_train):
     raise DataError(f"{what('x_train')} has no rows")
   if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
     raise DataError(
         f"{what('x_train')} has examples of shape {x_train.shape[1:]} "
-        f"{x_train.dtype} but the test examples are of shape "
-        f"{x_test.shape[1:]} {x_test.dtype}")
+        f"{x_train.dtype} but {bare('x_test')} of {x_test.shape[1:]} "
+        f"{x_test.dtype}")
   y_train, y_test = arrays["y_train"], arrays["y_test"]
   largest = int(max(y_train.max(), y_test.max(initial=0)))
   if num_classes is None:

@@ -157,11 +157,11 @@ class Bench:
     self.keys = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, SEEDS))
     self.initial = problems.quick_jit(functools.partial(
-        loop.initial_states, self.algorithm, problem.model, self.spec))(
-            problem.data, self.keys)
+        loop.initial_states, loop.fixed(self.algorithm), problem.model,
+        self.spec))(problem.data, self.keys, {})
     self.run_rounds = problems.quick_jit(
         traced_once(loop.make_run_rounds(
-            self.algorithm, size, MAX_ROUNDS).__wrapped__), donate_argnums=0)
+            loop.fixed(self.algorithm), size, MAX_ROUNDS).__wrapped__), donate_argnums=0)
     self.round = problems.quick_jit(traced_once(self.algorithm.round))
 
   def build(self, map_clients):
@@ -171,7 +171,7 @@ class Bench:
   def run(self, states, start, count):
     """The states after rounds start.. and the log; ``states`` is kept."""
     return self.run_rounds(
-        jax.tree.map(jnp.copy, states), self.problem.data, self.keys,
+        jax.tree.map(jnp.copy, states), self.problem.data, self.keys, {},
         jnp.int32(start), jnp.int32(count))
 
   @functools.cache
@@ -555,7 +555,7 @@ def primitives(jaxpr):
 
 def test_nothing_leaves_the_device_during_a_run(bench):
   args = (jax.tree.map(jnp.copy, bench.initial), bench.problem.data,
-          bench.keys, jnp.int32(0), jnp.int32(2))
+          bench.keys, {}, jnp.int32(0), jnp.int32(2))
   names = set(primitives(bench.run_rounds.trace(*args).jaxpr.jaxpr))
   assert "while" in names
   assert not [n for n in names if "callback" in n or "print" in n]

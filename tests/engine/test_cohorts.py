@@ -92,7 +92,7 @@ def test_the_start_and_a_round_see_who_is_there(problem):
   algorithm = Algorithm(lambda *_: (), setup, *spy(False)[2:])
   keys = jax.tree.map(lambda leaf: leaf[None], cohorts.run_keys(0))
   ids, weight = loop.initial_states(
-      algorithm, model, problem.spec, late, keys)
+      loop.fixed(algorithm), model, problem.spec, late, keys, {})
   absent = joins > 0
   np.testing.assert_array_equal(
       ids[0], np.where(absent, 12, np.arange(12)))
