@@ -29,6 +29,7 @@ def test_worked_example_runs(tmp_path, clean_registry):
   assert (tmp_path / "run" / "summary.json").is_file()
 
 
+@pytest.mark.fast
 def test_pages_name_files_that_exist():
   """Every path in backticks or links of README and docs is there."""
   missing = []
