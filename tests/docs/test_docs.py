@@ -46,6 +46,7 @@ def test_the_models_of_the_page_are_models():
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
 
 
+@pytest.mark.fast
 def test_pages_name_files_that_exist():
   """Every path in backticks or links of README and docs is there."""
   missing = []

@@ -68,6 +68,7 @@ def test_many_floats_do_not_overflow():
       times.communication[:3], 4 * 2.0 ** 32 / np.array([8, 4, 16]), rtol=1e-6)
 
 
+@pytest.mark.program
 def test_devices_are_of_the_seed_and_the_number():
   made = clock.make_devices(
       3, 200, cores=(2, 5), core_gflops=2.5, bandwidth_gbps=(0.1, 10.0),

@@ -26,6 +26,7 @@ def draw(seed):
   return points, mask, centres
 
 
+@pytest.mark.program
 @given(st.integers(0, 10**6))
 def test_lloyd_is_that_of_scikit_learn(seed):
   points, mask, centres = draw(seed)
@@ -117,6 +118,7 @@ pairs_drawn = quick_jit(lambda points, mask: jax.vmap(
         jax.random.split(jax.random.key(1), DRAWS)))
 
 
+@pytest.mark.program
 def test_plus_plus_draws_by_squared_distance():
   """Every ordered pair as often as the law says; one does not count."""
   points = np.array([0.0, 1.0, 3.0, np.nan, 4.0], np.float32)
@@ -167,6 +169,7 @@ def inertia(points, mask, groups):
   return ((points[mask] - own) ** 2).sum()
 
 
+@pytest.mark.program
 def test_kmeans_keeps_its_best_start():
   rng = np.random.default_rng(0)
   points = rng.random((40, 2)).astype(np.float32)
