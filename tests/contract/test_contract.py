@@ -161,7 +161,8 @@ class Bench:
         self.spec))(problem.data, self.keys, {})
     self.run_rounds = problems.quick_jit(
         traced_once(loop.make_run_rounds(
-            loop.fixed(self.algorithm), size, MAX_ROUNDS).__wrapped__), donate_argnums=0)
+            loop.fixed(self.algorithm), size, MAX_ROUNDS).__wrapped__),
+        donate_argnums=0)
     self.round = problems.quick_jit(traced_once(self.algorithm.round))
 
   def build(self, map_clients):

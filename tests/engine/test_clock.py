@@ -7,7 +7,6 @@ import pytest
 
 from fedjax_alg.base import Devices, Work
 from fedjax_alg.engine import clock
-from fedjax_alg.rounds import ledger
 from tests import problems
 
 #: Three participants and a padding slot: 1, 2 and 4 flops a second.
