@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from fedjax_alg.base import Algorithm, RoundAux, Work, no_setup, round_cost

@@ -4,6 +4,7 @@ from hypothesis import assume, given, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 from sklearn.cluster import KMeans
 
