@@ -45,7 +45,8 @@ def test_every_cell_parses(name):
       assert run.values["participation"] == 1
     if name != "afl":
       assert run.values["num_clients"] == 100
-      assert run.values["dataset"] == "synthetic" or run.values["dirichlet_alpha"] == 0.1
+      assert (run.data.dataset == "synthetic"
+              or run.data.dirichlet_alpha == 0.1)
 
 
 def test_settings_of_section_5():
@@ -62,8 +63,8 @@ def test_settings_of_section_5():
     assert run.hparams.get("local_epochs", 1) == 1
   assert [run.identity() for run in parsed("fig4").values()] == [
       run.identity() for run in parsed("fig5").values()]
-  models = {p: (run.values["dataset"], run.values["model"]) for (p, _), run in parsed(
-      "table2").items()}
+  models = {p: (run.data.dataset, run.run.model)
+            for (p, _), run in parsed("table2").items()}
   assert models == dict(
       a=("mnist", "mlp"), b=("synthetic", "mlp"), c=("mnist", "softmax"),
       d=("synthetic", "softmax"))
@@ -127,7 +128,8 @@ def test_quick_is_shorter_and_smaller():
       run = cell.config
       assert run.values["rounds"] <= 20
       if run.values["dataset"] == "cifar10":
-        assert run.values["layers"][1] == "conv5-16" and run.values["eval_every"] == 5
+        assert run.values["layers"][1] == "conv5-16"
+        assert run.values["eval_every"] == 5
   assert analytic.fit(analytic.FIGURES["fig4"], make._replace(quick=False)) == (
       analytic.FIGURES["fig4"], [])
 
