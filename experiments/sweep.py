@@ -90,9 +90,8 @@ def split_flags(
 
 def _with_validation(words: Sequence[str]) -> list[str]:
   """Evaluates the held-out clients, unless the protocols were given."""
-  held = [w for w in words if w.lstrip("-").startswith("validation_clients=")]
-  if not held or any(
-      w.lstrip("-").startswith("eval_protocols=") for w in words):
+  given = dict(word.lstrip("-").split("=", 1) for word in words if "=" in word)
+  if given.get("validation_clients", "0") == "0" or "eval_protocols" in given:
     return list(words)
   default = ",".join(config_lib.RunOptions().eval_protocols)
   return [*words, f"--eval_protocols={default},validation"]

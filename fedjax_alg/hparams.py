@@ -13,6 +13,8 @@ field must not ask for its value in Python; where a zero leaves a term out,
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import types
+import typing
 from typing import Any, TypeVar
 
 import jax
@@ -168,6 +170,70 @@ def validate(hparams: Any) -> None:
         or (meta.get("choices") and value not in meta["choices"]))
     if bad:
       raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")
+
+
+def plain(value: Any) -> Any:
+  """A value that can be hashed and written as JSON.
+
+  Lists and arrays become tuples, scalars of NumPy and JAX become Python's.
+  Tracers and everything else are returned as they are.
+  """
+  if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+    return tuple(map(plain, value))
+  if isinstance(value, (np.generic, np.ndarray, jax.Array)) and (
+      not isinstance(value, jax.core.Tracer)):
+    return plain(np.asarray(value).tolist())
+  return value
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "True or False",
+          str: "a string"}
+
+
+def of_type(name: str, value: Any, kind: Any) -> Any:
+  """``value`` as the type of a field; a whole number also makes a float.
+
+  Args:
+    name: of the field, for the message.
+    value: what a caller gave; None and tracers are returned as they are.
+    kind: the annotation: int, float, bool, str, a tuple of these or one of
+      them or None. What has another one is not checked.
+
+  Raises:
+    OptionError: it is of another type.
+  """
+  if value is None or isinstance(value, jax.core.Tracer):
+    return value
+  if isinstance(kind, types.UnionType):  # X | None
+    kind = next(part for part in typing.get_args(kind)
+                if part is not types.NoneType)
+  value = plain(value)
+  if typing.get_origin(kind) is tuple:
+    items = typing.get_args(kind)
+    if not isinstance(value, tuple):
+      raise OptionError(f"`{name}`={value!r}: must be a list")
+    if items[-1] is Ellipsis:
+      items = items[:1] * len(value)
+    if len(items) != len(value):
+      raise OptionError(f"`{name}`={value!r}: must have {len(items)} entries")
+    return tuple(of_type(name, *each) for each in zip(value, items))
+  if kind is float and type(value) is int:
+    return float(value)
+  if kind in _WORDS and type(value) is not kind:
+    raise OptionError(f"`{name}`={value!r}: must be {_WORDS[kind]}")
+  return value
+
+
+def typed(options: HParams) -> HParams:
+  """``options`` with every value of its field's type (``of_type``).
+
+  Raises:
+    OptionError: a value of another type.
+  """
+  hints = typing.get_type_hints(type(options))
+  found = {name: of_type(name, getattr(options, name), kind)
+           for name, kind in hints.items()}
+  return with_values(options, found)
 
 
 def check_options(options: Any) -> None:

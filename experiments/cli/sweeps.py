@@ -15,7 +15,6 @@ from experiments.cli.execute import RunWriter
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import methods
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs.play import Divergence
 from fedjax_alg.runs.programs import Programs
@@ -52,6 +51,8 @@ def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
           "commas themselves: separated by semicolons)")
     if name in grid:
       raise config_lib.UsageError(f"--sweep={name}: given twice")
+    if len(set(values)) < len(values):
+      raise config_lib.UsageError(f"--sweep={word}: has a value twice")
     grid[name] = values
   return grid
 
@@ -73,7 +74,7 @@ def configs(
     root: of the sweep.
 
   Raises:
-    UsageError: a setting's flags are wrong.
+    UsageError: a setting's flags are wrong, or they ask for --dry_run.
   """
   for name in grid:
     if name in _SHARED:
@@ -86,6 +87,9 @@ def configs(
     out.append(config_lib.parse(
         [*argv, *(f"--{k}={v}" for k, v in setting.items()),
          f"--out_dir={folder}"], "experiments.sweep"))
+    if out[-1].output.dry_run:
+      raise config_lib.UsageError(
+          "--dry_run: not of a sweep (python -m experiments.run has it)")
   return out
 
 
@@ -126,8 +130,7 @@ def _traceable_parts(group: list[Config]) -> list[list[Config]]:
   """The group, or one by one where the algorithm does not take tracers."""
   if len(group) == 1:
     return [group]
-  p = execute.prepared_run(group[0])
-  if methods.traceable(p.method, p.model, p.spec, p.map_clients):
+  if execute.prepared_run(group[0]).numbers:
     return [group]
   return [[config] for config in group]
 
@@ -151,6 +154,10 @@ def _play_program(group: Sequence[Config]) -> list[Played]:
     states, done = _restore(folders, group, programs, records)
     if states is None:
       records = play_lib.new_records(programs, folders)
+  if states is None:  # what is left of longer ones would be taken for theirs
+    for folder in folders:
+      for old in checkpoint.paths(folder / "checkpoint"):
+        old.unlink()
   writers = [RunWriter(*each, index) for index, each in enumerate(
       zip(folders, group, [programs] * len(group), records))]
   for writer in writers:

@@ -69,10 +69,16 @@ def chosen_protocol(settings: Sequence[Setting], asked: str | None) -> str:
 
 def best(
     settings: Sequence[Setting], protocol: str, metric: str, score: str) -> int:
-  """The index of the best setting; of equals the first."""
+  """The index of the best setting; of equals the first.
+
+  Raises:
+    OptionError: the protocol has no number of this metric.
+  """
   sign = -1.0 if metric == "loss" else 1.0
   means = np.array([sign * scores(setting, protocol, metric, score).mean()
                     for setting in settings])
+  if np.isnan(means).all():
+    raise OptionError(f"`metric`={metric}: {protocol} has none")
   return int(np.nanargmax(means))
 
 

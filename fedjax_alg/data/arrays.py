@@ -7,6 +7,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.hparams import of_type
 
 #: What the arrays of a data set are called in a file, and as arguments.
 _ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
@@ -42,26 +43,37 @@ def from_arrays(
       or infinite, labels out of range, a client with test examples alone; one
       line that names the argument.
   """
+  if num_classes is not None:
+    num_classes = of_type("num_classes", num_classes, int)
   if (x_test is None) != (y_test is None):
     raise DataError("`x_test` and `y_test`: give both or none")
   if test_client_ids is not None and x_test is None:
     raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
-  arrays = {"x_train": np.asarray(x), "y_train": np.asarray(y)}
+  arrays = {"x_train": _array("x", x), "y_train": _array("y", y)}
   if x_test is None:
     arrays["x_test"] = arrays["x_train"][:0]
     arrays["y_test"] = np.zeros(0, np.int32)
   else:
-    arrays |= {"x_test": np.asarray(x_test), "y_test": np.asarray(y_test)}
+    arrays |= {"x_test": _array("x_test", x_test),
+               "y_test": _array("y_test", y_test)}
   arrays |= _numbered(client_ids, test_client_ids)
   return checked(arrays, lambda which: f"`{_ARGUMENTS[which]}`:", name,
                  num_classes)
 
 
+def _array(argument: str, values: Any) -> np.ndarray:
+  try:
+    return np.asarray(values)
+  except ValueError:
+    raise DataError(f"`{argument}`: its rows have different shapes") from None
+
+
 def _numbered(train: Any, test: Any) -> dict[str, np.ndarray]:
   """Client ids of any kind as numbers from 0, in their sorted order."""
   if train is None:
-    return {} if test is None else {"client_test": np.asarray(test)}
-  train = np.asarray(train)
+    return {} if test is None else {
+        "client_test": _array("test_client_ids", test)}
+  train = _array("client_ids", train)
   if train.ndim != 1 or train.dtype.kind not in "iuUSO":
     raise DataError(f"`client_ids`: {train.dtype} of shape {train.shape}, one "
                     "whole number or string for each example is needed")
@@ -72,13 +84,15 @@ def _numbered(train: Any, test: Any) -> dict[str, np.ndarray]:
                     "sorted") from None
   found = {"client_train": numbers.astype(np.int32)}
   if test is not None:
-    test = np.asarray(test)
-    place = np.minimum(np.searchsorted(names, test), len(names) - 1)
-    unknown = np.flatnonzero(names[place] != test)
-    if len(unknown):
-      raise DataError(f"`test_client_ids`: client {test[unknown[0]]} has no "
-                      "training example")
-    found["client_test"] = place.astype(np.int32)
+    test = _array("test_client_ids", test)
+    known = {name: number for number, name in enumerate(names.tolist())}
+    for name in test.ravel().tolist():
+      if name not in known:
+        raise DataError(f"`test_client_ids`: client {name} has no training "
+                        "example")
+    found["client_test"] = np.array(
+        [known[name] for name in test.ravel().tolist()],
+        np.int32).reshape(test.shape)
   return found
 
 

@@ -136,6 +136,9 @@ def federate(
     if options.get("partition_seed", seed) != seed:
       raise DataError("`seed` and `partition_seed`: give one of them")
     options["partition_seed"] = seed
+  if not isinstance(source, (str, Examples)):
+    raise DataError(f"`source`: a {type(source).__name__}, must be the name of "
+                    "a data set or from_arrays(...)")
   dataset = source if isinstance(source, str) else None
   examples = None if isinstance(source, str) else source
   made = DataOptions(dataset=dataset, **options).filled()

@@ -21,6 +21,7 @@ from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.hparams import check_options
 from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import typed
 
 DATASETS = ("digits", "synthetic", "mnist", "cifar10", "femnist", "sent140",
             "npz", "leaf")
@@ -174,8 +175,12 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
     on it, stays open until it is known whether the data name clients.
 
     Raises:
-      OptionError: a value out of range, or options that do not go together.
+      OptionError: a value of another type or out of range, or options that do
+        not go together.
     """
+    return typed(self)._filled()
+
+  def _filled(self) -> "DataOptions":
     check_options(self)
     partition, count = self.partition, self.num_clients
     comes = self.dataset in _COME_WITH_CLIENTS

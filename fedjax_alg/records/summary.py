@@ -177,9 +177,12 @@ def summary(
   more = {}
   if records.num_groups is not None:
     more["groups"] = groups(records.tables["groups"], records.num_groups)
+  measured = {}
+  if records.rows:  # none where only measures of the caller's own were taken
+    measured = summarise(records.rows, targets) | {"cost": cost(
+        records.rows, records.cohort, records.tables["rounds"])}
   return {
-      **summarise(records.rows, targets),
-      "cost": cost(records.rows, records.cohort, records.tables["rounds"]),
+      **measured,
       **more,
       "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(records.seeds)},

@@ -1,7 +1,9 @@
 """``run`` and ``steps``: any algorithm on any federation, from Python."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
+import operator
 from typing import Any
 
 import jax
@@ -22,8 +24,23 @@ from fedjax_alg.runs.prepare import make_model, prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import Live, make_facts, make_final, RunResult
 
+#: Options of the command line and what they are called here.
+_HERE = {"seed": "seeds", "num_seeds": "seeds", "eval_protocols": "evaluate"}
+
 #: What is called with every Step, a progress bar for instance.
 Callback = Callable[[Step], None]
+
+
+@contextlib.contextmanager
+def _named_here() -> Iterator[None]:
+  """Messages about ``eval_protocols`` name ``evaluate``."""
+  try:
+    yield
+  except OptionError as error:
+    if "`eval_protocols`" not in error.text:
+      raise
+    raise type(error)(error.text.replace(
+        "`eval_protocols`", "`evaluate`")) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,47 +57,68 @@ class Request:
       self, federation: Federation,
       settings: Sequence[Mapping[str, Any]] = ({},)) -> Prepared:
     """The run, ready to compile; see ``prepare.prepare``."""
-    return prepare(
-        self.method, federation, self.options, model=self.model,
-        seeds=self.seeds, settings=settings, measures=self.measures)
+    with _named_here():
+      return prepare(
+          self.method, federation, self.options, model=self.model,
+          seeds=self.seeds, settings=settings, measures=self.measures)
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-  found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(
-      int(seed) for seed in seeds)
+  try:
+    found = (tuple(range(operator.index(seeds))) if not isinstance(
+        seeds, Iterable) else tuple(map(operator.index, seeds)))
+  except TypeError:
+    found = ()
   if not found or min(found) < 0 or len(set(found)) < len(found):
-    raise OptionError(f"`seeds`={seeds}: must be a number of seeds, at least "
+    raise OptionError(f"`seeds`={seeds!r}: must be a number of seeds, at least "
                       "1, or different whole numbers from 0")
   return found
+
+
+def as_callbacks(
+    callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
+  """One callback or several, as a tuple."""
+  return (callbacks,) if callable(callbacks) else tuple(callbacks)
 
 
 def _evaluations(
     wanted: Any
 ) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
   """Parts ``evaluate`` into protocols and the caller's own measures."""
-  if isinstance(wanted, str) or callable(wanted):
+  if isinstance(wanted, str) or not isinstance(wanted, Iterable):
     wanted = (wanted,)
-  protocols, measures = [], {}
+  protocols: list[str] = []
+  measures: dict[str, evaluate_lib.Measure] = {}
   for one in wanted:
-    if callable(one):
-      name = getattr(one, "__name__", type(one).__name__)
-      if name in measures or name in evaluate_lib.PROTOCOLS:
-        raise OptionError(f"`evaluate`={name}: there are two of this name")
-      measures[name] = one
-    else:
+    if isinstance(one, str):
       protocols.append(one)
+      continue
+    if not callable(one):
+      raise OptionError(f"`evaluate`={one!r}: must be names of protocols or "
+                        "functions")
+    name = getattr(one, "__name__", type(one).__name__)
+    if name in measures or (
+        name.removesuffix("_mean") in evaluate_lib.PROTOCOLS):
+      raise OptionError(f"`evaluate`={name}: there are two of this name")
+    measures[name] = one
   return tuple(protocols), measures
 
 
+@_named_here()
 def request(
     algorithm: Any, federation: Federation, *, model: Any, rounds: int | None,
     cohort_size: int | None, participation: float | None,
     seeds: int | Sequence[int], evaluate: Any, eval_every: int, hparams: Any,
     keywords: Mapping[str, Any]) -> Request:
   """Checks what a caller asked for; see ``run`` for the arguments."""
+  sharding.start(int(keywords.get("host_devices", 0)))
   if not isinstance(federation, Federation):
     raise OptionError(f"`federation`: a {type(federation).__name__}, make one "
                       "with federate()")
+  for name in keywords:
+    if name in _HERE:
+      raise OptionError(f"`{name}`: of the command line, here it is "
+                        f"`{_HERE[name]}`")
   method = methods.method_of(algorithm, hparams)
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
   more, given = options_lib.split_keywords(keywords, names, method.name)
@@ -100,8 +138,12 @@ def request(
     options = dataclasses.replace(options, eval_protocols=())
   seeds = _seeds(seeds)
   data = federation.options
-  if named:
-    refuse_unread(options, more, field_values(data))
+  if not named:
+    for name in ("hidden", "layers", "embedding"):
+      if name in more:
+        raise OptionError(f"`{name}`: a named model alone reads it, not one of "
+                          "your own")
+  refuse_unread(options, more, field_values(data))
   if options.rounds is None:
     layers = 1
     if method.entry.rounds is not None:
@@ -115,6 +157,8 @@ def request(
   options = options_lib.check_together(
       options, data, name=method.name, entry=method.entry,
       hparams=method.hparams, named_model=named)
+  options_lib.cohort_size(options, data, method.entry, method.hparams,
+                          federation.num_clients)
   return Request(method, options, model, seeds, measures)
 
 
@@ -144,7 +188,6 @@ def steps(
 
   Raises: see ``run``.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   asked = request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
@@ -164,8 +207,8 @@ def run(
     rounds: int | None = None, cohort_size: int | None = None,
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    callbacks: Iterable[Callback] = (), hparams: Any = None, **options: Any
-) -> RunResult:
+    callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
+    **options: Any) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 
   The numbers are those of ``python -m experiments.run`` with the same
@@ -190,7 +233,8 @@ def run(
       sums}``: they are called for every global model with blocks of the whole
       test set, of which the rows of the mask count, and their sums are added.
     eval_every: rounds between evaluations; the last round is evaluated too.
-    callbacks: each is called with every ``Step`` (``progress_bar()`` is one).
+    callbacks: what is called with every ``Step`` (``progress_bar()``, say);
+      one or several.
     hparams: hyper-parameters to start from, instead of the defaults.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       and fields of ``runs.options.RunOptions`` (``l2``, ``hidden``,
@@ -204,7 +248,6 @@ def run(
       names it.
     NonFiniteError: training became NaN or infinite.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   asked = request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
@@ -212,7 +255,7 @@ def run(
       keywords=options)
   prepared = asked.prepare(federation)
   programs = Programs(prepared)
-  (result,) = collect(programs, callbacks)
+  (result,) = collect(programs, as_callbacks(callbacks))
   assert isinstance(result, RunResult)
   return result
 
@@ -265,4 +308,5 @@ def setting_result(
         lambda *leaves: np.stack([leaf[rows] for leaf in leaves], axis=1),
         *[step[name] for step in seen])
   facts = make_facts(p, index) | {"compile_s": programs.compile_s}
-  return RunResult(records, make_final(live, last), facts, live, sums)
+  return RunResult(
+      records, make_final(live, last) | {"measures": sums}, facts, live)

@@ -5,15 +5,14 @@ import dataclasses
 import typing
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedjax_alg import registry
-from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
+from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.hparams import condition, reads, resolved, traced_names
-from fedjax_alg.hparams import validate, with_values
+from fedjax_alg.hparams import condition, of_type, reads, resolved
+from fedjax_alg.hparams import traced_names, validate, with_values
 from fedjax_alg.models import make_model
 
 #: name -> values of a hyper-parameter, one for each row of a program.
@@ -101,7 +100,10 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
   if isinstance(algorithm, str):
     name, entry = algorithm, registry.get(algorithm)
   elif isinstance(algorithm, registry.Entry):
-    name, entry = algorithm.label, algorithm
+    name, entry = _own_name(algorithm.label), algorithm
+    for known, other in registry.ALGORITHMS.items():
+      if other is algorithm:
+        name = known
   elif isinstance(algorithm, Algorithm):
     built = algorithm
     name, entry = "your algorithm", registry.Entry(
@@ -122,15 +124,19 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
   return Method(name, entry, hparams)
 
 
+def _own_name(name: str) -> str:
+  """The name of an algorithm that is not in the registry."""
+  return f"your {name}" if name in registry.ALGORITHMS else name
+
+
 def _of_builder(
     builder: Callable[..., Algorithm], hparams: Any
 ) -> tuple[str, registry.Entry]:
   for name, entry in registry.ALGORITHMS.items():
     if entry.build is builder:
       return name, entry
-  name = getattr(builder, "__name__", "your algorithm")
-  kind = type(hparams) if hparams is not None else (
-      typing.get_type_hints(builder).get("hparams"))
+  name = _own_name(getattr(builder, "__name__", "your algorithm"))
+  kind = type(hparams) if hparams is not None else _annotated(builder)
   if not dataclasses.is_dataclass(kind):
     raise OptionError(
         f"`hparams`: missing, the builder {name} does not say which "
@@ -138,28 +144,34 @@ def _of_builder(
   return name, registry.Entry(typing.cast(Any, kind), builder, name, "")
 
 
+def _annotated(builder: Callable[..., Algorithm]) -> Any:
+  """The annotation of a builder's ``hparams``, None where it has none."""
+  try:
+    return typing.get_type_hints(builder).get("hparams")
+  except (TypeError, NameError):  # a partial, or names of a function's inside
+    return None
+
+
 def with_keywords(method: Method, keywords: Mapping[str, Any]) -> Method:
   """The method with hyper-parameters that a caller gave by name.
 
   Raises:
-    OptionError: a hyper-parameter that it does not have, one out of range, or
-      one that it would not read.
+    OptionError: a hyper-parameter that it does not have, one of another type
+      or out of range, or one that it would not read.
   """
   known = {field.name: field for field in dataclasses.fields(method.hparams)}
   for name in keywords:
     if name not in known:
       raise OptionError(f"`{name}`: {method.name} does not read it"
                         f"{did_you_mean(name, known)}")
-  given = dict(keywords)
+  # The default's type is the hyper-parameter's: 1 for 1.0 would be a program
+  # of its own.
+  given = {name: of_type(name, value, type(known[name].default))
+           for name, value in keywords.items()}
   if given.get("local_steps") and "local_epochs" in given:
     raise OptionError("`local_steps` and `local_epochs`: give one of them")
   if "local_epochs" in given and "local_steps" in known:
     given["local_steps"] = 0
-  for name, value in given.items():
-    # 1 for 1.0 would be a program of its own.
-    if isinstance(known[name].default, float) and isinstance(
-        value, (int, np.number)) and not isinstance(value, bool):
-      given[name] = float(value)
   hparams = dataclasses.replace(method.hparams, **given)
   validate(hparams)
   for name in keywords:
@@ -196,26 +208,3 @@ def check_builds(method: Method, layers: int) -> None:
     model = make_model("mlp", (1,), 2, hidden=(1,) * (layers - 1))
   method.entry.build(
       model, method.hparams, map_clients=clients.make_map_clients())
-
-
-def traceable(
-    method: Method, model: Model, spec: FedSpec, map_clients: MapClients
-) -> bool:
-  """Whether the algorithm takes its numbers as arguments of a program.
-
-  One of a caller's own may ask Python for the value of one (``if mu:``).
-  """
-  if method.name in registry.ALGORITHMS or not method.traced:
-    return True
-  build = method.builder(model, map_clients)
-
-  def start(key, values):
-    return build(values).init(model.init(key), spec, key)
-
-  values = {name: values[0] for name, values in method.numbers(
-      [method.hparams], 1).items()}
-  try:
-    jax.eval_shape(start, jax.random.key(0), values)
-  except jax.errors.ConcretizationTypeError:
-    return False
-  return True

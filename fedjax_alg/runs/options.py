@@ -13,7 +13,7 @@ from fedjax_alg.base import Devices
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop
 from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.hparams import check_options, hyper, reads
+from fedjax_alg.hparams import check_options, hyper, reads, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import parse_layers
 
@@ -139,11 +139,17 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     return tuple(range(self.seed, self.seed + self.num_seeds))
 
   def checked(self) -> "RunOptions":
-    """The options, each in its range.
+    """The options, each of its type and in its range.
 
     Raises:
-      OptionError: a value out of range; one line.
+      OptionError: a value of another type or out of range; one line.
     """
+    taken = typed(self)
+    taken._check()
+    return dataclasses.replace(
+        taken, eval_protocols=tuple(dict.fromkeys(taken.eval_protocols)))
+
+  def _check(self) -> None:
     check_options(self)
     protocols = self.eval_protocols
     if not protocols:
@@ -162,8 +168,6 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     self.check_clock()
     if self.participation is not None and self.cohort_size is not None:
       raise OptionError("`participation` and `cohort_size`: give one of them")
-    return dataclasses.replace(
-        self, eval_protocols=tuple(dict.fromkeys(protocols)))
 
   def check_clock(self) -> None:
     """Refuses simulated machines that cannot be.

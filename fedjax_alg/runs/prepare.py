@@ -10,13 +10,12 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import models
+from fedjax_alg import models, registry, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
-from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import clients, cohorts, evaluate, sharding
+from fedjax_alg.data.federation import EvaluationData, Federation
+from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import with_values
-from fedjax_alg.runs import methods
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
@@ -40,7 +39,9 @@ class Prepared:
   seeds: tuple[int, ...]
   spec: FedSpec
   keys: cohorts.RunKeys  #: each [rows]
-  numbers: Numbers  #: hyper-parameters that are arguments, each [rows]
+  #: hyper-parameters that are arguments, each [rows]; none where the
+  #: algorithm does not take them, settings then need a program each
+  numbers: Numbers
   build: Callable[[Mapping[str, Any]], Algorithm]
   map_clients: MapClients
   map_seeds: str
@@ -159,6 +160,36 @@ def _protocols(
   return found
 
 
+def _traceable(
+    method: Method, model: Model, spec: FedSpec, map_clients: MapClients,
+    protocols: tuple[str, ...], data: EvaluationData) -> bool:
+  """Whether the algorithm takes its numbers as arguments of a program.
+
+  One of a caller's own may ask Python for the value of one (``if mu:``), in
+  its builder or in any of its functions, so all of them are traced.
+  """
+  if method.entry is registry.ALGORITHMS.get(method.name):
+    return True
+  build = method.builder(model, map_clients)
+  keys = jax.tree.map(lambda key: key[None], cohorts.run_keys(0))
+
+  def whole(data, keys, numbers):
+    states = loop.initial_states(build, model, spec, data.train, keys, numbers)
+    states, _ = loop.make_run_rounds(build, spec.cohort_size, 1)(
+        states, data.train, keys, numbers, jnp.int32(0), jnp.int32(1))
+    one, key, values = trees.index((states, keys.evaluation, numbers), 0)
+    return evaluate.make_evaluate(
+        build(values), model, protocols, map_clients)(data, one, key)
+
+  try:
+    jax.eval_shape(whole, data, keys, method.numbers([method.hparams], 1))
+  except (jax.errors.ConcretizationTypeError,
+          jax.errors.TracerArrayConversionError,
+          jax.errors.TracerIntegerConversionError):
+    return False
+  return True
+
+
 def prepare(
     method: Method, federation: Federation, options: RunOptions, *,
     model: Any = None, seeds: Sequence[int] | None = None,
@@ -217,12 +248,13 @@ def prepare(
                       *[cohorts.run_keys(seed) for seed in seeds])
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
-  if methods.traceable(method, built, spec, map_clients):
+  placed = PlacedData(federation, mesh, options.devices(num_clients))
+  if method.traced and _traceable(
+      method, built, spec, map_clients, protocols, placed.data):
     numbers = method.numbers(every, len(seeds))
   elif len(settings) > 1:
     raise OptionError(f"`algorithm`={method.name}: asks Python for the value "
                       "of a hyper-parameter, so each needs its own program")
-  placed = PlacedData(federation, mesh, options.devices(num_clients))
   plan = {
       "data": federation.name, "clients": num_clients, "cohort_size": size,
       "newcomers": sum(

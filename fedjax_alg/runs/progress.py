@@ -45,14 +45,14 @@ class ProgressBar:
                          desc=self._name, unit="round")
       self._bar.set_postfix_str(said)
       self._bar.update(step.round - self._bar.n)
-      if step.round == step.rounds:
-        self.close()
     elif self._shown:
       done = max(step.round - self._start, 1)
       left = (time.monotonic() - self._began) / done * (
           step.rounds - step.round)
       self.say(f"{self._name}: round {step.round}/{step.rounds} {said}, "
                f"{left:.0f} s left")
+    if step.round == step.rounds:
+      self.close()
 
   def say(self, line: str) -> None:
     """A line of its own."""
@@ -62,9 +62,10 @@ class ProgressBar:
       print(line, file=sys.stderr, flush=True)
 
   def close(self) -> None:
-    """Ends the bar."""
+    """Ends the bar; the next Step starts another one."""
     if self._bar is not None:
       self._bar.close()
+    self._bar, self._start, self._compiled = None, 0, False
 
 
 def progress_bar(name: str = "run") -> ProgressBar:

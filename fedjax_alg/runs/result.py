@@ -74,28 +74,30 @@ class RunResult:
 
   def __init__(
       self, records: Records, final: Mapping[str, Any], facts: dict[str, Any],
-      live: Live | None = None, sums: Mapping[str, Any] | None = None):
+      live: Live | None = None):
     """Used by ``run``, ``sweep`` and ``load_run``.
 
     Args:
       records: the tables.
-      final: "clients", "membership" and "global_params" after the last round.
+      final: "clients", "membership" and "global_params" after the last
+        round, and "measures", the caller's own, see ``metrics``.
       facts: what config.json has.
       live: states and programs; None for a run that was read from a folder.
-      sums: the caller's own measures, see ``metrics``.
     """
     self.records, self.facts, self._live = records, facts, live
     self._final = dict(final)
     rows = records.rows
     self.seeds: tuple[int, ...] = tuple(records.seeds)
-    self.rounds = np.array(sorted({row["round"] for row in rows}), int)
+    self.rounds = np.array(
+        [row["round"] for row in records.tables["timing"]], int)
     names = [name for name in tables.COLUMNS[3:]
              if name in tables.metrics.METRICS]
     self.metrics: dict[str, dict[str, np.ndarray]] = {
         protocol: {name: self._in_order(rows, protocol, name)
                    for name in names}
-        for protocol in summary_lib.protocols(rows)}
-    self.metrics |= {name: dict(of) for name, of in (sums or {}).items()}
+        for protocol in self.protocols}
+    self.metrics |= {name: dict(of) for name, of in final.get(
+        "measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
     self.membership: np.ndarray | None = self._final["membership"]
 
@@ -103,6 +105,11 @@ class RunResult:
     own = [row for row in rows if row["protocol"] == protocol]
     return np.array([[row[name] for row in own if row["seed"] == seed]
                      for seed in self.seeds])
+
+  @property
+  def protocols(self) -> list[str]:
+    """Those of ``metrics`` that are no measures of the caller's own."""
+    return summary_lib.protocols(self.records.rows)
 
   @property
   def history(self) -> dict[str, np.ndarray]:
@@ -115,9 +122,7 @@ class RunResult:
 
   def state_hash(self) -> str:
     """sha256 of the final states, ``hashes.final_state`` of summary.json."""
-    if self._live is None:
-      return self.facts["summary"]["hashes"]["final_state"]
-    return checkpoint.state_hash(self._live.states)
+    return checkpoint.state_hash(self._state().states)
 
   def _seed_index(self, seed: int) -> int:
     if not 0 <= seed < len(self.seeds):
@@ -180,10 +185,8 @@ class RunResult:
 
   def summary(self) -> dict[str, Any]:
     """What summary.json has: final, best, cost, time, versions, hashes."""
-    if self._live is None:
-      return self.facts["summary"]
-    return make_summary(self.records, self._live.prepared, self._live.states,
-                        self.facts)
+    live = self._state()
+    return make_summary(self.records, live.prepared, live.states, self.facts)
 
   def save(self, folder: str | os.PathLike) -> pathlib.Path:
     """Writes the run as the command line does; ``load_run`` reads it.
@@ -207,6 +210,7 @@ class RunResult:
     summary_lib.write_json(
         path / "partition.json",
         summary_lib.partition_facts(live.prepared.federation))
+    (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
       tables.write_rows(
           path / f"{name}.csv", rows, self.records.columns[name])
@@ -220,8 +224,9 @@ class RunResult:
 
   def __repr__(self) -> str:
     found = ", ".join(
-        f"{protocol} accuracy {np.nanmean(of['accuracy'][:, -1]):.4f}"
-        for protocol, of in self.metrics.items() if "accuracy" in of)
+        f"{name} accuracy "
+        f"{np.nanmean(self.metrics[name]['accuracy'][:, -1]):.4f}"
+        for name in self.protocols)
     return (f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
             f"{len(self.seeds)} seed(s); {found}>")
 
@@ -273,7 +278,7 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
 
 
 def write_final(folder: pathlib.Path, final: Mapping[str, Any]) -> None:
-  """final.msgpack: accuracy by client, groups and global models."""
+  """final.msgpack: accuracy by client, groups, global models, measures."""
   partial = folder / (_FINAL + ".partial")
   partial.write_bytes(serialization.msgpack_serialize(
       serialization.to_state_dict(dict(final))))
@@ -283,18 +288,32 @@ def write_final(folder: pathlib.Path, final: Mapping[str, Any]) -> None:
 class _Loaded(RunResult):
   """A run read from a folder; its states are read when they are needed."""
 
-  def __init__(self, folder: pathlib.Path, remade: Any, *args: Any):
+  def __init__(
+      self, folder: pathlib.Path, remade: Any, summary: dict[str, Any],
+      *args: Any):
     super().__init__(*args)
-    self._folder, self._remade = folder, remade
+    self._folder, self._remade, self._summary = folder, remade, summary
 
   def _state(self) -> Live:
     if self._live is None:
-      self._live = _remake(self._folder, self.facts, *self._remade)
+      self._live = _remake(
+          self._folder, self.facts, self._summary, *self._remade)
     return self._live
 
-  def save(self, folder: str | os.PathLike) -> pathlib.Path:
-    self._state()
-    return super().save(folder)
+  def summary(self) -> dict[str, Any]:
+    return self._summary
+
+  def state_hash(self) -> str:
+    return self._summary["hashes"]["final_state"]
+
+  def global_params(self, seed: int = 0) -> Params:
+    if self._remade[-1] is not None and (
+        self._final["global_params"] is not None):
+      # The file has dictionaries alone, a model of one's own may have others.
+      live = self._state()
+      self._final["global_params"] = jax.device_get(jax.vmap(
+          live.algorithm().global_params)(live.states))
+    return super().global_params(seed)
 
 
 def load_run(
@@ -304,7 +323,8 @@ def load_run(
 
   Tables, accuracies by client, groups and global models are read at once.
   ``client_params`` needs the data, the model and the algorithm: those that
-  have names are made again, your own have to be given here.
+  have names are made again, your own have to be given here. Without its model
+  the ``global_params`` of a model of your own are dictionaries all through.
 
   Args:
     folder: of the run.
@@ -317,16 +337,18 @@ def load_run(
   """
   path = pathlib.Path(folder).expanduser()
   facts = _read_json(path / "config.json")
-  facts["summary"] = _read_json(path / "summary.json")
+  summary = _read_json(path / "summary.json")
   try:
     final = serialization.msgpack_restore((path / _FINAL).read_bytes())
     records = Records(
         None, facts["seeds"], facts["plan"]["cohort_size"], ())
     for name in ("metrics", "rounds", "timing", "groups"):
-      if (path / f"{name}.csv").is_file():
-        records.tables[name] = tables.read_rows(path / f"{name}.csv", None)
-        records.columns[name] = tuple(records.tables[name][0])
-    return _Loaded(path, (federation, algorithm, model), records, final, facts)
+      if name != "groups" or (path / "groups.csv").is_file():
+        rows = tables.read_rows(path / f"{name}.csv", None)
+        records.tables[name] = rows
+        records.columns[name] = tuple(rows[0]) if rows else tables.COLUMNS
+    return _Loaded(path, (federation, algorithm, model), summary, records,
+                   final, facts)
   except FileNotFoundError as error:
     raise RunFolderError(
         f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
@@ -353,8 +375,8 @@ def _tuples(value: Any) -> Any:
 
 
 def _remake(
-    folder: pathlib.Path, facts: dict[str, Any], federation: Any,
-    algorithm: Any, model: Any) -> Live:
+    folder: pathlib.Path, facts: dict[str, Any], summary: dict[str, Any],
+    federation: Any, algorithm: Any, model: Any) -> Live:
   """Prepares a saved run again and reads its states."""
   name = facts["algorithm"]
   if algorithm is None and name not in registry.ALGORITHMS:
@@ -370,14 +392,18 @@ def _remake(
                            "`federation`")
     federation = from_options(DataOptions(
         **{k: _tuples(v) for k, v in facts["data"].items()}))
-  if federation.hashes != {k: facts["summary"]["hashes"][k]
-                           for k in federation.hashes}:
+  if federation.hashes != {
+      k: summary["hashes"][k] for k in federation.hashes}:
     raise RunFolderError(f"{folder}: the run was trained on other data")
   method = method_of(name if algorithm is None else algorithm)
   method = method._replace(hparams=dataclasses.replace(
       method.hparams, **{k: _tuples(v) for k, v in facts["hparams"].items()}))
   prepared = prepare(method, federation, options, model=model,
                      seeds=facts["seeds"])
-  states, _, _ = checkpoint.load_latest(
-      folder / "checkpoint", state_shapes(prepared))
+  try:
+    states, header, _ = checkpoint.load_latest(
+        folder / "checkpoint", state_shapes(prepared))
+  except checkpoint.CheckpointError as error:
+    raise RunFolderError(str(error)) from None
+  prepared.placed.move(header["round"] - 1)  # clients hold what they held then
   return Live(prepared, states)

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate as evaluate_lib
-from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import confidence_95
-from fedjax_alg.runs import api, methods
+from fedjax_alg.hparams import plain
+from fedjax_alg.runs import api
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import RunResult
@@ -44,8 +44,11 @@ class Sweep:
     settings: name -> value of each of the G settings, the last name of the
       grid varying fastest.
     results: the RunResult of each; None for one that diverged.
-    rounds: [E] int.
-    metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged.
+    rounds: [E] int, of the first setting that did not diverge.
+    metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged;
+      and a caller's own measures as in ``RunResult.metrics``. Empty where the
+      settings were evaluated in different rounds (their ``results`` have
+      them).
     num_programs: compiled programs that it took.
   """
 
@@ -58,9 +61,9 @@ class Sweep:
     if whole is None:
       raise OptionError("`grid`: every setting diverged")
     self.rounds, self.seeds = whole.rounds, whole.seeds
-    lengths = {len(result.rounds) for result in results if result is not None}
+    when = {tuple(result.rounds) for result in results if result is not None}
     self.metrics: dict[str, dict[str, np.ndarray]] = {}
-    if len(lengths) == 1:  # else the settings were evaluated at other rounds
+    if len(when) == 1:
       self.metrics = {
           protocol: {name: np.stack([
               np.full(values.shape, np.nan) if result is None
@@ -84,12 +87,12 @@ class Sweep:
       OptionError: not evaluated.
     """
     whole = next(result for result in self.results if result is not None)
-    if protocol is None:
-      protocol = "validation" if "validation" in whole.metrics else next(
-          iter(whole.metrics))
-    if protocol not in whole.metrics:
+    there = whole.protocols
+    if protocol is None and there:
+      protocol = "validation" if "validation" in there else there[0]
+    if protocol not in there:
       raise OptionError(f"`protocol`={protocol}: not evaluated (one of "
-                        f"{', '.join(whole.metrics)})")
+                        f"{', '.join(there) or 'none'})")
     if metric not in whole.metrics[protocol]:
       raise OptionError(f"`metric`={metric}: not a metric of {protocol} (one "
                         f"of {', '.join(whole.metrics[protocol])})")
@@ -130,19 +133,25 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
   """Every setting of a grid, the last name varying fastest.
 
   Raises:
-    OptionError: an empty grid, or a name without or with equal values.
+    OptionError: no grid or an empty one, or a name without or with equal
+      values.
   """
-  if not grid:
-    raise OptionError("`grid`: empty, give at least one name with its values")
+  if not isinstance(grid, Mapping):
+    raise OptionError(f"`grid`: a {type(grid).__name__}, must be a dictionary, "
+                      "name -> values")
   lists = {}
   for name, values in grid.items():
-    found = [values] if isinstance(values, str) else list(values)
+    if isinstance(values, str) or not isinstance(plain(values), Iterable):
+      values = [values]
+    found = [plain(value) for value in values]
     if not found:
       raise OptionError(f"`grid`: `{name}` has no values")
-    if len(set(found)) < len(found):
+    if any(value in found[:i] for i, value in enumerate(found)):
       raise OptionError(f"`grid`: `{name}` has a value twice: "
                         f"{', '.join(map(str, found))}")
     lists[name] = found
+  if not lists:
+    raise OptionError("`grid`: empty, give at least one name with its values")
   return [dict(zip(lists, values))
           for values in itertools.product(*lists.values())]
 
@@ -163,8 +172,8 @@ def sweep(
     rounds: int | None = None, cohort_size: int | None = None,
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    callbacks: Iterable[Callback] = (), hparams: Any = None, **options: Any
-) -> Sweep:
+    callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
+    **options: Any) -> Sweep:
   """Runs every setting of a grid.
 
   Args:
@@ -180,7 +189,6 @@ def sweep(
   Raises:
     OptionError, DataError: see ``run``; and a grid without values.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   base = dict(
       model=model, rounds=rounds, cohort_size=cohort_size,
       participation=participation, seeds=seeds, evaluate=evaluate,
@@ -189,7 +197,7 @@ def sweep(
   requests = [_requested(algorithm, federation, base, options, setting)
               for setting in settings]  # all are checked before one starts
   results: list[RunResult | None] = [None] * len(settings)
-  callbacks, num_programs = tuple(callbacks), 0
+  callbacks, num_programs = api.as_callbacks(callbacks), 0
   for indices, programs in _programs(federation, requests):
     num_programs += 1
     for i, found in zip(indices, api.collect(programs, callbacks, stop=False)):
@@ -205,6 +213,8 @@ def _requested(
     if name in ("seeds", "evaluate", "hparams"):
       raise OptionError(f"`grid`: `{name}` cannot be varied, all settings "
                         "share it")
+    if name in options:
+      raise OptionError(f"`grid`: `{name}` is given outside the grid, too")
     (named if name in named else keywords)[name] = value
   return api.request(algorithm, federation, keywords=keywords, **named)
 
@@ -225,7 +235,6 @@ def _together(
   """One program, or one each where an algorithm does not take tracers."""
   if len(indices) == 1:
     return [indices]
-  p = requests[indices[0]].prepare(federation)
-  if methods.traceable(p.method, p.model, p.spec, p.map_clients):
+  if requests[indices[0]].prepare(federation).numbers:
     return [indices]
   return [[index] for index in indices]

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from fedjax_alg import base, registry
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, cohorts, sharding
 from tests import problems
@@ -161,7 +161,8 @@ class Bench:
         self.spec))(problem.data, self.keys, {})
     self.run_rounds = problems.quick_jit(
         traced_once(loop.make_run_rounds(
-            loop.fixed(self.algorithm), size, MAX_ROUNDS).__wrapped__), donate_argnums=0)
+            loop.fixed(self.algorithm), size, MAX_ROUNDS).__wrapped__),
+        donate_argnums=0)
     self.round = problems.quick_jit(traced_once(self.algorithm.round))
 
   def build(self, map_clients):
@@ -231,7 +232,13 @@ def finished(bench, age):
   return rounds is not None and age >= rounds(bench.hparams, 1)
 
 
-@pytest.fixture(scope="module", name="bench", params=list(registry.ALGORITHMS))
+#: These stand for all in ``--fast``; clustered rounds by IFCA's oracle.
+FAST = ("fedavg", "afl")
+
+
+@pytest.fixture(scope="module", name="bench", params=[
+    pytest.param(name, marks=[pytest.mark.fast] if name in FAST else [])
+    for name in registry.ALGORITHMS])
 def fixture_bench(request, problem):
   return Bench(request.param, problem)
 

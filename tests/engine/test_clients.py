@@ -11,6 +11,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, sharding
 
 
+@pytest.mark.program
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=40),
        st.integers(1, 8))
 @example([5], 4)

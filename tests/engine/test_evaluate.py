@@ -16,6 +16,8 @@ from fedjax_alg.data.federation import EvaluationData, Pieces
 from fedjax_alg.engine import clients, evaluate, sharding
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 C, K, L = 12, 3, problems.CLASSES
 
 

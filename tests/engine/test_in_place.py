@@ -11,6 +11,8 @@ from fedjax_alg.base import FedSpec
 from fedjax_alg.engine import clients, loop, cohorts
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 CLIENTS, SLOTS, SIZE = 200, 8, 5
 #: Shape of a leaf that has a row for every client, or for several.
 STORE = re.compile(rf"f32\[(\d+,)*{CLIENTS}(,\d+)*\]")

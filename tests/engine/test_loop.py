@@ -11,6 +11,8 @@ from fedjax_alg import registry
 from fedjax_alg.engine import clients, loop, cohorts
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 
 class Inner(NamedTuple):
   w: dict

@@ -12,6 +12,8 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
+pytestmark = pytest.mark.fast
+
 SEEDS, COHORT = [3, 4], 4
 
 

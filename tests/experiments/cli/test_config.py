@@ -9,6 +9,8 @@ import pytest
 from experiments.cli import config, flags
 from fedjax_alg import registry
 
+pytestmark = pytest.mark.fast
+
 # words on the command line -> what the one line must name
 REFUSED = [
     ("", ["--algorithm", "fedavg"]),
