@@ -109,5 +109,5 @@ def test_padding_of_the_map_is_the_last_client_without_data():
 def test_what_cannot_be_mapped_is_named():
   with pytest.raises(ValueError, match="^map_clients=pmap: must be one of seq"):
     clients.make_map_clients("pmap")
-  with pytest.raises(ValueError, match="client chunk 0: must be at least 1"):
+  with pytest.raises(ValueError, match="client_chunk=0: must be at least 1"):
     clients.make_map_clients("chunks")
