@@ -20,9 +20,8 @@ PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 if "--fast" in sys.argv:
   os.environ["FEDJAX_ALG_FAST_TESTS"] = "1"
 if "FEDJAX_ALG_FAST_TESTS" in os.environ:
-  # Compiles in half of the time (problems.quick_options), all programs. A
-  # jaxlib that does not know the flag would not start.
-  jax.config.update("jax_disable_most_optimizations", True)
+  # All programs are compiled as by problems.quick_options. A jaxlib that does
+  # not know the flag would not start.
   if jaxlib.__version__.startswith("0.10."):
     os.environ["XLA_FLAGS"] = (
         os.environ.get("XLA_FLAGS", "")
