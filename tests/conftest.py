@@ -14,7 +14,7 @@ from tests import problems
 
 #: Folders whose tests compile whole rounds or runs, as files marked
 #: ``program`` do.
-PROGRAMS = ("algorithms", "contract", "docs", "experiments")
+PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 
 # Before JAX starts; workers of xdist know the option by the environment only.
 if "--fast" in sys.argv:

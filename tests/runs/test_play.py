@@ -1,0 +1,77 @@
+"""The loop over evaluations: steps, tables, what is no longer finite."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedjax_alg.data import federate
+from fedjax_alg.engine import loop
+from fedjax_alg.runs import methods, play
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.prepare import prepare
+from fedjax_alg.runs.programs import Programs
+
+OPTIONS = RunOptions(rounds=5, eval_every=2, cohort_size=3, num_seeds=2,
+                     eval_protocols=("global",))
+
+
+@pytest.fixture(scope="module", name="programs")
+def fixture_programs():
+  """FedAvg with a learning rate that trains, and one that diverges."""
+  method = methods.method_of("fedavg")
+  method = method._replace(hparams=dataclasses.replace(
+      method.hparams, local_steps=2))
+  fed = federate("digits", partition="classes", num_clients=12)
+  return Programs(prepare(
+      method, fed, OPTIONS,
+      settings=({"client_lr": 0.3}, {"client_lr": 1e38})))
+
+
+@pytest.mark.fast
+def test_the_first_round_that_is_not_finite():
+  good = np.ones((4, 6), bool)
+  a, b = good.copy(), good.copy()
+  a[1, 4:] = b[1, 3:] = b[2, 2:] = a[3, 5:] = False
+  found = play.first_nonfinite(
+      loop.RunLog(None, {"w/bias": a, "w/kernel": b}), 10, 5, [7, 8])
+  assert found == {1: play.Divergence(14, "w/kernel", 8),
+                   2: play.Divergence(13, "w/kernel", 7)}  # not past round 15
+  assert found[2].text("why") == (
+      "training became non-finite in round 13: w/kernel (seed 7): why")
+  assert found[2].text() + ": why" == found[2].text("why")
+
+
+def test_a_run_stops_where_it_diverges(programs):
+  with pytest.raises(play.NonFiniteError, match="in round [12]: .*seed 0"):
+    list(play.play(programs, play.new_records(programs, [None, None])))
+
+
+def test_a_setting_that_diverges_is_recorded_no_further(programs):
+  records = play.new_records(programs, [None, None])
+  steps = list(play.play(programs, records, stop=False))
+  assert [(step.round, step.count) for step in steps] == [(2, 2), (4, 2),
+                                                          (5, 1)]
+  for step in steps:
+    assert set(step.diverged) == {2, 3}  # both seeds of the second setting
+    assert [step.diverged[row].seed for row in (2, 3)] == [0, 1]
+    assert step.aux.cost.down.shape == (4, step.count)
+  good, bad = records
+  assert not bad.rows and not bad.tables["rounds"]
+  assert [row["round"] for row in good.rows] == [2, 2, 4, 4, 5, 5]
+  assert len(good.tables["rounds"]) == 10
+  for step, row in zip(steps, good.rows[1::2]):  # of seed 1
+    assert step.metrics["global"]["accuracy"][1] == row["accuracy"]
+  assert np.isfinite([row["loss"] for row in good.rows]).all()
+
+
+def test_a_run_without_a_round_left_is_evaluated_alike(programs):
+  last = None
+  for last in play.play(programs, play.new_records(programs, [None, None]),
+                        stop=False):
+    pass
+  again = play.evaluated(programs, last.states, last.round)
+  assert again.round == again.rounds == 5 and again.count == 0
+  for name, values in last.metrics["global"].items():
+    np.testing.assert_array_equal(again.metrics["global"][name], values)
+  assert again.aux.cost.down.shape == (4, 0)

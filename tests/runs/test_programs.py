@@ -1,0 +1,104 @@
+"""The compiled programs of a run."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_alg.data import federate
+from fedjax_alg.runs import methods
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.prepare import prepare
+from fedjax_alg.runs.programs import Programs, state_shapes
+from tests import problems
+
+OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
+                     eval_protocols=("global", "local"))
+STEPS = {"local_steps": 2, "batch_size": 8}
+
+
+def method(name="fedavg", **given):
+  made = methods.method_of(name)
+  return made._replace(hparams=dataclasses.replace(
+      made.hparams, **STEPS, **given))
+
+
+@pytest.fixture(scope="module", name="fed")
+def fixture_fed():
+  return federate("digits", partition="classes", num_clients=12)
+
+
+@pytest.fixture(scope="module", name="two")
+def fixture_two(fed):
+  """Two learning rates of two seeds."""
+  return Programs(prepare(
+      method(), fed, OPTIONS,
+      settings=({"client_lr": 0.1}, {"client_lr": 0.3})))
+
+
+def played(programs, count):
+  states, log = programs.play(programs.initial(), 0, count)
+  return jax.device_get(states), jax.device_get(log)
+
+
+def test_a_row_for_each_setting_and_seed(two, fed):
+  """Bit for bit the run of that setting alone, in the order of the seeds."""
+  assert two.prepared.rows == 4
+  np.testing.assert_array_equal(
+      two.prepared.numbers["client_lr"], np.float32([0.1, 0.1, 0.3, 0.3]))
+  states, log = played(two, 2)
+  for row, rate in ((0, 0.1), (2, 0.3)):
+    alone = Programs(prepare(method(client_lr=rate), fed, OPTIONS))
+    own_states, own_log = played(alone, 2)
+    rows = slice(row, row + 2)
+    for ours, whole in ((own_states, states), (own_log, log)):
+      problems.assert_equal(jax.tree.map(lambda leaf: leaf[rows], whole), ours)
+    own = alone.evaluate(own_states)[0]
+    both = two.evaluate(states)[0]
+    problems.assert_equal(jax.tree.map(lambda leaf: leaf[rows], both), own)
+  assert problems.differ(
+      *(jax.tree.map(lambda leaf: leaf[row], states) for row in (0, 2)))
+
+
+def test_shapes_are_known_before_anything_is_compiled(two):
+  wanted = state_shapes(two.prepared)
+  states = two.initial()
+  for shape, leaf in zip(jax.tree.leaves(wanted), jax.tree.leaves(states),
+                         strict=True):
+    assert (shape.shape, shape.dtype) == (leaf.shape, leaf.dtype)
+
+
+def test_states_of_a_file_go_on(two):
+  halfway, _ = played(two, 2)
+  whole, _ = played(two, 3)
+  placed = two.place(halfway)
+  problems.assert_equal(two.play(placed, 2, 1)[0], whole)
+
+
+def test_evaluations_stand_at_multiples_and_at_the_end(two):
+  assert [two.rounds_to_evaluation(done) for done in range(7)] == [
+      3, 2, 1, 3, 2, 1, 1]
+
+
+def test_evaluations_stand_before_the_data_change():
+  fed = federate("digits", partition="classes", num_clients=12,
+                 shift="increment", shift_every=4)
+  programs = Programs(prepare(method(), fed, OPTIONS))
+  assert [programs.rounds_to_evaluation(done) for done in range(7)] == [
+      3, 2, 1, 1, 2, 1, 1]
+  # A quarter of the data before the first change, half after it.
+  before = programs.initial(), programs.label_histogram.sum()
+  programs.play(before[0], 4, 1)
+  assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
+
+
+def test_groups_of_clients(fed):
+  options = dataclasses.replace(OPTIONS, num_seeds=1)
+  assert Programs(prepare(method(), fed, options)).num_groups is None
+  ifca = Programs(prepare(method("ifca", num_groups=2), fed, options))
+  assert ifca.num_groups == 2
+  states, _ = played(ifca, 1)
+  groups = ifca.membership(states)
+  assert groups.shape == (1, 12) and set(groups.ravel()) <= {-1, 0, 1}
+  assert (groups >= 0).sum() >= 3  # the participants of the round
