@@ -32,7 +32,7 @@ def test_equal_options_are_equal_and_hash():
 
 @pytest.mark.parametrize("given, said", [
     (dict(dataset="digitz"), "^dataset=digitz: unknown, did you mean 'digits'"),
-    (dict(partition="class"), "^partition=class: unknown, did you mean 'class"),
+    (dict(partition="class"), "^partition=class: unknown, did you mean 'cla"),
     (dict(partition="natural"), "^partition=natural: digits names no clients"),
     (dict(dataset="femnist", partition="iid"), "^partition=iid: femnist comes"),
     (dict(dataset="npz"), "^data_path: missing, dataset=npz reads"),
@@ -45,7 +45,7 @@ def test_equal_options_are_equal_and_hash():
     (dict(newcomers_at=[(2, 3, 4)]), "^newcomers_at=.*must have 2 entries"),
     (dict(newcomers_at=[(2, 3)], shift="swap_all"),
      "^newcomers_at and shift: give one"),
-    (dict(num_clients=5, validation_clients=5), "^validation_clients=5: leaves"),
+    (dict(num_clients=5, validation_clients=5), "^validation_clients=5: leave"),
     (dict(validation_clients=-1), "^validation_clients=-1: must be at least"),
     (dict(dataset="mnist", data_dir="a", data_path="b"), "^data_dir and data_"),
     (dict(dataset="synthetic", features="hog"), "^features=hog: needs images"),

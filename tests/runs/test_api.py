@@ -209,8 +209,8 @@ def test_callbacks_see_every_evaluation(measured):
 def test_steps_are_the_run(measured, fed):
   result, _ = measured
   hashes, states = [], None
-  for step in fa.steps("fedavg", fed, seeds=[3, 1], evaluate=("global", correct),
-                       **FEDAVG):
+  for step in fa.steps(
+      "fedavg", fed, seeds=[3, 1], evaluate=("global", correct), **FEDAVG):
     states = step.states  # usable until the next step
     hashes.append(checkpoint.state_hash(states))
     place = list(result.rounds).index(step.round)
@@ -263,7 +263,7 @@ def nothing(params, x, y, mask):
     (dict(eval_protocols=("global",)), "^eval_protocols: .* evaluate$"),
     (dict(evaluate=()), "^evaluate: empty"),
     (dict(evaluate="globl"), "^evaluate=globl: .*did you mean 'global'"),
-    (dict(evaluate=[5]), "^evaluate=5: must be names of protocols or functions"),
+    (dict(evaluate=[5]), "^evaluate=5: must be names of protocols or func"),
     (dict(evaluate=(correct, correct)), "^evaluate=correct: .* two"),
     (dict(evaluate="validation"), "^evaluate=validation: needs validation_cl"),
     (dict(evaluate="assigned"), "^evaluate=assigned: fedavg has no groups"),
