@@ -27,19 +27,20 @@ def write_text(path: pathlib.Path, text: str) -> None:
   os.replace(partial, path)
 
 
+def as_json(value: Any) -> Any:
+  """A value as it is read from JSON again: lists, None for NaN."""
+  if isinstance(value, dict):
+    return {k: as_json(v) for k, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [as_json(v) for v in value]
+  if isinstance(value, float) and not np.isfinite(value):
+    return None
+  return value
+
+
 def write_json(path: pathlib.Path, facts: Any) -> None:
   """Writes JSON whole or not at all; NaN becomes null."""
-
-  def clean(value):
-    if isinstance(value, dict):
-      return {k: clean(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-      return [clean(v) for v in value]
-    if isinstance(value, float) and not np.isfinite(value):
-      return None
-    return value
-
-  write_text(path, json.dumps(clean(facts), indent=1) + "\n")
+  write_text(path, json.dumps(as_json(facts), indent=1) + "\n")
 
 
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:

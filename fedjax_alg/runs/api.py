@@ -149,7 +149,7 @@ def request(
                       "with federate()")
   for name in keywords:
     if name in _HERE:
-      raise OptionError(f"`{name}`: of the command line, here it is "
+      raise OptionError(f"{name}: of the command line, here it is "
                         f"`{_HERE[name]}`")
   method = methods.method_of(algorithm, hparams)
   names = {field.name: None for field in dataclasses.fields(method.hparams)}

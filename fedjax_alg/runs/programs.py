@@ -55,7 +55,10 @@ class Programs:
             leaf.shape, leaf.dtype, sharding=where),
         state_shapes(p), self._init.output_shardings)
     assert p.options.rounds is not None
-    self.rounds: int = p.options.rounds  #: rounds of the whole run
+    self.rounds: int = p.options.rounds  #: of the whole run
+    # First: a caller's own measure may fail, before minutes of compiling.
+    evaluation = jax.jit(self._evaluate_all).lower(
+        data, shapes, p.keys, p.numbers)
     run = loop.make_run_rounds(
         p.build, p.spec.cohort_size,
         min(p.options.eval_every, self.rounds), p.map_seeds, mesh)
@@ -63,8 +66,7 @@ class Programs:
     lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
     self._log = lowered.out_info[1]
     self._run = lowered.compile()
-    self._evaluate = jax.jit(self._evaluate_all).lower(
-        data, shapes, p.keys, p.numbers).compile()
+    self._evaluate = evaluation.compile()
     algorithm = p.algorithm
     self._membership = None
     if algorithm.membership is not None:

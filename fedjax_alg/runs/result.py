@@ -196,7 +196,8 @@ class RunResult:
   def summary(self) -> dict[str, Any]:
     """The content of summary.json: final, best, cost, timing, hashes, ..."""
     live = self._state()
-    return make_summary(self.records, live.prepared, live.states, self.facts)
+    return summary_lib.as_json(make_summary(
+        self.records, live.prepared, live.states, self.facts))
 
   def save(self, folder: str | os.PathLike) -> pathlib.Path:
     """Writes the run as the command line does; ``load_run`` reads it.
@@ -388,6 +389,8 @@ def load_run(
     for name in ("metrics", "rounds", "timing", "groups"):
       if name != "groups" or (path / "groups.csv").is_file():
         rows = tables.read_rows(path / f"{name}.csv", None)
+        if not rows and name != "metrics":  # measures of one's own alone
+          raise ValueError(name)
         records.tables[name] = rows
         records.columns[name] = tuple(rows[0]) if rows else tables.COLUMNS
     return _Loaded(path, (federation, algorithm, model), summary, records,
@@ -424,15 +427,15 @@ def _remake(
   name = facts["algorithm"]
   if algorithm is None and name not in registry.ALGORITHMS:
     raise RunFolderError(f"{folder}: {name} is not in the registry, give "
-                         "load_run its `algorithm`")
+                         "load_run its algorithm")
   options = RunOptions(**{k: _tuples(v) for k, v in facts["run"].items()})
   if model is None and facts["model"] is None:
     raise RunFolderError(f"{folder}: its model has no name, give load_run the "
-                         "`model`")
+                         "model")
   if federation is None:
     if facts["data"]["dataset"] is None:
       raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
-                           "`federation`")
+                           "federation")
     federation = from_options(DataOptions(
         **{k: _tuples(v) for k, v in facts["data"].items()}))
   if federation.hashes != {

@@ -1,0 +1,170 @@
+"""Data sets of arrays: what is refused, what is kept."""
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import sources
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 4)).astype(np.float32)
+Y = np.array([0, 1, 2, 0, 1, 2])
+IDS = np.array(["b", "a", "b", "c", "a", "c"])
+GOOD = dict(x=X, y=Y, client_ids=IDS, x_test=X[:2], y_test=Y[:2],
+            test_client_ids=["a", "c"])
+
+
+def in_order(x, y):
+  """Rows with their labels, sorted: a partition mixes a client's rows."""
+  return sorted((*row.ravel().tolist(), int(label)) for row, label in zip(x, y))
+
+
+def changed(array, place, value):
+  array = np.array(array)
+  array[place] = value
+  return array
+
+
+@pytest.mark.parametrize("given, said", [
+    (dict(x=X[:, 0]), r"^x: has shape \(6,\)"),
+    (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None),
+     "^x: has no rows"),
+    (dict(x=changed(X, (2, 1), np.nan)), "^x: has NaN or infinite"),
+    (dict(x=changed(X, (2, 1), np.inf)), "^x: has NaN or infinite"),
+    (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has NaN or inf"),
+    (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
+    (dict(x=X.astype(str)), "^x: is <U.* real numbers"),
+    (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
+    (dict(x=None), "^x: has shape"),
+    (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
+    (dict(y=Y.astype(float)), "^y: is float64, integers"),
+    (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),
+    (dict(y=Y - 1), r"^y: lies in \[-1, 1\], whole numbers from 0"),
+    (dict(y=changed(Y, 0, 2 ** 31)), "^y: lies in"),
+    (dict(y=None), "^y: is object"),
+    (dict(num_classes=2), "^num_classes=2: a label is 2"),
+    (dict(num_classes=2.5), "^num_classes=2.5: must be a whole number"),
+    (dict(client_ids=IDS[:5]), r"^client_ids: has shape \(5,\)"),
+    (dict(client_ids=np.arange(6.)), "^client_ids: float64"),
+    (dict(client_ids=IDS[:, None]), r"^client_ids: <U1 of shape \(6, 1\)"),
+    (dict(client_ids=np.array([1, "a"] * 3, object)), "^client_ids: .*sorted"),
+    (dict(client_ids=None), "^test_client_ids: without client_ids"),
+    (dict(x_test=None), "^x_test and y_test: give both"),
+    (dict(y_test=None), "^x_test and y_test: give both"),
+    (dict(x_test=None, y_test=None), "^test_client_ids: needs x_test"),
+    (dict(x_test=X[:2, :3]), r"^x: has examples of shape \(4,\) float32 but"),
+    (dict(x_test=X[:2].astype(np.int32)), "^x: has examples .* int32"),
+    (dict(x_test=changed(X[:2], (0, 0), np.nan)), "^x_test: has NaN"),
+    (dict(y_test=Y[:3]), r"^y_test: has shape \(3,\), \(2,\) .*of x_test"),
+    (dict(y_test=Y[:2] - 1), "^y_test: lies in"),
+    (dict(y_test=[0.0, 1.0]), "^y_test: is float64"),
+    (dict(test_client_ids=["a"]), r"^test_client_ids: has shape \(1,\)"),
+    (dict(test_client_ids=["a", "z"]), "^test_client_ids: client z has no"),
+    (dict(test_client_ids=[0, 1]), "^test_client_ids: client 0 has no"),
+    (dict(client_ids=IDS.astype(object), test_client_ids=[0, 1]),
+     "^test_client_ids: client 0 has no"),
+    (dict(client_ids=np.zeros(0, int)), "^test_client_ids: client a has no"),
+])
+def test_refused_in_one_line_with_the_argument(given, said):
+  with pytest.raises(fa.OptionError, match=said) as error:
+    fa.from_arrays(**{**GOOD, **given})
+  assert "\n" not in str(error.value)
+
+
+def test_strings_are_client_ids():
+  """Clients are numbered in the sorted order of their ids."""
+  fed = fa.federate(fa.from_arrays(**GOOD), partition="natural")
+  assert fed.num_clients == 3
+  for number, name in enumerate("abc"):
+    assert in_order(*fed.client(number)) == in_order(
+        X[IDS == name], Y[IDS == name])
+  np.testing.assert_array_equal(fed.client_test(2)[0], X[1:2])
+  assert fed.client_test(1)[0].shape == (0, 4)
+  with pytest.raises(fa.DataError, match="^client=3: must lie in"):
+    fed.client(3)
+
+
+def test_lists_do():
+  given = {name: value if isinstance(value, list) else value.tolist()
+           for name, value in GOOD.items()}
+  made, same = fa.from_arrays(**given), fa.from_arrays(**GOOD)
+  for one, other in zip(made, same):
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype, kept", [
+    (np.int32, np.int32), (np.uint8, np.uint8), (np.float64, np.float32),
+    (np.float16, np.float32), (np.int64, np.float32), (bool, np.float32)])
+def test_word_ids_and_images_keep_their_dtype(dtype, kept):
+  x = RNG.integers(0, 2, (6, 4)).astype(dtype)
+  made = fa.from_arrays(x, Y, IDS)
+  assert made.x_train.dtype == made.x_test.dtype == kept
+  np.testing.assert_array_equal(made.x_train, x.astype(kept))
+
+
+def test_the_number_of_classes():
+  assert fa.from_arrays(X, Y, IDS).num_classes == 3
+  assert fa.from_arrays(X, Y, IDS, num_classes=np.int64(7)).num_classes == 7
+  assert fa.from_arrays(X, Y, x_test=X, y_test=Y + 1).num_classes == 4
+
+
+def test_equals_the_file_of_the_same_arrays(tmp_path):
+  ids = np.array([1, 0, 1, 2, 0, 2])
+  np.savez(tmp_path / "own.npz", x_train=X, y_train=Y, client_train=ids,
+           x_test=X[:2], y_test=Y[:2], client_test=np.array([0, 2]))
+  file = fa.federate("npz", data_path=str(tmp_path / "own.npz"),
+                     partition="natural")
+  arrays = fa.federate(fa.from_arrays(**GOOD), partition="natural")
+  assert file.hashes == arrays.hashes
+  assert sources.load_npz(tmp_path / "own.npz").num_classes == 3
+  one, other = (fa.federate(source, partition="iid", num_clients=2,
+                            min_client_size=1, **more)
+                for source, more in (
+                    ("npz", dict(data_path=str(tmp_path / "own.npz"))),
+                    (fa.from_arrays(**GOOD), {})))
+  assert one.hashes == other.hashes
+
+
+def _ids(count):
+  numbers = hnp.arrays(
+      st.sampled_from([np.int8, np.uint16, np.int64]), count,
+      elements=st.integers(0, 3))
+  words = st.lists(st.sampled_from(["x", "client 7", "é", ""]),
+                   min_size=count, max_size=count).map(np.array)
+  return st.one_of(numbers, words)
+
+
+@st.composite
+def _arrays(draw):
+  count = draw(st.integers(1, 9))
+  shape = (count, *draw(hnp.array_shapes(max_dims=3, max_side=4)))
+  dtype = draw(st.sampled_from(
+      [np.float32, np.float64, np.float16, np.uint8, np.int32, np.int16,
+       np.bool_]))
+  elements = st.floats(-9, 9, width=16) if dtype in (
+      np.float32, np.float64, np.float16) else None
+  x = draw(hnp.arrays(dtype, shape, elements=elements))
+  y = draw(hnp.arrays(st.sampled_from([np.uint8, np.int32, np.int64]), count,
+                      elements=st.integers(0, 5)))
+  return x, y, draw(_ids(count))
+
+
+@hypothesis.given(_arrays())
+def test_clients_hold_their_rows(arrays):
+  """Any dtype, shape and ids: a client's rows come back with their labels."""
+  x, y, ids = arrays
+  fed = fa.federate(
+      fa.from_arrays(x, y, ids, x_test=x, y_test=y, test_client_ids=ids),
+      partition="natural")
+  names = sorted(set(ids.tolist()))
+  assert fed.num_clients == len(names)
+  wanted = x.astype(fed.data.train.x.dtype)
+  if x.dtype == np.uint8:  # images become numbers in [0, 1]
+    wanted = wanted * np.float32(1 / 255)
+  for number, name in enumerate(names):
+    held = in_order(wanted[ids == name], y[ids == name])
+    assert in_order(*fed.client(number)) == held
+    assert in_order(*fed.client_test(number)) == held

@@ -1,0 +1,87 @@
+"""Options of a federation: defaults, types, what is read, what is refused."""
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data.options import DataOptions, field_values
+
+
+@pytest.mark.parametrize("given, filled", [
+    ({}, dict(partition="iid", num_clients=100, partition_seed=0)),
+    (dict(dataset="synthetic"), dict(partition="natural", num_clients=30)),
+    (dict(dataset="femnist"), dict(partition="natural", num_clients=200)),
+    (dict(dataset="sent140"), dict(partition="natural", min_client_size=20)),
+    (dict(dataset="npz", data_path="a.npz"),
+     dict(partition=None, num_clients=None)),
+    (dict(dataset=None), dict(partition=None, num_clients=None)),
+    (dict(partition_seed=4), dict(partition_seed=4)),
+])
+def test_defaults_are_filled_in(given, filled):
+  found = field_values(DataOptions(**given).filled())
+  assert {name: found[name] for name in filled} == filled
+
+
+def test_equal_options_are_equal_and_hash():
+  plain = DataOptions(num_clients=9, newcomers_at=((2, 3), (4, 1)),
+                      size_sigma=1.0).filled()
+  given = DataOptions(num_clients=np.int64(9), newcomers_at=[[2, 3], (4, 1)],
+                      size_sigma=1).filled()
+  assert plain == given and hash(plain) == hash(given)
+
+
+@pytest.mark.parametrize("given, said", [
+    (dict(dataset="digitz"), "^dataset=digitz: unknown, did you mean 'digits'"),
+    (dict(partition="class"), "^partition=class: unknown, did you mean 'cla"),
+    (dict(partition="natural"), "^partition=natural: digits names no clients"),
+    (dict(dataset="femnist", partition="iid"), "^partition=iid: femnist comes"),
+    (dict(dataset="npz"), "^data_path: missing, dataset=npz reads"),
+    (dict(num_clients=0), "^num_clients=0: must be at least 1"),
+    (dict(num_clients="9"), "^num_clients='9': must be a whole number"),
+    (dict(num_clients=9.5), "^num_clients=9.5: must be a whole number"),
+    (dict(dirichlet_alpha=0.0), "^dirichlet_alpha=0.0: must be more than 0"),
+    (dict(synthetic_iid=1), "^synthetic_iid=1: must be True or False"),
+    (dict(newcomers_at=5), "^newcomers_at=5: must be a list"),
+    (dict(newcomers_at=[(2, 3, 4)]), "^newcomers_at=.*must have 2 entries"),
+    (dict(newcomers_at=[(2, 3)], shift="swap_all"),
+     "^newcomers_at and shift: give one"),
+    (dict(num_clients=5, validation_clients=5), "^validation_clients=5: leave"),
+    (dict(validation_clients=-1), "^validation_clients=-1: must be at least"),
+    (dict(dataset="mnist", data_dir="a", data_path="b"), "^data_dir and data_"),
+    (dict(dataset="synthetic", features="hog"), "^features=hog: needs images"),
+])
+def test_refused_in_one_line(given, said):
+  with pytest.raises(fa.OptionError, match=said) as error:
+    DataOptions(**given).filled()
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("given, said", [
+    (dict(num_client=3), "^num_client: no option .*did you mean 'num_clients'"),
+    (dict(dataset="digits"), "^dataset: no option"),
+    (dict(seed=1, partition_seed=2), "^seed and partition_seed: give one"),
+    (dict(dirichlet_alpha=1.0),
+     r"^dirichlet_alpha: not read with partition=iid \(only with dirichlet"),
+    (dict(classes_per_client=3), "^classes_per_client: not read"),
+    (dict(hog_bins=3), "^hog_bins: not read with features=none"),
+    (dict(shift_share=.5), "^shift_share: not read with shift=none"),
+    (dict(data_path="a.npz"), "^data_path: not read with dataset=digits"),
+])
+def test_federate_refuses_what_it_would_not_read(given, said):
+  with pytest.raises(fa.DataError, match=said):
+    fa.federate("digits", **given)
+
+
+@pytest.mark.parametrize("source", (None, 3, np.zeros((4, 3))))
+def test_federate_takes_names_and_examples(source):
+  with pytest.raises(fa.DataError, match="^source: a .*from_arrays"):
+    fa.federate(source)
+
+
+def test_a_seed_is_the_partition_seed():
+  one, same, other = (
+      fa.federate("digits", num_clients=9, **given) for given in (
+          dict(seed=3), dict(partition_seed=np.int64(3)), dict(seed=4)))
+  assert one.hashes == same.hashes and one.options == same.options
+  assert one.hashes["data"] == other.hashes["data"]
+  assert one.hashes["partition"] != other.hashes["partition"]

@@ -1,0 +1,205 @@
+"""The command for a grid: folders of runs, a table, a picture, the best."""
+
+import csv
+import json
+
+from PIL import Image
+import pytest
+
+from experiments import run, sweep
+from experiments.cli import sweeps
+import fedjax_alg as fa
+
+WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=iid",
+         "--num_clients=12", "--cohort_size=4", "--eval_every=1",
+         "--num_seeds=2", "--noprogress", "--eval_protocols=global,validation",
+         "--validation_clients=2")
+RATES = ("--sweep=client_lr=0.01,0.5,1e30",)
+FOLDERS = ["client_lr=0.01", "client_lr=0.5"]
+
+
+def play(folder, *words):
+  """Exit status of a sweep."""
+  return sweep.main([*WORDS, *RATES, f"--out_dir={folder}", *words])
+
+
+def hashes(root):
+  found = {}
+  for name in FOLDERS:
+    summary = json.loads((root / name / "summary.json").read_text("utf-8"))
+    found[name] = summary["hashes"], summary["identity"]
+  return found
+
+
+@pytest.fixture(name="played", scope="module")
+def _played(tmp_path_factory):
+  """A sweep of three rounds; the last rate diverges."""
+  root = tmp_path_factory.mktemp("sweeps") / "rates"
+  assert play(root, "--rounds=3") == 0
+  return root
+
+
+def test_a_setting_is_the_run_of_its_folder(played, tmp_path):
+  for name in FOLDERS:
+    assert run.main([*WORDS, f"--{name}", "--rounds=3",
+                     f"--out_dir={tmp_path / name}"]) == 0
+    for table in ("metrics.csv", "rounds.csv"):
+      assert (played / name / table).read_text() == (
+          tmp_path / name / table).read_text()
+    assert {path.name for path in (played / name).iterdir()} == {
+        path.name for path in (tmp_path / name).iterdir()}
+  assert hashes(played) == hashes(tmp_path)
+  loaded = fa.load_run(played / FOLDERS[1])
+  assert loaded.facts["hparams"]["client_lr"] == 0.5
+  assert loaded.client_params(3)["params"]["bias"].shape == (10,)
+
+
+def test_table_files_and_picture_agree(played):
+  facts = json.loads((played / "sweep.json").read_text("utf-8"))
+  summary = json.loads(
+      (played / FOLDERS[1] / "summary.json").read_text("utf-8"))
+  final = summary["final"]["validation"]["accuracy"]
+  assert facts["best"] == {"client_lr": "0.5"}
+  assert (facts["folder"], facts["by"], facts["metric"], facts["score"]) == (
+      FOLDERS[1], "validation", "accuracy", "final")
+  assert (facts["mean"], facts["ci95"], facts["values"]) == (
+      final["mean"], final["ci95"], final["values"])
+  assert facts["replay"] == "--client_lr=0.5"
+  with open(played / "sweep.csv", newline="", encoding="utf-8") as file:
+    rows = list(csv.DictReader(file))
+  assert [(row["client_lr"], row["seed"], row["protocol"]) for row in rows] == [
+      (rate, seed, protocol) for rate in ("0.01", "0.5")
+      for protocol in ("global", "validation") for seed in "01"]
+  assert [float(row["accuracy"]) for row in rows[-2:]] == final["values"]
+  text = (played / "sweep.md").read_text("utf-8")
+  assert (f"| **0.5** | **{100 * final['mean']:.2f} +- "
+          f"{100 * final['ci95']:.2f}** |") in text
+  assert "| 1e30 | diverged in round 1 |" in text
+  assert "chosen by `validation`." in text
+  with Image.open(played / "sweep.png") as image:
+    assert min(image.size) > 200
+
+
+def test_finished_settings_are_not_played_again(
+    played, monkeypatch, capsys):
+  before = hashes(played)
+  table = (played / "sweep.md").read_text("utf-8")
+  monkeypatch.setattr(sweeps, "_play_program", lambda group: [
+      sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
+      for config in group if config.hparams["client_lr"] == 1e30])
+  assert play(played, "--rounds=3", "--resume") == 0
+  assert hashes(played) == before
+  assert (played / "sweep.md").read_text("utf-8") == table
+  assert "warning" not in capsys.readouterr().err
+
+
+def test_an_interrupted_sweep_goes_on_to_the_same_bits(
+    played, tmp_path, monkeypatch):
+  """First where it stopped, then from the start where folders disagree."""
+  given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
+  real = sweeps.play_lib.play
+  monkeypatch.setattr(sweeps.execute, "_SLOW_SAVE", 1e9)
+
+  def stops(*args, **kwargs):
+    for step in real(*args, **kwargs):
+      yield step
+      if step.round == 2:
+        raise KeyboardInterrupt
+
+  monkeypatch.setattr(sweeps.play_lib, "play", stops)
+  assert sweep.main([*WORDS, *given, "--rounds=3"]) == 130
+  assert not (tmp_path / FOLDERS[0] / "summary.json").exists()
+  starts = []
+
+  def counts(programs, records, states, done, stop):
+    starts.append(done)
+    return real(programs, records, states, done, stop)
+
+  monkeypatch.setattr(sweeps.play_lib, "play", counts)
+  assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
+  assert starts == [2]
+  assert hashes(tmp_path) == hashes(played)
+  for name in FOLDERS:  # one has lost its last state
+    (tmp_path / name / "summary.json").unlink()
+  max((tmp_path / FOLDERS[0] / "checkpoint").iterdir()).unlink()
+  assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
+  assert starts == [2, 0] and hashes(tmp_path) == hashes(played)
+
+
+def test_folders_are_not_lost_by_accident(played, capsys):
+  assert play(played, "--rounds=3") == 2
+  assert "--out_dir=" in (said := capsys.readouterr().err)
+  assert "not empty (give --resume" in said and said.count("\n") == 1
+
+
+def test_overwrite_starts_anew(tmp_path, capsys):
+  """The metric and score that judge are named; test data have a warning."""
+  given = (*WORDS[:6], "--noprogress", "--rounds=1",
+           "--sweep=client_lr=0.1;1",
+           f"--out_dir={tmp_path}", "--by=global", "--metric=loss",
+           "--eval_protocols=global", "--score=all")
+  assert sweep.main(given) == 0
+  first = (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns
+  said = capsys.readouterr()
+  assert "warning: the best setting is chosen by global, on test data" in (
+      said.err)
+  assert "--validation_clients" in said.err
+  facts = json.loads((tmp_path / "sweep.json").read_text("utf-8"))
+  assert (facts["by"], facts["metric"], facts["score"]) == (
+      "global", "loss", "all")
+  losses = {rate: json.loads(
+      (tmp_path / f"client_lr={rate}" / "summary.json").read_text("utf-8"))[
+          "final"]["global"]["loss"]["mean"] for rate in ("0.1", "1")}
+  assert facts["mean"] == min(losses.values()) == (
+      losses[facts["best"]["client_lr"]])
+  assert sweep.main([*given, "--overwrite"]) == 0
+  assert (tmp_path / "client_lr=1" / "summary.json").stat().st_mtime_ns > first
+
+
+@pytest.mark.parametrize("words, said", [
+    ((), "--sweep: missing, give NAME=VALUE"),
+    (("--sweep=client_lr",), "--sweep=client_lr: must be NAME=VALUE"),
+    (("--sweep=client_lr=1,-1",), "--client_lr=-1.0: must be more than 0"),
+    (("--sweep=num_seeds=1,2",), "--sweep=num_seeds: cannot be varied"),
+    (("--sweep=client_lr=1,1",), "--sweep=client_lr=1,1: has a value twice"),
+    (("--sweep=mu=1,2",), "--mu: fedavg does not read it"),
+    (("--sweep=cohort_size=4,99",), "--cohort_size=99: more than the 12"),
+    (("--sweep=client_lr=1", "--metric=speed"), "flag --metric=speed"),
+    (("--sweep=client_lr=1", "--dry_run"), "--dry_run: not of a sweep"),
+    (("--sweep=client_lr=1", "--resume", "--overwrite"),
+     "--resume and --overwrite: give one of them"),
+    (("--sweep=client_lr=1", "more"), "'more': not a flag"),
+])
+def test_one_line_with_the_flags(tmp_path, capsys, words, said):
+  given = [word for word in WORDS if "validation" not in word]
+  assert sweep.main([*given, f"--out_dir={tmp_path / 'out'}", *words]) == 2
+  error = capsys.readouterr().err
+  assert said in error and error.startswith("error: ")
+  assert error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_protocol_or_metric_that_was_not_evaluated(played, capsys):
+  for given, said in ((("--by=local",), "--by=local: not evaluated (one of gl"),
+                      (("--metric=client_accuracy",),
+                       "--metric=client_accuracy: validation has none")):
+    assert sweep.main([
+        *WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={played}",
+        "--rounds=3", "--resume", *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words, evaluated", [
+    (["--validation_clients=3"], True), (["--validation_clients=0"], False),
+    ([], False), (["--validation_clients=3", "--eval_protocols=local"], False)])
+def test_validation_is_evaluated_where_there_is_one(words, evaluated):
+  found = sweep._with_validation(words)
+  assert found[:len(words)] == words
+  assert any(word.endswith(",validation") for word in found) == evaluated
+
+
+def test_help(capsys):
+  assert sweep.main(["--help"]) == 0
+  said = capsys.readouterr().out
+  for flag in ("--sweep", "--by", "--metric", "--score", "--out_dir",
+               "--resume", "--overwrite"):
+    assert flag in said

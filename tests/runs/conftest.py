@@ -1,0 +1,85 @@
+"""Small runs that the tests of this room share."""
+
+import functools
+import json
+import types
+
+import numpy as np
+import pytest
+
+from experiments import run as command
+import fedjax_alg as fa
+
+CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
+#: algorithm -> what a run of it takes, beside its federation.
+SMALL = {
+    "ga_fsvrg": dict(cohort_size=6, rounds=3, num_models=2, threshold=1),
+    "fedgroup": dict(cohort_size=6, rounds=3, num_groups=2, pretrain_scale=3),
+    "losac": dict(cohort_size=4, rounds=3, local_steps=3),
+    "pfedacnnl": dict(rounds=2),
+}
+
+
+@pytest.fixture(name="fed", scope="session")
+def _fed():
+  """Digits of 20 clients with two classes each."""
+  return fa.federate("digits", partition="classes", num_clients=20, seed=0)
+
+
+@pytest.fixture(name="by_api", scope="session")
+def _by_api(fed):
+  """algorithm of ``SMALL`` -> its run by the library."""
+  return functools.cache(lambda name: fa.run(
+      name, fed, seeds=2, eval_every=2, **SMALL[name]))
+
+
+@pytest.fixture(name="by_command", scope="session")
+def _by_command(tmp_path_factory):
+  """algorithm of ``SMALL`` -> the folder of its run by the command line."""
+  root = tmp_path_factory.mktemp("commands")
+
+  @functools.cache
+  def play(name):
+    words = [f"--{key}={value}" for key, value in SMALL[name].items()]
+    assert command.main([
+        f"--algorithm={name}", *CLIENTS, "--num_seeds=2", "--eval_every=2",
+        "--noprogress", f"--out_dir={root / name}", *words]) == 0
+    summary = json.loads((root / name / "summary.json").read_text("utf-8"))
+    return types.SimpleNamespace(folder=root / name, summary=summary)
+
+  return play
+
+
+def make_arrays(seed=0, tested=5):
+  """Arrays of six clients a to f; the last ones have no test example.
+
+  Args:
+    seed: of the numbers.
+    tested: clients with test examples.
+  """
+  rng = np.random.default_rng(seed)
+  names = np.repeat(list("fbdace"), [9, 14, 10, 8, 12, 7])
+  x = rng.normal(size=(60, 5)).astype(np.float32)
+  y = (x[:, :3].argmax(1) + (names == "a")) % 3
+  test = np.repeat(sorted("abcdef")[:tested], 4)
+  x_test = rng.normal(size=(4 * tested, 5)).astype(np.float32)
+  return dict(x=x, y=y, client_ids=names, x_test=x_test,
+              y_test=x_test[:, :3].argmax(1), test_client_ids=test)
+
+
+@pytest.fixture(name="own_fed", scope="session")
+def _own_fed():
+  """Six clients of arrays; the last has no test example."""
+  return fa.federate(fa.from_arrays(**make_arrays()), partition="natural")
+
+
+def logits(params, x):
+  """Softmax regression in NumPy."""
+  own = params["params"]
+  x = np.asarray(x, np.float64).reshape(len(x), -1)
+  return x @ np.asarray(own["kernel"], np.float64).T + own["bias"]
+
+
+def accuracy(params, x, y):
+  """Share of right answers of softmax regression, in NumPy."""
+  return float((logits(params, x).argmax(1) == y).mean())

@@ -1,0 +1,288 @@
+"""A run from Python: the numbers of the command line, checked otherwise."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import models, registry
+from fedjax_alg.engine import checkpoint, clients, sharding
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
+from tests.runs import conftest as small
+
+FEDAVG = dict(cohort_size=4, rounds=3, eval_every=2)
+
+
+def correct(params, x, y, mask):
+  """A measure of one's own: right answers of softmax regression."""
+  own = params["params"]
+  found = (x.reshape(x.shape[0], -1) @ own["kernel"].T
+           + own["bias"][None]).argmax(1)
+  return {"correct": ((found == y) & mask).sum(), "count": mask.sum()}
+
+
+@pytest.mark.parametrize("name", small.SMALL)
+def test_equals_the_command_line(name, by_api, by_command):
+  """Bit for bit, methods with a data-dependent start among them."""
+  result, played = by_api(name), by_command(name)
+  assert result.state_hash() == played.summary["hashes"]["final_state"]
+  assert result.facts["hparams"] == _known(played, name)
+  rows = tables.read_rows(played.folder / "metrics.csv")
+  assert summary_lib.protocols(rows) == list(result.metrics)
+  for protocol, of in result.metrics.items():
+    for metric, values in of.items():
+      np.testing.assert_array_equal(
+          values, summary_lib.by_seed(rows, protocol, metric))
+  final = played.summary["final"]["local"]["accuracy"]["values"]
+  np.testing.assert_array_equal(
+      result.metrics["local"]["accuracy"][:, -1], final)
+
+
+def _known(played, name):
+  """What the command line says of the hyper-parameters, as the run took them.
+  """
+  hparams = registry.get(name).hparams(**fa.load_run(
+      played.folder).facts["hparams"])
+  filled = hparams.resolved() if hasattr(hparams, "resolved") else hparams
+  return vars(filled)
+
+
+@pytest.mark.parametrize("name", ("losac", "fedgroup"))
+def test_a_run_has_its_data_dependent_start(name, fed, by_api):
+  """Without ``setup`` LoSAC divides by zero, FedGroup has random groups."""
+  given = {key: value for key, value in small.SMALL[name].items()
+           if key not in ("cohort_size", "rounds")}
+  model = models.make_model("softmax", fed.example_shape, fed.num_classes,
+                            l2=1e-4)
+  forgotten = registry.build(
+      name, model, map_clients=clients.make_map_clients(
+          "sequential", mesh=sharding.clients_mesh()), **given)._replace(
+              setup=lambda state, everyone, key: state)
+  try:
+    found = fa.run(
+        forgotten, fed, model=model, rounds=small.SMALL[name]["rounds"],
+        cohort_size=small.SMALL[name]["cohort_size"], seeds=2, eval_every=2,
+        evaluate="local").state_hash()
+  except fa.NonFiniteError:
+    found = None
+  assert (found is None) == (name == "losac")
+  assert found != by_api(name).state_hash()
+
+
+def test_shapes(by_api):
+  result = by_api("fedgroup")
+  np.testing.assert_array_equal(result.rounds, [2, 3])
+  assert result.seeds == (0, 1)
+  assert set(result.metrics) == {
+      "global", "global_mean", "local", "preferred"}
+  for of in result.metrics.values():
+    chex.assert_shape(list(of.values()), (2, 2))
+    assert all(value.dtype == np.float64 for value in of.values())
+    assert not np.isnan(of["accuracy"]).any()
+  chex.assert_shape(result.clients["local"]["accuracy"], (2, 20))
+  assert list(result.clients) == ["local"]
+  chex.assert_shape(result.membership, (2, 20))
+  assert set(np.unique(result.membership)) <= {-1, 0, 1}
+  chex.assert_tree_shape_prefix(result.global_params(0), (2,))
+  chex.assert_tree_shape_prefix(result.history, (2, 3))
+  assert (result.history["exchanges"] >= 1).all()
+  assert by_api("losac").membership is None
+  assert "fedgroup: 3 rounds, 2 seed(s)" in repr(result)
+
+
+@pytest.mark.parametrize("name", ("fedgroup", "ga_fsvrg"))
+def test_clients_are_those_of_the_metrics(name, fed, by_api):
+  result = by_api(name)
+  each, of = result.clients["local"]["accuracy"], result.metrics["local"]
+  size = np.array([len(fed.client_test(c)[1]) for c in range(20)])
+  np.testing.assert_array_equal(
+      np.isnan(each), np.broadcast_to(size == 0, each.shape))
+  for i in range(2):
+    np.testing.assert_allclose(
+        np.nanmean(each[i]), of["client_accuracy"][i, -1])
+    held = size > 0
+    np.testing.assert_allclose(
+        np.average(each[i][held], weights=size[held]), of["accuracy"][i, -1])
+  assert np.isnan(result.metrics["global"]["client_accuracy"]).all()
+  for protocol in ("local", "global", "preferred"):
+    values = result.metrics[protocol]["accuracy"]
+    assert ((values >= 0) & (values <= 1)).all()
+
+
+def test_clients_without_test_examples_are_nan(own_fed):
+  result = fa.run("fedavg", own_fed, cohort_size=2, rounds=1,
+                  evaluate=("local", "global"))
+  (each,) = result.clients["local"]["accuracy"]
+  np.testing.assert_array_equal(np.isnan(each), [False] * 5 + [True])
+  for client in range(5):
+    assert each[client] == pytest.approx(small.accuracy(
+        result.client_params(client), *own_fed.client_test(client)))
+
+
+@pytest.mark.parametrize("name", ("fedgroup", "ga_fsvrg"))
+def test_models_give_the_accuracies_that_are_said(name, fed, by_api):
+  """In NumPy: the best of K models, their mean, a client's own."""
+  result = by_api(name)
+  whole = fed.data.whole_test
+  total = int(whole.size.sum())
+  x, y = whole.x[:total], whole.y[:total]
+  for i in range(2):
+    stacked = result.global_params(i)
+    found = [small.accuracy(jax.tree.map(lambda leaf: leaf[k], stacked), x, y)
+             for k in range(2)]
+    of = result.metrics
+    assert of["global"]["accuracy"][i, -1] == pytest.approx(max(found))
+    assert of["global_mean"]["accuracy"][i, -1] == pytest.approx(
+        np.mean(found))
+  assert result.clients["local"]["accuracy"][1, 17] == pytest.approx(
+      small.accuracy(result.client_params(17, seed=1), *fed.client_test(17)))
+  if result.membership is not None:
+    group = result.membership[1, 17]
+    if group >= 0:
+      chex.assert_trees_all_close(
+          result.client_params(17, seed=1), jax.tree.map(
+              lambda leaf: leaf[group], result.global_params(1)))
+
+
+def test_what_a_client_deploys_is_adapted_to_it(fed):
+  result = fa.run("per_fedavg", fed, evaluate=("local", "global"), **FEDAVG)
+  own = result.client_params(17)
+  shared = jax.tree.map(lambda leaf: leaf[0], result.global_params())
+  assert not np.allclose(own["params"]["kernel"], shared["params"]["kernel"])
+  assert result.clients["local"]["accuracy"][0, 17] == pytest.approx(
+      small.accuracy(own, *fed.client_test(17)))
+  for name, value in (("client", 20), ("client", -1), ("seed", 1)):
+    with pytest.raises(fa.OptionError, match=f"^{name}={value}: must lie"):
+      result.client_params(**{"client": 0, name: value})
+
+
+@pytest.fixture(name="measured", scope="module")
+def _measured(fed):
+  """A run with a measure of one's own, two callbacks, and seeds by name."""
+  seen = [], []
+  result = fa.run(
+      "fedavg", fed, seeds=[3, 1], evaluate=("global", correct),
+      callbacks=(seen[0].append, lambda step: seen[1].append(step.round)),
+      **FEDAVG)
+  return result, seen
+
+
+def test_a_measure_of_ones_own(measured, fed):
+  result, _ = measured
+  assert result.protocols == ["global"]
+  sums = result.metrics["correct"]
+  chex.assert_shape([sums["correct"], sums["count"]], (2, 2, 1))
+  assert (sums["count"] == fed.data.whole_test.size.sum()).all()
+  np.testing.assert_allclose(
+      (sums["correct"] / sums["count"])[..., 0],
+      result.metrics["global"]["accuracy"], rtol=1e-6)
+
+
+def test_seeds_are_a_number_or_their_list(measured, fed):
+  """A seed has the same bits in any company; its place counts, not its value.
+  """
+  result, _ = measured
+  assert result.seeds == (3, 1)
+  two = fa.run("fedavg", fed, seeds=np.int64(2), evaluate="global", **FEDAVG)
+  assert two.seeds == (0, 1)
+  np.testing.assert_array_equal(
+      two.metrics["global"]["accuracy"][1],
+      result.metrics["global"]["accuracy"][1])
+  chex.assert_trees_all_equal(two.global_params(1), result.global_params(1))
+
+
+def test_callbacks_see_every_evaluation(measured):
+  result, (steps, rounds) = measured
+  assert rounds == [2, 3] == [step.round for step in steps]
+  assert [step.count for step in steps] == [2, 1]
+  for i, step in enumerate(steps):
+    np.testing.assert_array_equal(
+        step.metrics["global"]["accuracy"],
+        result.metrics["global"]["accuracy"][:, i])
+    np.testing.assert_array_equal(
+        step.aux.cost.down, result.history["floats_down"][
+            :, step.round - step.count:step.round])
+
+
+def test_steps_are_the_run(measured, fed):
+  result, _ = measured
+  hashes, states = [], None
+  for step in fa.steps(
+      "fedavg", fed, seeds=[3, 1], evaluate=("global", correct), **FEDAVG):
+    states = step.states  # usable until the next step
+    hashes.append(checkpoint.state_hash(states))
+    place = list(result.rounds).index(step.round)
+    for name in result.metrics:
+      for metric, values in step.metrics[name].items():
+        np.testing.assert_array_equal(
+            values, result.metrics[name][metric][:, place])
+  assert len(set(hashes)) == 2
+  assert hashes[-1] == result.state_hash()
+  chex.assert_tree_all_finite(states)
+
+
+def test_steps_are_checked_when_they_are_asked_for(fed):
+  with pytest.raises(fa.OptionError, match="^cohort_size=21: more than the 20"):
+    fa.steps("fedavg", fed, cohort_size=21)
+
+
+def test_measures_alone(fed, tmp_path, capsys):
+  """Without any protocol there are rounds, sums, models and a folder."""
+  result = fa.run("fedavg", fed, evaluate=correct,
+                  callbacks=fa.progress_bar("mine"), **FEDAVG)
+  assert list(result.metrics) == ["correct"] and result.clients == {}
+  np.testing.assert_array_equal(result.rounds, [2, 3])
+  lines = capsys.readouterr().err.splitlines()
+  assert "mine: compiled in" in lines[0] and "round 2/3" in lines[1]
+  assert lines[2:] == [lines[2]] and "round 3/3" in lines[2]
+  loaded = fa.load_run(result.save(tmp_path / "run"))
+  np.testing.assert_array_equal(loaded.rounds, result.rounds)
+  chex.assert_trees_all_equal(loaded.metrics, result.metrics)
+
+
+def test_a_run_that_diverges_says_so(fed):
+  with pytest.raises(fa.NonFiniteError, match=r"non-finite in round 1: .*seed"):
+    fa.run("fedavg", fed, evaluate="global", client_lr=1e30, **FEDAVG)
+
+
+def nothing(params, x, y, mask):
+  del params, x, y, mask
+  return 3.0
+
+
+@pytest.mark.parametrize("given, said", [
+    (dict(seeds=0), "^seeds=0: must be"),
+    (dict(seeds=[1, 1]), r"^seeds=\[1, 1\]: must be"),
+    (dict(seeds=[-1]), "^seeds"),
+    (dict(seeds=1.5), "^seeds=1.5"),
+    (dict(seeds="12"), "^seeds='12'"),
+    (dict(num_seeds=3), "^num_seeds: .* seeds$"),
+    (dict(seed=3), "^seed: .* seeds$"),
+    (dict(eval_protocols=("global",)), "^eval_protocols: .* evaluate$"),
+    (dict(evaluate=()), "^evaluate: empty"),
+    (dict(evaluate="globl"), "^evaluate=globl: .*did you mean 'global'"),
+    (dict(evaluate=[5]), "^evaluate=5: must be names of protocols or func"),
+    (dict(evaluate=(correct, correct)), "^evaluate=correct: .* two"),
+    (dict(evaluate="validation"), "^evaluate=validation: needs validation_cl"),
+    (dict(evaluate="assigned"), "^evaluate=assigned: fedavg has no groups"),
+    (dict(evaluate=nothing), "^evaluate=nothing: must return a dictionary"),
+    (dict(model="sofmax"), "^model=sofmax: unknown, did you mean 'softmax'"),
+    (dict(model=3), "^model: int given"),
+    (dict(hparams=3), "^hparams: int given, fedavg has FedAvgHParams"),
+])
+def test_refused_in_one_line(fed, given, said):
+  with pytest.raises(fa.OptionError, match=said) as error:
+    fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **given})
+  assert "\n" not in str(error.value)
+
+
+def test_a_federation_is_needed():
+  with pytest.raises(fa.OptionError, match="^federation: a ndarray, make one"):
+    fa.run("fedavg", np.zeros((3, 3)))
+
+
+def test_a_measure_needs_a_global_model(fed):
+  with pytest.raises(fa.OptionError, match="^evaluate=correct: local has no"):
+    fa.run("local", fed, evaluate=("local", correct), rounds=1)

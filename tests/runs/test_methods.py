@@ -1,0 +1,219 @@
+"""Algorithms and models however they are given to a run."""
+
+import dataclasses
+import functools
+
+import chex
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import models, registry
+from fedjax_alg.algorithms import fedavg as fedavg_lib
+from fedjax_alg.algorithms.fedavg import FedAvgHParams
+from fedjax_alg.engine import clients, sharding
+from fedjax_alg.hparams import hyper
+from fedjax_alg.runs import api, methods
+
+NUMBERS = dict(cohort_size=3, rounds=2, evaluate="global")
+
+
+def play(fed, algorithm, **more):
+  return fa.run(algorithm, fed, **(NUMBERS | more))
+
+
+def loose(model, hparams, *, map_clients):
+  """FedAvg under another name; does not say what it takes."""
+  return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
+
+
+def annotated(model, hparams: FedAvgHParams, *, map_clients):
+  return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
+
+
+@pytest.fixture(name="named", scope="module")
+def _named(fed):
+  """FedAvg by name, the others must equal it."""
+  return play(fed, "fedavg", client_lr=0.3, local_steps=4)
+
+
+@pytest.mark.parametrize("algorithm, given", [
+    (annotated, dict(client_lr=0.3, local_steps=4)),
+    (loose, dict(hparams=FedAvgHParams(local_steps=4), client_lr=0.3)),
+    (registry.Entry(FedAvgHParams, loose, "mine", ""),
+     dict(client_lr=0.3, local_steps=4)),
+], ids=("builder", "with hparams", "entry"))
+def test_a_builder_is_as_good_as_a_name(fed, named, algorithm, given):
+  assert play(fed, algorithm, **given).state_hash() == named.state_hash()
+
+
+def test_an_algorithm_that_is_built(fed, named):
+  """Its hyper-parameters are constants of the program: equal to rounding."""
+  model = models.make_model("softmax", fed.example_shape, fed.num_classes,
+                            l2=1e-4)
+  built = fedavg_lib.fedavg(
+      model, FedAvgHParams(client_lr=0.3, local_steps=4),
+      map_clients=clients.make_map_clients(
+          "sequential", mesh=sharding.clients_mesh()))
+  result = play(fed, built, model=model)
+  chex.assert_trees_all_close(
+      result.global_params(), named.global_params(), rtol=1e-5, atol=1e-6)
+  assert "your algorithm" in repr(result)
+  with pytest.raises(fa.OptionError, match="^client_lr: neither"):
+    play(fed, built, model=model, client_lr=0.1)
+
+
+def test_names():
+  entry = registry.ALGORITHMS["ma_fsvrg"]
+  assert methods.method_of("ma_fsvrg").name == "ma_fsvrg"
+  assert methods.method_of(entry).name == "ma_fsvrg"
+  assert methods.method_of(entry.build).name == "ma_fsvrg"
+  assert methods.method_of(annotated).name == "annotated"
+  taken = registry.Entry(FedAvgHParams, loose, "fedavg", "")
+  assert methods.method_of(taken).name == "your fedavg"
+
+
+def unknown(model, hparams: "Missing", *, map_clients):  # noqa: F821
+  del model, hparams, map_clients
+
+
+@pytest.mark.parametrize("algorithm, hparams, said", [
+    ("fedavgg", None, "^algorithm=fedavgg: unknown, did you mean 'fedavg'"),
+    (3, None, "^algorithm=3: must be a name"),
+    (loose, None, "^hparams: missing, the builder loose does not say"),
+    (unknown, None, "^hparams: missing, the builder unknown"),
+    (functools.partial(loose), None, "^hparams: missing"),
+    ("fedavg", registry.ALGORITHMS["fedprox"].hparams(), None),
+    ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams given, fedprox has"),
+])
+def test_what_is_no_algorithm(algorithm, hparams, said):
+  if said is None:  # FedProx's are FedAvg's and more
+    assert methods.method_of(algorithm, hparams).hparams is hparams
+    return
+  with pytest.raises(fa.OptionError, match=said) as error:
+    methods.method_of(algorithm, hparams)
+  assert "\n" not in str(error.value)
+
+
+def test_numbers_have_the_type_of_their_default():
+  method = methods.with_keywords(methods.method_of("fedavg"), dict(
+      client_lr=np.float32(2), server_lr=1, local_steps=np.int64(3)))
+  values = [getattr(method.hparams, name)
+            for name in ("client_lr", "server_lr", "local_steps")]
+  assert values == [2.0, 1.0, 3]
+  assert [type(value) for value in values] == [float, float, int]
+  epochs = methods.with_keywords(method, dict(local_epochs=2)).hparams
+  assert (epochs.local_steps, epochs.local_epochs) == (0, 2)
+
+
+def test_what_settings_of_one_program_agree_in():
+  def structure(name, **given):
+    return methods.with_keywords(methods.method_of(name), given).structure()
+
+  assert structure("fedavg", client_lr=1.) == structure("fedavg", client_lr=2.)
+  assert structure("fedavg", local_steps=1) != structure(
+      "fedavg", local_steps=2)
+  assert structure("fedprox", mu=0.) != structure("fedprox", mu=.1)
+  assert structure("fedprox", mu=.2) == structure("fedprox", mu=.1)
+  assert structure("fedavg") != structure("fedprox")
+
+
+def init(key):
+  return {"w": 0.1 * jax.random.normal(key, (64, 10)), "b": jnp.zeros(10)}
+
+
+def apply(params, x):
+  return x.reshape(x.shape[0], -1) @ params["w"] + params["b"][None]
+
+
+class Net(nnx.Module):
+  """One dense layer."""
+
+  def __init__(self, rngs):
+    self.dense = nnx.Linear(64, 10, rngs=rngs)
+
+  def __call__(self, x):
+    return self.dense(x.reshape(x.shape[0], -1))
+
+
+@pytest.mark.parametrize("model", [
+    models.Softmax(10), Net, models.from_functions(init, apply, l2=1e-4)],
+    ids=("linen", "nnx", "functions"))
+def test_models_of_ones_own_train(fed, model):
+  """Each is softmax regression with another start: it learns as well."""
+  result = play(fed, "fedavg", model=model, client_lr=1.0, rounds=4,
+                eval_every=1)
+  found = result.metrics["global"]["accuracy"][0]
+  assert found[-1] > 0.4 and found[-1] > found[0]
+  assert result.facts["model"] is None
+  assert (result.history["client_flops"] > 0).all()  # they are counted
+
+
+def test_a_model_made_before_is_the_named_one(fed, named):
+  model = models.make_model("softmax", fed.example_shape, fed.num_classes,
+                            l2=1e-4)
+  found = play(fed, "fedavg", model=model, client_lr=0.3, local_steps=4)
+  assert found.state_hash() == named.state_hash()
+  # It has its own l2, unless another is asked for.
+  prepared = [list(fa.steps(
+      "fedavg", fed, model=model._replace(l2=0.5), rounds=1, cohort_size=3,
+      **more))[-1] for more in ({}, dict(l2=0.5), dict(l2=0.0))]
+  first, same, other = (np.asarray(jax.tree.leaves(step.states)[0])
+                        for step in prepared)
+  np.testing.assert_array_equal(first, same)
+  assert not np.array_equal(first, other)
+
+
+@dataclasses.dataclass(frozen=True)
+class GainHParams(FedAvgHParams):
+  """FedAvg's, and one that Python looks at."""
+
+  gain: float = hyper(1.0, "factor on the server's step")
+
+
+def with_gain(where):
+  """A builder whose builder, or whose round, asks for the value of gain."""
+
+  def gained(model, hparams: GainHParams, *, map_clients):
+    if where == "builder" and hparams.gain > 1:
+      hparams = dataclasses.replace(
+          hparams, server_lr=hparams.server_lr * hparams.gain)
+    built = fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
+
+    def round_(state, cohort, key):
+      if where == "round" and hparams.gain > 1:
+        key = jax.random.fold_in(key, 1)
+      return built.round(state, cohort, key)
+
+    return built._replace(round=round_)
+
+  return gained
+
+
+def prepared(fed, algorithm, **keywords):
+  """A run that is ready to compile."""
+  return api.request(
+      algorithm, fed, model="softmax", rounds=1, cohort_size=3,
+      participation=None, seeds=1, evaluate="local", eval_every=1, hparams=None,
+      keywords=keywords).prepare(fed)
+
+
+@pytest.mark.parametrize("where", ("builder", "round", "nowhere"))
+def test_numbers_are_arguments_unless_python_asks_for_one(fed, where):
+  numbers = prepared(fed, with_gain(where), gain=1.5).numbers
+  assert set(numbers) == (
+      {"local_epochs", "client_lr", "server_lr", "gain"}
+      if where == "nowhere" else set())
+
+
+def test_a_builder_may_ask_for_a_number(fed):
+  """It then gets a program for each setting, with the same results."""
+  given = dict(cohort_size=3, rounds=1, evaluate="local")
+  found = fa.sweep(with_gain("round"), fed, grid={"gain": [1.0, 1.5]}, **given)
+  assert found.num_programs == 2
+  one, two = (result.state_hash() for result in found.results)
+  assert one != two == fa.run(
+      with_gain("round"), fed, gain=1.5, **given).state_hash()

@@ -1,0 +1,158 @@
+"""Options of a run: types, names, what is read, what goes together."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import registry
+from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.hparams import of_type
+from fedjax_alg.runs import methods, options as options_lib
+from fedjax_alg.runs.options import RunOptions
+
+
+def test_lists_and_numbers_of_arrays_become_python_values():
+  plain = RunOptions(
+      hidden=(32, 16), device_cores=(1, 4), targets=(0.5, 1.0), rounds=3,
+      l2=0.0, participation=1.0, eval_protocols=("global", "local"))
+  given = RunOptions(
+      hidden=[np.int64(32), 16], device_cores=np.array([1, 4]),
+      targets=[np.float64(0.5), 1], rounds=jnp.int32(3), l2=0,
+      participation=1, eval_protocols=["global", "local", "global"])
+  found = given.checked()
+  assert found == plain.checked() and hash(found) == hash(plain.checked())
+  assert json.dumps(field_values(found)) == json.dumps(field_values(plain))
+
+
+@pytest.mark.parametrize("name, value, said", [
+    ("rounds", 2.5, "must be a whole number"),
+    ("rounds", "2", "must be a whole number"),
+    ("rounds", True, "must be a whole number"),
+    ("rounds", 0, "must be at least 1"),
+    ("participation", 0, "must be more than 0 and at most 1"),
+    ("participation", 1.5, "must be more than 0"),
+    ("l2", "small", "must be a number"),
+    ("l2", float("nan"), "must be finite"),
+    ("hidden", 32, "must be a list"),
+    ("hidden", [32, 0], "widths must be at least 1"),
+    ("hidden", [3.5], "must be a whole number"),
+    ("layers", "dense3", "must be a list"),
+    ("layers", [3], "must be a string"),
+    ("device_cores", [1, 2, 3], "must have 2 entries"),
+    ("device_cores", [4, 1], "must be"),
+    ("bandwidth_gbps", [0.0, 1.0], "must be"),
+    ("targets", [1.5], "must lie in"),
+    ("map_clients", "vmapp", "unknown, did you mean 'vmap'"),
+    ("map_seeds", "both", "unknown"),
+    ("embedding", "learnt", "unknown, did you mean 'learned'"),
+    ("eval_protocols", ["globl"], "unknown, did you mean 'global'"),
+    ("eval_protocols", [], "empty"),
+    ("core_gflops", 0.0, "must be"),
+    ("eval_every", 0, "must be at least 1"),
+])
+def test_a_value_is_refused_by_its_name(name, value, said):
+  with pytest.raises(fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
+                     ) as error:
+    RunOptions(**{name: value}).checked()
+  assert "\n" not in str(error.value)
+  assert "--" + name in error.value.with_names("--")
+
+
+def test_what_a_type_leaves_alone():
+  assert of_type("x", None, int) is None
+  assert of_type("x", 3, float | None) == 3.0
+  thing = object()
+  assert of_type("x", thing, type(None)) is thing
+  with pytest.raises(fa.OptionError, match="^x=1: must be True or False"):
+    of_type("x", 1, bool)
+
+
+REFUSED = [
+    (dict(client_lrr=1.0), "^client_lrr: .*did you mean 'client_lr'"),
+    (dict(cohortsize=3), "^cohortsize: .*did you mean 'cohort_size'"),
+    (dict(mu=1.0), "^mu: neither an option .* of fedavg"),
+    (dict(hidden=[3]), r"^hidden: not read with model=softmax \(only with mlp"),
+    (dict(embedding="learned"), "^embedding: not read with model=softmax"),
+    (dict(client_chunk=3), "^client_chunk: not read with map_clients=auto"),
+    (dict(cohort_size=21), "^cohort_size=21: more than the 20 clients"),
+    (dict(participation=0.01), "^participation=0.01: gives 0 of 20 clients"),
+    (dict(participation=0.5, cohort_size=3),
+     "^participation and cohort_size: give one"),
+    (dict(client_lr=-1), "^client_lr=-1.0: must be more than 0"),
+    (dict(client_lr="0.1"), "^client_lr='0.1': must be a number"),
+    (dict(local_steps=2.5), "^local_steps=2.5: must be a whole number"),
+    (dict(local_steps=2, local_epochs=1), "^local_steps and local_epochs"),
+    (dict(model="lstm"), "^model=lstm: needs words, digits has none"),
+    (dict(model="stack", layers=["conv3-2", "maxx"]), "^layers"),
+    (dict(rounds=0), "^rounds=0: must be at least 1"),
+]
+
+
+@pytest.mark.parametrize("given, said", REFUSED)
+@pytest.mark.parametrize("start", (fa.run, fa.steps))
+def test_a_run_refuses_it_before_it_compiles(fed, start, given, said):
+  with pytest.raises(fa.OptionError, match=said) as error:
+    start("fedavg", fed, **given)
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("algorithm, given, said", [
+    ("clsfsvrg", {}, "^algorithm=clsfsvrg: .*give validation_clients"),
+    ("pfedacnnl", dict(cohort_size=3), "^cohort_size: pfedacnnl does not read"),
+    ("pfedacnnl", dict(map_seeds="vmap"), "^map_seeds=vmap: pfedacnnl"),
+    ("pfedacnnl", dict(model="lstm"), "^model=lstm: pfedacnnl fits dense"),
+    ("ga_fsvrg", dict(num_models=4, cohort_size=3),
+     "^num_models=4: larger than the cohort of 3"),
+    ("fedgroup", dict(num_groups=21), "^num_groups=21: more than the 20"),
+    ("composed", dict(client_update="sgd", mu=0.1),
+     "^mu: not read with client_update=sgd"),
+])
+def test_what_does_not_go_together(fed, algorithm, given, said):
+  with pytest.raises(fa.OptionError, match=said):
+    fa.run(algorithm, fed, **given)
+
+
+def test_clients_of_ones_own_are_counted(own_fed):
+  with pytest.raises(fa.OptionError, match="^cohort_size=7: more than the 6"):
+    fa.steps("fedavg", own_fed, cohort_size=7)
+
+
+def test_a_model_of_ones_own_reads_no_option_of_a_named_one(fed):
+  with pytest.raises(fa.OptionError, match="^hidden: a named model alone"):
+    fa.steps("fedavg", fed, model=lambda rngs: None, hidden=[3])
+
+
+def test_defaults_are_filled_in():
+  entry = registry.get("fedavg")
+  run = options_lib.check_together(
+      RunOptions(rounds=3), DataOptions().filled(), name="fedavg", entry=entry,
+      hparams=entry.hparams())
+  assert run.participation == 0.1 and run.eval_protocols == (
+      "global", "local", "preferred")
+  later = options_lib.check_together(
+      RunOptions(rounds=3, cohort_size=5),
+      DataOptions(newcomers_at=((2, 5),)).filled(), name="fedavg", entry=entry,
+      hparams=entry.hparams())
+  assert later.participation is None
+  assert later.eval_protocols[-1] == "newcomers"
+  every = registry.get("central")
+  assert options_lib.check_together(
+      RunOptions(rounds=3), DataOptions().filled(), name="central", entry=every,
+      hparams=every.hparams()).participation == 1.0
+
+
+@pytest.mark.parametrize("name, layers, rounds", [
+    ("fedavg", 3, 100), ("afl", 1, 1), ("fedacnnl", 3, 3), ("pfedacnnl", 3, 6)])
+def test_rounds_by_default(name, layers, rounds):
+  assert methods.default_rounds(methods.method_of(name), layers) == rounds
+
+
+@pytest.mark.parametrize("model, more, layers", [
+    ("softmax", {}, 1), ("mlp", dict(hidden=(8, 8)), 3),
+    ("stack", dict(layers=("conv3-2", "max2", "flatten", "dense4")), 3)])
+def test_layers_are_counted(model, more, layers):
+  options = RunOptions(model=model, **more)
+  assert options_lib.num_layers(options, "pfedacnnl") == layers

@@ -1,0 +1,189 @@
+"""A run's folder: what is saved is read again, and what cannot be is refused.
+"""
+
+import shutil
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import models, registry
+from fedjax_alg.algorithms import fedavg as fedavg_lib
+from fedjax_alg.algorithms.fedavg import FedAvgHParams
+from tests.runs import conftest as small
+
+NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1)
+
+
+def assert_same_run(loaded, result):
+  """What is read from a folder against the run in memory."""
+  assert loaded.seeds == result.seeds
+  np.testing.assert_array_equal(loaded.rounds, result.rounds)
+  chex.assert_trees_all_equal(loaded.metrics, result.metrics)  # NaN equals NaN
+  chex.assert_trees_all_equal(loaded.clients, result.clients)
+  assert (loaded.membership is None) == (result.membership is None)
+  if result.membership is not None:
+    np.testing.assert_array_equal(loaded.membership, result.membership)
+  assert set(loaded.history) == set(result.history)
+  for name, values in result.history.items():
+    np.testing.assert_array_equal(loaded.history[name], values, err_msg=name)
+  for seed in range(len(result.seeds)):
+    chex.assert_trees_all_equal(
+        loaded.global_params(seed), result.global_params(seed))
+    chex.assert_trees_all_equal(
+        loaded.client_params(17, seed), result.client_params(17, seed))
+  assert loaded.state_hash() == result.state_hash()
+  for name in ("final", "best", "cost", "hashes", "rounds_to"):
+    assert loaded.summary()[name] == result.summary()[name], name
+
+
+def test_a_folder_of_the_library(by_api, tmp_path):
+  result = by_api("fedgroup")
+  folder = result.save(tmp_path / "run")
+  loaded = fa.load_run(folder)
+  assert_same_run(loaded, result)
+  assert loaded.summary()["groups"] == result.summary()["groups"]
+  # What was loaded can be saved, with all that it says.
+  again = fa.load_run(loaded.save(tmp_path / "again"))
+  assert_same_run(again, result)
+  assert again.summary() == loaded.summary()
+  assert again.facts == loaded.facts
+
+
+def test_a_folder_of_the_command_line(by_api, by_command):
+  assert_same_run(
+      fa.load_run(by_command("fedgroup").folder), by_api("fedgroup"))
+
+
+def test_a_run_in_the_folder_is_replaced(by_api, tmp_path):
+  """One with groups by one without: none of its files is taken for the other's.
+  """
+  by_api("fedgroup").save(tmp_path)
+  by_api("losac").save(tmp_path)
+  loaded = fa.load_run(tmp_path)
+  assert loaded.membership is None and loaded.state_hash() == (
+      by_api("losac").state_hash())
+  assert not (tmp_path / "groups.csv").exists()
+  assert len(list((tmp_path / "checkpoint").iterdir())) == 1
+
+
+def test_something_else_is_not_replaced(by_api, tmp_path):
+  (tmp_path / "thesis.tex").write_text("years")
+  with pytest.raises(fa.RunFolderError, match="something else"):
+    by_api("losac").save(tmp_path)
+  assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.fixture(name="saved", scope="module")
+def _saved(own_fed, tmp_path_factory):
+  """A run of arrays."""
+  result = fa.run("per_fedavg", own_fed, **(NUMBERS | dict(cohort_size=2)))
+  return result, result.save(tmp_path_factory.mktemp("saved") / "run")
+
+
+def test_arrays_have_to_be_given(saved, own_fed):
+  result, folder = saved
+  loaded = fa.load_run(folder)
+  chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
+  with pytest.raises(fa.RunFolderError, match="arrays, .* the federation"):
+    loaded.client_params(3)
+  other = fa.federate(fa.from_arrays(**small.make_arrays(seed=1)),
+                      partition="natural")
+  with pytest.raises(fa.RunFolderError, match="trained on other data"):
+    fa.load_run(folder, federation=other).client_params(3)
+  chex.assert_trees_all_equal(
+      fa.load_run(folder, federation=own_fed).client_params(3),
+      result.client_params(3))
+
+
+@pytest.mark.parametrize("damage, said", [
+    (shutil.rmtree, "holds no finished run"),
+    (lambda f: (f / "summary.json").unlink(), r"no finished run \(no summary"),
+    (lambda f: (f / "config.json").write_text("{"), "config.json: damaged"),
+    (lambda f: (f / "config.json").write_text("[]"), "config.json: damaged"),
+    (lambda f: (f / "config.json").write_text("{}"), "run: damaged"),
+    (lambda f: (f / "final.msgpack").unlink(), "final.msgpack is missing"),
+    (lambda f: (f / "final.msgpack").write_bytes(b"\x93\x01"), "run: damaged"),
+    (lambda f: (f / "metrics.csv").unlink(), "run: damaged"),
+    (lambda f: (f / "rounds.csv").write_text(""), "run: damaged"),
+])
+def test_a_damaged_folder_is_refused(saved, tmp_path, damage, said):
+  folder = tmp_path / "run"
+  shutil.copytree(saved[1], folder)
+  damage(folder)
+  with pytest.raises(fa.RunFolderError, match=said) as error:
+    fa.load_run(folder)
+  assert "\n" not in str(error.value)
+
+
+def test_states_that_are_gone_are_missed_when_they_are_needed(
+    saved, own_fed, tmp_path):
+  folder = tmp_path / "run"
+  shutil.copytree(saved[1], folder)
+  (state,) = (folder / "checkpoint").iterdir()
+  state.write_bytes(state.read_bytes()[:-9])
+  loaded = fa.load_run(folder, federation=own_fed)
+  assert loaded.rounds.tolist() == [1, 2]
+  with pytest.raises(fa.RunFolderError, match="damaged"):
+    loaded.client_params(0)
+  state.unlink()
+  with pytest.raises(fa.RunFolderError, match="no checkpoint in"):
+    loaded.client_params(0)
+
+
+def test_clients_hold_what_they_held_last(tmp_path):
+  """Data that change while clients train: a loaded run adapts to the last."""
+  fed = fa.federate("digits", partition="classes", num_clients=20,
+                    shift="swap_all", shift_every=1, shift_share=1.0)
+  result = fa.run("per_fedavg", fed, evaluate="local", **NUMBERS)
+  loaded = fa.load_run(result.save(tmp_path))
+  for client in (3, 17):
+    chex.assert_trees_all_equal(
+        loaded.client_params(client), result.client_params(client))
+  # All clients have other data than at the start, so this can fail.
+  moved = result._live.prepared.placed.label_histogram
+  assert not np.array_equal(moved, fed.label_histogram)
+
+
+def init(key):
+  return [jax.random.normal(key, (5, 3)), jnp.zeros(3)]
+
+
+def apply(params, x):
+  return x @ params[0] + params[1][None]
+
+
+def test_a_model_of_ones_own(own_fed, tmp_path):
+  """Its parameters keep their structure where the model is given."""
+  model = models.from_functions(init, apply)
+  result = fa.run("fedavg", own_fed, model=model, **(
+      NUMBERS | dict(cohort_size=2)))
+  assert isinstance(result.global_params(), list)
+  folder = result.save(tmp_path)
+  loaded = fa.load_run(folder, federation=own_fed, model=model)
+  chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
+  chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
+  unknown = fa.load_run(folder, federation=own_fed)
+  np.testing.assert_array_equal(
+      unknown.global_params()["0"], result.global_params()[0])
+  with pytest.raises(fa.RunFolderError, match="no name, .* the model"):
+    unknown.client_params(2)
+
+
+def fedavg(model, hparams, *, map_clients):
+  """An algorithm of one's own with the name of one in the registry."""
+  return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
+
+
+def test_an_algorithm_of_ones_own_has_to_be_given(own_fed, tmp_path):
+  mine = registry.Entry(FedAvgHParams, fedavg, "fedavg", "")
+  result = fa.run(mine, own_fed, local_steps=2, evaluate="local",
+                  **(NUMBERS | dict(cohort_size=2)))
+  folder = result.save(tmp_path)
+  with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
+    fa.load_run(folder, federation=own_fed).client_params(2)
+  loaded = fa.load_run(folder, federation=own_fed, algorithm=mine)
+  chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))

@@ -1,0 +1,168 @@
+"""A grid in few programs: the numbers of the separate runs."""
+
+import warnings
+
+import chex
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.runs import sweep as sweep_lib
+
+NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
+
+
+@pytest.fixture(name="compiled")
+def _compiled(monkeypatch):
+  """Numbers of settings of each program that a sweep compiles."""
+  found = []
+  real = sweep_lib.Programs
+
+  def programs(prepared):
+    found.append(len(prepared.settings))
+    return real(prepared)
+
+  monkeypatch.setattr(sweep_lib, "Programs", programs)
+  return found
+
+
+@pytest.fixture(name="rates", scope="module")
+def _rates(fed):
+  """FedAvg of three rates, one of which diverges."""
+  return fa.sweep("fedavg", fed, grid={"client_lr": np.array(
+      [0.1, 1e30, 1.0])}, **NUMBERS)
+
+
+def test_rates_share_a_program(rates, fed):
+  assert rates.num_programs == 1 and rates.seeds == (0, 1)
+  assert rates.settings == [
+      {"client_lr": value} for value in (0.1, 1e30, 1.0)]
+  np.testing.assert_array_equal(rates.rounds, [1, 2])
+  chex.assert_shape(rates.metrics["global"]["accuracy"], (3, 2, 2))
+  for i in (0, 2):
+    alone = fa.run("fedavg", fed, client_lr=rates.settings[i]["client_lr"],
+                   **NUMBERS)
+    assert rates.results[i].state_hash() == alone.state_hash()
+    chex.assert_trees_all_equal(rates.results[i].metrics, alone.metrics)
+    chex.assert_trees_all_equal(
+        rates.results[i].client_params(17, 1), alone.client_params(17, 1))
+    np.testing.assert_array_equal(
+        rates.metrics["local"]["loss"][i], alone.metrics["local"]["loss"])
+
+
+def test_a_setting_that_diverges_leaves_the_others_alone(rates):
+  assert rates.results[1] is None
+  assert np.isnan(rates.metrics["global"]["accuracy"][1]).all()
+  assert np.isfinite(rates.metrics["global"]["accuracy"][[0, 2]]).all()
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    assert rates.best("global").number in (0, 2)
+  assert "3 settings x 2 seed(s) in 1 program(s)" in repr(rates)
+
+
+def test_the_best_on_test_data_has_a_warning(rates):
+  with pytest.warns(UserWarning, match="chosen by global, on test data"):
+    best = rates.best("global", "accuracy")
+  values = rates.metrics["global"]["accuracy"][:, :, -1].mean(1)
+  assert best.number == np.nanargmax(values)
+  assert best.mean == pytest.approx(np.nanmax(values))
+  assert best.result is rates.results[best.number]
+  assert best.setting == rates.settings[best.number] and best.ci95 > 0
+  with pytest.warns(UserWarning, match="test data"):
+    least = rates.best(metric="loss", last=None)
+  losses = rates.metrics["global"]["loss"].mean((1, 2))
+  assert least.number == np.nanargmin(losses)
+  assert least.mean == pytest.approx(np.nanmin(losses))
+
+
+@pytest.mark.parametrize("given, said", [
+    (dict(protocol="validation"), "^protocol=validation: not evaluated"),
+    (dict(metric="speed"), "^metric=speed: not a metric of global .*accuracy"),
+    (dict(protocol="global", metric="worst_decile"), "no setting has a number"),
+])
+@pytest.mark.filterwarnings("ignore:the best setting")
+def test_the_best_of_what_is_not_there(rates, given, said):
+  with pytest.raises(fa.OptionError, match=said):
+    rates.best(**given)
+
+
+def test_validation_chooses_by_default(recwarn):
+  fed = fa.federate("digits", num_clients=12, validation_clients=3)
+  found = fa.sweep(
+      "fedavg", fed, grid={"client_lr": [1e-4, 0.5]}, cohort_size=4, rounds=1,
+      evaluate=("global", "validation"))
+  best = found.best()
+  assert best.setting == {"client_lr": 0.5} and np.isnan(best.ci95)
+  assert best.mean == found.metrics["validation"]["accuracy"][1, 0, -1]
+  assert not [w for w in recwarn if "test data" in str(w.message)]
+
+
+def test_several_names_and_a_zero_that_switches_something_off(fed, compiled):
+  """FedProx without its term is a program of its own, and is FedAvg."""
+  given = dict(cohort_size=4, rounds=2, evaluate="local")
+  found = fa.sweep("fedprox", fed, grid={
+      "mu": [0, 0.1, 1], "client_lr": [0.1, 0.3]}, **given)
+  assert compiled == [2, 4] and found.num_programs == 2
+  assert [tuple(setting.values()) for setting in found.settings] == [
+      (0, 0.1), (0, 0.3), (0.1, 0.1), (0.1, 0.3), (1, 0.1), (1, 0.3)]
+  assert len({result.state_hash() for result in found.results}) == 6
+  for i in (1, 2, 5):
+    alone = fa.run("fedprox", fed, **given, **found.settings[i])
+    assert found.results[i].state_hash() == alone.state_hash()
+    chex.assert_trees_all_equal(found.results[i].clients, alone.clients)
+    assert found.results[i].facts["hparams"] == alone.facts["hparams"]
+  chex.assert_trees_all_equal(
+      found.results[1].global_params(),
+      fa.run("fedavg", fed, client_lr=0.3, **given).global_params())
+
+
+def test_what_decides_structure_parts_the_grid(fed, compiled):
+  """Evaluated equally often, but not in the same rounds: no common curve."""
+  seen = []
+  found = fa.sweep(
+      "fedavg", fed, cohort_size=4, rounds=4, evaluate="global",
+      grid={"eval_every": [2, 3], "client_lr": [0.1, 0.2]},
+      callbacks=lambda step: seen.append(
+          (step.round, step.metrics["global"]["loss"].shape)))
+  assert compiled == [2, 2]
+  assert seen == [(2, (2,)), (4, (2,)), (3, (2,)), (4, (2,))]
+  assert [list(result.rounds) for result in found.results] == [
+      [2, 4], [2, 4], [3, 4], [3, 4]]
+  assert found.metrics == {}
+  with pytest.warns(UserWarning, match="test data"):
+    best = found.best()  # the same in the end, of equals the first
+  assert best.setting == {"eval_every": 2, "client_lr": 0.2}
+
+
+def test_every_setting_diverges(fed):
+  with pytest.raises(fa.OptionError, match="^grid: every setting diverged"):
+    fa.sweep("fedavg", fed, grid={"client_lr": [1e30, 2e30]}, cohort_size=4,
+             rounds=1)
+
+
+@pytest.mark.parametrize("grid, said", [
+    ({}, "^grid: empty"),
+    ([("client_lr", [1])], "^grid: a list, must be a dictionary"),
+    ({"client_lr": []}, "^grid: client_lr has no values"),
+    ({"client_lr": [0.1, 0.2, 0.1]}, "^grid: client_lr has a value twice"),
+    ({"hidden": [[3], (3,)]}, "^grid: hidden has a value twice"),
+    ({"client_lrr": [0.1]}, "^client_lrr: .*did you mean 'client_lr'"),
+    ({"client_lr": [0.1, -1.0]}, "^client_lr=-1.0: must be more than 0"),
+    ({"client_lr": ["a"]}, "^client_lr='a': must be a number"),
+    ({"seeds": [1, 2]}, "^grid: seeds cannot be varied"),
+    ({"evaluate": ["global"]}, "^grid: evaluate cannot be varied"),
+    ({"seed": [1, 2]}, "^seed: .* seeds$"),
+    ({"l2": [0.1, 0.2]}, "^grid: l2 is given outside the grid"),
+    ({"cohort_size": [4, 40]}, "^cohort_size=40: more than the 20 clients"),
+])
+def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):
+  with pytest.raises(fa.OptionError, match=said) as error:
+    fa.sweep("fedavg", fed, grid=grid, rounds=1, l2=0.1)
+  assert "\n" not in str(error.value) and not compiled
+
+
+def test_combinations_take_arrays_and_single_values():
+  assert sweep_lib.combinations(
+      {"a": np.arange(2), "b": "x", "c": 3, "d": (v for v in ([1], [2]))}) == [
+          {"a": a, "b": "x", "c": 3, "d": d}
+          for a in (0, 1) for d in ((1,), (2,))]
