@@ -3,6 +3,7 @@
 #
 #   ./launch.sh demo                 the main job on the embedded data set
 #   ./launch.sh test [pytest args]   lint, types and tests
+#   ./launch.sh test --fast          lint, types and some tests of every part
 #   ./launch.sh prepare mnist        download and prepare a data set (internet)
 #   ./launch.sh run --algorithm=...  one run; other modules by their name
 set -euo pipefail
@@ -10,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 venv="${FEDJAX_ALG_VENV:-.venv}"
 
 usage() {
-  sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'
   echo "modules: $(modules)"
 }
 
@@ -52,6 +53,16 @@ install() {
   fi
 }
 
+checks() {
+  "$venv/bin/python" -m flake8 fedjax_alg experiments benchmarks tests &&
+    "$venv/bin/python" -m mypy
+}
+
+# A group is what shares compiled programs: xdist gives it to one worker.
+tests() {
+  "$venv/bin/python" -m pytest -n auto --dist loadgroup "$@"
+}
+
 command="${1:-help}"
 [ $# -gt 0 ] && shift
 case "$command" in
@@ -60,9 +71,17 @@ case "$command" in
     ;;
   test)
     install test
-    "$venv/bin/python" -m flake8 fedjax_alg experiments benchmarks tests
-    "$venv/bin/python" -m mypy
-    "$venv/bin/python" -m pytest -n auto "$@"
+    case " $* " in
+      *" --fast "*)  # beside the tests, not before them
+        checks > "$venv/checks.log" 2>&1 &
+        tests "$@" && failed=0 || failed=1
+        wait $! || failed=1
+        cat "$venv/checks.log"
+        exit $failed
+        ;;
+    esac
+    checks
+    tests "$@"
     ;;
   prepare)
     install prepare

@@ -2,14 +2,31 @@
 
 import os
 
+import sys
+
 import hypothesis
 import jax
+import jaxlib
 import pytest
 
 from fedjax_alg.engine import sharding
 from tests import problems
 
-# Before JAX starts. A run on an accelerator sets JAX_PLATFORMS itself.
+#: Folders whose tests compile whole rounds or runs, as files marked
+#: ``program`` do.
+PROGRAMS = ("algorithms", "contract", "docs", "experiments")
+
+# Before JAX starts; workers of xdist know the option by the environment only.
+if "--fast" in sys.argv:
+  os.environ["FEDJAX_ALG_FAST_TESTS"] = "1"
+if "FEDJAX_ALG_FAST_TESTS" in os.environ:
+  # All programs are compiled as by problems.quick_options. A jaxlib that does
+  # not know the flag would not start.
+  if jaxlib.__version__.startswith("0.10."):
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "")
+        + " --xla_cpu_use_fusion_emitters=false")
+# A run on an accelerator sets JAX_PLATFORMS itself.
 if "JAX_PLATFORMS" not in os.environ:
   jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
@@ -21,6 +38,40 @@ hypothesis.settings.register_profile(
     "fedjax_alg", deadline=None, derandomize=True, database=None,
     max_examples=40)
 hypothesis.settings.load_profile("fedjax_alg")
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+      "--fast", action="store_true",
+      help="every room in under a minute: the first case of every test that "
+      "compiles no whole round, and those marked `fast`")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config, items):
+  """The tests of ``--fast``; what shares a fixture goes to one worker."""
+  for item in items:
+    name = item.nodeid.split("::")[0] + _bench(item)
+    item.add_marker(pytest.mark.xdist_group(name))
+  if not config.getoption("--fast"):
+    return
+  chosen, left, seen = [], [], set()
+  for item in items:
+    room = item.path.relative_to(config.rootpath / "tests").parts[0]
+    fast = item.get_closest_marker("fast")
+    program = room in PROGRAMS or item.get_closest_marker("program")
+    case = (item.path, item.originalname, _bench(item))
+    take = (fast or not program) and case not in seen
+    seen.add(case)
+    (chosen if take else left).append(item)
+  config.hook.pytest_deselected(items=left)
+  items[:] = chosen
+
+
+def _bench(item):
+  """The algorithm whose programs a test of the contract shares."""
+  return str(item.callspec.params.get("bench", "")) if hasattr(
+      item, "callspec") else ""
 
 
 @pytest.fixture(scope="session", name="mesh")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import models
@@ -37,9 +38,9 @@ def client_data(clients, validation=None) -> ClientData:
   y = np.concatenate([y for _, y in [*clients, *held]])
   size = np.array([len(y) for _, y in clients])
   rows = np.arange(len(y))
-  return layout.client_data(
+  return jax.tree.map(jnp.asarray, layout.client_data(
       x, y, rows[:size.sum()], np.cumsum(size) - size, size,
-      rows[size.sum():] if held else None)
+      rows[size.sum():] if held else None))
 
 
 def make_clients(sizes=SIZES, seed=0):

@@ -15,6 +15,7 @@ ELSEWHERE = {
     "registry": "contract/test_registry",
     "client/sgd": "client/test_local_training",
     "client/svrg": "client/test_local_training",
+    "client/update": "rounds/test_two_halves",
     "data/allocate": "data/test_partition",
     "data/errors": "test_errors",
     "data/examples": "data/test_partition",
@@ -23,11 +24,10 @@ ELSEWHERE = {
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
     "models/flops": "models/test_layers",
-    "records/summary": "experiments/test_records",
-    "records/tables": "experiments/test_records",
-    "rounds/clustered": "reference/test_clustered_oracle",
     "rounds/layerwise": "algorithms/test_fedacnnl",
-    "rounds/two_halves": "algorithms/test_composed",
+    "rounds/phases": "rounds/test_two_halves",
+    "runs/play": "runs/test_api",
+    "runs/programs": "runs/test_sweep",
 }
 
 MODULES = sorted(

@@ -7,11 +7,11 @@ one-hot labels, no bias, accuracy of the argmax.
 Client k adds gamma I to its Gram matrix so that it can be inverted, and sends
 W_k = A_k^-1 X_k'Y_k with A_k = X_k'X_k + gamma I. The pairwise "absolute
 aggregation" of the paper is W = (sum_k A_k)^-1 sum_k X_k'Y_k, which is what is
-computed here (X_k'Y_k is sent instead of W_k, as many floats). The sum carries
-K gamma; its removal (RI) leaves plain least squares, (sum_k X_k'X_k)^-1 sum_k
-X_k'Y_k. A test compares with the paper's own formulas.
+computed here (X_k'Y_k is sent instead of W_k, as many floats). The sum contains
+K gamma I; removing it (RI) leaves plain least squares, (sum_k X_k'X_k)^-1 sum_k
+X_k'Y_k. A test compares this with the paper's formulas.
 
-The paper's features come from a pre-trained network; here they are those of
+The paper takes its features from a pre-trained network; here they are those of
 `features`, or of the user's file (`dataset`=npz).
 """
 
@@ -20,8 +20,8 @@ import dataclasses
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.layerwise import LayerFits, layers_of, layerwise
-from fedjax_alg.rounds.layerwise import LayerwiseState
+from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
+from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +32,13 @@ class AFLHParams:
       1.0, "gamma, added by every client to its own Gram matrix", minimum=0.0,
       source="section 3.2", traced=False)
   remove_ridge: bool = hyper(
-      True, "whether the server takes the sum of them off again (RI)",
+      True, "whether the server subtracts the sum of the clients' gamma I "
+      "again (RI)",
       source="section 3.4")
 
 
 def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
-  """One.
+  """The number of rounds until all is fitted: one.
 
   Raises:
     ValueError: the model has more than one layer.
@@ -54,10 +55,21 @@ def afl(
 ) -> Algorithm[LayerwiseState]:
   """AFL: least squares on the features of all clients, in one round.
 
-  Arguments and errors as of every builder (``registry.Entry``), and:
+    W = (sum_k (X_k'X_k + gamma I) - K gamma I)^-1 sum_k X_k'Y_k
+  over the K clients; without `remove_ridge` K gamma I stays in the sum.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: the model is not one dense layer.
+    ValueError: a hyper-parameter is out of range, or the model is not one
+      dense layer.
   """
   validate(hparams)
   layers = layers_of(model, "afl")
@@ -66,5 +78,5 @@ def afl(
   settings = LayerFits(
       ridge=repr(gamma), bias="none", adaptive_batch=False)
   return layerwise(
-      model, layers, settings, map_clients=map_clients,
+      layers, settings, map_clients=map_clients,
       total_ridge=lambda ridge, clients: ridge * clients)

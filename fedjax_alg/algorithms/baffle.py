@@ -11,20 +11,20 @@ scalars on its mini-batch,
 and the server's optimiser follows
   ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
 
-``per_client`` is what the public code does: every client draws directions of
-its own, scales its estimate to entries of at most ``clip`` and sends the
-vector; the server averages with 1 / |S|. It sees |S| times as many directions,
-but no sum of scalars can carry it.
+``per_client`` is what the public code does: every client draws its own
+directions, scales its estimate to entries of at most ``clip`` and sends the
+vector; the server averages with 1 / |S|. This covers |S| times as many
+directions, but a sum of scalars is not enough to send.
 
-A step is an exchange; ``steps_per_round`` of them make a round here. Global
-models are averages of the server's over rounds (EMA), as the authors evaluate
-them: decay min(ema, (1 + t) / (10 + t)) after round t = 1, 2, ...
+A step is an exchange; a round is ``steps_per_round`` of them. The global model
+is an average of the server's models over rounds (EMA), as the authors evaluate
+it: decay min(ema, (1 + t) / (10 + t)) after round t = 1, 2, ...
 
 Deviations: no weight decay in the server's optimiser; the gradient of the
 model's L2 term is added exactly, after the clipping. No schedule of the
 learning rate. Perturbed weights are made anew for each direction (the authors
 add and subtract in place, which drifts). The variant in which clients train for
-an epoch on their own is not here.
+an epoch by themselves is not implemented.
 """
 
 from collections.abc import Callable
@@ -44,9 +44,9 @@ from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.rounds.weights import participation
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.rounds.weights import participation
 
 PROTOCOLS = ("shared", "per_client")
 
@@ -56,44 +56,46 @@ class BaffleHParams:
   """Hyper-parameters of BAFFLE."""
 
   protocol: str = hyper(
-      "shared", "shared = all clients along the same directions, scalars are "
-      "sent (the paper); per_client = own directions, vectors are sent (the "
-      "public code)", choices=PROTOCOLS)
+      "shared", "shared = all clients try the same directions and send one "
+      "number for each (the paper); per_client = every client draws its own "
+      "directions and sends a vector (the public code)", choices=PROTOCOLS)
   steps_per_round: int = hyper(
       1, "server steps per round, each an exchange with one mini-batch of "
       "every participant", minimum=1)
   batch_size: int = hyper(
-      32, "examples of each client per step; 0: its whole data", minimum=0)
+      32, "examples of each client per step; 0: all its examples", minimum=0)
   directions: int = hyper(
       100, "K, random directions of one gradient estimate", minimum=1)
   smoothing: float = hyper(
       1e-4, "sigma, standard deviation of a direction's entries", above=0.0)
   scheme: str = hyper(
-      "forward", "of the loss differences: forward (K + 1 losses), central "
-      "(2 K)", choices=zeroth_order.SCHEMES)
+      "forward", "how losses are differenced: forward = against the loss at w "
+      "(K + 1 losses), central = on both sides of w (2 K losses)",
+      choices=zeroth_order.SCHEMES)
   clip: float = hyper(
-      0.3, "largest entry of a client's estimate, which is scaled down to it; "
-      "0: any", minimum=0.0, zero_is_off=True,
+      0.3, "largest absolute entry allowed in a client's estimate, which is "
+      "scaled down to it; 0: no limit", minimum=0.0, zero_is_off=True,
       when=("protocol", ("per_client",)))
   server: str = hyper(
       "adam", "the server's optimiser", choices=("sgd", "adam"))
   server_lr: float = hyper(
       0.01, "learning rate of the server, per step", above=0.0)
   server_momentum: float = hyper(
-      0.9, "momentum of the server's sgd", minimum=0.0, below=1.0,
+      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
       when=("server", ("sgd",)))
   beta1: float = hyper(
-      0.9, "decay of the first moment", minimum=0.0, below=1.0,
+      0.9, "decay of Adam's first moment", minimum=0.0, below=1.0,
       when=("server", ("adam",)))
   beta2: float = hyper(
-      0.99, "decay of the second moment", minimum=0.0, below=1.0,
+      0.99, "decay of Adam's second moment", minimum=0.0, below=1.0,
       when=("server", ("adam",)))
   eps: float = hyper(
-      1e-8, "added to the root of the second moment", above=0.0,
+      1e-8, "added to the root of Adam's second moment", above=0.0,
       when=("server", ("adam",)))
   ema: float = hyper(
-      0.995, "decay of the averaged weights, once per round, less in the "
-      "first ones; 0: the weights themselves", minimum=0.0, below=1.0)
+      0.995, "decay per round of the averaged weights that are evaluated; it "
+      "is lower in the first rounds; 0: evaluate the weights themselves",
+      minimum=0.0, below=1.0)
 
   def work(self) -> LocalWork:
     """The mini-batches that a participant reads in a round."""
@@ -102,7 +104,7 @@ class BaffleHParams:
 
 
 class BaffleState(NamedTuple):
-  """The server."""
+  """What the server of BAFFLE keeps."""
 
   params: Params
   ema: Params  #: averaged weights
@@ -148,9 +150,28 @@ def _loss(
 def baffle(
     model: Model, hparams: BaffleHParams, *, map_clients: MapClients
 ) -> Algorithm[BaffleState]:
-  """BAFFLE.
+  """BAFFLE: the server follows a gradient estimated from clients' losses.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  In a step, client c reports for K random directions delta_k ~ N(0, sigma^2 I)
+  how much the loss on a mini-batch changes,
+    dL_ck = L(w + delta_k; B_c) - L(w; B_c),
+  and the optimiser of the server (`server`) takes a step on
+    ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
+  `protocol`=per_client is the public code's variant: clients draw directions of
+  their own and send vectors.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its global model is an average of the server's over the
+    rounds, with decay `ema`.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   h = hparams
@@ -187,7 +208,7 @@ def baffle(
 
     def add_chunk(c, carry):
       total, level = carry
-      # Drawn once, not by every client: that is most of the arithmetic.
+      # Drawn once for all clients: drawing is most of the arithmetic.
       vectors = zeroth_order.draw(
           key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), flat.size,
           "gaussian")
@@ -251,9 +272,9 @@ def baffle(
     return BaffleState(params, ema, optimiser_state, number), aux
 
   def _cost(size: int):
-    """Down: the model. Up: a scalar for each direction, or a vector.
+    """The model goes down; a scalar for each direction or a vector comes up.
 
-    The server multiplies scalars and directions; the seed is not counted.
+    The server multiplies scalars by directions; sending the seed is free.
     """
     shared = h.protocol == "shared"
     return round_cost(
@@ -277,5 +298,5 @@ def baffle(
 
 
 def caution(hparams: BaffleHParams, num_params: int) -> str:
-  """A line where float32 cannot see the differences of losses, else ""."""
+  """A warning where float32 cannot resolve the differences, else ""."""
   return zeroth_order.caution("gaussian", hparams.smoothing, num_params)

@@ -1,21 +1,23 @@
-"""CFL: groups are parted in two when their members pull apart.
+"""CFL: a group is split in two when its members pull apart.
 
 Reference: Sattler, Mueller, Samek, "Clustered Federated Learning:
 Model-Agnostic Distributed Multitask Optimization Under Privacy Constraints",
 IEEE TNNLS 2020 (and its public code). All clients start in one group. After a
-round, with dW_k the last update of member k, a group is parted if
+round, with dW_k the last update of member k, a group is split if
 
   ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2
 
-by agglomerative clustering of -cos(dW_k, dW_l), if the halves are far apart
-enough (``gamma_max``). Then each half moves by its own mean.
+by agglomerative clustering of -cos(dW_k, dW_l), provided that the halves are
+far enough apart (``gamma_max``). Each half then moves by the mean update of its
+members.
 
-Deviations: with less than all clients in a round, members that were not drawn
-count with their last update, and a member that never was drawn finds its half
-when it comes, as a newcomer does: it trains from the model at each parting and
-follows the half whose mean update is closest (the paper compares with all
-members' updates there). Means are weighted by n_i by default (the public code:
-uniform). The number of groups is bounded by ``max_groups``.
+Deviations: when only some clients take part in a round, the other members count
+with their last update. A client that has never taken part finds its group when
+it first does, as a newcomer does: for each split on its way it trains from the
+model that was split and follows the half whose mean update is closest (the
+paper compares with the updates of all members of the halves). Means are
+weighted by n_i by default (the public code: uniform). The number of groups is
+bounded by ``max_groups``.
 """
 
 import dataclasses
@@ -25,13 +27,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
 from fedjax_alg.base import num_params, Params
 from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
-from fedjax_alg.hparams import hyper, is_zero, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,48 +41,53 @@ class CFLHParams(GroupWork):
   """Hyper-parameters of CFL."""
 
   max_groups: int = hyper(
-      8, "most groups; then no group is parted any more", minimum=1)
+      8, "largest number of groups; no group is split once it is reached",
+      minimum=1)
   eps1: float = hyper(
-      0.4, "a group is parted only if the norm of its mean update is below "
-      "this; scales with the learning rate and the model", above=0.0,
+      0.4, "a group is split only if the norm of its mean update is below "
+      "this; a good value depends on the learning rate and the model",
+      above=0.0,
       source="Sattler et al. (20); value of the public code")
   eps2: float = hyper(
-      1.6, "and if its largest update is above this", minimum=0.0,
+      1.6, "a group is split only if the largest norm of its members' updates "
+      "is above this", minimum=0.0,
       source="Sattler et al. (21); value of the public code")
   gamma_max: float = hyper(
-      0.0, "and if this is below sqrt((1 - a) / 2), a the largest cosine "
-      "across the halves; 0: any halves will do", minimum=0.0, below=1.0,
+      0.0, "a group is split only if this is below sqrt((1 - a) / 2), where a "
+      "is the largest cosine between members of different halves; 0: no test",
+      minimum=0.0, below=1.0,
       zero_is_off=True,
       source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
-      "complete", "of the bipartition: single = least largest cosine across "
-      "(the paper), complete (the public code)",
+      "complete", "linkage of the clustering into two halves: single makes "
+      "the largest cosine between the halves least (the paper), complete is "
+      "the public code's",
       choices=("single", "complete"), source="Sattler et al. (16)")
   split_after: int = hyper(
-      20, "rounds before the first parting", minimum=0, source="public code",
+      20, "rounds before a group may be split", minimum=0, source="public code",
       traced=True)
 
 
 class Tree(NamedTuple):
-  """Every parting, under the number of the group it made."""
+  """Every split so far, stored under the number of the group it made."""
 
-  parent: Array  #: [K] int32, the group that was parted; -1: none
-  model: Params  #: [K, ...], its model before
+  parent: Array  #: [K] int32, the group that was split; -1: none
+  model: Params  #: [K, ...], the model of that group before the split
   kept: Array  #: [K, P], mean update of the half that kept the number
-  parted: Array  #: [K, P], of the other half
+  parted: Array  #: [K, P], mean update of the other half
 
 
 class Updates(NamedTuple):
   """What the server of CFL keeps."""
 
   last: Array  #: [C, P], dW_k
-  trained: Array  #: [C] bool, whether there is one
+  trained: Array  #: [C] bool, whether the client has sent an update
   number: Array  #: [] int32, groups so far
   tree: Tree
 
 
 def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
-  """CFL's rule."""
+  """CFL's rule: a group is split when its members' updates disagree."""
   k = hparams.max_groups
 
   def init(params, spec, key):
@@ -112,7 +119,7 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
       side = jax.lax.cond(here, half, lambda: jnp.int32(0))
       return jnp.where(side == 1, made, group)
 
-    # Without trees there is nothing to walk; a loop of no turns costs nothing.
+    # A client that has a group takes no turn of the loop.
     turns = jnp.where(member < 0, number, 0)
     group = jax.lax.fori_loop(jnp.int32(1), turns, descend, jnp.int32(0))
     return jnp.where(member < 0, group, member), member < 0
@@ -178,12 +185,12 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
     return trees.where(apart, parted, state)
 
   def extra(before, after, cohort, walked):
-    """The tests of the partings; the walk of who comes late."""
+    """The cost of the tests, and of clients that walk down the splits."""
     size, clients = num_params(before.models) // k, len(before.member)
     flops = jnp.where(before.round >= hparams.split_after,
                       2.0 * k * clients * size, 0.0)
     parts = after.memory.number - before.memory.number
-    # Someone walks down at most as many partings as there are.
+    # A client passes at most all splits so far; the bound is what is counted.
     steps = before.memory.number - 1
     number = (walked & cohort.present).sum(dtype=jnp.int32) * steps
     own = steps * jnp.where(
@@ -207,9 +214,26 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
 def cfl(
     model: Model, hparams: CFLHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """CFL. While no group is parted it is FedAvg.
+  """CFL: a group is split in two when its members pull apart.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  All clients start in one group; every group plays FedAvg by itself. From
+  round `split_after` + 1 on, a group is split in two if its mean update is
+  short and one of its updates is long,
+    ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2,
+  by clustering the cosines of the members' last updates dW_k. While no group
+  is split it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -1,11 +1,11 @@
-"""Any client update with any server step: the grid the methods are cells of.
+"""Any local method with any server step: a grid of methods.
 
   `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac
   `server`=average|sgd|adam|adaptive|conjugate_gradient|cg_line_search
   `num_models`=1|K, with K > 1 grouped by `grouping`=model|gradient
 
-The named algorithms are cells with defaults of their own: FedAvg is sgd x
-average, FSVRG svrg x average, CLSFSVRG svrg x cg_line_search, MA-FSVRG svrg x
+Many named algorithms are cells of this grid with other defaults: FedAvg is sgd
+x average, FSVRG svrg x average, CLSFSVRG svrg x cg_line_search, MA-FSVRG svrg x
 adaptive x K models, and so on.
 """
 
@@ -21,16 +21,16 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper, is_zero, MANY, validate
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, is_zero, MANY, validate
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
                   "losac")
 SERVERS = ("average", "sgd", "adam", "adaptive", "conjugate_gradient",
            "cg_line_search")
 
-#: Learning rates where none is given.
+#: Default learning rates of the halves; a client update not named has 0.1.
 CLIENT_LR = {"svrg": 12.0}
 SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "adaptive": 0.02,
              "conjugate_gradient": 0.02}
@@ -46,25 +46,29 @@ class ComposedHParams(
   """Hyper-parameters of the grid; a cell reads those of its two halves."""
 
   client_update: str = hyper(
-      "sgd", "local method", choices=CLIENT_UPDATES)
-  server: str = hyper("average", "server step", choices=SERVERS)
+      "sgd", "what a participant does with the model", choices=CLIENT_UPDATES)
+  server: str = hyper(
+      "average", "what the server does with the participants' mean update",
+      choices=SERVERS)
   client_weights: str = hyper(
-      "examples", "of the participants in every mean: examples = n_i / n^r, "
-      "uniform", choices=WEIGHTS)
+      "examples", "weights of the participants in every mean: examples = "
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS)
   local_steps: int = hyper(
       20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
   client_lr: float = hyper(
-      0.0, "learning rate of the local steps (svrg: divided by n_i); 0: 0.1, "
-      "svrg 12", minimum=0.0)
+      0.0, "learning rate of the local steps (svrg: divided by n_i); 0 stands "
+      "for the default: 0.1, with svrg 12", minimum=0.0)
   server_lr: float = hyper(
-      0.0, "learning rate of the server; 0: average and sgd 1, adam .01, "
-      "adaptive and conjugate_gradient .02", minimum=0.0, when=(
+      0.0, "learning rate of the server; 0 stands for the default: 1 with "
+      "average and sgd, 0.01 with adam, 0.02 with adaptive and "
+      "conjugate_gradient", minimum=0.0, when=(
           "server", tuple(SERVER_LR)))
   server_momentum: float = hyper(
-      0.9, "momentum of the server's sgd", minimum=0.0, below=1.0,
+      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
       when=("server", ("sgd",)))
   local_scaling: bool = hyper(
-      True, "scale the local correction by Lambda_i (rare features more)",
+      True, "scale the local correction by Lambda_i, which lengthens the "
+      "steps of rare features",
       source="diversified (20)-(21)", when=_SVRG)
   aggregate_scaling: str = dataclasses.field(
       default="all", metadata={
@@ -72,11 +76,12 @@ class ComposedHParams(
           "when": _SVRG})
   num_models: int = hyper(1, "K, global models the server keeps", minimum=1)
   grouping: str = hyper(
-      "model", "what K > 1 models are grouped by: model = trained models (MA), "
-      "gradient = gradients at them (GA)", choices=("model", "gradient"),
+      "model", "what participants are grouped by: model = their trained models "
+      "(MA), gradient = their gradients at these (GA)",
+      choices=("model", "gradient"),
       when=("num_models", MANY))
   gradient_step: float = hyper(
-      1.0, "length of the step along a group's gradient",
+      1.0, "length of the step against a group's mean gradient",
       source="diversified (57)-(58)", when=("grouping", ("gradient",)))
 
   def resolved(self) -> "ComposedHParams":
@@ -126,7 +131,7 @@ def _server(h: ComposedHParams) -> steps.ServerStep:
 
 
 def check(hparams: ComposedHParams) -> None:
-  """Refuses a cell that makes no sense and that ``compose`` cannot know.
+  """Refuses a combination that ``compose`` cannot recognise as impossible.
 
   Raises:
     ValueError: one line.
@@ -143,9 +148,25 @@ def check(hparams: ComposedHParams) -> None:
 def composed(
     model: Model, hparams: ComposedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Any cell of the grid.
+  """Any cell of the grid: a local method with a server step.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  `client_update` is what a participant does, `server` what the server does with
+  the mean of the changes, `num_models` and `grouping` how K models share the
+  participants. Learning rates of 0 stand for those of the chosen halves
+  (``ComposedHParams.resolved``).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range, or the halves do not fit
+      together.
   """
   validate(hparams)
   check(hparams)

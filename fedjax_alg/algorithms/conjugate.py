@@ -18,8 +18,8 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
-from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Conjugate:
   """Hyper-parameters of the conjugate directions."""
 
   beta_rule: str = hyper(
-      "fr", "beta_r: fr = Fletcher-Reeves (the paper), pr+ = Polak-Ribiere "
-      "plus, hs = Hestenes-Stiefel, dy = Dai-Yuan", choices=BETA_RULES,
+      "fr", "formula of beta_r: fr = Fletcher-Reeves (the paper), pr+ = "
+      "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
+      choices=BETA_RULES,
       source="(24)",
       when=("server", ("conjugate_gradient", "cg_line_search")))
 
@@ -38,27 +39,30 @@ class LineSearch:
   """Hyper-parameters of the line search on the validation loss."""
 
   gamma: float = hyper(
-      0.8, "dampening factor of the line search", above=0.0, below=1.0,
+      0.8, "factor by which the line search shortens eta after a failed test",
+      above=0.0, below=1.0,
       source="(29); value not stated", when=("server", ("cg_line_search",)))
   initial_step: float = hyper(
-      1.0, "eta tried first in every round", above=0.0,
+      1.0, "eta that the line search tries first in every round", above=0.0,
       source="section IV-C", when=("server", ("cg_line_search",)))
   line_search_test: str = hyper(
-      "half_gradient", "when eta passes: half_gradient = decrease above "
-      "(eta/2) g.g, armijo, decrease = any, printed = (29) as printed",
+      "half_gradient", "which eta the line search accepts: half_gradient = the "
+      "loss falls by more than (eta/2) g.g, armijo = Armijo's test, decrease = "
+      "the loss falls, printed = (29) as printed",
       choices=TESTS, source="(29)", when=("server", ("cg_line_search",)))
   max_tries: int = hyper(
-      40, "steps tested in one round; if none passes the model stays",
+      40, "largest number of values of eta tested in one round; if none "
+      "passes, the server does not move the model",
       minimum=1, source="not in the paper",
       when=("server", ("cg_line_search",)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Aggregate:
-  """The step along the clients' mean update beside an acceleration."""
+  """The step along the mean update, of methods that also accelerate."""
 
   aggregate_lr: float = hyper(
-      1.0, "alpha_g, step along the clients' mean update", above=0.0,
+      1.0, "alpha_g, factor of the participants' mean update", above=0.0,
       source="conjugate (22)", when=(
           "server", ("adaptive", "conjugate_gradient", "cg_line_search")))
 
@@ -68,7 +72,7 @@ class CFSVRGHParams(Conjugate, Aggregate, FSVRGHParams):
   """Hyper-parameters of CFSVRG."""
 
   client_lr: float = hyper(
-      0.3, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
+      0.3, "alpha_l; the learning rate of client i is alpha_l / n_i", above=0.0,
       source="Procedure 1, line 2; .3 in Figs. 2-3")
   server_lr: float = hyper(
       0.02, "eta, constant step along the conjugate direction", above=0.0,
@@ -80,7 +84,7 @@ class CLSFSVRGHParams(LineSearch, Conjugate, Aggregate, FSVRGHParams):
   """Hyper-parameters of CLSFSVRG."""
 
   client_lr: float = hyper(
-      0.3, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
+      0.3, "alpha_l; the learning rate of client i is alpha_l / n_i", above=0.0,
       source="Procedure 1, line 2; .3 in Figs. 2-3")
 
 
@@ -96,7 +100,7 @@ def cfsvrg_server(hparams: Any) -> steps.ServerStep:
 
 
 def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
-  """A searched step along conjugate directions.
+  """A step along conjugate directions whose length is searched for.
 
   Args:
     hparams: with the fields of ``LineSearch``, ``Conjugate``, ``Aggregate``.
@@ -110,9 +114,26 @@ def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
 def cfsvrg(
     model: Model, hparams: CFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """CFSVRG: conjugate directions with a constant step.
+  """CFSVRG: the server follows conjugate directions with a constant step.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  The participants measure the anchor gradient g at the global model w. The
+  server moves first,
+    d <- -g + beta_r d,    w_hat = w + server_lr d,
+  with beta_r by `beta_rule`. Participants take FSVRG's local steps from w_hat,
+  and the server averages what they changed,
+    w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
@@ -122,10 +143,25 @@ def cfsvrg(
 def clsfsvrg(
     model: Model, hparams: CLSFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """CLSFSVRG: conjugate directions, step by line search on validation data.
+  """CLSFSVRG: CFSVRG whose server step is found by a line search.
 
-  Arguments and errors as of every builder (``registry.Entry``); the first round
-  raises ValueError where the cohort has no validation data.
+  As ``cfsvrg`` with w_hat = w + eta d, where eta is the first of initial_step,
+  gamma initial_step, gamma^2 initial_step, ... that passes
+  `line_search_test` on f_v, the loss on the server's validation examples. If
+  none of `max_tries` passes, eta = 0.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range. The first round raises
+      ValueError if there are no validation data.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),

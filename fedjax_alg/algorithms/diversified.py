@@ -24,8 +24,8 @@ from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
-from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.hparams import hyper, MANY, validate
+from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +55,16 @@ class AdamOptions:
   """Hyper-parameters of the adaptive acceleration."""
 
   beta1: float = hyper(
-      0.9, "decay of the first moment of what the server steps along",
+      0.9, "decay of the first moment of the gradient that the server follows",
       minimum=0.0, below=1.0, source="diversified (62)",
       when=("server", ("adam", "adaptive")))
   beta2: float = hyper(
-      0.999, "decay of its second moment", minimum=0.0, below=1.0,
+      0.999, "decay of the second moment of that gradient",
+      minimum=0.0, below=1.0,
       source="diversified (63)", when=("server", ("adam", "adaptive")))
   eps: float = hyper(
-      1e-8, "inside the root (adaptive), outside (adam)", above=0.0,
+      1e-8, "added to the second moment inside the root (adaptive) or to the "
+      "root (adam), against division by zero", above=0.0,
       source="diversified (64)", when=("server", ("adam", "adaptive")))
   central_rule: str = hyper(
       "corrected", "corrected = Adam with second-moment correction, printed = "
@@ -76,7 +78,8 @@ class DiversifiedHParams(AdamOptions, KModels, FSVRGHParams):
   """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
 
   accelerate: bool = hyper(
-      True, "adaptive central acceleration", source="Procedure 4")
+      True, "whether the server takes the steps of the adaptive acceleration",
+      source="Procedure 4")
   server_lr: float = hyper(
       0.02, "alpha_g^0, step of the acceleration, per round", above=0.0,
       source="(64)")
@@ -87,8 +90,8 @@ class GAHParams(DiversifiedHParams):
   """Hyper-parameters of GA-FSVRG."""
 
   gradient_step: float = hyper(
-      1.0, "length of the step along the group's gradient; negative climbs, "
-      "as printed", source="(57)-(58)")
+      1.0, "length of the step against the group's mean gradient; a negative "
+      "one climbs, as printed in the paper", source="(57)-(58)")
 
 
 def group_vectors(
@@ -122,10 +125,10 @@ def group_vectors(
 def by_model(options: KModels) -> ModelGrouping:
   """Groups of trained models; w*_k is a group's mean (Procedure 2)."""
 
-  def regroup(models, trained, anchors, cohort, splitting, scale):
+  def regroup(models, vectors, anchors, cohort, splitting, scale):
     del anchors, scale
     return group_vectors(
-        options, trained, models, cohort.present, splitting)
+        options, vectors, models, cohort.present, splitting)
 
   return ModelGrouping(options.num_models, options.threshold, regroup,
                        flops=_grouping_flops)
@@ -140,18 +143,21 @@ def by_gradient(
   models themselves go no further (errata D-17).
   """
 
-  def regroup(models, trained, anchors, cohort, splitting, scale):
-    _, gradients = map_clients(
+  def gradients(trained, cohort):
+    return map_clients(
         lambda _, shard, params: objective.full_value_and_grad(
-            model, params, shard), (), cohort.shards, trained)
+            model, params, shard)[1], (), cohort.shards, trained)
+
+  def regroup(models, vectors, anchors, cohort, splitting, scale):
     means, groups = group_vectors(
-        options, gradients, anchors, cohort.present, splitting)
+        options, vectors, anchors, cohort.present, splitting)
     # (57)-(58) add a mean gradient to the model, which climbs (errata D-19).
     return trees.add_scaled(
         models, -gradient_step, jax.vmap(scale)(means)), groups
 
-  return ModelGrouping(options.num_models, options.threshold, regroup,
-                       full_passes=1, flops=_grouping_flops)
+  return ModelGrouping(
+      options.num_models, options.threshold, regroup, vectors=gradients,
+      full_passes=1, flops=_grouping_flops)
 
 
 def _grouping_flops(slots: int, size: int, k: int) -> float:
@@ -170,12 +176,31 @@ def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
 def ma_fsvrg(
     model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """MA-FSVRG: participants grouped by their trained models (Procedure 2).
+  """MA-FSVRG: K models, participants grouped by their trained models.
 
-  With one model, no acceleration and equal sizes it is FSVRG (the group mean
-  is unweighted, (41)).
+  Rounds 1 to T (`threshold`) train one model with FSVRG's steps; in round T+1
+  it becomes K models w_k. From then on, in every round:
+    1. every participant trains the model k of least loss on its own data;
+    2. the trained models are put into K groups by k-means on their first K-1
+       principal components, and w*_k is the mean of a group (Procedure 2);
+    3. w_k <- w_k + A (w*_k - w_k); an empty group keeps its model;
+    4. with `accelerate`, the participants measure the gradient of f at w_k,
+       and the server takes a step of Adam along it (Procedure 4,
+       ``central.adaptive``).
+  With one model, no acceleration and clients of equal size it is FSVRG (the
+  mean of a group is unweighted, (41)).
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
@@ -185,9 +210,23 @@ def ma_fsvrg(
 def ga_fsvrg(
     model: Model, hparams: GAHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """GA-FSVRG: grouped by the gradients at their trained models (Procedure 3).
+  """GA-FSVRG: K models, participants grouped by gradients.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  As ``ma_fsvrg``, but what is grouped are the participants' gradients at their
+  trained models (Procedure 3), and
+    w*_k = w_k - gradient_step A (mean gradient of group k).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)

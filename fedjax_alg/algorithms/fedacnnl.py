@@ -3,9 +3,9 @@
 Reference: Gu et al., "Analytic personalized federated meta-learning"
 ("analytic" in this project), (1)-(13) and Algorithm 1; label encoding and
 layer-wise fits after Zhuang et al., "An analytic formulation of convolutional
-neural network learning for pattern recognition". Most formulas of the text we
-have are lost; docs/papers/analytic.md says how each is read. The round is
-``layerwise``.
+neural network learning for pattern recognition". Most formulas are missing from
+the text that we have; docs/papers/analytic.md says how each is read. The round
+is ``rounds.layerwise``.
 
 pFedACnnL fits one FedACnnL model for each group of clients with like labels
 ((8)-(11)), and every client then fits its own layers, pulled towards its
@@ -16,8 +16,9 @@ import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.layerwise import LayerFits, layers_of, layerwise
-from fedjax_alg.rounds.layerwise import LayerwiseState, per_layer
+from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
+from fedjax_alg.least_squares.layer_fits import per_layer
+from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,25 +31,28 @@ class PFedACnnLHParams(LayerFits):
   """Hyper-parameters of pFedACnnL."""
 
   clustering: bool = hyper(
-      True, "a model for each group of clients; off: pFedACnnL-WC",
+      True, "fit one model for each group of clients; false is pFedACnnL-WC",
       source="section 4.2")
   num_groups: int = hyper(
-      2, "groups of clients (m)", minimum=1, source="section 4.2",
+      2, "m, number of groups of clients", minimum=1, source="section 4.2",
       when=("clustering", (True,)))
   label_norm: str = hyper(
-      "l1", "of a client's label counts before they are encoded",
+      "l1", "norm that a client's label counts are divided by before they are "
+      "encoded",
       choices=("l1", "l2"), source="(9)", when=("clustering", (True,)))
   personalize: bool = hyper(
-      True, "every client fits its own layers; off: pFedACnnL-WP",
+      True, "every client fits its own layers at the end; false is "
+      "pFedACnnL-WP",
       source="section 4.4")
   personal_ridge: str = hyper(
-      "100", "lambda, pull of every layer towards the group's weights (inf: "
-      "stays the group's): one number, or one for each layer", source="(12)",
+      "100", "lambda, pull of a client's layer towards that of its group (inf: "
+      "the layer of the group is kept): one number, or one for each layer",
+      source="(12)",
       when=("personalize", (True,)))
 
 
 def num_rounds(hparams: LayerFits, num_layers: int) -> int:
-  """Rounds until nothing more happens: one a layer, one a personal layer.
+  """Rounds until all is fitted: one for each layer and personal layer.
 
   Raises:
     ValueError: numbers of a flag that do not fit the layers (``per_layer``).
@@ -63,29 +67,54 @@ def num_rounds(hparams: LayerFits, num_layers: int) -> int:
 def fedacnnl(
     model: Model, hparams: FedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
-  """FedACnnL: every layer once, by least squares over all clients' data.
+  """FedACnnL: every layer is fitted once, by least squares over all data.
 
-  Arguments and errors as of every builder (``registry.Entry``), and:
+  Round l fits layer l. Client k runs its data through the layers before it,
+  which gives X_k, and sends X_k'X_k and X_k'T_k, where T_k are its labels,
+  encoded for that layer. The server solves
+    W_l = (sum_k X_k'X_k + gamma I)^-1 sum_k X_k'T_k
+  and sends the layer back.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: the model has layers that least squares cannot fit.
+    ValueError: a hyper-parameter is out of range, or the model has layers
+      that least squares cannot fit.
   """
   validate(hparams)
   return layerwise(
-      model, layers_of(model, "fedacnnl"), hparams, map_clients=map_clients)
+      layers_of(model, "fedacnnl"), hparams, map_clients=map_clients)
 
 
 def pfedacnnl(
     model: Model, hparams: PFedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
-  """pFedACnnL: FedACnnL in groups, then each client's own layers.
+  """pFedACnnL: FedACnnL in groups of clients, then personal layers.
 
-  Without clustering and personalisation it is FedACnnL.
+  Clients with like label frequencies form a group, and each group fits one
+  FedACnnL model (`clustering`). Then every client fits its own layers, pulled
+  with weight lambda (`personal_ridge`) towards those of its group
+  (`personalize`). Without either it is FedACnnL.
 
-  Arguments and errors as of every builder (``registry.Entry``), and:
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: the model has layers that least squares cannot fit.
+    ValueError: a hyper-parameter is out of range, or the model has layers
+      that least squares cannot fit.
   """
   validate(hparams)
   layers = layers_of(model, "pfedacnnl")
@@ -94,6 +123,6 @@ def pfedacnnl(
     pull = per_layer(
         "personal_ridge", hparams.personal_ridge, len(layers), False)
   return layerwise(
-      model, layers, hparams, map_clients=map_clients,
+      layers, hparams, map_clients=map_clients,
       num_groups=hparams.num_groups if hparams.clustering else 1,
       personal_ridge=pull, label_norm=hparams.label_norm)

@@ -18,8 +18,8 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FedAvgHParams(LocalWork):
   """Hyper-parameters of FedAvg."""
 
   client_lr: float = hyper(
-      0.1, "client learning rate eta, per step", above=0.0,
+      0.1, "eta, learning rate of the local steps", above=0.0,
       source="McMahan et al. Algorithm 1, ClientUpdate")
   server_lr: float = hyper(
       1.0, "w <- w + server_lr * mean(v_i - w); 1 is the plain average",
@@ -52,9 +52,24 @@ class FedProxHParams(Proximal, FedAvgHParams):
 def fedavg(
     model: Model, hparams: FedAvgHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """FedAvg: w <- w + server_lr sum_i (n_i/n^r) (v_i - w).
+  """FedAvg: the weighted average of the locally trained models.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant i starts at v = w and follows its mini-batch gradients,
+    v <- v - client_lr g_i(v; B);
+  the server moves along the mean of what the participants changed,
+    w <- w + server_lr sum_i (n_i / n^r) (v_i - w).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(
@@ -65,11 +80,23 @@ def fedavg(
 def fedprox(
     model: Model, hparams: FedProxHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """FedProx: FedAvg whose steps follow g(v; B) + mu (v - w).
+  """FedProx: FedAvg with a pull of the local model to the global one.
 
-  With mu = 0 it is FedAvg.
+  The local steps minimise f_i(v) + (mu/2) ||v - w||^2:
+    v <- v - client_lr (g_i(v; B) + mu (v - w)).
+  The server averages as in FedAvg. With mu = 0 it is FedAvg.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(

@@ -23,18 +23,18 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
-from fedjax_alg.engine.cohorts import client_keys
-from fedjax_alg.hparams import hyper, is_zero, validate
 
 SIMILARITIES = ("edc", "madc")
 
@@ -43,18 +43,22 @@ SIMILARITIES = ("edc", "madc")
 class FedGroupHParams(GroupWork):
   """Hyper-parameters of FedGroup."""
 
-  num_groups: int = hyper(3, "m, groups", minimum=1, source="Algorithm 3")
+  num_groups: int = hyper(
+      3, "m, number of groups", minimum=1, source="Algorithm 3")
   centers: str = hyper(
-      "kmeans", "group cold start: kmeans = the pre-trained clients clustered "
-      "by `similarity`, random = m random clients, each a group (RCC)",
+      "kmeans", "how groups start: kmeans = the pre-trained clients are "
+      "clustered by `similarity`, random = each of m random clients starts a "
+      "group (RCC)",
       choices=("kmeans", "random"), source="Algorithm 3; ablation RCC")
   similarity: str = hyper(
-      "edc", "edc = k-means++ on the decomposed cosines, madc = complete "
-      "linkage on mean absolute differences of cosines",
+      "edc", "how pre-trained clients are clustered: edc = k-means++ on the "
+      "decomposed cosines of their updates, madc = complete linkage on mean "
+      "absolute differences of cosines",
       choices=SIMILARITIES, source="(7), (8)", when=("centers", ("kmeans",)))
   cold_start: str = hyper(
-      "cosine", "group of any other client: cosine = the closest direction, "
-      "random = drawn once (RAC)", choices=("cosine", "random"),
+      "cosine", "how any other client finds its group: cosine = the closest "
+      "direction, random = drawn at random once (RAC)",
+      choices=("cosine", "random"),
       source="(9); ablation RAC")
   direction: str = hyper(
       "initial", "what a new client is compared with: initial = the group's "
@@ -67,7 +71,7 @@ class FedGroupHParams(GroupWork):
       20, "alpha; alpha m clients are pre-trained before round 1", minimum=1,
       source="Algorithm 3", when=("centers", ("kmeans",)))
   pretrain_steps: int = hyper(
-      50, "mini-batch steps of pre-training", minimum=0,
+      50, "mini-batch steps of a client's pre-training", minimum=0,
       source="public code; the paper says 20 epochs (Algorithm 3) and one "
       "(3.4)")
   eta_g: float = hyper(
@@ -80,8 +84,9 @@ class FedGroupHParams(GroupWork):
       "unit length, as the public code", choices=("printed", "code"),
       source="Algorithm 2 line 19; (20)")
   migration: float = hyper(
-      0.2, "total variation between a client's class frequencies now and when "
-      "it was grouped, above which it is grouped anew; 1: never", minimum=0.0,
+      0.2, "a client is grouped anew when the total variation between its "
+      "class frequencies now and when it was grouped is above this; 1: never",
+      minimum=0.0,
       maximum=1.0, source="FlexCFL, whose test compares raw counts")
 
 
@@ -106,7 +111,7 @@ class GroupMemory(NamedTuple):
 
 
 class Note(NamedTuple):
-  """What a participant's assignment was."""
+  """How a participant came to its group."""
 
   histogram: Array  #: [L], class frequencies now
   kept: Array  #: [] bool, the group was known already
@@ -120,7 +125,7 @@ def frequencies(shard: Shard, num_classes: int) -> Array:
 
 
 def pool_size(hparams: FedGroupHParams) -> int:
-  """Clients that are pre-trained before round 1: alpha m, with RCC m."""
+  """How many clients are pre-trained before round 1: alpha m, or m with RCC."""
   scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
   return hparams.num_groups * scale
 
@@ -128,19 +133,20 @@ def pool_size(hparams: FedGroupHParams) -> int:
 def pretrain_pool(
     model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
     key: Key, map_clients: MapClients) -> tuple[Array, Array, Array]:
-  """Algorithm 3, lines 2 to 6.
+  """Pre-trains the first clients (Algorithm 3, lines 2 to 6).
 
   Args:
     model: the model.
     hparams: alpha, m and the pre-training.
     start: w_0.
-    everyone: every client there.
+    everyone: all clients; absent ones have no examples.
     key: consumed.
     map_clients: how clients are mapped.
 
   Returns:
-    ids [n] int32 of the pre-trained clients, C where fewer are there; their
-    updates [n, P]; which of them are there [n] bool.
+    The ids of the pre-trained clients [n] int32, their updates [n, P], and
+    which entries are clients [n] bool; where fewer than n clients are
+    present, the rest of the ids is C.
   """
   number = pool_size(hparams)
   draw, work = jax.random.split(key)
@@ -182,7 +188,7 @@ def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
 
 def group_pool(
     hparams: FedGroupHParams, updates: Array, mask: Array, key: Key) -> Array:
-  """Algorithm 3, lines 7 to 14: the groups of the pre-trained clients.
+  """Groups the pre-trained clients (Algorithm 3, lines 7 to 14).
 
   Args:
     hparams: m and how.
@@ -225,7 +231,7 @@ def grouped_pool(
 
 def inter_group_step(
     models: Array, populated: Array, eta_g: float, form: str) -> Array:
-  """Algorithm 2 line 19, or the public code's form of it.
+  """The inter-group step: Algorithm 2 line 19, or the public code's form.
 
   Args:
     models: [m, P].
@@ -254,7 +260,7 @@ def inter_group_step(
 
 def direction_rule(
     model: Model, hparams: FedGroupHParams, map_clients: MapClients) -> Rule:
-  """FedGroup's rule."""
+  """FedGroup's rule: groups by the direction of first updates."""
   m = hparams.num_groups
   ready = hparams.cold_start == "random" or hparams.direction == "initial"
 
@@ -362,7 +368,10 @@ def direction_rule(
     return state._replace(memory=memory)
 
   def extra(before, after, cohort: Cohort, notes: Note):
-    """Pre-training: w_0 down, an update up. The pool's is in round 1."""
+    """The cost of pre-training: a model down and an update up.
+
+    That of the clients pre-trained before round 1 is counted in round 1.
+    """
     del after
     size = num_params(before.models) // m
     new = (notes.first | ~notes.kept) & cohort.present
@@ -371,7 +380,8 @@ def direction_rule(
     pool = jnp.where(before.round == 0, pool_size(hparams), 0)
     number = new.sum(dtype=jnp.int32) + pool
     own = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
-    # The pool's sizes are not at hand: full batches.
+    # The sizes of the pre-trained clients are not known here, so their batches
+    # count as full ones.
     read = own.sum() + pool * hparams.pretrain_steps * hparams.batch_size
     n = float(pool_size(hparams))
     return Extra(
@@ -397,9 +407,30 @@ def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
 def fedgroup(
     model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FedGroup. With one group and no pre-training it is FedAvg.
+  """FedGroup: m groups, found once by the direction of first updates.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Before round 1 the server pre-trains alpha m random clients from the initial
+  model w_0, clusters their updates into m groups by `similarity`, and starts
+  the model of each group at the mean of its members' models. Any other client
+  joins, when it first comes, the group whose direction is closest to its own
+  pre-training update, (9). In a round every group plays FedAvg by itself,
+    w_j <- w_j + sum_{i in j} (n_i / n_j) (v_i - w_j),
+  and with eta_g > 0 the models of the groups then pull each other,
+    w_j <- w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||.
+  With one group and no pre-training it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range. ``init`` raises ValueError
+      if there are fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, 0.0, map_clients)
 
@@ -407,10 +438,23 @@ def fedgroup(
 def fedgrouprox(
     model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FedGrouProx: local steps on FedProx's objective around the group's model.
+  """FedGrouProx: FedGroup with FedProx's local steps.
 
-  Pre-training has no proximal term (errata F-25). With mu = 0 it is FedGroup.
+  A participant's steps are pulled to the model w_j of its group,
+    v <- v - client_lr (g_i(v; B) + mu (v - w_j)).
+  Pre-training has no such pull (errata F-25). With mu = 0 it is FedGroup.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range. ``init`` raises ValueError
+      if there are fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, hparams.mu, map_clients)

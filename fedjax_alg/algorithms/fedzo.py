@@ -29,9 +29,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,8 @@ class SphereDirections:
       20, "b2, random directions of one gradient estimate", minimum=1,
       source="FedZO, section II")
   smoothing: float = hyper(
-      1e-3, "mu, length of the step along a direction, in all parameters "
-      "together", above=0.0, source="FedZO, section II")
+      1e-3, "mu, distance in parameter space over which losses are "
+      "differenced", above=0.0, source="FedZO, section II")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +54,18 @@ class FedZOHParams(SphereDirections, LocalWork):
       5, "H, mini-batch steps per round; 0: count by `local_epochs`",
       minimum=0, source="FedZO, Algorithm 1")
   batch_size: int = hyper(
-      25, "b1, examples per step; 0: the client's whole data", minimum=0,
+      25, "b1, examples per step; 0: all the client's examples", minimum=0,
       source="FedZO, Algorithm 1")
   client_lr: float = hyper(
-      0.02, "eta, per step (the paper: 0.001)", above=0.0,
+      0.02, "eta, learning rate of the local steps (the paper: 0.001)",
+      above=0.0,
       source="FedZO, Algorithm 1")
   server_lr: float = hyper(
-      1.0, "step along the mean update", above=0.0)
+      1.0, "factor of the participants' mean update", above=0.0)
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="FedZO, Algorithm 1")
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="FedZO, Algorithm 1")
 
 
 def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
@@ -94,9 +96,24 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
 def fedzo(
     model: Model, hparams: FedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """FedZO.
+  """FedZO: FedAvg with gradients estimated from losses alone.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant takes H steps v <- v - client_lr e(v; B) with
+    e = (d / (mu b2)) sum_n (F(v + mu u_n; B) - F(v; B)) u_n,
+  u_n uniform on the unit sphere of all d parameters, mu = `smoothing` and b2 =
+  `directions`. The server moves w <- w + server_lr mean_i (v_i - w).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(
@@ -105,5 +122,5 @@ def fedzo(
 
 
 def caution(hparams: SphereDirections, num_params: int) -> str:
-  """A line where float32 cannot see the differences of losses, else ""."""
+  """A warning where float32 cannot resolve the differences, else ""."""
   return zeroth_order.caution("sphere", hparams.smoothing, num_params)

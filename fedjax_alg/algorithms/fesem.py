@@ -8,9 +8,9 @@ minimise sum_k min_j ||W_k - C_j||^2. In a round
   M: C_j = mean of the new W_k of its participants.
 
 Deviations: the distance is over all parameters (the public code: the last
-dense kernel alone); means are weighted by n_i by default, as of every method
-here (the paper: uniform). Where a client that never trained belongs is not
-said by the paper, see ``first_group``.
+dense kernel alone); means are weighted by n_i by default, as in all clustered
+methods of this library (the paper: uniform). The paper does not say where a
+client belongs that has not trained yet; ``first_group`` offers three ways.
 """
 
 import dataclasses
@@ -20,32 +20,35 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd, sgd_update
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
 class FeSEMHParams(GroupWork):
   """Hyper-parameters of FeSEM."""
 
-  num_groups: int = hyper(3, "K, centres C_j", minimum=1, source="Xie et al.")
+  num_groups: int = hyper(
+      3, "K, number of centres C_j", minimum=1, source="Xie et al.")
   group_init: str = hyper(
-      "independent", "the K centres at the start: independent = random, "
-      "shared = equal (then they never part)", choices=clustered.STARTS)
+      "independent", "how the K centres start: independent = K random models, "
+      "shared = all equal (then they stay equal)", choices=clustered.STARTS)
   first_group: str = hyper(
-      "trained", "centre of a client that never trained: trained = nearest to "
-      "its model after `pretrain_steps` from the initial model, initial = "
-      "nearest to the initial model (the same for all), random",
+      "trained", "centre of a client that has not trained yet: trained = the "
+      "nearest to its model after `pretrain_steps` from the initial model, "
+      "initial = the nearest to the initial model (the same for all clients), "
+      "random = drawn at random",
       choices=("trained", "initial", "random"),
       source="FlexCFL's code (initial); public code (random)")
   pretrain_steps: int = hyper(
-      50, "mini-batch steps of that training", minimum=0,
+      50, "mini-batch steps before a client's first centre is chosen",
+      minimum=0,
       when=("first_group", ("trained",)))
 
 
@@ -54,7 +57,7 @@ class Locals(NamedTuple):
 
   start: Params  #: the initial model
   last: Array  #: [C, P], W_k
-  trained: Array  #: [C] bool, whether there is one
+  trained: Array  #: [C] bool, whether the client has trained
 
 
 def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
@@ -124,9 +127,24 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
 def fesem(
     model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FeSEM. With one centre it is FedAvg.
+  """FeSEM: clients belong to the nearest of K models (centres).
 
-  Arguments and errors as of every builder (``registry.Entry``).
+    j(i) = argmin_j ||W_i - C_j||, where W_i is client i's last trained model;
+    the client trains from C_j(i), which gives its new W_i;
+    C_j <- sum_{j(i) = j} (n_i / n_j) W_i over the participants.
+  With one centre it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

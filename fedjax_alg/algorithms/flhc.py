@@ -3,11 +3,11 @@
 Reference: Briggs, Fan, Andras, "Federated learning with hierarchical clustering
 of local updates to improve training on non-IID data", IJCNN 2020. After n
 rounds of FedAvg all clients train from the global model w and send their
-updates; agglomerative clustering of these gives the groups, each of which goes
-on alone from w.
+updates; agglomerative clustering of these gives the groups, each of which then
+continues separately from w.
 
-Deviations: the number of groups is bounded by ``max_groups``: merging goes on
-past the threshold until no more are left. A newcomer trains from w and joins
+Deviations: the number of groups is bounded by ``max_groups``: if more are left
+at the threshold, merging goes on. A newcomer trains from w and joins
 the group of the nearest mean update.
 """
 
@@ -18,34 +18,37 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds import clustered
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 
 
 @dataclasses.dataclass(frozen=True)
 class FLHCHParams(GroupWork):
   """Hyper-parameters of FL+HC."""
 
-  max_groups: int = hyper(5, "most groups", minimum=1)
+  max_groups: int = hyper(5, "largest number of groups", minimum=1)
   cluster_after: int = hyper(
       10, "n, rounds with one model before all clients are clustered",
       minimum=0, source="Briggs et al. study 1, 3, 5, 10", traced=True)
   metric: str = hyper(
-      "l1", "distance of two updates", choices=("l1", "l2", "cosine"),
+      "l1", "distance between the updates of two clients",
+      choices=("l1", "l2", "cosine"),
       source="Briggs et al., l1 recommended")
   linkage: str = hyper(
-      "complete", "of the clustering",
+      "complete", "linkage of the clustering: how the distance between two "
+      "groups follows from those of their members",
       choices=("single", "complete", "average", "ward"),
       source="Briggs et al., complete recommended")
   distance_threshold: float = hyper(
-      0.0, "groups closer than this are merged; scales with metric, learning "
-      "rate and model; 0: exactly `max_groups` groups", minimum=0.0,
+      0.0, "groups closer than this are merged; a good value depends on the "
+      "metric, learning rate and model; 0: exactly `max_groups` groups",
+      minimum=0.0,
       source="Briggs et al., T")
 
 
@@ -54,13 +57,13 @@ class Clustering(NamedTuple):
 
   done: Array  #: [] bool, whether clients have been clustered
   model: Params  #: w, at the clustering
-  directions: Array  #: [K, P], mean update of each group there
-  size: Array  #: [K] int32, clients of each group there
+  directions: Array  #: [K, P], mean update of each group at the clustering
+  size: Array  #: [K] int32, clients of each group at the clustering
 
 
 def once_rule(
     model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Rule:
-  """FL+HC's rule."""
+  """FL+HC's rule: groups by one clustering of all clients' updates."""
   k = hparams.max_groups
 
   def update_of(params, shard, key):
@@ -131,7 +134,7 @@ def once_rule(
         down=number * size, up=number * size,
         exchanges=(number > 0).astype(jnp.int32), example_gradients=gradients,
         flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
-        # All clients train for the clustering, the participants among them.
+        # In the clustering round every client trains once more.
         own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
         own_batches=jnp.where(
             now | new, jax.vmap(hparams.num_steps)(cohort.shards.size), 0))
@@ -143,9 +146,24 @@ def once_rule(
 def flhc(
     model: Model, hparams: FLHCHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FL+HC. With one group it is FedAvg.
+  """FL+HC: FedAvg, then one hierarchical clustering of all clients.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  After n = `cluster_after` rounds of FedAvg all clients train from the global
+  model w and send their updates. Agglomerative clustering of the updates gives
+  the groups; from then on each group plays FedAvg by itself, starting at w.
+  With one group it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -4,9 +4,10 @@ Reference: Konecny et al., "Federated Optimization: Distributed Machine
 Learning for On-Device Intelligence", arXiv:1610.02527, Algorithm 4; the form
 with partial participation is the diversified paper's section IV-A.
 
-Deviations: the original has every client take part, one example a step and
-one pass; here the cohort of the round stands for all clients in the anchor
-gradient (diversified, (16)), and the local work is a flag. The step is
+Deviations: in the original every client takes part and makes one pass over its
+data with one example a step. Here the participants of the round stand for all
+clients in the anchor gradient (diversified, (16)), and the amount of local work
+is a hyper-parameter. The step is
 alpha_l / n_i whatever the batch size, as in (23).
 """
 
@@ -19,8 +20,8 @@ from fedjax_alg.central import feature_statistics as features, steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +45,9 @@ class FSVRGHParams(LocalWork):
 
 
 def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
-  """FSVRG's local half, Lambda_i and A included.
+  """The client's part of FSVRG, with Lambda_i and A.
 
-  Its memory is what the server knows of the features.
+  The state kept between rounds is what the server knows about the features.
   """
   scales = hparams.local_scaling and model.scale_features is not None
 
@@ -74,16 +75,29 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
 def fsvrg(
     model: Model, hparams: FSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """FSVRG: w <- w + A sum_i (n_i/n^r) (w_{i,K} - w).
+  """FSVRG: local steps whose variance is reduced by an anchor gradient.
+
+  The participants first measure g = sum_i (n_i/n^r) grad f_i(w) at the global
+  model w. Each then takes K steps from w_i = w,
+    w_i <- w_i - (client_lr / n_i) (Lambda_i [g_i(w_i; B) - g_i(w; B)] + g),
+  and the server moves
+    w <- w + A sum_i (n_i/n^r) (w_i - w).
+  Lambda_i (`local_scaling`) and A (`aggregate_scaling`) lengthen the steps of
+  features that few examples or few clients have.
 
   Args:
-    model: the model and its objective. Without ``scale_features`` (deep
-      networks) Lambda_i and A are the identity ("naive" FSVRG).
-    hparams: hyper-parameters.
-    map_clients: how clients are mapped.
+    model: the model and its objective. Where its parameters do not belong to
+      input features (no ``scale_features``: deep networks), Lambda_i is the
+      identity and A is one factor for all parameters, 1 by default.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter out of range.
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),

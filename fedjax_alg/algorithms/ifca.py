@@ -3,9 +3,10 @@
 Reference: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered
 Federated Learning", NeurIPS 2020, Algorithm 1 (and its public code).
 
-Deviations: the groups' means are weighted by n_i by default, as of every method
-here (the public code: uniform on MNIST and CIFAR, n_i on FEMNIST). The shared
-representation of the paper's FEMNIST runs is not built.
+Deviations: the groups' means are weighted by n_i by default,
+as in all clustered
+methods of this library (the public code: uniform on MNIST and CIFAR, n_i on
+FEMNIST). The shared representation of the paper's FEMNIST runs is left out.
 """
 
 import dataclasses
@@ -15,18 +16,18 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd, sgd_update
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds import clustered
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import compose_clustered
 
-#: Draws of ``reject`` before the best of them is taken.
+#: ``reject`` gives up after so many draws and takes the best of them.
 MOST_DRAWS = 50
 
 
@@ -37,19 +38,20 @@ class IFCAHParams(GroupWork):
   num_groups: int = hyper(
       3, "K, models the server keeps", minimum=1, source="Ghosh et al.'s k")
   averaging: str = hyper(
-      "model", "what a group averages: model = locally trained models, "
-      "gradient = one full gradient of each member, divided by all "
-      "participants", choices=("model", "gradient"),
+      "model", "what a group averages: model = the locally trained models, "
+      "gradient = one full gradient of each member, the sum divided by the "
+      "weight of all participants", choices=("model", "gradient"),
       source="Algorithm 1, options I and II")
   group_init: str = hyper(
-      "independent", "the K models at the start: shared = equal (ties go to "
-      "the first), independent = random, reject = random, drawn again until "
-      "every group has `reject_share` of the clients, kmeans++ = models "
-      "trained on clients drawn by their loss",
+      "independent", "how the K models start: shared = all equal (ties go to "
+      "the first), independent = K random models, reject = random models, "
+      "drawn again until every group has `reject_share` of the clients, "
+      "kmeans++ = each trained on a client that is drawn by its loss so far",
       choices=("shared", "independent", "reject", "kmeans++"),
       source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")
   reject_share: float = hyper(
-      0.1, "least share of the clients in every group", above=0.0,
+      0.1, "smallest share of the clients that every group must have",
+      above=0.0,
       maximum=1.0, source="public code, 0.35 with two groups",
       when=("group_init", ("reject",)))
 
@@ -124,7 +126,7 @@ def _spread(
 
 def least_loss_rule(
     model: Model, hparams: IFCAHParams, map_clients: MapClients) -> Rule:
-  """IFCA's rule: estimated anew in every round, nothing is kept."""
+  """IFCA's rule: the model of least loss, chosen anew in every round."""
   k, start = hparams.num_groups, hparams.group_init
 
   def init(params, spec, key):
@@ -163,9 +165,27 @@ def least_loss_rule(
 def ifca(
     model: Model, hparams: IFCAHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """IFCA. With one group it is FedAvg.
+  """IFCA: every participant trains the model of least loss on its data.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+    k(i) = argmin_k f_i(w_k), found anew in every round;
+    model averaging:     w_k <- sum_{k(i) = k} (n_i / n_k) v_i, where v_i is
+                         trained from w_k by SGD;
+    gradient averaging:  w_k <- w_k - client_lr (1 / n^r)
+                                sum_{k(i) = k} n_i grad f_i(w_k).
+  A model that nobody chooses stays as it is. With one group and model
+  averaging it is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = sgd_update(model, hparams, hparams.client_lr)

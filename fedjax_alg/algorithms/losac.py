@@ -2,7 +2,7 @@
 
 Reference: Chen et al., "LoSAC: An Efficient Local Stochastic Average Control
 Method for Federated Optimization", ACM TKDD 17(4), 2023. Only its abstract and
-what other papers say of it were at hand, so this is a reconstruction
+other papers' descriptions were available, so this is a reconstruction
 (docs/papers/conjugate.md says from what): SAGA whose table of delayed
 gradients is spread over the clients.
 
@@ -33,20 +33,21 @@ from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.errors import OptionError
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
 class Delays:
-  """What LoSAC's clients keep."""
+  """Which delayed gradients LoSAC's clients keep."""
 
   variant: str = hyper(
-      "client", "delayed gradients: client = one per client, table = one per "
-      "fixed batch (memory: examples / batch_size vectors)",
+      "client", "what delayed gradients are kept: client = one for each "
+      "client, table = one for each fixed mini-batch (memory: examples / "
+      "batch_size vectors)",
       choices=("client", "table"), source="reconstruction",
       when=("client_update", ("losac",)))
   first_gradients: str = hyper(
@@ -64,14 +65,17 @@ class LosacHParams(Delays, LocalWork):
   local_steps: int = hyper(
       20, "mini-batch steps per round; 0: count by `local_epochs` (variant "
       "client)", minimum=0)
-  client_lr: float = hyper(0.1, "eta, per step", above=0.0)
-  server_lr: float = hyper(1.0, "step along the mean update", above=0.0)
+  client_lr: float = hyper(
+      0.1, "eta, learning rate of the local steps", above=0.0)
+  server_lr: float = hyper(
+      1.0, "factor of the participants' mean update", above=0.0)
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean update", choices=WEIGHTS)
+      "uniform", "weights of the participants in the mean update: uniform = "
+      "all equal, examples = n_i / n^r", choices=WEIGHTS)
 
 
 class Memory(NamedTuple):
-  """Delayed gradients."""
+  """The delayed gradients, and the estimate G that is made of them."""
 
   estimate: Params  #: G
   table: Params  #: [C, ...] q_k, or [R, ...] q_kj, client after client
@@ -310,9 +314,27 @@ def losac_update(
 def losac(
     model: Model, hparams: LosacHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """LoSAC, as reconstructed above.
+  """LoSAC: every local step refreshes an estimate of the global gradient.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  G is the clients' estimate of the global gradient, made of delayed gradients
+  q. A participant starts at v = w, G_l = G; a local step on a gradient r does
+    v <- v - client_lr (r - q + G_l);    G_l <- G_l + s (r - q);    q <- r
+  with s the share of the examples of q among all clients'. The server moves
+    w <- w + server_lr mean_i (v_i - w),    G <- G + sum_i (G_i - G).
+  The method is a reconstruction, see the module's docstring.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range, or `variant`=table lacks a
+      fixed number of steps or a batch size.
   """
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)

@@ -30,9 +30,9 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 _MIME = ("client_update", ("mime", "mime_lite"))
 
@@ -42,16 +42,17 @@ class BaseOptimiser:
   """Mime's base optimiser."""
 
   base: str = hyper(
-      "sgd", "base optimiser of the local steps",
+      "sgd", "base optimiser, whose steps the clients take",
       choices=("sgd", "momentum", "adam"), source="Mime, Table 1", when=_MIME)
   base_momentum: float = hyper(
-      0.9, "b, decay of the base's first moment (momentum, adam)", minimum=0.0,
+      0.9, "b, decay of the base optimiser's first moment", minimum=0.0,
       below=1.0, source="Mime, Table 1", when=("base", ("momentum", "adam")))
   base_beta2: float = hyper(
-      0.99, "b2, decay of the base's second moment (adam)", minimum=0.0,
+      0.99, "b2, decay of the base optimiser's second moment", minimum=0.0,
       below=1.0, source="Mime, Table 1", when=("base", ("adam",)))
   base_eps: float = hyper(
-      1e-3, "added to the root of the second moment (adam)", above=0.0,
+      1e-3, "added to the root of the base optimiser's second moment",
+      above=0.0,
       source="Mime, Table 1", when=("base", ("adam",)))
 
 
@@ -60,13 +61,15 @@ class MimeSVRGHParams(LocalWork):
   """Hyper-parameters of MimeSVRG."""
 
   client_lr: float = hyper(
-      0.1, "eta, per step", above=0.0, source="Mime, Algorithm 1")
+      0.1, "eta, learning rate of the local steps",
+      above=0.0, source="Mime, Algorithm 1")
   server_lr: float = hyper(
-      1.0, "step along the mean update; 1 in the paper", above=0.0,
+      1.0, "factor of the participants' mean update; 1 in the paper", above=0.0,
       source="Mime, Algorithm 1")
   client_weights: str = hyper(
-      "uniform", "of the participants in both means: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="Mime, Algorithm 1")
+      "uniform", "weights of the participants in the mean update and the mean "
+      "gradient: uniform = all equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="Mime, Algorithm 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Statistics(NamedTuple):
 
 
 def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
-  """U(g, s)."""
+  """U(g, s): the direction of a local step."""
   b = options.base_momentum
   if options.base == "sgd":
     return gradient
@@ -95,7 +98,7 @@ def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
 
 def _statistics(
     options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
-  """V(c, s)."""
+  """V(c, s): the statistics after a round."""
   b, b2 = options.base_momentum, options.base_beta2
   if options.base == "sgd":
     return s
@@ -110,7 +113,7 @@ def mime_update(
     model: Model, work: LocalWork, client_lr: float,
     options: BaseOptimiser | None = None, lite: bool = False,
     uniform: bool = True) -> ClientUpdate:
-  """Mime's local half.
+  """The client's part of Mime.
 
   Args:
     model: the model and its objective.
@@ -181,9 +184,26 @@ def _mime(model, hparams, options, lite, map_clients):
 def mime(
     model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Mime: steps along U(g_i(y; B) - g_i(x; B) + c, s).
+  """Mime: local steps of the server's optimiser, its statistics frozen.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  The participants measure c, the mean of grad f_i(x) at the global model x.
+  Each then takes steps from y = x,
+    y <- y - client_lr U(g_i(y; B) - g_i(x; B) + c, s),
+  and the server moves
+    x <- x + server_lr mean_i (y_i - x),    s <- V(c, s).
+  The base optimiser (`base`) gives U and V, see the module's docstring.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, False, map_clients)
 
@@ -191,11 +211,24 @@ def mime(
 def mime_lite(
     model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """MimeLite: steps along U(g_i(y; B), s), one exchange a round.
+  """MimeLite: Mime without the correction of the local gradients.
 
-  With the base sgd it is FedAvg: no statistics, so nothing more is sent.
+    y <- y - client_lr U(g_i(y; B), s)
+  Trained models and full gradients come back together, so a round has one
+  exchange. With the base sgd it is FedAvg: there are no statistics, and the
+  full gradients are not computed.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, True, map_clients)
 
@@ -203,8 +236,20 @@ def mime_lite(
 def mime_svrg(
     model: Model, hparams: MimeSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """MimeSVRG: Mime with the base sgd.
+  """MimeSVRG: Mime with plain SGD as the base optimiser.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  y <- y - client_lr (g_i(y; B) - g_i(x; B) + c)
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, None, False, map_clients)

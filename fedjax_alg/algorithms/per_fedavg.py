@@ -29,9 +29,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,23 +39,27 @@ class PerFedAvgHParams(LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 
   adapt_lr: float = hyper(
-      0.01, "alpha, step of the adaptation; 0: FedAvg with client_lr",
+      0.01, "alpha, learning rate of the adaptation step; 0: no adaptation, "
+      "which is FedAvg",
       minimum=0.0, source="Algorithm 1, line 7")
   client_lr: float = hyper(
-      0.1, "beta, step of the local update", above=0.0,
+      0.1, "beta, learning rate of the local steps", above=0.0,
       source="Algorithm 1, line 8")
   server_lr: float = hyper(
-      1.0, "step along the mean update", above=0.0)
+      1.0, "factor of the participants' mean update", above=0.0)
   hessian: str = hyper(
-      "fo", "second-order term: fo = left out, hf = by a difference of "
-      "gradients, exact = Hessian times vector",
+      "fo", "second-order term: fo = left out (first order), hf = from a "
+      "difference of two gradients (Hessian-free), exact = product of the "
+      "Hessian and a vector",
       choices=("fo", "hf", "exact"), source="section 4")
   hf_delta: float = hyper(
-      1e-3, "length of the difference relative to 1 + ||w|| (hf)", above=0.0,
-      source="section 4", when=("hessian", ("hf",)))
+      1e-3, "distance from w of the two points whose gradients are "
+      "differenced, relative to 1 + ||w||", above=0.0, source="section 4",
+      when=("hessian", ("hf",)))
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="Algorithm 1, line 10")
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="Algorithm 1, line 10")
 
 
 def adapt(
@@ -105,7 +109,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     params, loss = minibatches.fold_steps(
         model, shard, hparams, key, step, (received.start, jnp.zeros(())),
         batches_per_step=batches)
-    # A product with the Hessian costs two gradients on D''.
+    # A product with the Hessian costs as much as two gradients on D''.
     cost = jnp.array([1, 1, 2], jnp.int32)
     read = hparams.examples_by_batch(shard.size, batches) @ cost[:batches]
     return Trained(params, loss, (), read)
@@ -116,9 +120,26 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
 def per_fedavg(
     model: Model, hparams: PerFedAvgHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Per-FedAvg, first-order, Hessian-free or exact.
+  """Per-FedAvg: a model that one gradient step adapts to a client.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A local step on independent mini-batches D, D', D'' does
+    u = g(w_i - adapt_lr g(w_i; D); D'),
+    w_i <- w_i - client_lr (u - adapt_lr H(w_i; D'') u),
+  where `hessian` says how the product with the Hessian H is computed ("fo"
+  leaves it out). The server moves w <- w + server_lr mean_i (w_i - w).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its ``client_params`` is the global model after one step
+    of length adapt_lr on a mini-batch of the client's training data.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   algorithm = compose(

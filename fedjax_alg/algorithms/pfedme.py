@@ -17,12 +17,12 @@ authors' code evaluates w_k under the name of the personal model.
 
 Deviations: participants are drawn before the local training and not after it.
 Mini-batches are shuffled. The authors' code adds 0.001 theta to the gradient,
-which is not in the paper, and left out.
+which is not in the paper and is left out.
 
 pFedZO: Chen et al., "Gradient free personalized federated learning", ICPP 2024.
 Only its abstract is public; this is a reconstruction: pFedMe in which g is
 FedZO's estimate and the penalty's gradient is exact. A variant of it,
-pFedZO-Heur, is not here: nothing public says what it is.
+pFedZO-Heur, is left out: no public text describes it.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 _SOURCE = "Dinh et al., Algorithm 1"
 
@@ -54,25 +54,29 @@ class PFedMeHParams(LocalWork):
       20, "R, mini-batches per round; 0: count by `local_epochs`", minimum=0,
       source=_SOURCE)
   batch_size: int = hyper(
-      20, "examples per mini-batch; 0: the client's whole data", minimum=0,
+      20, "examples per mini-batch; 0: all the client's examples", minimum=0,
       source="Dinh et al., section 5")
   inner_steps: int = hyper(
       5, "K, steps of the personal model per mini-batch", minimum=1,
       source="Dinh et al., section 5")
   lam: float = hyper(
       15.0, "lambda, pull of the personal model to the client's copy of the "
-      "global one; personal_lr x lam below 2", minimum=0.0,
+      "global one; keep personal_lr x lam below 2", minimum=0.0,
       source="Dinh et al. (2)")
   personal_lr: float = hyper(
-      0.1, "step of the personal model", above=0.0, source=_SOURCE)
+      0.1, "learning rate of the personal model theta",
+      above=0.0, source=_SOURCE)
   client_lr: float = hyper(
-      0.005, "eta; the copy goes eta x lam of the way to the personal model",
+      0.005, "eta; the client's copy w_k moves the fraction eta x lam of the "
+      "way to the personal model",
       above=0.0, source=_SOURCE)
   server_lr: float = hyper(
-      1.0, "beta, step along the mean update", above=0.0, source=_SOURCE)
+      1.0, "beta, factor of the participants' mean update",
+      above=0.0, source=_SOURCE)
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r (the authors' code)", choices=WEIGHTS,
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r (the authors' code)",
+      choices=WEIGHTS,
       source=_SOURCE)
 
 
@@ -91,7 +95,7 @@ class Pair(NamedTuple):
 
 def _train(model: Model, hparams: Any, start: Params, shard: Shard,
            key: Key) -> Pair:
-  """The local training; ``start`` twice for a client without data."""
+  """The local training; a client without data returns ``start`` twice."""
   rows, draws = jax.random.split(key)
   estimated = isinstance(hparams, PFedZOHParams)
   differentiate = minibatches.EXACT
@@ -115,7 +119,7 @@ def _train(model: Model, hparams: Any, start: Params, shard: Shard,
     theta, loss = jax.lax.fori_loop(
         jnp.int32(0), jnp.int32(hparams.inner_steps), inner,
         (pair.personal, pair.loss))
-    # With client_lr * lam = 1 this is theta itself, to the last bit.
+    # In this form client_lr * lam = 1 gives theta itself, to the last bit.
     copy = trees.add_scaled(
         trees.scale(1.0 - reach, pair.copy), reach, theta)
     return Pair(theta, copy, loss), number + 1
@@ -152,9 +156,25 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
 def pfedme(
     model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """pFedMe.
+  """pFedMe: personal models theta tied to a copy of the global one.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant starts at w_k = theta = w. For each of R mini-batches B it does
+    K times:  theta <- theta - personal_lr (g(theta; B) + lam (theta - w_k)),
+    then:     w_k <- w_k - client_lr lam (w_k - theta).
+  The server moves w <- w + server_lr mean_k (w_k - w).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its ``client_params`` is theta, and its ``client_copy``
+    w_k, after local training from the global model.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   return _build(model, hparams, map_clients,
                 gradients_per_step=hparams.inner_steps)
@@ -163,9 +183,23 @@ def pfedme(
 def pfedzo(
     model: Model, hparams: PFedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """pFedZO, reconstructed: pFedMe without gradients.
+  """pFedZO, reconstructed: pFedMe with gradients estimated from losses.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  As ``pfedme`` with FedZO's estimate in place of g (``fedzo.fedzo``); the
+  gradient of the pull, lam (theta - w_k), is exact.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its ``client_params`` is theta, and its ``client_copy``
+    w_k, after local training from the global model.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   each = hparams.inner_steps * zeroth_order.passes(hparams.directions)
   return _build(model, hparams, map_clients,
@@ -173,7 +207,7 @@ def pfedzo(
 
 
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
-  """A line where the inner steps diverge whatever the data, else ""."""
+  """A warning where the inner steps diverge whatever the data, else ""."""
   del num_params
   if hparams.personal_lr * hparams.lam < 2.0:
     return ""
@@ -183,5 +217,5 @@ def caution(hparams: PFedMeHParams, num_params: int) -> str:
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:
-  """``caution``, or FedZO's."""
+  """The warning of ``caution``, else that of FedZO, else ""."""
   return caution(hparams, num_params) or fedzo.caution(hparams, num_params)

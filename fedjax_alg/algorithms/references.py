@@ -1,4 +1,4 @@
-"""The two ends every federated method stands between: central and local.
+"""Two references for every federated method: central and local training.
 
 ``central`` minimises the pooled objective f(w) of (1) as if all data were in
 one place (the optimum a global model can reach); ``local`` trains each client
@@ -29,9 +29,9 @@ class CentralHParams:
   """Hyper-parameters of the pooled optimum."""
 
   memory_size: int = hyper(
-      10, "past steps that L-BFGS keeps", minimum=1)
+      10, "number of past steps that L-BFGS keeps", minimum=1)
   line_search_steps: int = hyper(
-      20, "most evaluations of one L-BFGS line search", minimum=1)
+      20, "largest number of evaluations in one L-BFGS line search", minimum=1)
 
 
 class CentralState(NamedTuple):
@@ -44,13 +44,23 @@ class CentralState(NamedTuple):
 def central(
     model: Model, hparams: CentralHParams, *, map_clients: MapClients
 ) -> Algorithm[CentralState]:
-  """One L-BFGS step a round on f(w) = sum_i (n_i/n^r) f_i(w).
+  """The pooled optimum: one L-BFGS step a round on the mean objective.
 
   With all clients in every cohort (what the command line makes of it) that is
   the pooled objective. Optax's L-BFGS with its zoom line search; dropout is
   off, a line search needs one and the same function.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   optimiser = optax.lbfgs(
@@ -79,7 +89,8 @@ def central(
           cohort.shards)
       return trees.slot_mean(cohort.weight, (losses, gradients))
 
-    # The pass has its gradient already; autodiff cannot cross its loop.
+    # ``passes`` gives the gradient itself: JAX cannot differentiate in reverse
+    # through its loop of unknown length.
     value.defvjp(passes, lambda gradient, t: (trees.scale(t, gradient),))
     loss, gradient = passes(state.params)
     updates, new = optimiser.update(
@@ -87,7 +98,7 @@ def central(
         value_fn=value)
     params = optax.apply_updates(state.params, updates)
     cost = round_cost(0, 0, 0, cohort.shards.size.sum())
-    # As in the ledger one pass, without those of the line search.
+    # One pass, as in the costs above; those of the line search do not count.
     work = Work(3.0 * model.flops * cohort.weight,
                 cohort.present.astype(jnp.float32))
     aux = RoundAux({"loss": jnp.zeros(cohort.ids.shape)},
@@ -102,7 +113,8 @@ def central(
 class LocalHParams(LocalWork):
   """Hyper-parameters of training alone."""
 
-  client_lr: float = hyper(0.1, "learning rate, per step", above=0.0)
+  client_lr: float = hyper(
+      0.1, "learning rate of the local steps", above=0.0)
 
 
 class LocalState(NamedTuple):
@@ -115,9 +127,22 @@ class LocalState(NamedTuple):
 def local(
     model: Model, hparams: LocalHParams, *, map_clients: MapClients
 ) -> Algorithm[LocalState]:
-  """Each participant continues its own model by SGD; nothing is sent.
+  """Every client alone: SGD on its own model, nothing is sent.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant continues its own model, w_i <- w_i - client_lr g_i(w_i; B).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. ``client_params`` is the client's own model, the initial
+    one for a newcomer; there is no global model.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
 

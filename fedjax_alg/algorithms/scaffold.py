@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates against client drift.
+"""SCAFFOLD: control variates correct the drift of clients.
 
 Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, Algorithm 1.
@@ -25,9 +25,9 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
-from fedjax_alg.hparams import hyper, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,9 @@ class VariateOptions:
   """How SCAFFOLD renews its control variates."""
 
   option: str = hyper(
-      "II", "new c_i: I = full local gradient at the model received, II = mean "
-      "gradient of the local steps", choices=("I", "II"),
+      "II", "new control variate c_i: I = the client's full gradient at the "
+      "model it received, II = the mean gradient of its local steps",
+      choices=("I", "II"),
       source="Algorithm 1, line 12", when=("client_update", ("scaffold",)))
 
 
@@ -45,13 +46,15 @@ class ScaffoldHParams(VariateOptions, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 
   client_lr: float = hyper(
-      0.1, "eta_l, per step", above=0.0, source="Algorithm 1, line 10")
+      0.1, "eta_l, learning rate of the local steps",
+      above=0.0, source="Algorithm 1, line 10")
   server_lr: float = hyper(
-      1.0, "eta_g, step along the mean update", above=0.0,
+      1.0, "eta_g, factor of the participants' mean update", above=0.0,
       source="Algorithm 1, line 16")
   client_weights: str = hyper(
-      "uniform", "of the participants in the mean: uniform (the paper), "
-      "examples = n_i / n^r", choices=WEIGHTS, source="Algorithm 1, line 16")
+      "uniform", "weights of the participants in the mean: uniform = all "
+      "equal (the paper), examples = n_i / n^r",
+      choices=WEIGHTS, source="Algorithm 1, line 16")
 
 
 class ControlVariates(NamedTuple):
@@ -64,7 +67,7 @@ class ControlVariates(NamedTuple):
 def scaffold_update(
     model: Model, work: LocalWork, client_lr: float, option: str
 ) -> ClientUpdate:
-  """SCAFFOLD's local half: steps along g_i(y; B) - c_i + c."""
+  """The client's part of SCAFFOLD: steps along g_i(y; B) - c_i + c."""
 
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -72,9 +75,9 @@ def scaffold_update(
 
   def refresh(memory, params, cohort, map_clients):
     del params, map_clients
-    there = cohort.everyone.size > 0
-    before = (there & ~cohort.newcomers).sum().astype(jnp.float32)
-    share = before / jnp.maximum(there.sum(), 1).astype(jnp.float32)
+    present = cohort.everyone.size > 0
+    before = (present & ~cohort.newcomers).sum().astype(jnp.float32)
+    share = before / jnp.maximum(present.sum(), 1).astype(jnp.float32)
     return memory._replace(server=trees.scale(share, memory.server))
 
   def train(received, shard, client_row, key):
@@ -120,9 +123,26 @@ def scaffold_update(
 def scaffold(
     model: Model, hparams: ScaffoldHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """SCAFFOLD, options I and II.
+  """SCAFFOLD: control variates c_i and c correct the drift of clients.
 
-  Arguments and errors as of every builder (``registry.Entry``).
+  A participant takes K steps from y = x, the global model,
+    y <- y - client_lr (g_i(y; B) - c_i + c),
+  and renews its control variate (`option`),
+    I:  c_i+ = grad f_i(x),    II: c_i+ = c_i - c + (x - y) / (K client_lr).
+  The server moves
+    x <- x + server_lr mean_i (y_i - x),    c <- c + (1/N) sum_i (c_i+ - c_i).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    ValueError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option)

@@ -13,7 +13,7 @@ BETA_RULES = ("fr", "pr+", "hs", "dy")
 
 
 class ConjugateGradientState(NamedTuple):
-  """What the next direction is made of."""
+  """What the next direction is computed from."""
 
   rounds: Array  #: [] int32, directions made so far; a record, read nowhere
   gradient: Params  #: g(w^{r-1})

@@ -1,4 +1,4 @@
-"""What the server knows of the features: counts over all clients.
+"""What the server knows about the input features: counts over all clients.
 
 Every client reports n_i^j, how many of its examples have feature j non-zero
 (diversified, (19)), once: before round 1, or when it joins.
@@ -28,7 +28,7 @@ class FeatureStatistics(NamedTuple):
 
 
 def no_statistics(spec: FedSpec) -> FeatureStatistics:
-  """The shapes, before any client has reported: every feature everywhere."""
+  """A placeholder until clients report: every client holds every feature."""
   every = jnp.ones(math.prod(spec.input_shape))
   clients = jnp.float32(spec.num_clients)
   return FeatureStatistics(every, every * clients, clients)
@@ -43,14 +43,14 @@ def gather_statistics(
       size 0 and counts nowhere.
     map_clients: how clients are mapped.
   """
-  there = everyone.size > 0
+  present = everyone.size > 0
   counts = map_clients(
       lambda _, shard: objective.feature_counts(shard), (), everyone)
-  counts = jnp.where(there[:, None], counts, 0.0)
+  counts = jnp.where(present[:, None], counts, 0.0)
   total = jnp.maximum(everyone.size.astype(jnp.float32).sum(), 1.0)
   return FeatureStatistics(
       counts.sum(0) / total, (counts > 0).sum(0).astype(jnp.float32),
-      there.sum().astype(jnp.float32))
+      present.sum().astype(jnp.float32))
 
 
 def refresh_statistics(
@@ -91,8 +91,8 @@ def scale_aggregate(
   """
   if mode == "none":
     return update
-  # |S|/omega is written (|S|/C) (C/omega), 1/omega is (1/C) (C/omega): the
-  # first factor is what the bias and a parameter without a feature get.
+  # |S|/omega is computed as (|S|/C) (C/omega), and 1/omega as (1/C) (C/omega):
+  # the bias, and parameters that belong to no feature, get the first factor.
   common: Any = {"all": 1.0, "paper": participants / statistics.clients,
                  "holders": 1.0 / statistics.clients}[mode]
   rarity = jnp.where(

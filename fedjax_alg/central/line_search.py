@@ -13,16 +13,16 @@ from fedjax_alg.errors import OptionError
 
 TESTS = ("half_gradient", "armijo", "decrease", "printed")
 
-#: Of the slope, for "armijo" (Nocedal and Wright, Algorithm 3.1).
+#: Factor of the slope in the test "armijo" (Nocedal and Wright, Algorithm 3.1).
 ARMIJO = 1e-4
 
-#: Steps whose values are computed at once: reading the examples costs more
-#: than a few more columns of the product.
+#: How many steps are evaluated at once: reading the examples costs more than
+#: evaluating the loss for a few more steps.
 WIDTH = 4
 
 
 class BacktrackingState(NamedTuple):
-  """The last search."""
+  """What the last search found."""
 
   step: Array  #: [] float32, eta_r; 0 where no step passed
   tries: Array  #: [] int32, steps tested
@@ -59,12 +59,12 @@ def backtracking(
   If none of max_tries passes, eta = 0: the model stays (errata C-13).
 
   ``update`` takes ``value_fn`` (params -> value) and ``grad`` (g) as extra
-  arguments, as optax's own line searches do, so it ends a chain:
+  arguments, as the line searches of optax do, so it ends a chain:
   ``optax.chain(conjugate_gradient("fr"), backtracking())``. With ``line_fn``
   ((params, d, eta [T]) -> values [T]) too, all steps are tested at once.
 
   Args:
-    gamma: dampening factor, (0, 1).
+    gamma: factor between one eta and the next, in (0, 1).
     test: one of ``TESTS``.
     initial_step: eta tried first, in every round anew.
     max_tries: most steps tested.
@@ -114,7 +114,7 @@ def backtracking(
               found, jnp.where(found, eta[first], 0.0),
               jnp.where(found, values[first], value))
 
-    # f(w) is read along with the first steps.
+    # f(w) is computed together with the first steps.
     t, eta = candidates(jnp.int32(0))
     values = values_at(jnp.concatenate([jnp.zeros(1), eta]))
     value = values[0]
@@ -128,7 +128,7 @@ def backtracking(
       carry = jax.lax.while_loop(
           lambda carry: ~carry[1] & (carry[0] < max_tries), search, carry)
     tries, _, eta, new_value = carry
-    # A direction with an infinite entry must not make 0 * inf of it.
+    # Where eta = 0, an infinite entry of the direction must not give 0 * inf.
     taken = jax.tree.map(
         lambda d: jnp.where(eta > 0, eta * d, jnp.zeros_like(d)), updates)
     return taken, BacktrackingState(eta, tries, value, new_value)

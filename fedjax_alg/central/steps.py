@@ -1,4 +1,4 @@
-"""Server steps: what the server does beside averaging, and when.
+"""Server steps: what the server does besides averaging, and when.
 
 Each is an optax transformation with the point of the round at which it acts:
 
@@ -37,11 +37,12 @@ class ServerStep(NamedTuple):
 
   transform: optax.GradientTransformationExtraArgs
   when: str  #: "aggregate", "before" or "after"
-  #: step along the clients' mean update where that is not the transform's job
+  #: factor of the clients' mean update where ``transform`` does not apply it
+  #: ("before" and "after")
   aggregate_lr: float = 1.0
-  #: its transform is given f_v as ``value_fn`` (central.validation)
+  #: whether ``transform`` needs f_v as ``value_fn`` (central.validation)
   needs_validation: bool = False
-  #: (transform's state) -> what to log of the last step, scalars
+  #: (transform's state) -> scalars to log about the last step
   report: Callable[[Any], dict[str, Array]] = _nothing
   #: (transform's state) -> passes over the validation data in the last step
   evaluations: Callable[[Any], Array] = _no_evaluations
@@ -69,7 +70,7 @@ def adam(
 
 
 def adaptive_step(*args: Any, **kwargs: Any) -> ServerStep:
-  """The diversified paper's acceleration; arguments of ``adaptive``."""
+  """The diversified paper's acceleration, with ``adaptive``'s arguments."""
   return _step(adaptive(*args, **kwargs), "after")
 
 

@@ -1,4 +1,4 @@
-"""The loss on the server's own examples, f_v (conjugate, (29))."""
+"""f_v, the loss on the server's validation examples (conjugate, (29))."""
 
 from collections.abc import Callable
 import functools
@@ -12,7 +12,7 @@ from fedjax_alg.base import Array, MapClients, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.errors import OptionError
 
-#: Pieces the examples are dealt out in, over the devices of the server.
+#: How many pieces the examples are cut into, for the server's devices.
 PIECES = 16
 
 

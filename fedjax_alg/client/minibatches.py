@@ -3,8 +3,8 @@
 The shuffle is the swap-or-not network of Hoang, Morris and Rogaway ("An
 enciphering scheme based on a card shuffle", CRYPTO 2012): a keyed bijection of
 [0, n) that is evaluated row by row. It needs no array of the client's size, so
-a client of 10 rows costs what 10 rows cost beside a client of 3,000, under
-``lax.map`` as under ``vmap``.
+a client of 10 rows costs as little next to a client of 3,000 rows as alone,
+under ``lax.map`` and under ``vmap``.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from fedjax_alg.hparams import hyper
 # 1 - 2^-rounds, a pair of cards is mixed up to (3/4)^rounds = 0.1 %.
 SHUFFLE_ROUNDS = 24
 
-#: Steps whose rows are drawn at once.
+#: For how many steps the rows are drawn at once.
 CHUNK_STEPS = 64
 
 #: (*params) -> for each the pair (mean loss, gradient) on one mini-batch
@@ -30,7 +30,7 @@ Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
 
 
 class Differentiate(NamedTuple):
-  """How a step gets the pair (mean loss, gradient) on the rows it reads.
+  """How a step computes the pair (mean loss, gradient) on the rows it reads.
 
   ``params`` is passed through unchanged from the step's ``gradient``, e.g.
   (params, key) of ``client.zeroth_order``. The last key is the dropout's, None
@@ -48,19 +48,19 @@ EXACT = Differentiate()
 
 @dataclasses.dataclass(frozen=True)
 class LocalWork:
-  """Local work of one round; shared by every method that trains by steps."""
+  """How much a participant trains in one round, in mini-batch steps."""
 
   local_steps: int = hyper(
       0, "mini-batch steps per round (K_local); 0: count by `local_epochs`",
       minimum=0)
   local_epochs: int = hyper(
-      1, "passes over the client's data per round, the short last batch kept; "
-      "read where `local_steps`=0", minimum=1, traced=True)
+      1, "passes over the client's data per round, the short last batch "
+      "included; read only where `local_steps`=0", minimum=1, traced=True)
   batch_size: int = hyper(
-      10, "examples per step (B); 0: the client's whole data", minimum=0)
+      10, "B, examples per step; 0: all the client's examples", minimum=0)
 
   def num_steps(self, size: Array) -> Array:
-    """Steps of a client that holds ``size`` examples, [] int32."""
+    """How many steps a client with ``size`` examples takes, [] int32."""
     if self.local_steps:
       steps = jnp.int32(self.local_steps)
     else:
@@ -68,7 +68,7 @@ class LocalWork:
     return jnp.where(size > 0, steps, 0)
 
   def examples_read(self, size: Array) -> Array:
-    """Examples whose gradient the steps take, [] int32."""
+    """How many examples the steps read, repeats included, [] int32."""
     if not self.batch_size:
       return self.num_steps(size) * size
     per_epoch = batches_per_epoch(size, self.batch_size)
@@ -77,7 +77,9 @@ class LocalWork:
     return epochs * size + (steps - epochs * per_epoch) * self.batch_size
 
   def examples_by_batch(self, size: Array, batches_per_step: int) -> Array:
-    """Examples in the first, second, ... mini-batch of all steps together.
+    """Examples read as the first, second, ... mini-batch of a step.
+
+    Summed over all steps of the round.
 
     Args:
       size: [] int32, examples of the client.
@@ -120,7 +122,7 @@ def _mix(word: Array) -> Array:
 
 
 def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
-  """The row that stands at ``position`` after the shuffle of ``epoch``.
+  """Which row comes at ``position`` in the shuffled order of ``epoch``.
 
   Args:
     bits: [SHUFFLE_ROUNDS] uint32 from ``shuffle_bits``.
@@ -213,8 +215,8 @@ def fold_steps(
               for j in range(batches_per_step)), carry), carry)
 
   bits = shuffle_bits(key)
-  # Rows of many steps are drawn at once: the shuffle then costs next to
-  # nothing beside the steps.
+  # The rows of many steps are drawn at once: the shuffle then costs next to
+  # nothing compared with the steps.
   chunk = min(work.local_steps or CHUNK_STEPS, CHUNK_STEPS)
 
   def play_chunk(c: Array, carry: Any) -> Any:

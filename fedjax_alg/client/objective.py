@@ -107,8 +107,8 @@ def fold_blocks(
     shard: the client.
     fn: gets x [rows, ...], y and mask [rows].
     carry: the start; its structure is kept.
-    rows: of a block, at most data.layout.PADDING_ROWS; few where the shards
-      are small.
+    rows: number of rows in a block, at most data.layout.PADDING_ROWS; fewer
+      waste less on small shards.
   """
   blocks = (shard.size + rows - 1) // rows
 

@@ -16,7 +16,8 @@ the objective is differentiated, not estimated.
 Directions come from JAX's usual generator. On a CPU they are what an estimate
 costs: 100 for softmax regression on MNIST (d = 7,850) take 3.4 ms with it and
 5.4 ms with ``impl="rbg"``, losses of 32 examples included; and rbg draws other
-numbers under vmap than without, so a client's would depend on its company.
+numbers under vmap than without, so a client's directions would depend on which
+clients are computed with it.
 """
 
 from collections.abc import Callable
@@ -37,11 +38,11 @@ SCHEMES = ("forward", "central")
 #: Most directions that are held at once.
 CHUNK = 10
 
-#: What float32 tells apart near the loss of ten classes guessed, log 10.
+#: Spacing of float32 numbers near log 10, the loss of guessing ten classes.
 RESOLUTION = 2.4e-7
 
-# Differences are small beside the losses, and accelerators shorten the factors
-# of float32 products unless they are told.
+# Differences are small compared with the losses, and accelerators round the
+# factors of float32 products unless they are told not to.
 _EXACT_PRODUCTS = functools.partial(jax.default_matmul_precision, "highest")
 
 
@@ -51,11 +52,11 @@ def chunk_size(directions: int) -> int:
 
 
 def draw(key: Key, numbers: Array, size: int, kind: str) -> Array:
-  """The directions of given numbers.
+  """The random directions with given numbers.
 
   Args:
     key: of all directions of one estimate.
-    numbers: [n] int32; a direction depends on its own number alone.
+    numbers: [n] int32; a direction depends on its number and the key alone.
     size: d.
     kind: one of KINDS.
 
@@ -212,7 +213,7 @@ def passes(directions: int, scheme: str = "forward") -> int:
 
 
 def caution(kind: str, smoothing: float, size: int) -> str:
-  """What to say where float32 cannot see the differences, else "".
+  """A warning where float32 cannot resolve the differences, else "".
 
   Along a random direction a loss whose gradient has norm 1 changes by about
   s / sqrt(d) (sphere) or s (gaussian). That should be ten times what float32
@@ -224,7 +225,7 @@ def caution(kind: str, smoothing: float, size: int) -> str:
     size: d.
 
   Returns:
-    One line that names the flag, or nothing.
+    One line that names the parameter, or "".
   """
   spread = size ** 0.5 if kind == "sphere" else 1.0
   change = smoothing / spread

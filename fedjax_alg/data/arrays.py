@@ -1,4 +1,4 @@
-"""A data set from arrays in memory, checked as files are."""
+"""Makes a data set from arrays in memory, with the checks of data files."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.hparams import of_type
 
-#: What the arrays of a data set are called in a file, and as arguments.
+#: Name of an array in a data file -> the argument of ``from_arrays``.
 _ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
               "x_test": "x_test", "y_test": "y_test",
               "client_test": "test_client_ids"}
@@ -19,29 +19,30 @@ def from_arrays(
     x: Any, y: Any, client_ids: Any = None, *, x_test: Any = None,
     y_test: Any = None, test_client_ids: Any = None,
     num_classes: int | None = None, name: str = "arrays") -> Examples:
-  """A data set of your own, for ``federate``.
+  """Makes a data set from your own arrays, for ``federate``.
 
   Args:
-    x: [n, ...] training examples. uint8 are images, int32 are word ids, every
-      other real dtype becomes float32.
-    y: [n] whole numbers from 0, the labels.
-    client_ids: [n] the client of each training example, numbers or strings;
-      needed for ``partition="natural"``. Clients are numbered in the sorted
-      order of their ids.
-    x_test: [m, ...] test examples, shape and dtype as ``x``; None: there are
-      none, so a partition must hold some out (``natural`` does).
-    y_test: [m] their labels.
+    x: [n, ...] training examples. uint8 arrays are images and int32 arrays
+      are word ids; every other real dtype is converted to float32.
+    y: [n] labels, whole numbers from 0.
+    client_ids: [n] the client of each training example, as numbers or
+      strings; needed for ``partition="natural"``. Clients are numbered in the
+      sorted order of their ids.
+    x_test: [m, ...] test examples with the shape and dtype of ``x``. Without
+      test examples the partition must hold out a local test split, as
+      ``natural`` does.
+    y_test: [m] labels of the test examples.
     test_client_ids: [m] the client of each test example.
-    num_classes: L; the largest label plus one if not given.
-    name: of the data set, in tables and pictures.
+    num_classes: L; by default the largest label plus one.
+    name: name of the data set in tables and plots.
 
   Returns:
     The examples.
 
   Raises:
-    DataError: arrays of wrong shapes, lengths or dtypes, values that are NaN
-      or infinite, labels out of range, a client with test examples alone; one
-      line that names the argument.
+    DataError: an array has a wrong shape, length or dtype, a value is NaN or
+      infinite, a label is out of range, or a client has test examples only;
+      the message is one line that names the argument.
   """
   if num_classes is not None:
     num_classes = of_type("num_classes", num_classes, int)
@@ -69,7 +70,7 @@ def _array(argument: str, values: Any) -> np.ndarray:
 
 
 def _numbered(train: Any, test: Any) -> dict[str, np.ndarray]:
-  """Client ids of any kind as numbers from 0, in their sorted order."""
+  """Numbers the client ids from 0 in their sorted order."""
   if train is None:
     return {} if test is None else {
         "client_test": _array("test_client_ids", test)}
@@ -99,21 +100,27 @@ def _numbered(train: Any, test: Any) -> dict[str, np.ndarray]:
 def checked(
     arrays: dict[str, np.ndarray], what: Callable[[str], str], name: str,
     num_classes: int | None = None) -> Examples:
-  """The examples of arrays that have passed every check.
+  """Checks arrays and makes the examples.
 
   Args:
-    arrays: x_train, y_train, x_test, y_test and, where clients are named,
-      client_train and client_test.
-    what: name of an array -> how a message calls it.
-    name: of the data set.
-    num_classes: L; None takes the largest label plus one.
+    arrays: x_train, y_train, x_test and y_test; also client_train and
+      client_test if the data set names clients.
+    what: name of an array -> the name of the array in an error message.
+    name: name of the data set.
+    num_classes: L; None means the largest label plus one.
+
+  Returns:
+    The examples.
 
   Raises:
     DataError: see ``from_arrays``.
   """
+  def bare(array: str) -> str:
+    """The name of an array in a message, without the name of the file."""
+    return what(array).rstrip(":").split(": ")[-1]
+
   if "client_test" in arrays and "client_train" not in arrays:
-    raise DataError(f"{what('client_test')} without "
-                    f"{what('client_train').rstrip(':').split(': ')[-1]}")
+    raise DataError(f"{what('client_test')} without {bare('client_train')}")
   for array in ("x_train", "x_test"):
     arrays[array] = _features(what(array), arrays[array])
   for split in ("train", "test"):
@@ -121,15 +128,15 @@ def checked(
     for array in ("y_" + split, "client_" + split):
       if array in arrays:
         arrays[array] = _whole_numbers(
-            what(array), arrays[array], rows, _ARGUMENTS["x_" + split])
+            what(array), arrays[array], rows, bare("x_" + split))
   x_train, x_test = arrays["x_train"], arrays["x_test"]
   if not len(x_train):
     raise DataError(f"{what('x_train')} has no rows")
   if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
     raise DataError(
         f"{what('x_train')} has examples of shape {x_train.shape[1:]} "
-        f"{x_train.dtype} but the test examples are of shape "
-        f"{x_test.shape[1:]} {x_test.dtype}")
+        f"{x_train.dtype} but {bare('x_test')} of {x_test.shape[1:]} "
+        f"{x_test.dtype}")
   y_train, y_test = arrays["y_train"], arrays["y_test"]
   largest = int(max(y_train.max(), y_test.max(initial=0)))
   if num_classes is None:
@@ -159,7 +166,7 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
 
 def _whole_numbers(
     what: str, values: np.ndarray, rows: int, of: str) -> np.ndarray:
-  """Labels or client ids: checked, int32."""
+  """Checks labels or client ids and converts them to int32."""
   if values.dtype.kind not in "iu":
     raise DataError(f"{what} is {values.dtype}, integers are needed")
   if values.shape != (rows,):

@@ -1,6 +1,6 @@
 """A federation: a data set dealt to clients, with everything a run reads.
 
-Everything is NumPy here. A run places it on its devices, once.
+All arrays here are NumPy arrays. A run places them on its devices once.
 """
 
 import dataclasses
@@ -31,64 +31,84 @@ from fedjax_alg.data.sent140 import SPECIAL
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.errors import did_you_mean
 
-#: Rows of one piece of the whole test set, or of the validation rows; pieces
-#: are shared out like clients.
+#: Rows in one piece of the whole test set or of the validation rows. Pieces
+#: are distributed over the devices in the same way as clients.
 PIECE = 500
 
 
 class Pieces(NamedTuple):
-  """Rows in V pieces, which a client map shares out like clients."""
+  """Rows in V pieces, which a client map treats in the same way as clients."""
 
   offset: Array  #: [V] int32, first row of each piece
   size: Array  #: [V] int32
 
 
 class EvaluationData(NamedTuple):
-  """The arrays that the programs of a run read, on the host or placed."""
+  """The arrays that the programs of a run read, on the host or on devices."""
 
-  train: ClientData  #: [C] clients' training data: support, preference
-  test: ClientData  #: [C] clients' own test splits
-  whole_test: ClientData  #: the test set in pieces, each like a client
+  train: ClientData  #: training data of the C clients
+  test: ClientData  #: local test splits of the C clients
+  whole_test: ClientData  #: the whole test set in pieces
   class_weight: Array  #: [C, L] float32, training examples by class
-  #: the server's rows of ``train.x``; None where it holds none
+  #: the rows of ``train.x`` that the server holds; None if it holds none
   validation: Pieces | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Federation:
-  """Clients with their data; ``federate`` makes one."""
+  """Clients with their data, made by ``federate``."""
 
   data: EvaluationData  #: NumPy arrays
-  partition: Partition  #: who holds which rows of the data set
+  partition: Partition  #: the rows of the data set that each client holds
   num_classes: int  #: L
-  name: str  #: of the data set
+  name: str  #: name of the data set
   label_histogram: np.ndarray  #: [C, L] int64, training examples by class
-  #: "data": sha256 of features and labels before they were dealt, "partition":
-  #: of the split
+  #: "data": sha256 of all features and labels; "partition": sha256 of the
+  #: partition
   hashes: dict[str, str]
-  options: DataOptions  #: that made it
+  options: DataOptions  #: the options that made this federation
 
   @property
   def num_clients(self) -> int:
-    """C, the clients that can take part."""
+    """C, the number of clients, without the validation clients."""
     return len(self.data.train.size)
 
   @property
   def example_shape(self) -> tuple[int, ...]:
-    """Shape of one example as the model sees it."""
+    """The shape of one example as the model reads it."""
     return tuple(self.data.train.x.shape[1:])
 
   @property
   def num_tokens(self) -> int:
-    """Word ids lie in [0, num_tokens), where examples are words."""
+    """The number of word ids; a word id lies in [0, num_tokens)."""
     return self.options.vocabulary + SPECIAL
 
   def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The training examples x [n, ...] and labels y [n] of one client."""
+    """Returns the training data of one client.
+
+    Args:
+      number: index of the client in [0, C).
+
+    Returns:
+      The examples x [n, ...] and the labels y [n].
+
+    Raises:
+      DataError: ``number`` is out of range.
+    """
     return self._rows(self.data.train, number)
 
   def client_test(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The test examples and labels of one client."""
+    """Returns the local test data of one client.
+
+    Args:
+      number: index of the client in [0, C).
+
+    Returns:
+      The examples x [n, ...] and the labels y [n]; n may be 0.
+
+    Raises:
+      DataError: ``number`` is out of range.
+    """
     return self._rows(self.data.test, number)
 
   def _rows(self, data: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,18 +134,19 @@ def federate(
   Args:
     source: a name of ``data.options.DATASETS``, or your own examples
       (``from_arrays``).
-    seed: of the partition and of the choice of held-out clients and
-      newcomers; 0 if not given. The same as ``partition_seed``.
+    seed: seed of the partition and of the choice of validation clients and
+      newcomers; 0 if not given. It is another name of ``partition_seed``.
     **options: fields of ``DataOptions``: ``partition``, ``num_clients``,
-      ``classes_per_client``, ``features``, ``validation_clients``, ... An
-      option that this federation would not read is an error.
+      ``classes_per_client``, ``features``, ``validation_clients``, ... It is
+      an error to give an option that would not be read.
 
   Returns:
-    The federation, in NumPy.
+    The federation, in NumPy arrays.
 
   Raises:
-    DataError, OptionError: data that are not there or not usable, an unknown
-      option, one out of range, or options that do not fit together; one line.
+    DataError, OptionError: the data are missing or unusable, or an option is
+      unknown, out of range or does not fit the others; the message is one
+      line.
   """
   fields = {field.name: field for field in dataclasses.fields(DataOptions)}
   for name in options:
@@ -147,15 +168,17 @@ def federate(
 
 
 def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
-  """Refuses an option that was given and would not be read.
+  """Raises an error if an option was given that would not be read.
 
   Args:
-    options: a dataclass of ``hyper`` fields, filled.
-    given: names of the options that were given.
-    others: name -> value of options that ``when`` may name beside those.
+    options: a dataclass of ``hyper`` fields with its defaults filled in.
+    given: names of the options that the caller gave.
+    others: name -> value of further options that the ``when`` of a field may
+      refer to.
 
   Raises:
-    DataError: one line that names the option and when it is read.
+    DataError: the message names the option and the condition under which it
+      is read.
   """
   values = dict(others or {}) | field_values(options)
   for field in dataclasses.fields(options):
@@ -187,10 +210,16 @@ def _named(dataset: str, source: tuple[Any, ...]) -> Examples:
 
 
 def load_examples(options: DataOptions) -> Examples:
-  """The data set that filled options name, before features.
+  """Loads the data set that the options name, without computing features.
+
+  Args:
+    options: filled options (``DataOptions.filled``).
+
+  Returns:
+    The examples.
 
   Raises:
-    DataError: it is not there or not usable; one line.
+    DataError: the data set is missing or unusable.
   """
   o = options
   source: tuple[Any, ...] = (o.data_dir,)
@@ -225,10 +254,11 @@ def _named_with_features(options: DataOptions) -> Examples:
 
 
 def _of_data_set(options: DataOptions) -> DataOptions:
-  """The options without those that only decide how the data are dealt.
+  """Resets the options that only decide how the data are dealt to clients.
 
-  A figure's next run then finds the features of the last one. A data set
-  that is made for its clients depends on their number and seed.
+  Federations that differ in these options alone then share cached features.
+  A data set that is generated for its clients also depends on the number of
+  clients and on the seed, so its options are kept.
   """
   if options.dataset in ("synthetic", "femnist", "sent140"):
     return options
@@ -243,11 +273,14 @@ def _of_data_set(options: DataOptions) -> DataOptions:
 
 def from_options(
     options: DataOptions, examples: Examples | None = None) -> Federation:
-  """The federation of filled options.
+  """Makes the federation that the options describe.
 
   Args:
-    options: ``DataOptions.filled``.
-    examples: the data set; None loads the one that the options name.
+    options: filled options (``DataOptions.filled``).
+    examples: the data set; None loads the data set that the options name.
+
+  Returns:
+    The federation.
 
   Raises:
     DataError: see ``federate``.
@@ -260,10 +293,11 @@ def from_options(
   if count is None and kind != "natural":
     count = 100
   if options.dataset in ("synthetic", "femnist"):
-    count = None  # its generator made the clients
+    count = None  # the generator of the data set has made the clients
   fewest = options.min_client_size
   if options.dataset == "sent140":
-    fewest = None  # counts tweets for training and testing, seen to already
+    # load_sent140 has applied min_client_size, to training plus test tweets.
+    fewest = None
   assert options.partition_seed is not None
   partition = make_partition(
       kind, held, count, options.partition_seed,
@@ -284,20 +318,23 @@ def from_options(
 def deal(
     examples: Examples, partition: Partition, joins: np.ndarray | None = None,
     options: DataOptions = DataOptions(dataset=None)) -> Federation:
-  """Deals the rows of a data set to clients by a partition.
+  """Deals the rows of a data set to clients as a partition says.
 
-  The whole test set is the official one, unless the partition trains on rows
-  of it (``powerlaw``) or there is none: then it is the union of the local test
-  splits. Of clients held out, the server gets the training rows; their local
-  test rows are in no such union, and where the data set itself names the
-  client of each test row (``natural``) not in the official test set either.
+  The whole test set is the official test set of the data. If the partition
+  trains on rows of the official test set (``powerlaw``), or the data have no
+  official test set, the whole test set is the union of the local test splits.
+
+  The server gets the training rows of the validation clients. The local test
+  rows of these clients are not part of the union. If the data set names the
+  client of each test row (``natural``), they are removed from the official
+  test set as well.
 
   Args:
-    examples: the data set that ``partition`` was made of, with features.
-    partition: who holds which rows.
-    joins: [C] int32, when clients take part, see ``with_newcomers``; None:
-      all are there from the start.
-    options: to remember.
+    examples: the data set that ``partition`` was made from, with features.
+    partition: the rows that each client holds.
+    joins: [C] int32, rounds played before each client joins, see
+      ``with_newcomers``; None if all clients take part from the start.
+    options: the options to store in the federation.
 
   Returns:
     The federation.
@@ -333,7 +370,7 @@ def deal(
       whole = client_data(
           x_test, y_test, order, order[:1], np.array([len(order)]))
     else:
-      whole = test  # its rows are the official ones, in another order
+      whole = test  # the official test rows in another order
     total = len(y_test)
   elif num_test:
     whole, total = test, num_test
@@ -373,20 +410,28 @@ def _hash(*arrays: np.ndarray) -> str:
 
 
 class Shifted(NamedTuple):
-  """What clients hold after some events of a shift."""
+  """The data that clients hold after some events of a shift."""
 
-  train_order: np.ndarray | None  #: places of ``train.x``; None: as before
-  test_order: np.ndarray | None
+  #: indices into the rows of ``train.x``; None if the order has not changed
+  train_order: np.ndarray | None
+  test_order: np.ndarray | None  #: indices into ``test.x``, or None
   train: tuple[np.ndarray, np.ndarray]  #: offset and size, [C] int32
   test: tuple[np.ndarray, np.ndarray]
   label_histogram: np.ndarray  #: [C, L] int64
 
 
 def after_events(federation: Federation, event: int) -> Shifted:
-  """Who holds which places of the federation's arrays after ``event`` events.
+  """Computes the rows that each client holds after some events of a shift.
 
-  A function of the federation alone, so a resumed run goes on with the same
-  data. Arrays keep their shapes.
+  The result depends only on the federation and on ``event``, so a resumed run
+  continues with the same data. The arrays keep their shapes.
+
+  Args:
+    federation: the clients before the first event.
+    event: number of events that have happened.
+
+  Returns:
+    The new order of the rows, and the offsets and sizes of the clients.
   """
   options, partition = federation.options, federation.partition
   places = partition._replace(
@@ -404,7 +449,8 @@ def after_events(federation: Federation, event: int) -> Shifted:
   def moved(order: np.ndarray, data: ClientData) -> np.ndarray | None:
     if (order == np.arange(len(order))).all():
       return None
-    behind = np.arange(len(order), data.x.shape[0])  # the server's, padding
+    # The server's rows and the padding keep their places.
+    behind = np.arange(len(order), data.x.shape[0])
     return np.concatenate([order, behind]).astype(np.int32)
 
   return Shifted(

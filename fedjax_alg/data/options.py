@@ -1,8 +1,7 @@
-"""What decides a federation: data set, partition, features, changes.
+"""The options of a federation: data set, partition, features, data changes.
 
-The options are typed once, here. ``federate`` takes them as keywords, the
-command line makes its flags of them, and two runs whose options are equal
-train on the same data.
+``federate`` takes these options as keywords, and the command line makes flags
+from them. Two runs with equal options train on the same data.
 """
 
 from collections.abc import Collection
@@ -26,16 +25,16 @@ from fedjax_alg.hparams import typed
 DATASETS = ("digits", "synthetic", "mnist", "cifar10", "femnist", "sent140",
             "npz", "leaf")
 
-#: Clients of data sets that are made for a number of them.
+#: Default number of clients of the data sets that are generated per client.
 _CLIENTS = {"synthetic": 30, "femnist": 200}
-#: Data sets whose generator or users are the clients.
+#: Data sets that always come with clients.
 _COME_WITH_CLIENTS = ("femnist", "sent140")
 _PREPARED = ("mnist", "cifar10", "femnist", "sent140")
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions:
-  """Which data set, and how it is made or found."""
+  """The data set, and how to find or generate it."""
 
   dataset: str | None = hyper(
       "digits", "one of " + ", ".join(DATASETS), choices=DATASETS)
@@ -45,9 +44,9 @@ class SourceOptions:
       when=("dataset", _PREPARED))
   data_path: str | None = hyper(
       None, "your file: .npz with x_train, y_train, x_test, y_test[, "
-      "client_train, client_test] (npz), or LEAF/FedProx json, a file or a "
-      "folder with train/ and test/ (leaf), or .npz with x [n, 28, 28] uint8 "
-      "and y, ten labels, in place of EMNIST (femnist)",
+      "client_train, client_test] (npz); or LEAF/FedProx json, a file or a "
+      "folder with train/ and test/ (leaf); or .npz with x [n, 28, 28] uint8 "
+      "and y with ten labels, used instead of EMNIST (femnist)",
       when=("dataset", ("npz", "leaf", "femnist")))
   synthetic_alpha: float = hyper(
       1.0, "spread of the clients' models (synthetic)", minimum=0,
@@ -60,57 +59,59 @@ class SourceOptions:
       "(synthetic)", when=("dataset", ("synthetic",)))
   femnist: str = hyper(
       femnist_lib.KINDS[0], "how letters are dealt, one of "
-      + ", ".join(femnist_lib.KINDS) + ": fixed = each image once, leaky = as "
-      "the published generator, which gives nearly all clients the same "
-      "images, for training and for testing (femnist)",
+      + ", ".join(femnist_lib.KINDS) + ": fixed = each image is used once, "
+      "leaky = as in the published generator, which gives nearly all clients "
+      "the same images for training and for testing (femnist)",
       choices=femnist_lib.KINDS, when=("dataset", ("femnist",)))
   sequence_length: int = hyper(
-      25, "words of a tweet that count (sent140)", minimum=1,
+      25, "words of a tweet that are kept (sent140)", minimum=1,
       when=("dataset", ("sent140",)))
 
 
 @dataclasses.dataclass(frozen=True)
 class PartitionOptions:
-  """Who holds which examples."""
+  """How the examples are divided among the clients."""
 
   partition: str | None = hyper(
       None, "one of " + ", ".join(PARTITIONS)
-      + "; default natural where the data has clients, else iid",
+      + "; default natural if the data set names clients, otherwise iid",
       choices=PARTITIONS)
   num_clients: int | None = hyper(
-      None, "clients C; default 100 (digits, synthetic 30, femnist 200), "
-      "natural: all", minimum=1)
+      None, "number of clients C; default 100 (synthetic 30, femnist 200, "
+      "natural: all clients of the data set)", minimum=1)
   classes_per_client: int = hyper(
-      2, "classes a client holds (classes)", minimum=1,
+      2, "number of classes that a client holds (classes)", minimum=1,
       when=("partition", ("classes",)))
   min_classes_per_client: int | None = hyper(
-      None, "with it, a client holds min..classes_per_client classes at "
-      "random (classes)", minimum=1, when=("partition", ("classes",)))
+      None, "if given, the number of a client's classes is random, from this "
+      "number to `classes_per_client` (classes)", minimum=1,
+      when=("partition", ("classes",)))
   dirichlet_alpha: float = hyper(
-      0.5, "concentration of each class over clients (dirichlet)", above=0,
-      when=("partition", ("dirichlet",)))
+      0.5, "concentration of the distribution of each class over the clients "
+      "(dirichlet)", above=0, when=("partition", ("dirichlet",)))
   min_client_size: int | None = hyper(
-      None, "fewest training examples of a client; default 10, natural 1; "
-      "sent140: fewest tweets of a user, default 20", minimum=1,
+      None, "minimum number of training examples of a client; default 10, "
+      "natural 1; sent140: minimum number of tweets of a user, default 20",
+      minimum=1,
       when=("partition", ("iid", "classes", "dirichlet", "natural")))
   size_sigma: float = hyper(
-      0.5, "log-normal sigma of the clients' sizes, 0: equal (iid, classes)",
-      minimum=0, when=("partition", ("iid", "classes")))
+      0.5, "log-normal sigma of the clients' sizes; 0 gives equal sizes (iid, "
+      "classes)", minimum=0, when=("partition", ("iid", "classes")))
   local_test_fraction: float = hyper(
-      0.1, "part of its data a client keeps for testing (natural)",
-      when=("partition", ("natural",)))
+      0.1, "share of a client's examples that is held out for testing "
+      "(natural)", when=("partition", ("natural",)))
   partition_seed: int | None = hyper(
-      None, "seed of the partition, shared by all seeds of a run; default the "
-      "first of them", minimum=0)
+      None, "seed of the partition, shared by all seeds of a run; default: the "
+      "first seed of the run", minimum=0)
   validation_clients: int = hyper(
-      0, "clients of the partition, chosen at random by `partition_seed`, "
-      "that never take part: the server holds their training examples as "
-      "validation data, their local test examples are not used; C and "
-      "`participation` are of the others", minimum=0)
+      0, "number of clients that never take part, chosen at random with "
+      "`partition_seed`: the server holds their training examples as "
+      "validation data, and their local test examples are not used; C and "
+      "`participation` count the other clients only", minimum=0)
   newcomers_at: tuple[tuple[int, int], ...] | None = hyper(
-      None, "ROUND:COUNT[,ROUND:COUNT...]: COUNT of the clients, chosen at "
-      "random by `partition_seed`, take part only after ROUND rounds have "
-      "been played; adds the protocol newcomers to `eval_protocols`")
+      None, "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random "
+      "with `partition_seed`, take part only after ROUND rounds have been "
+      "played; adds the protocol newcomers to `eval_protocols`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,64 +120,72 @@ class ShiftOptions:
 
   shift: str = hyper(
       "none", "how the clients' data change, one of " + ", ".join(SHIFTS)
-      + ": swap_all = the members of random pairs exchange all their data, "
-      "swap_part = all of one random class each, increment = clients hold 25, "
-      "50, 75, 100 % of their training data after 0, 1, 2, 3 changes",
-      choices=SHIFTS)
+      + ": swap_all = random pairs of clients exchange all their data, "
+      "swap_part = random pairs exchange all examples of one random class of "
+      "each, increment = clients hold 25, 50, 75, 100 % of their training data "
+      "after 0, 1, 2, 3 changes", choices=SHIFTS)
   shift_every: int = hyper(
-      50, "rounds between two changes; the round before one is always "
-      "evaluated", minimum=1, when=("shift", SHIFTS[1:]))
+      50, "rounds between two changes; the last round before a change is "
+      "always evaluated", minimum=1, when=("shift", SHIFTS[1:]))
   shift_share: float = hyper(
-      0.2, "share of the clients, (0, 1], that are paired at each change "
+      0.2, "share of the clients that are paired at each change, (0, 1] "
       "(swap_all, swap_part)", above=0, maximum=1, when=("shift", SWAPS))
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureOptions:
-  """What the model sees of an example."""
+  """The features that the model reads."""
 
   features: str = hyper(
-      "none", "one of " + ", ".join(FEATURES) + "; hog as in the diversified "
-      "paper, section V-A, contrast = each example less its mean, over "
-      "sqrt(its variance + 0.001)", choices=FEATURES)
+      "none", "one of " + ", ".join(FEATURES) + "; hog = histograms of "
+      "oriented gradients (diversified paper, section V-A), contrast = (x - "
+      "mean of x) / sqrt(variance of x + 0.001) for each example x",
+      choices=FEATURES)
   hog_block: int = hyper(
-      7, "pixels of a block's side (hog)", minimum=1,
+      7, "side of a block in pixels (hog)", minimum=1,
       when=("features", ("hog",)))
   hog_stride: int = hyper(
-      3, "pixels between blocks (hog)", minimum=1, when=("features", ("hog",)))
+      3, "step between blocks in pixels (hog)", minimum=1,
+      when=("features", ("hog",)))
   hog_bins: int = hyper(
-      9, "angle bins over [0, 2 pi) (hog)", minimum=1,
+      9, "number of angle bins over [0, 2 pi) (hog)", minimum=1,
       when=("features", ("hog",)))
   hog_norm: str = hyper(
-      "l2", "norm that divides each block: one of " + ", ".join(HOG_NORMS)
-      + " (hog)", choices=HOG_NORMS, when=("features", ("hog",)))
+      "l2", "norm by which each block is divided, one of "
+      + ", ".join(HOG_NORMS) + " (hog)", choices=HOG_NORMS,
+      when=("features", ("hog",)))
   hog_scale: float = hyper(
-      1.0, "factor on all features (hog)", above=0, when=("features", ("hog",)))
+      1.0, "factor that multiplies all features (hog)", above=0,
+      when=("features", ("hog",)))
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyOptions:
-  """Word ids that data and model share."""
+  """The vocabulary that data and model share."""
 
   vocabulary: int = hyper(
-      10_000, "words known, the most frequent of the training data (lstm)",
-      minimum=1, when=("model", ("lstm",)))
+      10_000, "size of the vocabulary: the most frequent words of the training "
+      "data (lstm)", minimum=1, when=("model", ("lstm",)))
 
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
                   PartitionOptions, SourceOptions):
-  """All that decides a federation. Equal options make equal federations."""
+  """All options of a federation. Equal options make equal federations."""
 
   def filled(self) -> "DataOptions":
-    """The options with every default that depends on another one.
+    """Fills in the defaults that depend on other options.
 
-    The partition of ``npz`` and of a caller's own examples, and what depends
-    on it, stays open until it is known whether the data name clients.
+    For ``npz`` and for the caller's own examples, the partition and the
+    defaults that depend on it stay None until the data are loaded, because
+    only the data tell whether they name clients.
+
+    Returns:
+      The options with these defaults filled in.
 
     Raises:
-      OptionError: a value of another type or out of range, or options that do
-        not go together.
+      OptionError: a value has a wrong type or is out of range, or options do
+        not fit together.
     """
     return typed(self)._filled()
 
@@ -220,14 +229,15 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
         partition_seed=seed)
 
   def check_changes(self, num_clients: int, fewest: int) -> None:
-    """Newcomers and shift against the number of clients that take part.
+    """Checks newcomers and shift against the number of clients.
 
     Args:
       num_clients: C.
-      fewest: clients that a round needs from the start.
+      fewest: minimum number of clients that must take part from the start.
 
     Raises:
-      DataError: too many newcomers, or no pair of ``shift_share``.
+      DataError: there are too many newcomers, or ``shift_share`` is too small
+        for one pair of clients.
     """
     if self.newcomers_at:
       check_newcomers(self.newcomers_at, num_clients, fewest)
@@ -237,7 +247,15 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
 
 def field_values(
     options: Any, names: Collection[str] | None = None) -> dict[str, Any]:
-  """name -> value of the fields of an options dataclass, in their order."""
+  """Makes a dictionary of the fields of an options dataclass.
+
+  Args:
+    options: an instance of a dataclass.
+    names: the fields to include; None includes all.
+
+  Returns:
+    name -> value, in the order of the fields.
+  """
   return {field.name: getattr(options, field.name)
           for field in dataclasses.fields(options)
           if names is None or field.name in names}

@@ -66,6 +66,11 @@ def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
         f"`model`: {what} fails ({first_line(error)})") from error
 
 
+def _is_float(dtype: Any) -> bool:
+  """Whether it is float32, or what stands for it where JAX has 64 bits."""
+  return dtype in (jnp.float32, jax.dtypes.canonicalize_dtype(float))
+
+
 def check_params(shapes: Any, what: str) -> None:
   """Parameters are float32, every one of them.
 
@@ -81,7 +86,7 @@ def check_params(shapes: Any, what: str) -> None:
     raise OptionError(f"`model`: {what} has no parameters to train")
   for path, leaf in leaves:
     dtype = getattr(leaf, "dtype", type(leaf).__name__)
-    if dtype != jnp.float32:
+    if not _is_float(dtype):
       raise OptionError(
           f"`model`: {what} has {dtype} parameters "
           f"({jax.tree_util.keystr(path)}); they must be float32")
@@ -176,8 +181,7 @@ def _check_logits(logits: Any, what: str, num_classes: int | None) -> None:
 
 
 def _is(leaf: Any, shape: tuple[int, ...]) -> bool:
-  return (getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) == (
-      shape, jnp.float32)
+  return getattr(leaf, "shape", None) == shape and _is_float(leaf.dtype)
 
 
 def _said(leaf: Any) -> str:

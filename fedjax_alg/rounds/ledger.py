@@ -1,13 +1,16 @@
 """What a round costs: the arithmetic that all kinds of round count alike."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import trees
 from fedjax_alg.base import Array, Model, Params, Work, num_params
 from fedjax_alg.client.minibatches import batches_per_epoch
 from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.least_squares import moments
+from fedjax_alg.least_squares.layer_fits import Plan
 
 #: A gradient costs three forward passes: the pass itself and two products of
 #: its size, for the layer before and for the weights (Kaplan et al. 2020,
@@ -62,3 +65,62 @@ def count_work(
   flops = model.flops * (GRADIENT_PASSES * taken + forward)
   return gradients, Work(
       jnp.where(present, flops, 0.0), jnp.where(present, batches, 0.0))
+
+
+class LayerCost(NamedTuple):
+  """What a round costs in which a layer is fitted, beside the batches."""
+
+  down: Any = 0  #: floats to each participant
+  up: Any = 0  #: floats from each participant
+  exchanges: Any = 0
+  central_flops: Any = 0.0
+  per_example: Any = 0.0  #: a client's flops for one example
+  per_client: Any = 0.0  #: and besides
+
+
+#: Fields of ``LayerCost`` that are whole numbers.
+_WHOLE = ("down", "up", "exchanges")
+
+
+def layer_cost(
+    plan: Plan, rounds: Array, k: int, num_classes: int, encoded_width: int
+) -> LayerCost:
+  """What the next round of a layerwise method costs, arrays [].
+
+  Args:
+    plan: how layers are fitted.
+    rounds: [] int32, played so far.
+    k: K, groups of clients.
+    num_classes: L.
+    encoded_width: floats of an encoded label vector.
+  """
+  entries = [_cost_of_round(plan, r, k, num_classes, encoded_width)
+             for r in range(2 * len(plan.layers) + 1)]
+  table = LayerCost(*(
+      jnp.asarray(column, jnp.int32 if name in _WHOLE else jnp.float32)
+      for name, column in zip(LayerCost._fields, zip(*entries))))
+  return trees.index(table, jnp.minimum(rounds, len(entries) - 1))
+
+
+def _cost_of_round(
+    plan: Plan, r: int, k: int, num_classes: int, encoded_width: int
+) -> LayerCost:
+  """After r rounds: first all layers together, then personal ones, none."""
+  personal, l = r > plan.last, r % len(plan.layers)
+  if r >= plan.num_rounds or (personal and plan.keeps_group_layer(l)):
+    return LayerCost()
+  layer, drawn = plan.layers[l], plan.has_random_filters(l)
+  d, sides = layer.fan_in, plan.columns(l, num_classes)
+  solution = d ** 3 / 3 + (1.0 if drawn else 2.0) * d * d * sides
+  forward = sum(2.0 * done.positions * done.fan_in * done.width
+                for done in plan.layers[:l])
+  per_example = forward + moments.flops(layer)
+  if personal:
+    return LayerCost(per_example=per_example, per_client=solution)
+  # A layer whose positions share a code goes back as its solution for Y.
+  down = (d + (plan.options.bias != "none")) * min(sides, layer.width) + (
+      layer.width if plan.options.normalize and l < plan.last else 0)
+  up = moments.floats_sent(layer, num_classes, 0 if drawn else layer.width)
+  if l == 0 and k > 1:
+    up += encoded_width
+  return LayerCost(down, up, 1, k * solution, per_example)

@@ -1,4 +1,4 @@
-"""``run`` and ``steps``: any algorithm on any federation, from Python."""
+"""``run`` and ``steps`` train any algorithm on any federation from Python."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
@@ -24,16 +24,16 @@ from fedjax_alg.runs.prepare import make_model, prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import Live, make_facts, make_final, RunResult
 
-#: Options of the command line and what they are called here.
+#: Options of the command line -> the names of these options in Python.
 _HERE = {"seed": "seeds", "num_seeds": "seeds", "eval_protocols": "evaluate"}
 
-#: What is called with every Step, a progress bar for instance.
+#: A function that is called with every Step, for instance a progress bar.
 Callback = Callable[[Step], None]
 
 
 @contextlib.contextmanager
 def _named_here() -> Iterator[None]:
-  """Messages about ``eval_protocols`` name ``evaluate``."""
+  """Renames ``eval_protocols`` to ``evaluate`` in error messages."""
   try:
     yield
   except OptionError as error:
@@ -45,7 +45,7 @@ def _named_here() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What a caller asked for, checked, before the data are placed."""
+  """The checked arguments of a run, before its data are placed on devices."""
 
   method: Method
   options: RunOptions
@@ -56,7 +56,19 @@ class Request:
   def prepare(
       self, federation: Federation,
       settings: Sequence[Mapping[str, Any]] = ({},)) -> Prepared:
-    """The run, ready to compile; see ``prepare.prepare``."""
+    """Prepares the run for compilation; see ``prepare.prepare``.
+
+    Args:
+      federation: the clients with their data.
+      settings: the traced hyper-parameters of each setting that differ from
+        those of ``method``.
+
+    Returns:
+      The prepared run.
+
+    Raises:
+      OptionError, DataError: an option that does not fit the data.
+    """
     with _named_here():
       return prepare(
           self.method, federation, self.options, model=self.model,
@@ -77,14 +89,14 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 def as_callbacks(
     callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
-  """One callback or several, as a tuple."""
+  """Makes a tuple of one callback or of several."""
   return (callbacks,) if callable(callbacks) else tuple(callbacks)
 
 
 def _evaluations(
     wanted: Any
 ) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
-  """Parts ``evaluate`` into protocols and the caller's own measures."""
+  """Splits ``evaluate`` into protocols and the caller's own measures."""
   if isinstance(wanted, str) or not isinstance(wanted, Iterable):
     wanted = (wanted,)
   protocols: list[str] = []
@@ -110,7 +122,28 @@ def request(
     cohort_size: int | None, participation: float | None,
     seeds: int | Sequence[int], evaluate: Any, eval_every: int, hparams: Any,
     keywords: Mapping[str, Any]) -> Request:
-  """Checks what a caller asked for; see ``run`` for the arguments."""
+  """Checks the arguments of a run.
+
+  Args:
+    algorithm: see ``run``.
+    federation: see ``run``.
+    model: see ``run``.
+    rounds: see ``run``.
+    cohort_size: see ``run``.
+    participation: see ``run``.
+    seeds: see ``run``.
+    evaluate: see ``run``.
+    eval_every: see ``run``.
+    hparams: see ``run``.
+    keywords: the ``**options`` of ``run``.
+
+  Returns:
+    The checked request.
+
+  Raises:
+    OptionError, DataError: an argument that cannot be used.
+  """
+  sharding.start(int(keywords.get("host_devices", 0)))
   if not isinstance(federation, Federation):
     raise OptionError(f"`federation`: a {type(federation).__name__}, make one "
                       "with federate()")
@@ -124,7 +157,7 @@ def request(
   method = methods.with_keywords(method, given)
   protocols, measures = _evaluations(evaluate)
   named = isinstance(model, str)
-  if isinstance(model, Model):  # it has its own, unless another is asked for
+  if isinstance(model, Model):  # the model's l2 is the default
     more.setdefault("l2", float(model.l2))
   chosen = dict(more, rounds=rounds, cohort_size=cohort_size,
                 participation=participation, eval_every=eval_every)
@@ -176,18 +209,33 @@ def steps(
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
     hparams: Any = None, **options: Any) -> Iterator[Step]:
-  """The same run as ``run``, yielding at every evaluation.
+  """Plays the same run as ``run`` and yields a ``Step`` at every evaluation.
 
-  Args: see ``run``. They are checked when ``steps`` is called.
+  The arguments are checked when ``steps`` is called, before the first
+  ``next``.
+
+  Args:
+    algorithm: see ``run``.
+    federation: see ``run``.
+    model: see ``run``.
+    rounds: see ``run``.
+    cohort_size: see ``run``.
+    participation: see ``run``.
+    seeds: see ``run``.
+    evaluate: see ``run``.
+    eval_every: see ``run``.
+    hparams: see ``run``.
+    **options: see ``run``.
 
   Yields:
-    A ``Step``: ``round``, ``states``, ``metrics``, ``aux``, ... Its states are
-    on the devices, and the next step reuses their memory: copy what you want
-    to keep.
+    A ``Step`` with ``round``, ``states``, ``metrics``, ``aux``, ... The states
+    are on the devices, and the next step reuses their memory. Copy the states
+    that you want to keep.
 
-  Raises: see ``run``.
+  Raises:
+    OptionError, DataError: an argument that cannot be used.
+    NonFiniteError: training became NaN or infinite.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   asked = request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
@@ -211,30 +259,31 @@ def run(
     **options: Any) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 
-  The numbers are those of ``python -m experiments.run`` with the same
-  settings, bit for bit on the same devices.
+  On the same devices the result equals that of ``python -m experiments.run``
+  with the same settings, bit for bit.
 
   Args:
     algorithm: a name of ``registry.ALGORITHMS``; or a builder
       ``(model, hparams, *, map_clients) -> Algorithm`` with a dataclass of
       ``hparams.hyper`` fields; or a ``registry.Entry``; or an ``Algorithm``.
-    federation: the clients with their data, of ``federate``.
-    model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module,
-      a flax.nnx module, see ``models.as_model``.
-    rounds: communication rounds; 100 if not given, of methods in closed form
-      as many as there are layers to fit.
-    cohort_size: S, clients of each round.
-    participation: their share of all clients, instead of ``cohort_size``; 0.1
-      if neither is given.
-    seeds: how many seeds, 0, 1, ..., or the seeds themselves. The partition
-      has its own (``federate``).
-    evaluate: protocols (``global``, ``local``, ..., docs/architecture.md) and
-      functions of your own, ``(params, x [B, ...], y [B], mask [B]) -> {name:
-      sums}``: they are called for every global model with blocks of the whole
-      test set, of which the rows of the mask count, and their sums are added.
-    eval_every: rounds between evaluations; the last round is evaluated too.
-    callbacks: what is called with every ``Step`` (``progress_bar()``, say);
-      one or several.
+    federation: the clients with their data, made by ``federate``.
+    model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module
+      or a flax.nnx module; see ``models.as_model``.
+    rounds: communication rounds. The default is 100; a method in closed form
+      takes as many rounds as it has layers to fit.
+    cohort_size: S, the number of clients in each round.
+    participation: the share of all clients in each round, an alternative to
+      ``cohort_size``; 0.1 if neither is given.
+    seeds: the number of seeds (0, 1, ...), or the seeds themselves. They do
+      not decide the partition, whose seed is an argument of ``federate``.
+    evaluate: protocols (``global``, ``local``, ..., see docs/architecture.md)
+      and your own functions ``(params, x [B, ...], y [B], mask [B]) -> {name:
+      sums}``. Such a function is called for every global model with blocks of
+      the whole test set. It must ignore the rows where ``mask`` is false; the
+      results of all blocks are added.
+    eval_every: rounds between evaluations; the last round is always evaluated.
+    callbacks: one function, or several, called with every ``Step``, for
+      instance ``progress_bar()``.
     hparams: hyper-parameters to start from, instead of the defaults.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       and fields of ``runs.options.RunOptions`` (``l2``, ``hidden``,
@@ -244,11 +293,10 @@ def run(
     The result.
 
   Raises:
-    OptionError, DataError: something given cannot be used; one line that
-      names it.
+    OptionError, DataError: an argument that cannot be used; the message is
+      one line that names it.
     NonFiniteError: training became NaN or infinite.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   asked = request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
@@ -264,15 +312,18 @@ def run(
 def collect(
     programs: Programs, callbacks: Iterable[Callback] = (), stop: bool = True
 ) -> list[RunResult | None]:
-  """Plays all settings of a program to the end.
+  """Plays all settings of a program to the last round.
 
   Args:
-    programs: of the run.
-    callbacks: each is called with every Step.
-    stop: see ``play.play``.
+    programs: the compiled programs.
+    callbacks: functions that are called with every ``Step``.
+    stop: whether a non-finite state ends the run; see ``play.play``.
 
   Returns:
-    A result for each setting, None for one that is no longer finite.
+    A result for each setting; None for a setting that diverged.
+
+  Raises:
+    NonFiniteError: a state became NaN or infinite and ``stop`` is true.
   """
   p, num = programs.prepared, len(programs.prepared.seeds)
   records = play_lib.new_records(programs, [None] * len(p.settings))
@@ -291,14 +342,17 @@ def collect(
 def setting_result(
     programs: Programs, index: int, records: Any, last: Step,
     seen: Sequence[Mapping[str, Any]] = ()) -> RunResult:
-  """The result of one setting of a program.
+  """Makes the result of one setting of a program.
 
   Args:
-    programs: of the run.
-    index: of the setting.
-    records: its tables.
-    last: the last step.
-    seen: the caller's measures at every step, leaves [rows, K, ...].
+    programs: the compiled programs.
+    index: index of the setting.
+    records: tables of the setting.
+    last: the last step of the run.
+    seen: the caller's own measures at every step, leaves [rows, K, ...].
+
+  Returns:
+    The result.
   """
   p, num = programs.prepared, len(programs.prepared.seeds)
   rows = slice(index * num, (index + 1) * num)

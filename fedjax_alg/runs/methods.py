@@ -1,4 +1,4 @@
-"""What a caller may name as the algorithm of a run."""
+"""Resolves the algorithm that a caller gave, with its hyper-parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -15,13 +15,13 @@ from fedjax_alg.hparams import condition, of_type, reads, resolved
 from fedjax_alg.hparams import traced_names, validate, with_values
 from fedjax_alg.models import make_model
 
-#: name -> values of a hyper-parameter, one for each row of a program.
+#: Name of a hyper-parameter -> its values, one for each row of a program.
 Numbers = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class NoHParams:
-  """The hyper-parameters of an algorithm that is built already."""
+  """Empty hyper-parameters, for an algorithm that was given already built."""
 
 
 class Method(NamedTuple):
@@ -29,35 +29,35 @@ class Method(NamedTuple):
 
   name: str
   entry: registry.Entry
-  hparams: Any  #: instance of ``entry.hparams``
+  hparams: Any  #: an instance of ``entry.hparams``
 
   def resolved(self) -> "Method":
-    """With the values that a run really takes, every default filled in."""
+    """Returns the method with all dependent defaults filled in."""
     return self._replace(hparams=resolved(self.hparams))
 
   @property
   def traced(self) -> tuple[str, ...]:
-    """Hyper-parameters that are arguments of a compiled program."""
+    """Names of the hyper-parameters that a compiled program takes as inputs."""
     return traced_names(resolved(self.hparams))
 
   def values(self) -> dict[str, Any]:
-    """name -> value of every traced hyper-parameter."""
+    """Returns the traced hyper-parameters, name -> value."""
     taken = resolved(self.hparams)
     return {name: getattr(taken, name) for name in self.traced}
 
   def structure(self) -> tuple[Any, ...]:
-    """What settings have to agree in to share a program."""
+    """Returns a key that is equal for settings that can share a program."""
     taken, traced = resolved(self.hparams), self.traced
     return (self.name, traced, *(
         (field.name, getattr(taken, field.name))
         for field in dataclasses.fields(taken) if field.name not in traced))
 
   def numbers(self, settings: Sequence[Any], repeat: int) -> Numbers:
-    """The traced hyper-parameters of every row of a program.
+    """Makes the traced hyper-parameters of every row of a program.
 
     Args:
-      settings: hyper-parameters of each setting, resolved.
-      repeat: rows of a setting, one after the other.
+      settings: the resolved hyper-parameters of each setting.
+      repeat: number of consecutive rows that each setting has.
 
     Returns:
       name -> [settings * repeat] float32 or int32.
@@ -73,7 +73,16 @@ class Method(NamedTuple):
   def builder(
       self, model: Model, map_clients: MapClients
   ) -> Callable[[Mapping[str, Any]], Algorithm]:
-    """name -> traced values, to the algorithm with them."""
+    """Makes a function that builds the algorithm from traced values.
+
+    Args:
+      model: the model.
+      map_clients: how client code is mapped over a cohort.
+
+    Returns:
+      The function {name: value} -> Algorithm; hyper-parameters without a
+      value keep that of ``hparams``.
+    """
 
     def build(values: Mapping[str, Any]) -> Algorithm:
       return self.entry.build(
@@ -84,18 +93,22 @@ class Method(NamedTuple):
 
 
 def method_of(algorithm: Any, hparams: Any = None) -> Method:
-  """Resolves what a caller gave as the algorithm.
+  """Resolves the algorithm that a caller gave.
 
   Args:
     algorithm: a name of ``registry.ALGORITHMS``, a ``registry.Entry``, a
       builder ``(model, hparams, *, map_clients) -> Algorithm``, or an
       ``Algorithm``.
     hparams: hyper-parameters to start from; None: the defaults. A builder
-      that is not in the registry needs them, or an annotation of its
-      parameter ``hparams`` with their dataclass.
+      that is not in the registry needs ``hparams``, unless it annotates its
+      parameter ``hparams`` with a dataclass.
+
+  Returns:
+    The algorithm with its hyper-parameters.
 
   Raises:
-    OptionError: none of these; one line.
+    OptionError: ``algorithm`` is none of these, or ``hparams`` are missing or
+      of another algorithm.
   """
   if isinstance(algorithm, str):
     name, entry = algorithm, registry.get(algorithm)
@@ -125,7 +138,7 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
 
 
 def _own_name(name: str) -> str:
-  """The name of an algorithm that is not in the registry."""
+  """Makes a name that differs from all names of the registry."""
   return f"your {name}" if name in registry.ALGORITHMS else name
 
 
@@ -145,7 +158,7 @@ def _of_builder(
 
 
 def _annotated(builder: Callable[..., Algorithm]) -> Any:
-  """The annotation of a builder's ``hparams``, None where it has none."""
+  """The type annotation of a builder's ``hparams``, None if it has none."""
   try:
     return typing.get_type_hints(builder).get("hparams")
   except (TypeError, NameError):  # a partial, or names of a function's inside
@@ -153,19 +166,26 @@ def _annotated(builder: Callable[..., Algorithm]) -> Any:
 
 
 def with_keywords(method: Method, keywords: Mapping[str, Any]) -> Method:
-  """The method with hyper-parameters that a caller gave by name.
+  """Sets hyper-parameters that a caller gave by name.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    keywords: name -> value of the hyper-parameters to change.
+
+  Returns:
+    The method with these values.
 
   Raises:
-    OptionError: a hyper-parameter that it does not have, one of another type
-      or out of range, or one that it would not read.
+    OptionError: the method does not have such a hyper-parameter or would not
+      read it, or a value has a wrong type or is out of range.
   """
   known = {field.name: field for field in dataclasses.fields(method.hparams)}
   for name in keywords:
     if name not in known:
       raise OptionError(f"`{name}`: {method.name} does not read it"
                         f"{did_you_mean(name, known)}")
-  # The default's type is the hyper-parameter's: 1 for 1.0 would be a program
-  # of its own.
+  # Values take the type of the default: 1 and 1.0 would otherwise compile to
+  # two different programs.
   given = {name: of_type(name, value, type(known[name].default))
            for name, value in keywords.items()}
   if given.get("local_steps") and "local_epochs" in given:
@@ -184,11 +204,15 @@ def with_keywords(method: Method, keywords: Mapping[str, Any]) -> Method:
 
 
 def default_rounds(method: Method, layers: int) -> int:
-  """Rounds of a run that does not say how many.
+  """The number of rounds of a run for which none was given.
 
   Args:
     method: the algorithm.
-    layers: of the model, with weights; read by methods in closed form alone.
+    layers: number of the model's layers with weights. Only methods in closed
+      form depend on it.
+
+  Returns:
+    The number of rounds.
   """
   if method.entry.rounds is None:
     return 100
@@ -196,12 +220,16 @@ def default_rounds(method: Method, layers: int) -> int:
 
 
 def check_builds(method: Method, layers: int) -> None:
-  """Refuses hyper-parameters that do not go together; needs no data.
+  """Checks that hyper-parameters fit together, without any data.
 
-  The builder knows, so it is asked, with a model of two numbers.
+  The builder makes these checks, so it is called with a tiny model.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    layers: number of layers with weights that the tiny model gets.
 
   Raises:
-    OptionError: one line.
+    OptionError: the builder refuses the hyper-parameters.
   """
   model = make_model("softmax", (1,), 2)
   if method.entry.rounds is not None:

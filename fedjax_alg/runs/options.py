@@ -1,7 +1,7 @@
-"""The options of a run, beside its data and its algorithm's own.
+"""The options of a run, except those of its data and of its algorithm.
 
-Typed once, here: ``run``, ``steps`` and ``sweep`` take them as keywords, the
-command line makes its flags of them.
+``run``, ``steps`` and ``sweep`` take these options as keywords, and the
+command line makes flags from them.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ from fedjax_alg.hparams import check_options, hyper, reads, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import parse_layers
 
-#: Shape of an image, of data sets where it is known before they are loaded.
+#: Shape of an image in the data sets whose shape is known before loading.
 _IMAGES = {"digits": (8, 8), "mnist": (28, 28, 1), "cifar10": (32, 32, 3),
            "femnist": (28, 28, 1)}
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthOptions:
-  """How long a run is, and who takes part."""
+  """The number of rounds, of participating clients and of seeds."""
 
   rounds: int | None = hyper(
-      None, "communication rounds; default 100, of methods in closed form as "
-      "many as the model has layers (pfedacnnl: twice that)", minimum=1)
+      None, "communication rounds; default 100, for methods in closed form the "
+      "number of the model's layers (pfedacnnl: twice that)", minimum=1)
   participation: float | None = hyper(
       None, "share of the clients in each round, (0, 1]; default 0.1",
       above=0, maximum=1)
@@ -42,7 +42,7 @@ class LengthOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-  """Which model, and its objective."""
+  """The model and its training objective."""
 
   model: str = hyper("softmax", "one of " + ", ".join(MODELS))
   hidden: tuple[int, ...] = hyper(
@@ -52,7 +52,7 @@ class ModelOptions:
       "x K pixels, zero padding, avgS or maxS = S x S pool, denseW = W units, "
       "flatten (stack)", when=("model", ("stack",)))
   embedding: str = hyper(
-      lstm.EMBEDDINGS[0], "numbers of a word, one of "
+      lstm.EMBEDDINGS[0], "word embedding, one of "
       + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "
       "learned = parameters (lstm)", choices=lstm.EMBEDDINGS,
       when=("model", ("lstm",)))
@@ -66,19 +66,19 @@ class ClockOptions:
   """The clients' simulated machines (``engine.clock``)."""
 
   device_cores: tuple[int, int] = hyper(
-      (1, 4), "least and most cores of a client's simulated machine, a whole "
-      "number of them drawn for each client; the clock counts operations and "
-      "floats, it changes no model")
+      (1, 4), "minimum and maximum number of cores of a client's simulated "
+      "machine (uniform, drawn for each client); the simulated clock does not "
+      "change the training")
   core_gflops: float = hyper(
-      10.0, "10^9 operations a second of one simulated core")
+      10.0, "speed of one simulated core in 10^9 operations per second")
   bandwidth_gbps: tuple[float, float] = hyper(
-      (100.0, 100.0), "least and most 10^9 bits a second of a client's "
-      "simulated link to the server (log-uniform)")
+      (100.0, 100.0), "minimum and maximum bandwidth of a client's simulated "
+      "link to the server in 10^9 bits per second (log-uniform)")
   batch_ms: float = hyper(
-      1.0, "simulated milliseconds that a batch takes on any machine, "
-      "whatever its size")
+      1.0, "fixed simulated time of every batch in milliseconds, the same for "
+      "all machines and batch sizes")
   server_gflops: float = hyper(
-      1000.0, "10^9 operations a second of the simulated server")
+      1000.0, "speed of the simulated server in 10^9 operations per second")
   clock_seed: int = hyper(
       0, "seed of the simulated machines, the same for all seeds of a run",
       minimum=0)
@@ -86,7 +86,7 @@ class ClockOptions:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
-  """What is evaluated, and when."""
+  """The evaluation protocols and the rounds of the evaluations."""
 
   eval_every: int = hyper(
       5, "rounds between evaluations; the last round is always evaluated",
@@ -94,24 +94,25 @@ class EvaluationOptions:
   eval_protocols: tuple[str, ...] = hyper(
       evaluate.DEFAULT_PROTOCOLS,
       "of " + ", ".join(evaluate.PROTOCOLS) + ": global = the global "
-      "model(s) on the whole test set (K models: the best, and their mean "
-      "as global_mean), local = what each client would deploy on its own "
-      "test split, preferred = each client's preferred global model on its "
-      "own mixture of classes, validation = the global model(s) on the "
-      "server's validation data (`validation_clients`), train = the global "
-      "model(s) on all clients' training data (K models: as global, and "
-      "validation_mean, train_mean), newcomers = as local, of the clients "
-      "of `newcomers_at`, who are not in local, assigned = as local, of "
-      "the clients that the algorithm has put into a group, copy = as "
-      "local, of the client's own copy of the global model after its local "
-      "work (pFedMe's w_k; only where there is one)")
+      "model(s) on the whole test set (K models: the best one, and their mean "
+      "as global_mean), local = the model that each client would deploy, on "
+      "the client's test split, preferred = each client's preferred global "
+      "model on the client's mixture of classes, validation = the global "
+      "model(s) on the server's validation data (`validation_clients`), train "
+      "= the global model(s) on all clients' training data (K models: as for "
+      "global, with validation_mean and train_mean), newcomers = as local, for "
+      "the clients of `newcomers_at` (local leaves them out), assigned = as "
+      "local, for the clients that the algorithm has put into a group, copy = "
+      "as local, for the client's copy of the global model after local "
+      "training (pFedMe's w_k; only for methods that have one)")
   targets: tuple[float, ...] = hyper(
-      (0.90, 0.95, 0.98), "accuracies for rounds_to, first protocol")
+      (0.90, 0.95, 0.98), "accuracies of the first protocol for which "
+      "rounds_to reports the first round that reaches them")
 
 
 @dataclasses.dataclass(frozen=True)
 class MachineOptions:
-  """How the work is laid out on this machine."""
+  """How a run uses the devices of this machine."""
 
   map_clients: str = hyper(
       "auto", "how clients are mapped: auto, " + ", ".join(clients.MODES)
@@ -131,7 +132,7 @@ class MachineOptions:
 @dataclasses.dataclass(frozen=True)
 class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
                  LengthOptions):
-  """All options of a run that are neither its data's nor its algorithm's."""
+  """All options of a run, except those of its data and of its algorithm."""
 
   @property
   def seeds(self) -> tuple[int, ...]:
@@ -139,10 +140,13 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     return tuple(range(self.seed, self.seed + self.num_seeds))
 
   def checked(self) -> "RunOptions":
-    """The options, each of its type and in its range.
+    """Checks the type and the range of every option.
+
+    Returns:
+      The options, with every value converted to its type.
 
     Raises:
-      OptionError: a value of another type or out of range; one line.
+      OptionError: a value has a wrong type or is out of range.
     """
     taken = typed(self)
     taken._check()
@@ -170,17 +174,24 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError("`participation` and `cohort_size`: give one of them")
 
   def check_clock(self) -> None:
-    """Refuses simulated machines that cannot be.
+    """Checks the options of the simulated machines.
 
     Raises:
-      OptionError: one line.
+      OptionError: a value is out of range.
     """
     clock.check_machines(self.device_cores, self.core_gflops,
                          self.bandwidth_gbps, self.batch_ms,
                          self.server_gflops)
 
   def devices(self, num_clients: int) -> Devices:
-    """The clients' simulated machines."""
+    """Draws the clients' simulated machines.
+
+    Args:
+      num_clients: C.
+
+    Returns:
+      The machines, [C].
+    """
     return clock.make_devices(
         self.clock_seed, num_clients, cores=self.device_cores,
         core_gflops=self.core_gflops, bandwidth_gbps=self.bandwidth_gbps,
@@ -188,10 +199,17 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
 
 
 def num_layers(options: RunOptions, algorithm: str) -> int:
-  """Layers with weights of the named model.
+  """Counts the layers with weights of a named model.
+
+  Args:
+    options: the options; they name the model.
+    algorithm: name of the algorithm, for the message.
+
+  Returns:
+    The number of layers.
 
   Raises:
-    OptionError: least squares cannot fit it.
+    OptionError: a model that cannot be fitted with least squares.
   """
   if options.model == "lstm":
     raise OptionError(
@@ -208,22 +226,24 @@ def check_together(
     options: RunOptions, data: DataOptions, *, name: str,
     entry: registry.Entry, hparams: Any, named_model: bool = True
 ) -> RunOptions:
-  """Algorithm x model x data x partition, before anything is loaded.
+  """Checks that algorithm, model, data and partition fit together.
+
+  The check needs no data.
 
   Args:
-    options: checked, ``rounds`` filled in.
-    data: filled.
-    name: of the algorithm.
-    entry: of the algorithm.
-    hparams: its hyper-parameters.
-    named_model: whether ``options.model`` is the model.
+    options: checked options of the run with ``rounds`` filled in.
+    data: options of the data, filled (``DataOptions.filled``).
+    name: name of the algorithm.
+    entry: registry entry of the algorithm.
+    hparams: hyper-parameters of the algorithm.
+    named_model: whether ``options.model`` is the model of the run.
 
   Returns:
-    The options with the participation that the algorithm has by default, and
-    the protocol ``newcomers`` where clients join.
+    The options with the default participation filled in, and with the
+    protocol ``newcomers`` added if clients join during the run.
 
   Raises:
-    OptionError: one line.
+    OptionError: options that do not fit together.
   """
   if named_model:
     _check_model(options, data)
@@ -276,11 +296,22 @@ def check_together(
 def cohort_size(
     options: RunOptions, data: DataOptions, entry: registry.Entry,
     hparams: Any, num_clients: int) -> int:
-  """S for C clients, those that ``validation_clients`` leaves.
+  """Computes the cohort size S and checks it.
+
+  Args:
+    options: options of the run.
+    data: options of the data.
+    entry: registry entry of the algorithm.
+    hparams: hyper-parameters of the algorithm.
+    num_clients: C, without the validation clients.
+
+  Returns:
+    S.
 
   Raises:
-    OptionError: no client, more than there are, or fewer than K models; more
-      newcomers than leave S at the start, or no pair of ``shift_share``.
+    OptionError: S is zero, larger than C or smaller than the number of models;
+      too many newcomers to form the first cohorts; or ``shift_share`` too
+      small for one pair of clients.
   """
   held = data.validation_clients
   left = f" that `validation_clients`={held} leaves" if held else ""
@@ -304,13 +335,14 @@ def cohort_size(
   if models > size:
     raise OptionError(f"`num_models`={models}: larger than the cohort of "
                       f"{size} clients ({name} of {num_clients}{left})")
-  # Where all take part, the absent are padding slots.
+  # If all clients take part in every round, newcomers that have not joined
+  # yet occupy padding slots, so one client at the start is enough.
   data.check_changes(num_clients, 1 if entry.all_clients else size)
   return size
 
 
 def _check_model(options: RunOptions, data: DataOptions) -> None:
-  """A named model against a named data set."""
+  """Checks that a named model can read a named data set."""
   model, words = options.model, data.dataset == "sent140"
   if model not in MODELS:
     raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
@@ -325,7 +357,7 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
     if data.features != "none":
       raise OptionError(f"`features`={data.features}: needs numbers, "
                         "`model`=lstm reads words (only none)")
-  vectors = ""  # why the examples are no images
+  vectors = ""  # the reason why the examples are not images
   if data.dataset == "synthetic":
     vectors = "60 numbers"
   elif data.features in ("hog", "flatten"):
@@ -347,15 +379,18 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
 def split_keywords(
     keywords: Mapping[str, Any], hyper_names: Mapping[str, Any], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Parts keywords into options of a run and hyper-parameters.
+  """Splits keywords into options of a run and hyper-parameters.
 
   Args:
-    keywords: what the caller gave.
-    hyper_names: fields of the algorithm's hyper-parameters.
-    name: of the algorithm, for the message.
+    keywords: the keywords that the caller gave.
+    hyper_names: names of the algorithm's hyper-parameters.
+    name: name of the algorithm, for the message.
+
+  Returns:
+    The options of the run and the hyper-parameters, each name -> value.
 
   Raises:
-    OptionError: a name that neither has.
+    OptionError: a keyword that is neither.
   """
   run_names = {field.name for field in dataclasses.fields(RunOptions)}
   options, hparams = {}, {}

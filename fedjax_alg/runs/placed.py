@@ -1,4 +1,4 @@
-"""A federation on the devices, while its data change."""
+"""A federation's data on the devices, kept up to date while the data change."""
 
 from typing import Any
 import weakref
@@ -12,7 +12,8 @@ from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.engine import sharding
 
-#: federation -> (mesh, its data there): runs of one federation share a copy.
+#: federation -> (mesh, data on that mesh). Runs of one federation share the
+#: copy on the devices.
 _PLACED: weakref.WeakKeyDictionary[Federation, tuple[Any, Any]] = (
     weakref.WeakKeyDictionary())
 
@@ -26,41 +27,55 @@ def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
 
 
 class PlacedData:
-  """What the programs of a run read, after the events of a shift.
+  """The data that the programs of a run read, including changes by a shift.
 
-  Event e happens when e * shift_every rounds have been played and evaluated.
-  Arrays keep their shapes and places, so the compiled programs go on.
+  Event e of the shift happens after e * shift_every rounds have been played
+  and evaluated. The arrays keep their shapes and their sharding, so the
+  compiled programs need not change.
   """
 
   def __init__(
       self, federation: Federation, mesh: Mesh | None, devices: Devices):
-    """Places a federation.
+    """Places a federation's data on the devices.
 
     Args:
       federation: the clients with their data.
-      mesh: the devices; None for one.
+      mesh: the devices; None for a single device.
       devices: the clients' simulated machines.
     """
     self._federation, self._mesh = federation, mesh
     placed = _place(federation, mesh)
-    # Not kept with the federation: other machines are other runs.
+    # The simulated machines belong to the run, so the copy that the runs of a
+    # federation share does not contain them.
     self._original = placed._replace(train=placed.train._replace(
         devices=sharding.replicate(
             jax.tree.map(np.asarray, devices), mesh)))
     self._event = -1
-    self.data = self._original  #: what the programs read
-    self.label_histogram = federation.label_histogram  #: [C, L], of ``data``
+    self.data = self._original  #: the data that the programs read
+    #: [C, L] training examples by class in ``data``
+    self.label_histogram = federation.label_histogram
     self.move(0)
 
   def rounds_left(self, done: int) -> int | None:
-    """Rounds after ``done`` to the next event; None where there is none."""
+    """Counts the rounds before the next event of the shift.
+
+    Args:
+      done: rounds played so far.
+
+    Returns:
+      The number of rounds; None if the data never change.
+    """
     options = self._federation.options
     if options.shift == "none":
       return None
     return options.shift_every - done % options.shift_every
 
   def move(self, done: int) -> None:
-    """Makes ``data`` what the round after ``done`` rounds trains on."""
+    """Sets ``data`` to the data of the round after ``done`` rounds.
+
+    Args:
+      done: rounds played so far.
+    """
     options = self._federation.options
     if options.shift == "none":
       return
@@ -69,7 +84,7 @@ class PlacedData:
       return
     held = federation_lib.after_events(self._federation, event)
     original = self._original
-    self.data = original  # lets go of what the last event made
+    self.data = original  # frees the arrays of the previous event
     self.data = original._replace(
         train=self._laid_out(original.train, held.train_order, *held.train),
         test=self._laid_out(original.test, held.test_order, *held.test),
@@ -81,7 +96,7 @@ class PlacedData:
   def _laid_out(
       self, held: ClientData, order: np.ndarray | None, offset: np.ndarray,
       size: np.ndarray) -> ClientData:
-    """``held`` with the rows of its clients in a new order."""
+    """Returns ``held`` with the clients' rows in a new order."""
     if order is not None:
       held = held._replace(
           x=sharding.take_rows(held.x, order, self._mesh),

@@ -1,4 +1,4 @@
-"""The loop over evaluations, for one run or all settings of a sweep."""
+"""The loop over evaluations, for one run or for all settings of a sweep."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -22,44 +22,57 @@ class NonFiniteError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-  """Where a row of a program stopped being finite."""
+  """The first non-finite state of one row of a program."""
 
-  round: int  #: the first bad one, from 1
-  leaf: str  #: of the state
+  round: int  #: the first non-finite round, counted from 1
+  leaf: str  #: name of the non-finite leaf of the state
   seed: int
 
   def text(self, why: str = "") -> str:
-    """One line; ``why`` is what may have caused it beside a long step."""
+    """Describes the divergence in one line.
+
+    Args:
+      why: a possible cause besides a large step size; may be empty.
+
+    Returns:
+      The message.
+    """
     return (f"training became non-finite in round {self.round}: {self.leaf} "
             f"(seed {self.seed}){': ' + why if why else ''}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A run at an evaluation.
+  """The state of a run at an evaluation.
 
-  ``N`` are the seeds, of a sweep's program the settings times the seeds.
+  ``N`` is the number of seeds. In a sweep ``N`` is the number of settings in
+  the program times the number of seeds.
   """
 
-  round: int  #: rounds played
-  rounds: int  #: of the whole run
-  #: leaves [N, ...], on the devices. The next step reuses their memory: copy
-  #: what you want to keep (``jax.device_get(step.states)``).
+  round: int  #: rounds played so far
+  rounds: int  #: rounds of the whole run
+  #: states of the algorithm on the devices, leaves [N, ...]. The next step
+  #: reuses their memory: copy the states that you want to keep
+  #: (``jax.device_get(step.states)``).
   states: Any
-  #: protocol -> metric -> [N]; and the caller's own measures, name -> key ->
-  #: [N, K, ...] sums
+  #: protocol -> metric -> [N]; also the caller's own measures, name -> key ->
+  #: sums [N, K, ...]
   metrics: dict[str, dict[str, np.ndarray]]
-  counts: dict[str, Counts]  #: what the metrics were made of
-  membership: np.ndarray | None  #: [N, C] group of each client, or None
-  seconds: float  #: of the rounds since the step before, all N together
-  compile_s: float  #: compiling took before round 1
-  diverged: dict[int, Divergence]  #: by row; empty unless in a sweep
-  log: loop.RunLog  #: of the rounds since the step before, padded
-  count: int  #: these rounds
+  counts: dict[str, Counts]  #: the counts that the metrics were computed from
+  #: [N, C] group of each client; None if the algorithm does not group clients
+  membership: np.ndarray | None
+  #: wall time of the rounds since the previous step, all N runs together
+  seconds: float
+  compile_s: float  #: time that compilation took, in seconds
+  #: row -> divergence; always empty in a single run, which stops instead
+  diverged: dict[int, Divergence]
+  #: log of the rounds since the previous step, padded
+  log: loop.RunLog
+  count: int  #: rounds since the previous step
 
   @property
   def aux(self) -> RoundAux:
-    """What the rounds since the step before reported, [N, count, ...]."""
+    """The reports of the rounds since the previous step, [N, count, ...]."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :self.count],
                         self.log.aux)
 
@@ -67,7 +80,17 @@ class Step:
 def first_nonfinite(
     log: loop.RunLog, start: int, count: int, seeds: Sequence[int]
 ) -> dict[int, Divergence]:
-  """The rows whose state is no longer finite, and since when."""
+  """Finds the rows whose state became NaN or infinite.
+
+  Args:
+    log: log of the rounds.
+    start: rounds played before them.
+    count: number of rounds in the log.
+    seeds: seeds of one setting.
+
+  Returns:
+    Row of the program -> its first non-finite round.
+  """
   found: dict[int, Divergence] = {}
   for name, flags in jax.device_get(log.finite).items():
     for row in range(len(flags)):
@@ -80,11 +103,14 @@ def first_nonfinite(
 
 
 def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
-  """Empty tables of every setting of a program.
+  """Makes empty tables for every setting of a program.
 
   Args:
-    programs: of the run.
-    folders: of each setting; None: in memory.
+    programs: the compiled programs.
+    folders: the folder of each setting; None keeps its tables in memory.
+
+  Returns:
+    The tables of each setting.
   """
   p = programs.prepared
   return [Records(folder, p.seeds, p.spec.cohort_size,
@@ -95,21 +121,21 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
 def play(
     programs: Programs, records: Sequence[Records], states: Any = None,
     done: int = 0, stop: bool = True) -> Iterator[Step]:
-  """Plays a run from one evaluation to the next, and records it.
+  """Plays a run from evaluation to evaluation and records it.
 
   Args:
-    programs: of the run.
-    records: of each setting.
-    states: to go on from; None: from the start.
-    done: rounds that ``states`` has behind it.
-    stop: whether a state that is no longer finite ends the run. Otherwise
-      such a setting is recorded no further, and the others go on.
+    programs: the compiled programs.
+    records: tables of each setting.
+    states: states to continue from; None starts from the initial states.
+    done: rounds played before ``states``.
+    stop: whether a non-finite state ends the run. If false, a setting with
+      such a state is recorded no further and the other settings continue.
 
   Yields:
-    A Step at every evaluation.
+    A ``Step`` at every evaluation.
 
   Raises:
-    NonFiniteError: with ``stop``.
+    NonFiniteError: a state became NaN or infinite and ``stop`` is true.
   """
   p, num = programs.prepared, len(programs.prepared.seeds)
   if states is None:
@@ -147,12 +173,15 @@ def play(
 
 
 def evaluated(programs: Programs, states: Any, done: int) -> Step:
-  """The step of a run that has no round left to play.
+  """Makes the ``Step`` of a run that has no round left to play.
 
   Args:
-    programs: of the run.
-    states: after its last round.
+    programs: the compiled programs.
+    states: states after the last round.
     done: rounds played.
+
+  Returns:
+    The step, with an empty log.
   """
   programs.prepared.placed.move(max(done - 1, 0))
   counts, sums = programs.evaluate(states)

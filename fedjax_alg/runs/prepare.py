@@ -23,24 +23,25 @@ from fedjax_alg.runs.placed import PlacedData
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-  """A run, or several of one program, ready to compile.
+  """One run, or several runs that share a program, ready to compile.
 
-  A program has a row for each setting of hyper-parameters and seed: the rows
-  of one setting stand together, in the order of the seeds.
+  A program has one row for each pair of a setting of the hyper-parameters and
+  a seed. The rows of one setting are consecutive, in the order of the seeds.
   """
 
-  method: Method  #: with the hyper-parameters of the first setting
+  method: Method  #: the algorithm with the first setting's hyper-parameters
   settings: tuple[Any, ...]  #: hyper-parameters of each setting
   model: Model
-  model_name: str | None  #: None: the caller's own
+  model_name: str | None  #: None for the caller's own model
   federation: Federation
   placed: PlacedData
   options: RunOptions
   seeds: tuple[int, ...]
   spec: FedSpec
-  keys: cohorts.RunKeys  #: each [rows]
-  #: hyper-parameters that are arguments, each [rows]; none where the
-  #: algorithm does not take them, settings then need a program each
+  keys: cohorts.RunKeys  #: random keys, each [rows]
+  #: hyper-parameters that are inputs of the program, each [rows]. Empty if
+  #: the algorithm does not accept traced values; every setting then needs a
+  #: separate program.
   numbers: Numbers
   build: Callable[[Mapping[str, Any]], Algorithm]
   map_clients: MapClients
@@ -48,21 +49,21 @@ class Prepared:
   mesh: Mesh | None
   protocols: tuple[str, ...]
   measures: Mapping[str, evaluate.Measure]
-  plan: dict[str, Any]  #: facts for people
+  plan: dict[str, Any]  #: a summary of the run for the log and config.json
 
   @property
   def algorithm(self) -> Algorithm:
-    """The algorithm of the first setting, its numbers constants."""
+    """The algorithm with the first setting's hyper-parameters fixed."""
     return self.build({})
 
   @property
   def rows(self) -> int:
-    """Settings times seeds."""
+    """The number of rows: settings times seeds."""
     return len(self.settings) * len(self.seeds)
 
 
 def memory_bytes() -> int:
-  """Memory of the device that keeps the state."""
+  """The memory in bytes of the device that keeps the state."""
   stats = jax.devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return int(stats["bytes_limit"])
@@ -71,15 +72,18 @@ def memory_bytes() -> int:
 
 def make_model(
     model: Any, federation: Federation, options: RunOptions) -> Model:
-  """The model of a run.
+  """Makes the model of a run.
 
   Args:
     model: see ``models.as_model``.
-    federation: gives the shape of an example and the classes.
-    options: ``l2`` and what a named model reads.
+    federation: the clients; decides the input shape and the classes.
+    options: gives ``l2`` and the options of a named model.
+
+  Returns:
+    The model.
 
   Raises:
-    OptionError: a model that cannot read the examples; one line.
+    OptionError: a model that cannot read the examples.
   """
   words = federation.data.train.x.dtype == np.int32
   chosen: dict[str, Any] = {}
@@ -93,7 +97,7 @@ def make_model(
 
 
 def _check_words(model: str, federation: Federation) -> None:
-  """Word ids go with the lstm and nothing else does (the caller's data)."""
+  """Checks that word ids and the model lstm are used together only."""
   train, test = federation.data.train, federation.data.whole_test
   ids = train.x.dtype == np.int32
   if ids != (model == "lstm"):
@@ -112,7 +116,7 @@ def _check_words(model: str, federation: Federation) -> None:
 
 def _check_adapts(
     method: Method, federation: Federation, protocols: Sequence[str]) -> None:
-  """A client that adapts the model must have something to adapt it on."""
+  """Checks that a client that adapts the model has training examples."""
   empty = np.flatnonzero(federation.data.train.size == 0)
   protocol = next((p for p in protocols if p in evaluate.PER_CLIENT), None)
   if method.entry.adapts and len(empty) and protocol:
@@ -124,7 +128,7 @@ def _check_adapts(
 def _check_memory(
     algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
     rows: int) -> None:
-  """Refuses a state that this machine cannot hold."""
+  """Checks that the state of the algorithm fits into memory."""
   key = jax.random.key(0)
   shapes = jax.eval_shape(
       lambda key: algorithm.init(model.init(key), spec, key), key)
@@ -144,10 +148,18 @@ def _check_memory(
 def _protocols(
     algorithm: Algorithm, name: str, wanted: tuple[str, ...]
 ) -> tuple[str, ...]:
-  """The protocols that make sense for the algorithm.
+  """Selects the protocols that the algorithm supports.
+
+  Args:
+    algorithm: the algorithm.
+    name: name of the algorithm.
+    wanted: the protocols that the caller gave.
+
+  Returns:
+    The supported ones.
 
   Raises:
-    OptionError: none does.
+    OptionError: the algorithm supports none of the protocols.
   """
   found = evaluate.supported_protocols(algorithm, wanted)
   if wanted and not found:
@@ -163,10 +175,11 @@ def _protocols(
 def _traceable(
     method: Method, model: Model, spec: FedSpec, map_clients: MapClients,
     protocols: tuple[str, ...], data: EvaluationData) -> bool:
-  """Whether the algorithm takes its numbers as arguments of a program.
+  """Whether the algorithm accepts traced hyper-parameters.
 
-  One of a caller's own may ask Python for the value of one (``if mu:``), in
-  its builder or in any of its functions, so all of them are traced.
+  The caller's own algorithm may branch in Python on the value of a
+  hyper-parameter (``if mu:``), in the builder or in any of its functions. All
+  of them are therefore traced once to find out.
   """
   if method.entry is registry.ALGORITHMS.get(method.name):
     return True
@@ -195,20 +208,23 @@ def prepare(
     model: Any = None, seeds: Sequence[int] | None = None,
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None) -> Prepared:
-  """Places the data, builds the model and the algorithm.
+  """Places the data on the devices and builds the model and the algorithm.
 
   Args:
     method: the algorithm with its hyper-parameters.
-    federation: the clients.
-    options: checked and filled (``options.check_together``).
-    model: what ``models.as_model`` takes; None: ``options.model``.
-    seeds: of the runs; None: ``options.seeds``.
-    settings: hyper-parameters of each setting that differ from the method's;
-      all traced ones (``Method.traced``).
-    measures: a caller's own evaluations, by name.
+    federation: the clients with their data.
+    options: options that ``options.check_together`` has checked and filled.
+    model: an argument of ``models.as_model``; None means ``options.model``.
+    seeds: seeds of the runs; None means ``options.seeds``.
+    settings: for each setting, the hyper-parameters that differ from those of
+      ``method``. Only traced ones (``Method.traced``) may differ.
+    measures: the caller's own evaluations, by name.
+
+  Returns:
+    The prepared run.
 
   Raises:
-    DataError, OptionError: one line.
+    DataError, OptionError: options that do not fit the data or the machine.
   """
   sharding.start(options.host_devices)
   seeds = tuple(options.seeds if seeds is None else seeds)
@@ -222,7 +238,8 @@ def prepare(
   if mode == "auto":
     mode = "sequential" if on_cpu else "vmap"
   if map_seeds == "auto":
-    # Methods in closed form compute in float64, which no outer vmap keeps.
+    # Methods in closed form compute in float64, which an outer vmap would
+    # not keep.
     closed = method.entry.rounds is not None
     map_seeds = "sequential" if on_cpu or closed or rows == 1 else "vmap"
   map_clients = clients.make_map_clients(

@@ -1,4 +1,4 @@
-"""The compiled programs of a run: start, rounds, evaluation."""
+"""The compiled programs of a run: initial states, rounds and evaluation."""
 
 import functools
 import time
@@ -15,22 +15,30 @@ from fedjax_alg.runs.prepare import Prepared
 
 
 def _start(prepared: Prepared) -> Any:
-  """(data, keys, numbers) -> the states before round 1."""
+  """Returns the function (data, keys, numbers) -> states before round 1."""
   return functools.partial(
       loop.initial_states, prepared.build, prepared.model, prepared.spec,
       map_seeds=prepared.map_seeds)
 
 
 def state_shapes(prepared: Prepared) -> Any:
-  """Shapes and dtypes of a run's states, leaves [rows, ...]."""
+  """Finds the shapes and dtypes of a run's states without computing them.
+
+  Args:
+    prepared: the run.
+
+  Returns:
+    A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
+  """
   return jax.eval_shape(_start(prepared), prepared.placed.data.train,
                         prepared.keys, prepared.numbers)
 
 
 class Programs:
-  """The compiled programs of a run, and how long compiling took.
+  """The compiled programs of a run, and the time that compiling took.
 
-  Their rows are those of ``Prepared``: settings times seeds.
+  Arrays have one row for each pair of a setting and a seed, in the order of
+  ``Prepared``.
   """
 
   def __init__(self, prepared: Prepared):
@@ -40,13 +48,14 @@ class Programs:
     self._init = jax.jit(
         _start(p), out_shardings=sharding.replicated(mesh)).lower(
             data.train, p.keys, p.numbers).compile()
-    # Placed like the real states, so that the program takes them as they are.
+    # These shapes carry the sharding of the real states, so that the program
+    # accepts the states without moving them.
     self.shapes = shapes = jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=where),
         state_shapes(p), self._init.output_shardings)
     assert p.options.rounds is not None
-    self.rounds: int = p.options.rounds  #: of the whole run
+    self.rounds: int = p.options.rounds  #: rounds of the whole run
     # First: a caller's own measure may fail, before minutes of compiling.
     evaluation = jax.jit(self._evaluate_all).lower(
         data, shapes, p.keys, p.numbers)
@@ -63,7 +72,7 @@ class Programs:
     if algorithm.membership is not None:
       self._membership = jax.jit(jax.vmap(algorithm.membership)).lower(
           shapes).compile()
-    #: K, groups of clients; None where clients have no groups
+    #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = None
     if algorithm.membership is not None:
       self.num_groups = p.spec.num_clients
@@ -89,48 +98,70 @@ class Programs:
 
   @property
   def server(self) -> dict[str, Any]:
-    """Shapes of ``RoundAux.server`` in the log of ``play``."""
+    """Shapes and dtypes of ``RoundAux.server`` in the log of ``play``."""
     return self._log.aux.server
 
   @property
   def empty_aux(self) -> RoundAux:
-    """What no round reports, leaves [rows, 0, ...]."""
+    """The ``RoundAux`` of zero rounds, leaves [rows, 0, ...]."""
     return jax.tree.map(
         lambda leaf: np.zeros((leaf.shape[0], 0, *leaf.shape[2:]), leaf.dtype),
         self._log.aux)
 
   def initial(self) -> Any:
-    """States before the first round."""
+    """Computes the states before the first round."""
     p = self.prepared
     p.placed.move(0)
     return self._init(p.placed.data.train, p.keys, p.numbers)
 
   def place(self, states: Any) -> Any:
-    """States read from a file, laid out as the program left them."""
+    """Places states that were read from a file on the devices.
+
+    Args:
+      states: leaves [rows, ...] on the host.
+
+    Returns:
+      The states with the sharding that the programs expect.
+    """
     return jax.tree.map(
         lambda leaf, shape: jax.device_put(leaf, shape.sharding), states,
         self.shapes)
 
   @property
   def label_histogram(self) -> np.ndarray:
-    """[C, L] training examples of the last ``play``."""
+    """[C, L] training examples by class in the rounds of the last ``play``."""
     return self.prepared.placed.label_histogram
 
   def rounds_to_evaluation(self, done: int) -> int:
-    """Rounds to play after ``done`` rounds, up to the next evaluation.
+    """Counts the rounds from the current one to the next evaluation.
 
-    Evaluations stand at multiples of ``eval_every``, also after a resume,
-    before every change of the data and at the end.
+    The run is evaluated at the multiples of ``eval_every`` (a resumed run as
+    well), before every change of the data and after the last round.
+
+    Args:
+      done: rounds played so far.
+
+    Returns:
+      The number of rounds to play.
     """
     every, left = self.prepared.options.eval_every, self.rounds - done
     event = self.prepared.placed.rounds_left(done)
     return min(every - done % every, left, left if event is None else event)
 
   def play(self, states: Any, start: int, count: int) -> Any:
-    """(states, RunLog) after ``count`` rounds from round ``start`` on.
+    """Plays rounds without an evaluation in between.
 
-    Where the clients' data change they train on the data of round ``start``,
-    and the next evaluation reads the same. ``states`` is donated.
+    If the clients' data change during the run, all these rounds and the next
+    evaluation read the data of round ``start``.
+
+    Args:
+      states: leaves [rows, ...]. Their memory is donated, so they cannot be
+        used afterwards.
+      start: rounds played before.
+      count: rounds to play.
+
+    Returns:
+      The new states and the ``RunLog`` of the rounds.
     """
     p = self.prepared
     p.placed.move(start)
@@ -140,7 +171,14 @@ class Programs:
   def evaluate(
       self, states: Any
   ) -> tuple[dict[str, metrics.Counts], dict[str, dict[str, np.ndarray]]]:
-    """Counts by protocol and sums by measure, leaves [rows, ...], on the host.
+    """Evaluates all protocols and the caller's own measures.
+
+    Args:
+      states: leaves [rows, ...].
+
+    Returns:
+      The counts of each protocol and the sums of each measure, leaves
+      [rows, ...] on the host.
     """
     p = self.prepared
     counts, sums = jax.device_get(self._evaluate(
@@ -148,13 +186,21 @@ class Programs:
     return {protocol: counts[protocol] for protocol in p.protocols}, sums
 
   def membership(self, states: Any) -> np.ndarray | None:
-    """[rows, C] group of each client, -1 for none; None without groups."""
+    """Reads the group of each client.
+
+    Args:
+      states: leaves [rows, ...].
+
+    Returns:
+      [rows, C] int32, -1 for a client without a group; None if the algorithm
+      does not group clients.
+    """
     if self._membership is None:
       return None
     return jax.device_get(self._membership(states))
 
   def memory_mb(self) -> float:
-    """What the largest program needs beside this process, by its compiler."""
+    """The memory in MB of the largest program, as its compiler reports it."""
     sizes = []
     for program in (self._init, self._run, self._evaluate):
       stats = program.memory_analysis()

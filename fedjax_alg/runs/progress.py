@@ -11,15 +11,18 @@ from fedjax_alg.runs.play import Step
 
 
 class ProgressBar:
-  """A callback: rounds, accuracy and the time left, compile time apart."""
+  """A callback that shows the rounds played, the accuracy and the time left.
+
+  The compile time is shown separately and is not part of the estimate.
+  """
 
   def __init__(self, name: str = "run", start: int = 0, shown: bool = True):
-    """Shows nothing yet.
+    """Prepares a progress bar; the bar appears at the first evaluation.
 
     Args:
-      name: before the bar.
-      start: rounds that a resumed run has behind it.
-      shown: False shows nothing at all.
+      name: label that is shown before the bar.
+      start: rounds that were played before a resumed run was interrupted.
+      shown: whether to show anything at all.
     """
     self._name, self._shown = name, shown
     self._bar: Any = None
@@ -27,12 +30,20 @@ class ProgressBar:
     self._compiled = False
 
   def compiled(self, seconds: float) -> None:
-    """Says how long compiling took; it is not part of the time per round."""
+    """Shows the compile time and starts the clock of the rounds.
+
+    Args:
+      seconds: the time that compilation took.
+    """
     self.say(f"{self._name}: compiled in {seconds:.1f} s")
     self._began, self._compiled = time.monotonic(), True
 
   def __call__(self, step: Step) -> None:
-    """A run has come to an evaluation."""
+    """Shows the progress at an evaluation.
+
+    Args:
+      step: the state of the run at this evaluation.
+    """
     if not self._compiled:
       self.compiled(step.compile_s)
       self._began -= step.seconds
@@ -55,19 +66,30 @@ class ProgressBar:
       self.close()
 
   def say(self, line: str) -> None:
-    """A line of its own."""
+    """Shows a line of text without disturbing the bar.
+
+    Args:
+      line: the text.
+    """
     if self._bar is not None:
       self._bar.write(line, file=sys.stderr)
     elif self._shown:
       print(line, file=sys.stderr, flush=True)
 
   def close(self) -> None:
-    """Ends the bar; the next Step starts another one."""
+    """Ends the bar; the next ``Step`` starts a new one."""
     if self._bar is not None:
       self._bar.close()
     self._bar, self._start, self._compiled = None, 0, False
 
 
 def progress_bar(name: str = "run") -> ProgressBar:
-  """A progress bar for ``callbacks``."""
+  """Makes a progress bar for the argument ``callbacks`` of ``run``.
+
+  Args:
+    name: label that is shown before the bar.
+
+  Returns:
+    The callback.
+  """
   return ProgressBar(name)

@@ -1,4 +1,4 @@
-"""What a run leaves behind, in memory and in its folder."""
+"""The result of a run, in memory and in a folder."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -32,19 +32,19 @@ _FINAL = "final.msgpack"
 
 
 class RunFolderError(ValueError):
-  """A folder that holds no run that can be read; the message is one line."""
+  """A folder does not hold a readable run; the message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-  """A run that is still in memory: its states and what made them."""
+  """A run in memory: its final states and the prepared run they came from."""
 
   prepared: Prepared
-  states: Any  #: leaves [N, ...], of one setting
-  setting: int = 0  #: which of the prepared settings
+  states: Any  #: final states of one setting, leaves [N, ...]
+  setting: int = 0  #: index of the setting in ``prepared.settings``
 
   def algorithm(self) -> Any:
-    """The algorithm with this setting's hyper-parameters as constants."""
+    """Builds the algorithm with this setting's hyper-parameters fixed."""
     method = self.prepared.method._replace(
         hparams=self.prepared.settings[self.setting])
     return method.builder(self.prepared.model, self.prepared.map_clients)({})
@@ -54,35 +54,35 @@ class RunResult:
   """A finished run of one or more seeds.
 
   Axes: ``N`` seeds, ``E`` evaluations, ``C`` clients, ``R`` rounds, ``K``
-  global models. Protocols and metrics are those of docs/architecture.md.
+  global models. docs/architecture.md defines the protocols and metrics.
 
   Attributes:
     seeds: the N seeds.
-    rounds: [E] int, rounds played at each evaluation.
-    metrics: protocol -> metric -> [N, E] float64, NaN where nobody was
-      counted; and of each measure of the caller's own its sums, name -> key ->
-      [N, E, K, ...].
-    clients: protocol -> "accuracy" -> [N, C] float64, of every client's own
-      test split after the last round, NaN without test examples; protocols
-      that are measured at the clients alone.
-    membership: [N, C] int32, the group each client was last assigned to, -1
-      for none; None where clients have no groups.
-    history: name -> [N, R], every round's cost and what the server reported.
-    records: the tables behind these, as metrics.csv, rounds.csv, ... have
-      them.
+    rounds: [E] int, rounds played before each evaluation.
+    metrics: protocol -> metric -> [N, E] float64, NaN if the protocol
+      counted no example. The caller's own measures are here too, as name ->
+      key -> sums [N, E, K, ...].
+    clients: protocol -> "accuracy" -> [N, C] float64, the accuracy on each
+      client's test split after the last round, NaN for a client without test
+      examples. Only protocols that are measured at the clients are here.
+    membership: [N, C] int32, the group that each client was last assigned to,
+      -1 for a client without a group; None if the algorithm does not group
+      clients.
+    history: name -> [N, R], the cost and the server's report of every round.
+    records: the tables that metrics.csv, rounds.csv, ... are written from.
   """
 
   def __init__(
       self, records: Records, final: Mapping[str, Any], facts: dict[str, Any],
       live: Live | None = None):
-    """Used by ``run``, ``sweep`` and ``load_run``.
+    """Makes a result; ``run``, ``sweep`` and ``load_run`` call this.
 
     Args:
       records: the tables.
       final: "clients", "membership" and "global_params" after the last
-        round, and "measures", the caller's own, see ``metrics``.
-      facts: what config.json has.
-      live: states and programs; None for a run that was read from a folder.
+        round, and "measures", the caller's own measures (see ``metrics``).
+      facts: the content of config.json.
+      live: the final states; None for a run that was read from a folder.
     """
     self.records, self.facts, self._live = records, facts, live
     self._final = dict(final)
@@ -108,12 +108,12 @@ class RunResult:
 
   @property
   def protocols(self) -> list[str]:
-    """Those of ``metrics`` that are no measures of the caller's own."""
+    """The names in ``metrics`` that are not the caller's own measures."""
     return summary_lib.protocols(self.records.rows)
 
   @property
   def history(self) -> dict[str, np.ndarray]:
-    """name -> [N, R]: cost and server scalars of every round."""
+    """name -> [N, R], the cost and the server's report of every round."""
     rows = self.records.tables["rounds"]
     names = [name for name in rows[0] if name not in ("round", "seed")]
     return {name: np.array([
@@ -121,7 +121,11 @@ class RunResult:
         for seed in self.seeds]) for name in names}
 
   def state_hash(self) -> str:
-    """sha256 of the final states, ``hashes.final_state`` of summary.json."""
+    """The sha256 of the final states (``hashes.final_state``, summary.json).
+
+    Raises:
+      RunFolderError: the states cannot be read.
+    """
     return checkpoint.state_hash(self._state().states)
 
   def _seed_index(self, seed: int) -> int:
@@ -131,13 +135,16 @@ class RunResult:
     return seed
 
   def global_params(self, seed: int = 0) -> Params:
-    """The global models after the last round, leaves [K, ...].
+    """The global models after the last round.
 
     Args:
-      seed: the place of the seed in ``seeds``.
+      seed: index of the seed in ``seeds``.
+
+    Returns:
+      The parameters of the K models, leaves [K, ...].
 
     Raises:
-      OptionError: no such seed, or a method without a global model.
+      OptionError: an index out of range, or a method without a global model.
     """
     models = self._final["global_params"]
     if models is None:
@@ -147,19 +154,22 @@ class RunResult:
     return jax.tree.map(lambda leaf: leaf[index], models)
 
   def client_params(self, client: int, seed: int = 0) -> Params:
-    """What a client would deploy after the last round.
+    """The model that a client would deploy after the last round.
 
-    Of a method that adapts the model to the client, adapted to its training
-    data.
+    A method that adapts the model to the client adapts it on the client's
+    training data first.
 
     Args:
-      client: its number in [0, C).
-      seed: the place of the seed in ``seeds``.
+      client: index of the client in [0, C).
+      seed: index of the seed in ``seeds``.
+
+    Returns:
+      The parameters of one model.
 
     Raises:
-      OptionError: no such client or seed.
-      RunFolderError: a run read from a folder whose data, model or algorithm
-        cannot be made again; give them to ``load_run``.
+      OptionError: a client or seed out of range.
+      RunFolderError: the run was read from a folder, and its data, model or
+        algorithm cannot be made again. Give them to ``load_run``.
     """
     live, index = self._state(), self._seed_index(seed)
     p = live.prepared
@@ -184,7 +194,7 @@ class RunResult:
     return self._live
 
   def summary(self) -> dict[str, Any]:
-    """What summary.json has: final, best, cost, time, versions, hashes."""
+    """The content of summary.json: final, best, cost, timing, hashes, ..."""
     live = self._state()
     return summary_lib.as_json(make_summary(
         self.records, live.prepared, live.states, self.facts))
@@ -193,13 +203,14 @@ class RunResult:
     """Writes the run as the command line does; ``load_run`` reads it.
 
     Args:
-      folder: made if missing. A run that is in it is replaced.
+      folder: where to write; made if it does not exist. A run that is already
+        in the folder is replaced.
 
     Returns:
       The folder.
 
     Raises:
-      RunFolderError: the folder holds something that is no run.
+      RunFolderError: the folder holds files that do not belong to a run.
     """
     path, live = pathlib.Path(folder).expanduser(), self._state()
     if path.is_dir() and any(path.iterdir()) and not (
@@ -233,7 +244,15 @@ class RunResult:
 
 
 def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
-  """What config.json says of a run: enough to make it again by name."""
+  """Makes the content of config.json, from which a run can be made again.
+
+  Args:
+    prepared: the run.
+    setting: index of the setting.
+
+  Returns:
+    A dictionary that can be written as JSON.
+  """
   return {
       "identity": None, "algorithm": prepared.method.name,
       "hparams": field_values(prepared.settings[setting]),
@@ -246,7 +265,17 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
 def make_summary(
     records: Records, prepared: Prepared, states: Any, facts: dict[str, Any]
 ) -> dict[str, Any]:
-  """summary.json of one setting."""
+  """Makes the content of summary.json for one setting.
+
+  Args:
+    records: tables of the setting.
+    prepared: the run.
+    states: final states of the setting, leaves [N, ...].
+    facts: the content of config.json.
+
+  Returns:
+    A dictionary that can be written as JSON.
+  """
   return summary_lib.summary(
       records, targets=prepared.options.targets,
       compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
@@ -255,11 +284,14 @@ def make_summary(
 
 
 def make_final(live: Live, step: Step) -> dict[str, Any]:
-  """What is known of clients and models after the last round.
+  """Collects the clients' accuracies, groups and models after the last round.
 
   Args:
-    live: the setting.
-    step: the last one; its rows are those of all settings.
+    live: one setting with its final states.
+    step: the last step of the run; its rows cover all settings.
+
+  Returns:
+    "clients", "membership" and "global_params"; see ``RunResult``.
   """
   num = len(live.prepared.seeds)
   rows = slice(live.setting * num, (live.setting + 1) * num)
@@ -279,7 +311,12 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
 
 
 def write_final(folder: pathlib.Path, final: Mapping[str, Any]) -> None:
-  """final.msgpack: accuracy by client, groups, global models, measures."""
+  """Writes final.msgpack: client accuracies, groups, models and measures.
+
+  Args:
+    folder: folder of the run.
+    final: see ``make_final``, and "measures".
+  """
   partial = folder / (_FINAL + ".partial")
   partial.write_bytes(serialization.msgpack_serialize(
       serialization.to_state_dict(dict(final))))
@@ -287,7 +324,7 @@ def write_final(folder: pathlib.Path, final: Mapping[str, Any]) -> None:
 
 
 class _Loaded(RunResult):
-  """A run read from a folder; its states are read when they are needed."""
+  """A run that was read from a folder; its states are read on first use."""
 
   def __init__(
       self, folder: pathlib.Path, remade: Any, summary: dict[str, Any],
@@ -310,7 +347,8 @@ class _Loaded(RunResult):
   def global_params(self, seed: int = 0) -> Params:
     if self._remade[-1] is not None and (
         self._final["global_params"] is not None):
-      # The file has dictionaries alone, a model of one's own may have others.
+      # The file stores dictionaries only; the caller's own model may use
+      # another pytree.
       live = self._state()
       self._final["global_params"] = jax.device_get(jax.vmap(
           live.algorithm().global_params)(live.states))
@@ -322,19 +360,24 @@ def load_run(
     algorithm: Any = None, model: Any = None) -> RunResult:
   """Reads a run that ``save`` or the command line wrote.
 
-  Tables, accuracies by client, groups and global models are read at once.
-  ``client_params`` needs the data, the model and the algorithm: those that
-  have names are made again, your own have to be given here. Without its model
-  the ``global_params`` of a model of your own are dictionaries all through.
+  The tables, client accuracies, groups and global models are read at once.
+  ``client_params`` also needs the data, the model and the algorithm. They are
+  made again if they have names; otherwise give them here. If a run used your
+  own model and you do not give the model, ``global_params`` returns nested
+  dictionaries.
 
   Args:
-    folder: of the run.
-    federation: its clients, if they were made of your own arrays.
-    algorithm: your own, see ``run``.
-    model: your own, see ``run``.
+    folder: folder of the run.
+    federation: the clients, if they were made from your own arrays.
+    algorithm: your own algorithm, if the run used one; see ``run``.
+    model: your own model, if the run used one; see ``run``.
+
+  Returns:
+    The result.
 
   Raises:
-    RunFolderError: there is no finished run, or a file is missing or damaged.
+    RunFolderError: the folder holds no finished run, or a file is missing or
+      damaged.
   """
   path = pathlib.Path(folder).expanduser()
   facts = _read_json(path / "config.json")
@@ -380,7 +423,7 @@ def _tuples(value: Any) -> Any:
 def _remake(
     folder: pathlib.Path, facts: dict[str, Any], summary: dict[str, Any],
     federation: Any, algorithm: Any, model: Any) -> Live:
-  """Prepares a saved run again and reads its states."""
+  """Prepares a saved run again and reads its final states."""
   name = facts["algorithm"]
   if algorithm is None and name not in registry.ALGORITHMS:
     raise RunFolderError(f"{folder}: {name} is not in the registry, give "
@@ -408,5 +451,6 @@ def _remake(
         folder / "checkpoint", state_shapes(prepared))
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
-  prepared.placed.move(header["round"] - 1)  # clients hold what they held then
+  # The clients hold the data that they held in the last round.
+  prepared.placed.move(header["round"] - 1)
   return Live(prepared, states)

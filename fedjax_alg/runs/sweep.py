@@ -1,8 +1,9 @@
-"""A grid of hyper-parameters and options, in as few programs as it needs.
+"""Runs a grid of hyper-parameters and options in few compiled programs.
 
-Numeric hyper-parameters that decide neither shapes nor structure are arguments
-of a compiled program, so all their values share one. Every other option parts
-the grid into programs. A setting has the same bits as its own run.
+Numeric hyper-parameters that decide neither shapes nor structure are inputs of
+a compiled program, so all their values share one program. Every value of any
+other option needs another program. A setting of a sweep gives the same bits as
+a single run with that setting.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ import numpy as np
 
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate as evaluate_lib
-from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.hparams import plain
@@ -23,7 +23,8 @@ from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import RunResult
 
-#: Protocols that read test data: choosing by them is optimistic.
+#: Protocols that read test data. The score of a setting that was chosen
+#: according to one of them is optimistic.
 _ON_TEST_DATA = ("global", "local", "preferred", "newcomers", "assigned",
                  "copy")
 
@@ -32,25 +33,30 @@ class Best(NamedTuple):
   """The best setting of a sweep."""
 
   setting: dict[str, Any]  #: name -> value
-  number: int  #: its place in ``Sweep.settings``
-  mean: float  #: of the metric over the seeds
-  ci95: float  #: half-width of its 95 % interval; NaN for one seed
+  number: int  #: index of the setting in ``Sweep.settings``
+  mean: float  #: mean of the metric over the seeds
+  #: half-width of the 95 % confidence interval of the mean; NaN for one seed
+  ci95: float
   result: RunResult
 
 
 class Sweep:
-  """The results of a grid. ``G`` settings, ``N`` seeds, ``E`` evaluations.
+  """The results of a grid.
+
+  Axes: ``G`` settings, ``N`` seeds, ``E`` evaluations.
 
   Attributes:
-    settings: name -> value of each of the G settings, the last name of the
-      grid varying fastest.
-    results: the RunResult of each; None for one that diverged.
-    rounds: [E] int, of the first setting that did not diverge.
-    metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged;
-      and a caller's own measures as in ``RunResult.metrics``. Empty where the
-      settings were evaluated in different rounds (their ``results`` have
-      them).
-    num_programs: compiled programs that it took.
+    settings: name -> value for each of the G settings; the last name of the
+      grid varies fastest.
+    results: the ``RunResult`` of each setting; None if the setting diverged.
+    rounds: [E] int, the evaluated rounds of the first setting that did not
+      diverge.
+    seeds: the N seeds.
+    metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged.
+      The caller's own measures are here too, see ``RunResult.metrics``. Empty
+      if the settings were evaluated in different rounds; read ``results``
+      then.
+    num_programs: number of programs that were compiled.
   """
 
   def __init__(
@@ -75,17 +81,25 @@ class Sweep:
   def best(
       self, protocol: str | None = None, metric: str = "accuracy", *,
       last: int | None = 1) -> Best:
-    """The setting of the best mean over seeds; of equals the first.
+    """Finds the setting with the best mean over the seeds.
+
+    The first of equal settings is returned.
 
     Args:
-      protocol: whose metric; None: ``validation`` where it was evaluated,
-        else the first. One that reads test data gives a warning: a setting
-        chosen by it looks better than it is.
-      metric: its name; the least ``loss`` is the best, the greatest of others.
-      last: evaluations that are averaged, from the end; None: all.
+      protocol: the protocol to choose by. None means ``validation`` if it was
+        evaluated, otherwise the first protocol. A protocol that reads test
+        data causes a warning, because the score of the chosen setting is then
+        optimistic.
+      metric: the metric to choose by. The smallest ``loss`` is the best; of
+        every other metric the largest value is.
+      last: number of final evaluations that are averaged; None means all.
+
+    Returns:
+      The best setting with its score and result.
 
     Raises:
-      OptionError: not evaluated.
+      OptionError: a protocol or metric that was not evaluated, or no setting
+        has a finite score.
     """
     whole = next(result for result in self.results if result is not None)
     there = whole.protocols
@@ -119,7 +133,7 @@ class Sweep:
   def _score(
       result: RunResult | None, protocol: str, metric: str, last: int | None
   ) -> np.ndarray:
-    """[N] the metric's mean over the last evaluations."""
+    """Averages a metric over the last evaluations; [N], or [1] NaN if None."""
     if result is None:
       return np.array([np.nan])
     values = result.metrics[protocol][metric]
@@ -131,11 +145,17 @@ class Sweep:
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-  """Every setting of a grid, the last name varying fastest.
+  """Lists every setting of a grid; the last name varies fastest.
+
+  Args:
+    grid: name -> values.
+
+  Returns:
+    The settings, each name -> value.
 
   Raises:
-    OptionError: no grid or an empty one, or a name without or with equal
-      values.
+    OptionError: ``grid`` is empty or not a dictionary, or a name has no
+      values or the same value twice.
   """
   if not isinstance(grid, Mapping):
     raise OptionError(f"`grid`: a {type(grid).__name__}, must be a dictionary, "
@@ -158,7 +178,14 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def by_program(requests: Sequence[api.Request]) -> list[list[int]]:
-  """Indices of the requests that share a program."""
+  """Groups the requests that can share a program.
+
+  Args:
+    requests: the runs of all settings.
+
+  Returns:
+    For each group, the indices of its requests.
+  """
   groups: dict[Any, list[int]] = {}
   for index, asked in enumerate(requests):
     key = (asked.method.structure(), asked.options, id(asked.model)
@@ -178,26 +205,36 @@ def sweep(
   """Runs every setting of a grid.
 
   Args:
-    grid: name -> values; names are hyper-parameters of the algorithm, or any
-      other option of ``run`` (``cohort_size``, ``l2``, ``hidden``, ...).
-    algorithm, federation, model, rounds, cohort_size, participation, seeds,
-      evaluate, eval_every, callbacks, hparams, **options: see ``run``. The
-      rows of a callback's ``Step`` are settings times seeds.
+    algorithm: see ``run``.
+    federation: see ``run``.
+    grid: name -> values. A name is a hyper-parameter of the algorithm or
+      another option of ``run`` (``cohort_size``, ``l2``, ``hidden``, ...).
+    model: see ``run``.
+    rounds: see ``run``.
+    cohort_size: see ``run``.
+    participation: see ``run``.
+    seeds: see ``run``; all settings share the seeds.
+    evaluate: see ``run``; all settings share the evaluations.
+    eval_every: see ``run``.
+    callbacks: see ``run``. The rows of a ``Step`` are the settings of one
+      program times the seeds.
+    hparams: see ``run``.
+    **options: see ``run``.
 
   Returns:
-    The results.
+    The results of all settings.
 
   Raises:
-    OptionError, DataError: see ``run``; and a grid without values.
+    OptionError, DataError: an argument that cannot be used, a grid without
+      values, or every setting diverged.
   """
-  sharding.start(int(options.get("host_devices", 0)))
   base = dict(
       model=model, rounds=rounds, cohort_size=cohort_size,
       participation=participation, seeds=seeds, evaluate=evaluate,
       eval_every=eval_every, hparams=hparams)
   settings = combinations(grid)
   requests = [_requested(algorithm, federation, base, options, setting)
-              for setting in settings]  # all are checked before one starts
+              for setting in settings]  # checks all before the first starts
   results: list[RunResult | None] = [None] * len(settings)
   callbacks, num_programs = api.as_callbacks(callbacks), 0
   for indices, programs in _programs(federation, requests):
@@ -224,7 +261,7 @@ def _requested(
 def _programs(
     federation: Federation, requests: Sequence[api.Request]
 ) -> Iterator[tuple[list[int], Programs]]:
-  """Indices of the settings of each program, and the program compiled."""
+  """Compiles one program after another, with the indices of its settings."""
   for indices in by_program(requests):
     for part in _together(federation, requests, indices):
       yield part, Programs(requests[part[0]].prepare(
@@ -234,7 +271,11 @@ def _programs(
 def _together(
     federation: Federation, requests: Sequence[api.Request],
     indices: list[int]) -> list[list[int]]:
-  """One program, or one each where an algorithm does not take tracers."""
+  """Splits settings into programs.
+
+  All settings share one program, unless the algorithm does not accept traced
+  hyper-parameters: then each setting needs a separate program.
+  """
   if len(indices) == 1:
     return [indices]
   if requests[indices[0]].prepare(federation).numbers:

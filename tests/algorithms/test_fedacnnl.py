@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedjax_alg import models, registry
-from fedjax_alg.rounds import layerwise
 from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.base import ClientData, FedSpec
 from fedjax_alg.data import layout
@@ -645,8 +644,6 @@ def test_rounds_are_layers_and_personal_layers():
   assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(), 3) == 6
   assert fedacnnl.num_rounds(
       fedacnnl.PFedACnnLHParams(personalize=False), 3) == 3
-  assert layerwise.per_layer("ridge", "0.5", 2, True) == (0.5, 0.5)
-  assert layerwise.per_layer("ridge", "1e-2, 0", 2, True) == (0.01, 0.0)
 
 
 @pytest.mark.parametrize("settings, said", [

@@ -17,6 +17,7 @@ def play(problem, name, key, start, **settings):
   return bridge.play(problem, name, IDS, key, start, **settings)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("name, settings", [
     ("fedavg", dict(local_epochs=2, batch_size=10, client_lr=0.2)),
     ("fedavg", dict(local_steps=3, batch_size=0, server_lr=0.6)),

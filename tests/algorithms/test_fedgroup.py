@@ -7,12 +7,12 @@ import pytest
 from sklearn import cluster
 
 from fedjax_alg import registry, trees
-from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
+from fedjax_alg.rounds import clustered
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle

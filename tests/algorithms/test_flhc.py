@@ -9,11 +9,11 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
-from fedjax_alg.rounds import clustered
 from fedjax_alg.algorithms import flhc
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.rounds import clustered
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle

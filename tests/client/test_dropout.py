@@ -48,7 +48,6 @@ NOISE = Model(
         0 * x[:, :1] * params["w"].sum() + number_of(key)))
 
 
-
 def test_a_mini_batch_with_a_key_is_the_one_with_entries_dropped(problem):
   model = with_dropout(problem.model)
   params = problems.some_params(model)

@@ -14,6 +14,8 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 SIZE = 6
 KEY = jax.random.key(11)
 RNG = np.random.default_rng(0)

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from fedjax_alg import base, registry
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, cohorts, sharding
 from tests import problems
@@ -157,11 +157,12 @@ class Bench:
     self.keys = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, SEEDS))
     self.initial = problems.quick_jit(functools.partial(
-        loop.initial_states, self.algorithm, problem.model, self.spec))(
-            problem.data, self.keys)
+        loop.initial_states, loop.fixed(self.algorithm), problem.model,
+        self.spec))(problem.data, self.keys, {})
     self.run_rounds = problems.quick_jit(
         traced_once(loop.make_run_rounds(
-            self.algorithm, size, MAX_ROUNDS).__wrapped__), donate_argnums=0)
+            loop.fixed(self.algorithm), size, MAX_ROUNDS).__wrapped__),
+        donate_argnums=0)
     self.round = problems.quick_jit(traced_once(self.algorithm.round))
 
   def build(self, map_clients):
@@ -171,7 +172,7 @@ class Bench:
   def run(self, states, start, count):
     """The states after rounds start.. and the log; ``states`` is kept."""
     return self.run_rounds(
-        jax.tree.map(jnp.copy, states), self.problem.data, self.keys,
+        jax.tree.map(jnp.copy, states), self.problem.data, self.keys, {},
         jnp.int32(start), jnp.int32(count))
 
   @functools.cache
@@ -231,7 +232,13 @@ def finished(bench, age):
   return rounds is not None and age >= rounds(bench.hparams, 1)
 
 
-@pytest.fixture(scope="module", name="bench", params=list(registry.ALGORITHMS))
+#: These stand for all in ``--fast``; clustered rounds by IFCA's oracle.
+FAST = ("fedavg", "afl")
+
+
+@pytest.fixture(scope="module", name="bench", params=[
+    pytest.param(name, marks=[pytest.mark.fast] if name in FAST else [])
+    for name in registry.ALGORITHMS])
 def fixture_bench(request, problem):
   return Bench(request.param, problem)
 
@@ -549,7 +556,7 @@ def primitives(jaxpr):
 
 def test_nothing_leaves_the_device_during_a_run(bench):
   args = (jax.tree.map(jnp.copy, bench.initial), bench.problem.data,
-          bench.keys, jnp.int32(0), jnp.int32(2))
+          bench.keys, {}, jnp.int32(0), jnp.int32(2))
   names = set(primitives(bench.run_rounds.trace(*args).jaxpr.jaxpr))
   assert "while" in names
   assert not [n for n in names if "callback" in n or "print" in n]

@@ -7,6 +7,8 @@ import pytest
 from fedjax_alg import hparams, registry
 from fedjax_alg.engine import clients
 
+pytestmark = pytest.mark.fast
+
 MAP = clients.make_map_clients()
 
 

@@ -143,5 +143,5 @@ def test_pairs_and_unknown_kinds():
     num_pairs(0.1, 19)
   with pytest.raises(DataError, match="no pair of 1 clients"):
     num_pairs(1.0, 1)
-  with pytest.raises(ValueError, match="shift 'swap': must be one of none"):
+  with pytest.raises(ValueError, match="^shift=swap: must be one of none"):
     after("swap", 1)

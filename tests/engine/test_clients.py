@@ -11,6 +11,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, sharding
 
 
+@pytest.mark.program
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=40),
        st.integers(1, 8))
 @example([5], 4)
@@ -106,7 +107,7 @@ def test_padding_of_the_map_is_the_last_client_without_data():
 
 
 def test_what_cannot_be_mapped_is_named():
-  with pytest.raises(ValueError, match="client map 'pmap': must be one of seq"):
+  with pytest.raises(ValueError, match="^map_clients=pmap: must be one of seq"):
     clients.make_map_clients("pmap")
   with pytest.raises(ValueError, match="client chunk 0: must be at least 1"):
     clients.make_map_clients("chunks")

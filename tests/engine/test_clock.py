@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.base import Devices, Work
-from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine import clock
 from tests import problems
 
@@ -22,40 +20,6 @@ COST = (jnp.int32(6), jnp.int32(4), jnp.float32(20.0))
 
 def times_of(devices=DEVICES, weight=WEIGHT, work=WORK, cost=COST):
   return jax.jit(clock.round_times)(devices, weight, work, *cost)
-
-
-@pytest.mark.parametrize("zeroth_order", [False, True])
-def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
-  """Four steps on five examples, of 3 examples, of 12, a padding slot.
-
-  Their batches hold 3, 3, 3, 3 and 5, 5, 2, 5 examples.
-  """
-  client = ClientUpdate(
-      lambda *_: None, LocalWork(local_steps=4, batch_size=5),
-      gradients_per_step=2)
-  if zeroth_order:
-    client = client._replace(forward_passes=lambda size: 7 * size + 1)
-  gradients, work = ledger.count_work(
-      problem.model._replace(flops=10.0), client,
-      jnp.array([3, 12, 0], jnp.int32), full_passes=3, evaluations=2)
-  steps, passes = ([0, 0, 0], [22, 85, 0]) if zeroth_order else (
-      [24, 34, 0], [0, 0, 0])
-  np.testing.assert_array_equal(gradients, steps)
-  np.testing.assert_allclose(work.flops, [
-      10 * (3 * (taken + 3 * size) + 2 * size + forward)
-      for taken, size, forward in zip(steps, (3, 12, 0), passes)])
-  # Four steps, twice through the model each, or as often as the 12 and 17
-  # examples they read are; one and three batches an epoch, five passes.
-  runs = [4 * 22 / 12, 4 * 85 / 17] if zeroth_order else [8, 8]
-  np.testing.assert_allclose(
-      work.batches, [runs[0] + 5, runs[1] + 5 * 3, 0], rtol=1e-6)
-  own, work = ledger.count_work(
-      problem.model._replace(flops=10.0), client._replace(
-          work=LocalWork(batch_size=0), forward_passes=None),
-      jnp.array([3, 12, 0], jnp.int32), jnp.array([9, 8, 0]), full_passes=1)
-  np.testing.assert_array_equal(own, [9, 8, 0])
-  np.testing.assert_allclose(work.flops, [30 * 12, 30 * 20, 0])
-  np.testing.assert_allclose(work.batches, [9 / 3 + 1, 8 / 12 + 1, 0])
 
 
 def test_a_round_on_paper():
@@ -103,6 +67,7 @@ def test_many_floats_do_not_overflow():
       times.communication[:3], 4 * 2.0 ** 32 / np.array([8, 4, 16]), rtol=1e-6)
 
 
+@pytest.mark.program
 def test_devices_are_of_the_seed_and_the_number():
   made = clock.make_devices(
       3, 200, cores=(2, 5), core_gflops=2.5, bandwidth_gbps=(0.1, 10.0),

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from fedjax_alg.base import Algorithm, RoundAux, Work, no_setup, round_cost
@@ -34,6 +35,7 @@ def test_a_clients_key_follows_its_id_not_its_slot():
   assert len({tuple(row) for row in keys.tolist()}) == 4
 
 
+@pytest.mark.program
 def test_a_cohort_is_sorted_without_repetition_and_uniform(problem):
   draw = jax.jit(lambda key: cohorts.sample_cohort(problem.data, 5, key).ids)
   ids = np.asarray(jax.vmap(draw)(jax.random.split(jax.random.key(0), 2000)))
@@ -60,6 +62,7 @@ def test_a_full_cohort_is_everyone_whatever_the_key(problem):
     np.testing.assert_array_equal(cohort.ids, np.arange(12))
 
 
+@pytest.mark.program
 def test_absent_clients_are_never_drawn_and_the_present_evenly(problem):
   joins = np.zeros(12, np.int32)
   joins[[0, 5]], joins[[3, 9, 11]] = 2, 4
@@ -92,7 +95,7 @@ def test_the_start_and_a_round_see_who_is_there(problem):
   algorithm = Algorithm(lambda *_: (), setup, *spy(False)[2:])
   keys = jax.tree.map(lambda leaf: leaf[None], cohorts.run_keys(0))
   ids, weight = loop.initial_states(
-      algorithm, model, problem.spec, late, keys)
+      loop.fixed(algorithm), model, problem.spec, late, keys, {})
   absent = joins > 0
   np.testing.assert_array_equal(
       ids[0], np.where(absent, 12, np.arange(12)))

@@ -12,8 +12,11 @@ from sklearn import metrics as sk
 from fedjax_alg import metrics
 from fedjax_alg.base import Algorithm, no_setup
 from fedjax_alg.data import layout
+from fedjax_alg.data.federation import EvaluationData, Pieces
 from fedjax_alg.engine import clients, evaluate, sharding
 from tests import problems
+
+pytestmark = pytest.mark.program
 
 C, K, L = 12, 3, problems.CLASSES
 
@@ -51,7 +54,7 @@ def full():
 
 
 class Case(NamedTuple):
-  data: evaluate.EvaluationData
+  data: EvaluationData
   state: State
   tests: list
   whole: tuple
@@ -72,14 +75,14 @@ def fixture_case(problem):
   validation, = problems.make_clients((83,), 5)
   x, y = map(np.concatenate, zip(*problem.clients, validation))
   own = sum(problems.SIZES)
-  train = layout.client_data(
+  train = jax.tree.map(jnp.asarray, layout.client_data(
       x, y, np.arange(own), np.asarray(problem.data.offset),
-      np.asarray(problem.data.size), own + np.arange(83))
-  data = evaluate.EvaluationData(
+      np.asarray(problem.data.size), own + np.arange(83),
+      np.where(NEW, 3, 0)))
+  data = EvaluationData(
       train, problems.client_data(tests), problems.client_data(pieces),
-      jnp.asarray(histogram, jnp.float32), evaluate.Pieces(
-          own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])),
-      jnp.asarray(NEW))
+      jnp.asarray(histogram, jnp.float32), Pieces(
+          own + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])))
   state = State(jax.tree.map(
       lambda *leaves: jnp.stack(leaves),
       *(problems.some_params(problem.model, seed, 1.0) for seed in range(K))))
@@ -87,6 +90,10 @@ def fixture_case(problem):
       full(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
   return Case(data, state, tests, whole, validation,
               jax.device_get(run(data, state, jax.random.key(0))), run)
+
+
+def all_there(data):
+  return data._replace(train=data.train._replace(joins=None))
 
 
 def outcome(problem, case, k, x, y):
@@ -199,7 +206,7 @@ def test_count_shard_counts_the_rows_of_the_shard_only(problem, case):
 def test_a_subset_of_the_protocols(problem, case):
   run = evaluate.make_evaluate(
       toy(None), problem.model, ("local",), clients.make_map_clients())
-  counts = run(case.data._replace(newcomer=None), case.state,
+  counts = run(all_there(case.data), case.state,
                jax.random.key(0))
   assert set(counts) == {"local"}
   np.testing.assert_array_equal(
@@ -234,7 +241,7 @@ def test_newcomers_where_there_are_none(problem, case):
   run = evaluate.make_evaluate(
       toy(), problem.model, ("newcomers",), clients.make_map_clients())
   with pytest.raises(ValueError, match="every client is there from the start"):
-    jax.eval_shape(run, case.data._replace(newcomer=None), case.state,
+    jax.eval_shape(run, all_there(case.data), case.state,
                    jax.random.key(0))
 
 
@@ -255,6 +262,6 @@ def test_what_a_method_has_of_the_protocols():
 
 
 def test_an_unknown_protocol_is_named(problem):
-  with pytest.raises(ValueError, match="evaluation protocol 'test': must be"):
+  with pytest.raises(ValueError, match="^evaluate=test: must be one of global"):
     evaluate.make_evaluate(
         toy(), problem.model, ("test",), clients.make_map_clients())

@@ -11,6 +11,8 @@ from fedjax_alg.base import FedSpec
 from fedjax_alg.engine import clients, loop, cohorts
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 CLIENTS, SLOTS, SIZE = 200, 8, 5
 #: Shape of a leaf that has a row for every client, or for several.
 STORE = re.compile(rf"f32\[(\d+,)*{CLIENTS}(,\d+)*\]")
@@ -24,16 +26,16 @@ def compiled(name, seeds, **settings):
       "softmax", (problems.FEATURES,), problems.CLASSES, l2=problems.L2)
   spec = FedSpec(CLIENTS, SLOTS, problems.CLASSES, (problems.FEATURES,),
                  SIZE * CLIENTS)
-  algorithm = registry.build(
+  build = loop.fixed(registry.build(
       name, model, map_clients=clients.make_map_clients(), local_steps=2,
-      batch_size=SIZE, **settings)
+      batch_size=SIZE, **settings))
   keys = jax.tree.map(
       lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, range(seeds)))
   states = jax.eval_shape(
       lambda data, keys: loop.initial_states(
-          algorithm, model, spec, data, keys), data, keys)
-  return loop.make_run_rounds(algorithm, SLOTS, 10).lower(
-      states, data, keys, jnp.int32(0), jnp.int32(2)).compile()
+          build, model, spec, data, keys, {}), data, keys)
+  return loop.make_run_rounds(build, SLOTS, 10).lower(
+      states, data, keys, {}, jnp.int32(0), jnp.int32(2)).compile()
 
 
 def computations(text):

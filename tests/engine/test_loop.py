@@ -11,6 +11,8 @@ from fedjax_alg import registry
 from fedjax_alg.engine import clients, loop, cohorts
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 
 class Inner(NamedTuple):
   w: dict
@@ -37,7 +39,8 @@ def fixture_run(problem):
   algorithm = registry.build(
       "fedavg", problem.model, map_clients=clients.make_map_clients(),
       local_steps=2, batch_size=3)
-  programs = {m: loop.make_run_rounds(algorithm, 4, 6, m)
+  build = loop.fixed(algorithm)
+  programs = {m: loop.make_run_rounds(build, 4, 6, m)
               for m in loop.MAP_SEEDS}
 
   def run(seeds, count, map_seeds="sequential", start=0, states=None):
@@ -45,10 +48,10 @@ def fixture_run(problem):
         lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, seeds))
     if states is None:
       states = loop.initial_states(
-          algorithm, problem.model, problem.spec, problem.data, keys,
+          build, problem.model, problem.spec, problem.data, keys, {},
           map_seeds)
     return programs[map_seeds](
-        states, problem.data, keys, jnp.int32(start), jnp.int32(count))
+        states, problem.data, keys, {}, jnp.int32(start), jnp.int32(count))
 
   return run
 
@@ -108,10 +111,11 @@ def test_the_state_is_donated(problem):
       "local", problem.model, map_clients=clients.make_map_clients(),
       local_steps=1, batch_size=0)
   keys = jax.tree.map(lambda leaf: leaf[None], cohorts.run_keys(0))
+  build = loop.fixed(algorithm)
   states = loop.initial_states(
-      algorithm, problem.model, problem.spec, problem.data, keys)
-  loop.make_run_rounds(algorithm, 4, 2)(
-      states, problem.data, keys, jnp.int32(0), jnp.int32(1))
+      build, problem.model, problem.spec, problem.data, keys, {})
+  loop.make_run_rounds(build, 4, 2)(
+      states, problem.data, keys, {}, jnp.int32(0), jnp.int32(1))
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   assert not problem.data.x.is_deleted()
 

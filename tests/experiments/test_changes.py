@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from experiments import drift, run
+from experiments import run
 from experiments.cli import config
+from experiments.cli.execute import prepared_run
 from experiments.reports import plots
-from fedjax_alg.records import tables as records
-from experiments import setting as setting_lib
 from fedjax_alg import data, registry
 from fedjax_alg.algorithms import fedavg
-from fedjax_alg.data.partition import client_rows
 from fedjax_alg.engine import cohorts
+from fedjax_alg.records import tables as records
 
 WORDS = ("--dataset=digits --partition=classes --num_clients=20 "
          "--cohort_size=4 --eval_every=2 --noprogress").split()
@@ -57,58 +56,17 @@ def test_a_resumed_shifted_run_is_bit_equal(tmp_path, monkeypatch):
       tmp_path / "whole" / "metrics.csv")}
   assert evaluated == {2, 3, 4, 6, 8}  # before each change, too
   # One epoch reads all rows of the participants, as many as they have by then.
-  setting = setting_lib.make_setting(config.parse([*WORDS, words[0]]))
+  before = prepared_run(config.parse([*WORDS, words[0]]))
+  partition = before.federation.partition
   digits, keys = data.load_digits(), cohorts.run_keys(0)
   for row in records.read_rows(tmp_path / "halves" / "rounds.csv", None):
     number = row["round"] - 1
-    ids = cohorts.sample_cohort(
-        setting.data.train, 4, jax.random.fold_in(keys.cohort, number)).ids
-    split = data.shifted(setting.partition, digits.y_train, digits.y_test,
-                         "swap_part", number // 3, 0.2, 0)
+    key = jax.random.fold_in(keys.cohort, number)
+    ids = cohorts.sample_cohort(before.placed.data.train, 4, key).ids
+    split = data.shifted(partition, digits.y_train, digits.y_test, "swap_part",
+                         number // 3, 0.2, 0)
     assert 4 * row["example_gradients"] == split.train_size[ids].sum()
-  assert (split.train_size != setting.partition.train_size).any()
-
-
-@pytest.mark.parametrize("kind", ["swap_all", "swap_part", "increment"])
-def test_the_device_holds_what_the_split_says(kind):
-  parsed = config.parse([
-      *WORDS, "--algorithm=fedavg", "--validation_clients=3", "--shift_every=2",
-      f"--shift={kind}", "--partition_seed=5"])
-  setting = setting_lib.make_setting(parsed)
-  before = jax.tree.map(np.asarray, setting.data)
-  moving = drift.Drift(parsed, setting)
-  digits = setting_lib.load_examples(parsed)
-  hashes = set()
-  for done in (0, 3, 5, 2, 0):
-    moving.move(done)
-    split = data.shifted(
-        setting.partition, digits.y_train, digits.y_test, kind, done // 2, 0.2,
-        5)
-    for held, order, offset, size, x, y in (
-        (moving.data.train, *split[:3], digits.x_train, digits.y_train),
-        (moving.data.test, *split[3:6], digits.x_test, digits.y_test)):
-      places = client_rows(np.asarray(held.offset), np.asarray(held.size))
-      rows = order[client_rows(offset, size)]
-      np.testing.assert_array_equal(held.size, size)
-      np.testing.assert_array_equal(np.asarray(held.x)[places], x[rows])
-      np.testing.assert_array_equal(np.asarray(held.y)[places], y[rows])
-    histogram = data.label_histogram(split, digits.y_train, 10)
-    np.testing.assert_array_equal(moving.label_histogram, histogram)
-    np.testing.assert_array_equal(moving.data.class_weight, histogram)
-    # The server's own rows stay, and so does all that programs depend on.
-    first, total = before.train.validation
-    np.testing.assert_array_equal(
-        moving.data.train.x[first:first + total],
-        before.train.x[first:first + total])
-    for old, new in zip(jax.tree.leaves(setting.data),
-                        jax.tree.leaves(moving.data), strict=True):
-      assert (old.shape, old.dtype, old.weak_type) == (
-          new.shape, new.dtype, new.weak_type)
-      assert old.sharding.is_equivalent_to(new.sharding, old.ndim)
-    hashes.add(histogram.tobytes())
-  assert len(hashes) == 3
-  for old, kept in zip(jax.tree.leaves(before), jax.tree.leaves(setting.data)):
-    np.testing.assert_array_equal(old, kept)
+  assert (split.train_size != partition.train_size).any()
 
 
 @pytest.fixture(name="grouped")
@@ -137,10 +95,10 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
   facts = json.loads((tmp_path / "run" / "partition.json").read_text())
   joins = np.array(facts["joins"])
   assert dict(zip(*np.unique(joins, return_counts=True))) == {0: 13, 1: 3, 2: 4}
-  setting = setting_lib.make_setting(config.parse([*WORDS, *words]))
-  np.testing.assert_array_equal(setting.data.newcomer, joins > 0)
+  made = prepared_run(config.parse([*WORDS, *words]))
+  np.testing.assert_array_equal(made.placed.data.train.joins, joins)
   np.testing.assert_array_equal(joins, data.with_newcomers(
-      setting.partition, [(1, 3), (2, 4)], 0))
+      made.federation.partition, [(1, 3), (2, 4)], 0))
   # Every client holds one class, so ten kinds of clients.
   kind = np.argmax(facts["label_histogram"], 1)
   group = np.arange(20) % 4 - 1

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments import run
+from experiments.cli import execute
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.engine import checkpoint
@@ -368,8 +369,8 @@ def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
     return save(folder, states, done, facts)
 
   monkeypatch.setattr(checkpoint, "save", counted)
-  monkeypatch.setattr(run, "_SLOW_SAVE", slow)
-  monkeypatch.setattr(run, "_SAVE_SPARING", 1e9)
+  monkeypatch.setattr(execute, "_SLOW_SAVE", slow)
+  monkeypatch.setattr(execute, "_SAVE_SPARING", 1e9)
   assert play(tmp_path / "run", "--algorithm=fedavg", "--rounds=6",
               "--eval_every=2") == 0
   assert saves == rounds

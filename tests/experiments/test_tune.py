@@ -1,6 +1,5 @@
 """Tuning: the grid is played, the best on validation clients is taken."""
 
-import dataclasses
 import math
 
 import pytest
@@ -43,21 +42,20 @@ def test_every_value_is_played_on_validation_data(
   monkeypatch.setattr(tune, "_data_flags", lambda paper, data: DIGITS)
   monkeypatch.setitem(tune.RATES, ("conjugate", "mnist"), (1e-5, 0.1))
   monkeypatch.setitem(tune.SEEDS, ("conjugate", "mnist"), 1)
-  extra = ["--rounds=4", "--noprogress", "--cohort_size=3"]
+  extra = ["--rounds=4", "--noprogress", "--participation=0.34"]
   monkeypatch.setattr(tune, "_method_flags", lambda paper, data, name: [
       f"--algorithm={name}"])
-  real = tune.suite.run_cell
+  real = tune.sweeps.play_all
   seen = []
 
-  def run_cell(cell, root):
-    flags = [w for w in cell.flags if not w.startswith("--participation")]
-    seen.append(config.parse(flags))
-    return real(dataclasses.replace(cell, flags=tuple(flags)), root)
+  def play_all(configs):
+    seen.extend(configs)
+    return real(configs)
 
-  monkeypatch.setattr(tune.suite, "run_cell", run_cell)
+  monkeypatch.setattr(tune.sweeps, "play_all", play_all)
   played = tune.play("conjugate", "mnist", "fedavg", tmp_path, extra, 100.)
   assert [c.hparams["client_lr"] for c in seen] == [1e-5, 0.1]
-  assert all(c.eval_protocols == ("validation",) for c in seen)
+  assert all(c.run.eval_protocols == ("validation",) for c in seen)
   assert tune.choose(played[0]).value == 0.1
   text = tune.table("T", {"fedavg": played}, 10)
   assert "FedAvg" in text and "**0.1**" in text
@@ -65,7 +63,11 @@ def test_every_value_is_played_on_validation_data(
 
 def test_what_is_wrong_is_one_line(capsys):
   assert tune.main([]) == 2
-  assert "--paper: missing" in capsys.readouterr().err
+  assert "--validation_clients: missing" in capsys.readouterr().err
+  assert tune.main(["--paper=mine"]) == 2
+  assert "--paper=mine" in capsys.readouterr().err
+  assert tune.main(["--validation_clients=3", "--by=global"]) == 2
+  assert "--by=global" in capsys.readouterr().err
   assert tune.main(["--paper=conjugate", "--methods=fedavgg"]) == 2
   assert "--methods=fedavgg" in capsys.readouterr().err
   assert tune.main(["--help"]) == 0

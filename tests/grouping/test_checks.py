@@ -47,7 +47,7 @@ def test_centres_and_vectors_are_as_long_as_the_points():
   for width in (1, D + 1):
     refused("centres: rows as long", lambda c: grouping.lloyd(
         POINTS, MASK, c), jnp.ones((K, width)))
-    refused("first: rows as long", lambda c: grouping.farthest_first(
+    refused("origin: rows as long", lambda c: grouping.farthest_first(
         POINTS, MASK, c, K), jnp.ones(width))
     refused("vectors: rows as long", lambda v: grouping.place(
         grouping.project(POINTS, MASK, 2), v, centre=True),

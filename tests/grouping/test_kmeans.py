@@ -27,6 +27,7 @@ def draw(seed):
   return points, mask, centres
 
 
+@pytest.mark.program
 @given(st.integers(0, 10**6))
 def test_lloyd_is_that_of_scikit_learn(seed):
   points, mask, centres = draw(seed)
@@ -112,23 +113,13 @@ def test_farthest_first_takes_the_lowest_slot_of_equals():
   np.testing.assert_array_equal(centres, [[0, 2], [2, 0], [1, 0]])
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_no_group_of_the_split_is_empty(seed):
-  """Every start centre is a point of its own, whatever the origin is."""
-  points = jax.random.normal(jax.random.key(seed), (20, 3))
-  mask = jnp.arange(20) != seed
-  origin = points[mask].mean(0)
-  groups = grouping.lloyd(
-      points, mask, grouping.farthest_first(points, mask, origin, 4), 1)
-  assert groups.size.min() > 0 and groups.size.sum() == 19
-
-
 DRAWS = 4000
 pairs_drawn = quick_jit(lambda points, mask: jax.vmap(
     lambda key: grouping.plus_plus(points[:, None], mask, key, 2)[:, 0])(
         jax.random.split(jax.random.key(1), DRAWS)))
 
 
+@pytest.mark.program
 def test_plus_plus_draws_by_squared_distance():
   """Every ordered pair as often as the law says; one does not count."""
   points = np.array([0.0, 1.0, 3.0, np.nan, 4.0], np.float32)
@@ -179,6 +170,7 @@ def inertia(points, mask, groups):
   return ((points[mask] - own) ** 2).sum()
 
 
+@pytest.mark.program
 def test_kmeans_keeps_its_best_start():
   rng = np.random.default_rng(0)
   points = rng.random((40, 2)).astype(np.float32)

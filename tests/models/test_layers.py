@@ -51,6 +51,7 @@ def some_params(model, dtype="float32"):
       jax.eval_shape(model.init, jax.random.key(0)))
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("stack, plain, shape", [
     (models.MLP(3, (5, 4)), PlainMLP((5, 4)), (6, 6)),
     (models.MLP(3, ()), PlainMLP(()), (7,)),
@@ -318,6 +319,7 @@ def test_flops_follow_what_is_inside():
     assert models.forward_flops(fn, square) == products * product
 
 
+@pytest.mark.program
 def test_no_device_is_started():
   code = ("from fedjax_alg import models\n"
           "from jax._src import xla_bridge\n"

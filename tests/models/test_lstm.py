@@ -70,6 +70,7 @@ def by_hand(params, vectors):
   return np.r_[0.0, last]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("embedding", lstm.EMBEDDINGS)
 def test_equations_and_padding(embedding):
   model = make(embedding)

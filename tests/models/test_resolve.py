@@ -52,7 +52,8 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
     (7, {}, "^model: int given; must be a name"),
     (nn.Dense(4), {}, r"gives \[7, 4\] float32 .*logits \[7, 3\] float32"),
     (nnx.Linear(6, 2, rngs=nnx.Rngs(0)), {}, r"gives \[7, 2\] .*\[7, 3\]"),
-    ("softmax", dict(loss=lambda logits, y: logits.mean()), r"^loss: gives \[\]"),
+    ("softmax", dict(loss=lambda logits, y: logits.mean()),
+     r"^loss: gives \[\]"),
 ])
 def test_refused_in_one_line(given, options, said):
   with pytest.raises(ValueError, match=said) as error:

@@ -44,8 +44,9 @@ def test_every_cell_parses(name):
     if registry.get(run.algorithm).rounds is not None:
       assert run.values["participation"] == 1
     if name != "afl":
-      assert run.values["num_clients"] == 100
-      assert run.values["dataset"] == "synthetic" or run.values["dirichlet_alpha"] == 0.1
+      assert values["num_clients"] == 100
+      if values["dataset"] != "synthetic":
+        assert values["dirichlet_alpha"] == 0.1
 
 
 def test_settings_of_section_5():
@@ -62,8 +63,8 @@ def test_settings_of_section_5():
     assert run.hparams.get("local_epochs", 1) == 1
   assert [run.identity() for run in parsed("fig4").values()] == [
       run.identity() for run in parsed("fig5").values()]
-  models = {p: (run.values["dataset"], run.values["model"]) for (p, _), run in parsed(
-      "table2").items()}
+  models = {panel: (run.values["dataset"], run.values["model"])
+            for (panel, _), run in parsed("table2").items()}
   assert models == dict(
       a=("mnist", "mlp"), b=("synthetic", "mlp"), c=("mnist", "softmax"),
       d=("synthetic", "softmax"))
@@ -124,10 +125,10 @@ def test_quick_is_shorter_and_smaller():
         "table2": ["Quick: so few rounds are played: pFedMe 20, pFedZO 4, "
                    "each client alone 5."]}[name]
     for cell in figures.cells(analytic.PAPER, figure, make):
-      run = cell.config
-      assert run.values["rounds"] <= 20
-      if run.values["dataset"] == "cifar10":
-        assert run.values["layers"][1] == "conv5-16" and run.values["eval_every"] == 5
+      values = cell.config.values
+      assert values["rounds"] <= 20
+      if values["dataset"] == "cifar10":
+        assert values["layers"][1] == "conv5-16" and values["eval_every"] == 5
   assert analytic.fit(analytic.FIGURES["fig4"], make._replace(quick=False)) == (
       analytic.FIGURES["fig4"], [])
 

@@ -10,7 +10,7 @@ from experiments import fedgroup as command
 from experiments.papers.fedgroup import figures as fedgroup, pretraining as pool
 from experiments.reports import figures, report
 from fedjax_alg.records import summary as results, tables as records
-from experiments import setting
+from experiments.cli.execute import prepared_run
 from experiments.papers.fedgroup import tables
 from experiments.reports import suite, verdicts
 from experiments.papers.fedgroup import claims
@@ -248,10 +248,10 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, "jit", functools.partial(  # compiles faster
       jax.jit, compiler_options=quick_options()))
   found, = pool.pretrained(cell)
-  made = setting.make_setting(cell.config)
+  made = prepared_run(cell.config)
   state = jax.jit(lambda data, keys: loop.initial_states(
-      made.algorithm, made.model, made.spec, data, keys))(
-          made.data.train, made.keys)
+      made.build, made.model, made.spec, data, keys, made.numbers))(
+          made.placed.data.train, made.keys)
   member = np.asarray(state.member)[0]
   assert (member >= 0).sum() == 60 == len(found.groups)
   for client, group, edc in zip(found.ids, found.groups, found.edc):

@@ -11,6 +11,8 @@ from fedjax_alg.records import tables as records, summary as results
 from experiments.papers.conjugate import claims as conjugate
 from experiments.papers.diversified import claims as diversified
 
+pytestmark = pytest.mark.fast
+
 
 def outcome(label, curves, panel="a", loss=None, floats=10, steady=0.1,
             down=2, up=3):
@@ -100,6 +102,35 @@ def test_growth_over_panels():
 def test_same():
   assert verdicts.same(98.2, 98.0).holds
   assert not verdicts.same(98.2, 97.0).holds
+  assert not verdicts.same(97.0, 98.2).holds
+
+
+def test_same_within_the_interval():
+  """Half a point apart, more than a tie: the spread over seeds decides."""
+  assert verdicts.same([98.0, 99.0, 97.5], [98.5, 97.0, 97.5]).holds
+  assert not verdicts.same([98.5, 98.51, 98.49], 98.0).holds
+  assert not verdicts.same([98.0, 98.0], [97.99, 97.99], tie=0.0).holds
+
+
+@pytest.mark.parametrize("a,holds,measured", [
+    (0.01, True, "+0.01 +- 0.00"), (-0.01, False, "-0.01 +- 0.00"),
+    (0.0, None, "+0.00 +- 0.00"),
+    ([-0.2, -0.21, -0.19], False, "-0.20 +- 0.02"),
+    ([-0.2, -0.6, 0.2], None, "-0.20 +- 0.99")])
+def test_above_decides_by_the_sign(a, holds, measured):
+  """A small difference counts as much as a large one; a tie does not apply."""
+  assert verdicts.above(a, 0.0) == (holds, measured)
+
+
+def test_columns_of_rounds(monkeypatch):
+  monkeypatch.setattr(suite.Outcome, "rounds", lambda self: [
+      {"round": n, "seed": s, "discrepancy": 10.0 * s + n}
+      for n in (1, 2, 3, 4) for s in (0, 1)])
+  run = flat("A", 0.5)
+  np.testing.assert_array_equal(
+      verdicts.of_rounds("discrepancy")(run), [2.5, 12.5])
+  np.testing.assert_array_equal(
+      verdicts.of_rounds("discrepancy", np.max, last=3)(run), [3, 13])
 
 
 def test_wobble_and_speed():

@@ -9,6 +9,8 @@ import pytest
 from experiments.cli import config, flags
 from fedjax_alg import registry
 
+pytestmark = pytest.mark.fast
+
 # words on the command line -> what the one line must name
 REFUSED = [
     ("", ["--algorithm", "fedavg"]),
@@ -213,7 +215,7 @@ def test_refused_in_one_line(words, named):
 
 def test_parsing_does_not_start_jax():
   """Else the cores would not become devices any more."""
-  code = ("from experiments import config\n"
+  code = ("from experiments.cli import config\n"
           "for name in ('fedavg', 'losac', 'cfsvrg', 'central'):\n"
           "  config.parse(['--algorithm=' + name])\n"
           "from jax._src import xla_bridge\n"
@@ -235,7 +237,7 @@ def test_preset_parses(preset):
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
     words.append("--algorithm=fedavg")
   parsed = config.parse(words)
-  assert parsed.rounds >= 1
+  assert parsed.run.rounds >= 1
 
 
 def test_there_are_presets():
@@ -245,8 +247,8 @@ def test_there_are_presets():
 
 def test_stated_preset_has_the_papers_values():
   parsed = config.parse(["--flagfile=diversified/stated.flags"])
-  assert parsed.l2 == 0.01
-  assert parsed.num_clients == 400
+  assert parsed.run.l2 == 0.01
+  assert parsed.data.num_clients == 400
   assert parsed.hparams["beta1"] == 0.0
   assert parsed.hparams["beta2"] == 0.999
   assert parsed.hparams["client_lr"] == 12
@@ -255,14 +257,16 @@ def test_stated_preset_has_the_papers_values():
 
 def test_clients_that_come_with_the_data():
   letters = config.parse(["--algorithm=fedavg", "--dataset=femnist"])
-  assert letters.partition == "natural" and letters.num_clients == 200
-  assert letters.femnist == "fixed" and letters.min_client_size is None
+  data = letters.data
+  assert data.partition == "natural" and data.num_clients == 200
+  assert data.femnist == "fixed" and data.min_client_size is None
   tweets = config.parse("--algorithm=fedavg --dataset=sent140 --model=lstm "
                         "--vocabulary=500 --num_clients=9 "
                         "--cohort_size=2".split())
-  assert tweets.partition == "natural" and tweets.min_client_size == 20
-  assert (tweets.vocabulary, tweets.sequence_length) == (500, 25)
-  assert tweets.embedding == "frozen"
+  data = tweets.data
+  assert data.partition == "natural" and data.min_client_size == 20
+  assert (data.vocabulary, data.sequence_length) == (500, 25)
+  assert tweets.run.embedding == "frozen"
 
 
 def test_flags_replay(tmp_path):
@@ -288,8 +292,9 @@ def test_identity_ignores_where_and_sees_what():
 def test_validation_clients_leave_the_rest():
   parsed = config.parse("--algorithm=fedavg --validation_clients=60 "
                         "--cohort_size=40 --eval_protocols=validation".split())
-  assert parsed.validation_clients == 60 and parsed.num_clients == 100
-  assert config.parse(["--algorithm=fedavg"]).eval_protocols == (
+  assert parsed.data.validation_clients == 60
+  assert parsed.data.num_clients == 100
+  assert config.parse(["--algorithm=fedavg"]).run.eval_protocols == (
       "global", "local", "preferred")
   assert parsed.identity() != config.parse(
       "--algorithm=fedavg --validation_clients=59 --cohort_size=40 "
@@ -299,11 +304,11 @@ def test_validation_clients_leave_the_rest():
 def test_newcomers_bring_their_protocol(tmp_path):
   words = "--algorithm=fedavg --newcomers_at=5:60,7:30".split()
   parsed = config.parse(words)
-  assert parsed.newcomers_at == ((5, 60), (7, 30))
-  assert parsed.eval_protocols == (
+  assert parsed.data.newcomers_at == ((5, 60), (7, 30))
+  assert parsed.run.eval_protocols == (
       "global", "local", "preferred", "newcomers")
   own = config.parse([*words, "--eval_protocols=newcomers,local"])
-  assert own.eval_protocols == ("newcomers", "local")
+  assert own.run.eval_protocols == ("newcomers", "local")
   assert config.parse(["--algorithm=central", "--newcomers_at=5:99"])
   file = tmp_path / "flags.txt"
   file.write_text("\n".join(parsed.flag_lines()) + "\n", encoding="utf-8")
@@ -316,14 +321,15 @@ def test_newcomers_bring_their_protocol(tmp_path):
 def test_the_machines_are_part_of_a_run(tmp_path):
   words = "--algorithm=fedavg --device_cores=2,3 --bandwidth_gbps=.1,1".split()
   parsed = config.parse(words)
-  assert parsed.device_cores == (2, 3) and parsed.bandwidth_gbps == (0.1, 1.0)
+  assert parsed.run.device_cores == (2, 3)
+  assert parsed.run.bandwidth_gbps == (0.1, 1.0)
   file = tmp_path / "flags.txt"
   file.write_text("\n".join(parsed.flag_lines()) + "\n", encoding="utf-8")
   again = config.parse([f"--flagfile={file}"])
   assert again == parsed and again.identity() == parsed.identity()
   default = config.parse(["--algorithm=fedavg"])
-  assert default.device_cores == (1, 4)
-  assert default.bandwidth_gbps == (100.0, 100.0)
+  assert default.run.device_cores == (1, 4)
+  assert default.run.bandwidth_gbps == (100.0, 100.0)
   for word in ("--device_cores=2,4", "--bandwidth_gbps=.1,2", "--batch_ms=2",
                "--core_gflops=9", "--server_gflops=1", "--clock_seed=1"):
     assert config.parse([*words, word]).identity() != parsed.identity()
@@ -358,14 +364,18 @@ def test_help_names_every_hyper_parameter(algorithm):
 def test_help_names_every_run_flag():
   with pytest.raises(config.HelpRequested) as caught:
     config.parse(["--help"])
-  for name in flags.run_flags():
-    assert f"--{name}:" in str(caught.value)
+  for flag in flags.run_flags():
+    assert f"--{flag.name}:" in str(caught.value)
 
 
 def test_conditions_name_flags_that_exist():
-  known = flags.run_flags()
-  for name, (other, _) in flags.CONDITIONS.items():
-    assert name in known
+  known = {flag.name: flag.field for flag in flags.run_flags()}
+  conditions = [field.metadata["when"] for field in known.values()
+                if field.metadata["when"]]
+  assert len(conditions) > 10
+  for other, values in conditions:
     assert other in known
+    if known[other].metadata["choices"]:
+      assert set(values) <= set(known[other].metadata["choices"])
   assert set(flags.NEUTRAL) <= set(known)
   assert not set(known) & set(flags.hyper_fields())

@@ -1,72 +1,55 @@
 """What a run trains and evaluates on, with clients held out."""
 
+import contextlib
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
 
-from experiments import run, setting as setting_lib
-from experiments.cli import config
-from fedjax_alg import data
-from fedjax_alg.data import layout
+from experiments import run
+from experiments.cli import config, guard
+from experiments.cli.execute import prepared_run
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs import methods, prepare
 from tests import tfds_records
 
 WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
 
 
 def make(*words):
-  return setting_lib.make_setting(config.parse([*WORDS, *words]))
+  return prepared_run(config.parse([*WORDS, *words]))
+
+
+@contextlib.contextmanager
+def refused(says):
+  """An error in one line, which the command line shows with its flags."""
+  with pytest.raises(OptionError) as caught:
+    yield
+  assert "\n" not in str(caught.value)
+  assert re.search(says, guard.one_line(caught.value))
 
 
 def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
-  plain, setting = make(), make("--validation_clients=5")
-  held = setting.partition.held_out
-  assert setting.spec.num_clients == setting.plan["clients"] == 15
+  plain, held_out = make(), make("--validation_clients=5")
+  held = held_out.federation.partition.held_out
+  assert held_out.spec.num_clients == held_out.plan["clients"] == 15
   # A tenth of those who stay.
-  assert plain.spec.cohort_size == setting.spec.cohort_size == 2
+  assert plain.spec.cohort_size == held_out.spec.cohort_size == 2
   assert make("--validation_clients=5", "--participation=1"
               ).spec.cohort_size == 15
-  want = int(plain.partition.train_size[held.clients].sum())
+  want = int(plain.federation.partition.train_size[held.clients].sum())
   assert plain.plan["validation_examples"] == 0
-  assert setting.plan["validation_examples"] == want > 0
-  assert (setting.plan["train_examples"] == setting.spec.num_examples
+  assert held_out.plan["validation_examples"] == want > 0
+  assert (held_out.plan["train_examples"] == held_out.spec.num_examples
           == plain.plan["train_examples"] - want)
   # The whole test set is the official one, whoever is held out.
-  assert setting.plan["test_examples"] == plain.plan["test_examples"]
-  assert int(setting.data.test.size.sum()) < plain.plan["test_examples"]
-  assert setting.label_histogram.shape[0] == 15
-  assert plain.data.validation is plain.data.train.validation is None
-
-
-def test_validation_pieces_are_the_servers_rows():
-  setting = make("--validation_clients=19", "--cohort_size=1")
-  first, total = np.asarray(setting.data.train.validation).tolist()
-  offset, size = map(np.asarray, setting.data.validation)
-  assert len(size) > 1 and size.max() <= 500 and size.sum() == total
-  assert offset[0] == first
-  np.testing.assert_array_equal(offset[1:], offset[:-1] + size[:-1])
-  digits = data.load_digits()
-  np.testing.assert_array_equal(
-      setting.data.train.y[first:first + total],
-      digits.y_train[setting.partition.held_out.train_order])
-  cohort = layout.everyone(setting.data.train)
-  assert int(cohort.validation.size) == total
-  assert cohort.validation.x is setting.data.train.x
-
-
-def test_facts_of_the_partition():
-  plain, setting = make(), make("--validation_clients=5")
-  facts = json.loads(json.dumps(setting_lib.partition_facts(setting)))
-  assert facts["flags"]["validation_clients"] == 5
-  assert facts["flags"]["num_clients"] == 20
-  assert len(facts["validation_clients"]) == len(facts["validation_size"]) == 5
-  assert len(facts["validation_order"]) == sum(facts["validation_size"])
-  both = facts["train_order"] + facts["validation_order"]
-  without = setting_lib.partition_facts(plain)
-  assert sorted(both) == sorted(without["train_order"])
-  assert not any(name.startswith("validation") for name in without)
-  assert "validation_clients" not in without["flags"]
-  assert facts["hash"] != without["hash"]
+  assert held_out.plan["test_examples"] == plain.plan["test_examples"]
+  assert int(held_out.placed.data.test.size.sum()) < plain.plan["test_examples"]
+  assert held_out.placed.label_histogram.shape[0] == 15
+  assert plain.placed.data.validation is None
+  assert plain.placed.data.train.validation is None
 
 
 def test_too_many_clients_of_the_users_data(tmp_path):
@@ -82,8 +65,8 @@ def test_too_many_clients_of_the_users_data(tmp_path):
           "--validation_clients=2 leaves")):
     parsed = config.parse(
         [*words, f"--validation_clients={held}", "--cohort_size=3"])
-    with pytest.raises(ValueError, match=says):
-      setting_lib.make_setting(parsed)
+    with refused(f"^{says}"):
+      prepared_run(parsed)
 
 
 def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
@@ -105,25 +88,27 @@ def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   words = ["--algorithm=losac", "--variant=table"]
   assert make(*words).spec.num_examples > 0
-  monkeypatch.setattr(setting_lib, "memory_bytes", lambda: 10**5)
-  with pytest.raises(config.UsageError) as caught:
+  monkeypatch.setattr(prepare, "memory_bytes", lambda: 10**5)
+  with refused("^--variant=table: .* GB .*--variant=client"):
     make(*words)
-  message = str(caught.value)
-  assert message.startswith("--variant=table: ") and "\n" not in message
-  assert "--variant=client" in message and "GB" in message
 
 
 def test_adapting_on_a_client_without_data_is_refused():
   """No partition makes such a client today."""
-  setting = make("--algorithm=per_fedavg")
-  empty = setting.data.train._replace(
-      size=setting.data.train.size.at[3].set(0))
-  local = config.parse([*WORDS, "--algorithm=per_fedavg"])
-  with pytest.raises(config.UsageError, match="--eval_protocols=local: .*3 h"):
-    setting_lib._check_adapts(local, empty)
-  setting_lib._check_adapts(
-      config.parse([*WORDS, "--algorithm=per_fedavg",
-                    "--eval_protocols=global"]), empty)
+  made = make("--algorithm=per_fedavg")
+  data, size = made.federation.data, made.federation.data.train.size.copy()
+  size[3] = 0
+  empty = dataclasses.replace(made.federation, data=data._replace(
+      train=data.train._replace(size=size)))
+
+  def on_empty(method, *protocols):
+    prepare.prepare(method, empty, dataclasses.replace(
+        made.options, eval_protocols=protocols))
+
+  with refused("^--eval_protocols=local: .*client 3 has none"):
+    on_empty(made.method, "global", "local")
+  on_empty(made.method, "global")
+  on_empty(methods.method_of("fedavg"), "global", "local")
 
 
 def test_word_ids_go_with_the_lstm(tmp_path):
@@ -133,7 +118,7 @@ def test_word_ids_go_with_the_lstm(tmp_path):
              x_test=x, y_test=np.arange(20) % 2)
 
   def on(name, *words):
-    return setting_lib.make_setting(config.parse([
+    return prepared_run(config.parse([
         "--algorithm=fedavg", "--dataset=npz", "--num_clients=2",
         "--min_client_size=1", "--participation=1", *words,
         f"--data_path={tmp_path / name}.npz"]))
@@ -145,14 +130,14 @@ def test_word_ids_go_with_the_lstm(tmp_path):
       ("ids", ["--model=lstm", "--vocabulary=77"],
        r"--vocabulary=77: word ids must lie in \[0, 79\), the data's lie in"
        r" \[0, 79\]")):
-    with pytest.raises(config.UsageError, match=says):
+    with refused(f"^{says}"):
       on(name, *words)
 
 
 def test_clients_of_letters_and_tweets(tmp_path):
   np.savez(tmp_path / "letters.npz", y=np.arange(900) % 10 + 36,
            x=np.zeros((900, 28, 28), np.uint8))
-  letters = setting_lib.make_setting(config.parse([
+  letters = prepared_run(config.parse([
       "--algorithm=fedavg", "--dataset=femnist", "--num_clients=30",
       "--femnist=leaky", f"--data_path={tmp_path / 'letters.npz'}"]))
   assert letters.spec.num_clients == 30 and letters.spec.num_classes == 26
@@ -165,12 +150,12 @@ def test_clients_of_letters_and_tweets(tmp_path):
       tmp_path / "sentiment140" / "1.0.0", "sentiment140",
       {"user": tfds_records.TEXT, "polarity": tfds_records.INT32,
        "text": tfds_records.TEXT}, rows)
-  tweets = setting_lib.make_setting(config.parse([
+  tweets = prepared_run(config.parse([
       "--algorithm=fedavg", "--dataset=sent140", "--model=lstm",
       "--min_client_size=10", "--participation=1", "--sequence_length=3",
       f"--data_dir={tmp_path}"]))
   # al has 10 tweets, of which 9 train.
-  np.testing.assert_array_equal(tweets.data.train.size, [9, 27])
-  np.testing.assert_array_equal(tweets.data.test.size, [1, 3])
-  assert tweets.data.train.x.dtype == np.int32
-  assert tweets.data.train.x[0].tolist() == [3, 2, 0]  # so, good
+  np.testing.assert_array_equal(tweets.placed.data.train.size, [9, 27])
+  np.testing.assert_array_equal(tweets.placed.data.test.size, [1, 3])
+  assert tweets.placed.data.train.x.dtype == np.int32
+  assert tweets.placed.data.train.x[0].tolist() == [3, 2, 0]  # so, good

@@ -1,0 +1,251 @@
+"""How the layers of a model are fitted, one after the other: options, fits.
+
+What ``rounds.layerwise`` does at the server and at a client once the sums of
+a layer are there (analytic, (1), (5), (11)-(13)).
+"""
+
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array, Key, Layer, Model, Params
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper
+from fedjax_alg.least_squares import codes, moments as moments_lib, solve
+
+PRECISIONS = ("float64", "float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerFits:
+  """How layers are fitted; shared by every method that does."""
+
+  ridge: str = hyper(
+      "1", "gamma of every layer's least squares, added once by the server: "
+      "one number, or one for each layer, separated by commas", source="(1)")
+  ridge_unit: str = hyper(
+      "absolute", "of `ridge`: absolute, or relative to the mean of the Gram "
+      "matrix's diagonal", choices=("absolute", "relative"))
+  bias: str = hyper(
+      "ones", "none; ones = a column of ones, penalised as the rest; centred "
+      "= fitted to centred data, not penalised", choices=solve.BIASES)
+  code: str = hyper(
+      "position", "what hidden layers are fitted to: position = a random code "
+      "for every output position and channel, class = the same at all "
+      "positions; random_filters = not fitted at all, whitened random filters "
+      "(a control)", choices=codes.CODES, source="T = Y Q, (1)")
+  code_centred: bool = hyper(
+      False, "codes less their mean over examples")
+  code_high_passed: int = hyper(
+      0, "convolutions, from the first, whose codes are high-passed over "
+      "space", minimum=0, when=("code", ("position",)))
+  normalize: bool = hyper(
+      False, "outputs of hidden layers divided by their standard deviation")
+  precision: str = hyper(
+      "float64", "of products, sums and clients' own solutions; the server "
+      "solves in float64 either way", choices=PRECISIONS)
+  batch_size: int = hyper(
+      32, "B, examples that a client's simulated machine takes at a time at "
+      "first; it changes no weight", minimum=1, source="(6)")
+  adaptive_batch: bool = hyper(
+      True, "whether B grows on clients that arrive late", source="(7)")
+  max_batch_size: int = hyper(
+      512, "B_max, what fits into a client's memory", minimum=1,
+      source="(7); value not stated", when=("adaptive_batch", (True,)))
+
+
+def per_layer(
+    name: str, text: str, num_layers: int, zero: bool) -> tuple[float, ...]:
+  """A flag's number for each layer.
+
+  Args:
+    name: of the flag.
+    text: one number, or one for each layer, separated by commas.
+    num_layers: of the model.
+    zero: whether 0 is allowed, else infinity is.
+
+  Raises:
+    ValueError: not numbers, out of range, or neither one nor one a layer.
+  """
+  said = f"`{name}`={text}"
+  try:
+    values = tuple(float(word) for word in text.split(","))
+  except ValueError:
+    raise OptionError(f"{said}: must be numbers separated by commas") from None
+  if zero and not all(0 <= value < math.inf for value in values):
+    raise OptionError(f"{said}: must be at least 0")
+  if not zero and not all(value > 0 for value in values):
+    raise OptionError(f"{said}: must be more than 0, or inf")
+  if len(values) not in (1, num_layers):
+    raise OptionError(f"{said}: {len(values)} numbers for {num_layers} layers "
+                     "(allowed: one, or one for each)")
+  return values * (num_layers // len(values))
+
+
+def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
+  """The model's layers.
+
+  Raises:
+    ValueError: it has others than dense layers and convolutions.
+  """
+  if model.layers is None:
+    raise OptionError(
+        f"`algorithm`={name}: least squares fits dense layers and convolutions "
+        "only, the model has others")
+  return model.layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """How each layer of one model is fitted."""
+
+  layers: tuple[Layer, ...]
+  options: LayerFits
+  gammas: tuple[float, ...]  #: ridge of each layer
+  #: (ridge [], clients of the round []) -> the ridge of the sum
+  total_ridge: Callable[[Array, Array], Array]
+  #: lambda of (12) for each layer, infinity for one that stays the group's;
+  #: empty: nothing is personal
+  personal_ridge: tuple[float, ...]
+
+  @property
+  def last(self) -> int:
+    """Index of the output layer."""
+    return len(self.layers) - 1
+
+  @property
+  def product(self) -> jnp.dtype:
+    """Dtype in which clients take products and sums."""
+    return jnp.dtype(self.options.precision)
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds until nothing more is fitted: one a layer, one a personal one."""
+    return len(self.layers) + len(self.personal_ridge)
+
+  def keeps_group_layer(self, l: int) -> bool:
+    """Whether layer l of a client is its group's."""
+    return self.has_random_filters(l) or math.isinf(self.personal_ridge[l])
+
+  def has_random_filters(self, l: int) -> bool:
+    """Whether layer l is drawn, not fitted."""
+    return self.options.code == "random_filters" and l < self.last
+
+  def is_high_passed(self, l: int) -> bool:
+    """Whether the code of layer l is high-passed over space."""
+    return (self.options.code == "position"
+            and l < self.options.code_high_passed
+            and self.layers[l].positions > 1)
+
+  def columns(self, l: int, num_classes: int) -> int:
+    """r, right-hand sides of layer l."""
+    shared = (self.layers[l].positions == 1 or self.options.code == "class"
+              or l == self.last)
+    if shared and not self.has_random_filters(l):
+      return num_classes
+    return self.layers[l].width
+
+
+def layer_key(seed: Array, l: int) -> Key:
+  """The key of layer l, the same at every client."""
+  return jax.random.fold_in(jax.random.wrap_key_data(seed), l)
+
+
+def code_of(
+    plan: Plan, seed: Array, l: int, counts: Array, dtype: Any) -> Array:
+  """Q of layer l for a group with ``counts`` [L] examples by class."""
+  num_classes = counts.shape[0]
+  if l == plan.last:
+    return codes.identity(num_classes, dtype)
+  layer, options = plan.layers[l], plan.options
+  kind = "class" if layer.positions == 1 else options.code
+  code = codes.draw(layer_key(seed, l), layer, num_classes, kind, dtype)
+  return codes.centred(code, counts) if options.code_centred else code
+
+
+def empty_fit(
+    plan: Plan, l: int, k: int, num_classes: int, dtype: Any) -> solve.Fit:
+  """The fit of layer l for K groups before any, [K, ...]."""
+  layer = plan.layers[l]
+  d = layer.fan_in + (
+      plan.options.bias == "ones" and not plan.has_random_filters(l))
+  return solve.Fit(
+      jnp.zeros((k, d, plan.columns(l, num_classes)), dtype),
+      jnp.ones((k, layer.width), dtype))
+
+
+def put_weights(
+    layer: Layer, params: Params, kernel: Array, bias: Array) -> Params:
+  """``params`` with a layer's weights, in the dtype they had."""
+  dtype = layer.get(params)[0].dtype
+  return layer.put(params, kernel.astype(dtype), bias.astype(dtype))
+
+
+def fit_layer(
+    plan: Plan, l: int, clients: Array, seed: Array, counts: Array,
+    moments: moments_lib.Moments) -> tuple[solve.Fit, Array, Array]:
+  """(5), (11): layer l from the sums of a group: (Fit, W, b).
+
+  Args:
+    plan: how.
+    l: index of the layer.
+    clients: [] of the round.
+    seed: of the codes.
+    counts: [L], examples of the group by class.
+    moments: of the group.
+  """
+  layer, dtype, bias = plan.layers[l], moments.gram.dtype, plan.options.bias
+  drawn = plan.has_random_filters(l)
+  if drawn:  # no targets: of the equations only the Gram is read
+    bias = "centred" if bias == "centred" else "none"
+    code = jnp.zeros((counts.shape[0], layer.positions, layer.width), dtype)
+  else:
+    code = code_of(plan, seed, l, counts.astype(dtype), dtype)
+  equations = solve.problem(
+      moments, layer, code, bias, plan.is_high_passed(l))
+  gamma = plan.total_ridge(
+      solve.absolute(plan.gammas[l], equations.gram,
+                     plan.options.ridge_unit == "relative"),
+      clients.astype(dtype))
+  if drawn:
+    equations = equations._replace(
+        mix=None, target=jnp.zeros(layer.width, dtype))
+    draw = jax.random.normal(
+        layer_key(seed, l), (layer.fan_in, layer.width), jnp.float32)
+    basis = solve.random_filters(equations.gram, gamma, draw.astype(dtype))
+  else:
+    basis = solve.solve(equations.gram, equations.cross, gamma)
+  fit = solve.Fit(basis, jnp.ones(layer.width, dtype))
+  kernel, offset = solve.weights(fit, equations, moments, layer, bias)
+  if plan.options.normalize and l < plan.last:
+    scale = solve.spread(kernel, moments, layer)
+    return fit._replace(scale=scale), kernel / scale[None], offset / scale
+  return fit, kernel, offset
+
+
+def fit_personal_layer(
+    plan: Plan, l: int, seed: Array, counts: Array, meta: solve.Fit,
+    moments: moments_lib.Moments) -> tuple[Array, Array]:
+  """(13): layer l from a client's own sums: (W, b).
+
+  Args:
+    plan: how.
+    l: index of the layer.
+    seed: of the codes.
+    counts: [L], examples of the group by class.
+    meta: the group's fit of this layer.
+    moments: of the client.
+  """
+  layer, dtype, bias = plan.layers[l], moments.gram.dtype, plan.options.bias
+  code = code_of(plan, seed, l, counts.astype(dtype), dtype)
+  equations = solve.problem(
+      moments, layer, code, bias, plan.is_high_passed(l))
+  basis = solve.solve(
+      equations.gram, equations.cross,
+      jnp.asarray(plan.personal_ridge[l], dtype), meta.basis.astype(dtype))
+  fit = solve.Fit(basis, meta.scale.astype(dtype))
+  return solve.weights(fit, equations, moments, layer, bias)

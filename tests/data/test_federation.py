@@ -1,0 +1,226 @@
+"""Who holds what once a data set is dealt to clients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.data import features, federation, layout
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.hold_out import hold_out
+from fedjax_alg.data.partition import make_partition
+from fedjax_alg.data.sources import load_digits
+
+
+def numbered(n_train=90, n_test=30, classes=3, clients=None):
+  """Row i of the pooled data has the features (i, -i) and label i % L."""
+  i = np.arange(n_train + n_test)
+  x = np.stack([i, -i], 1).astype(np.float32)
+  y = (i % classes).astype(np.int32)
+  return Examples(x[:n_train], y[:n_train], x[n_train:], y[n_train:], classes,
+                  clients, None, "numbered")
+
+
+def deal(examples, partition, kind="none"):
+  x_train, x_test = features.make_features(kind)(
+      examples.x_train, examples.x_test)
+  return federation.deal(
+      examples._replace(x_train=x_train, x_test=x_test), partition)
+
+
+def rows_of(data, client):
+  shard = layout.shard_of(data, client)
+  rows = slice(int(shard.offset), int(shard.offset) + int(shard.size))
+  return np.asarray(shard.x[rows]), np.asarray(shard.y[rows])
+
+
+def whole_test(fed):
+  """x and y of the whole test set."""
+  data = fed.data.whole_test
+  pieces = [rows_of(data, piece) for piece in range(len(data.size))]
+  return tuple(map(np.concatenate, zip(*pieces)))
+
+
+def whole_is_local(fed):
+  """Whether the local test splits are the whole test set, stored once."""
+  return fed.data.whole_test.x is fed.data.test.x
+
+
+@pytest.mark.parametrize("kind", ["iid", "classes", "powerlaw", "natural"])
+def test_dealing_gives_each_client_its_rows(kind):
+  examples = numbered(clients=np.repeat(np.arange(3), 30))
+  partition = make_partition(kind, examples, 3, 0)
+  fed = deal(examples, partition)
+  for split in ("train", "test"):
+    order, offset, size = (
+        getattr(partition, f"{split}_{part}")
+        for part in ("order", "offset", "size"))
+    for client in range(3):
+      rows = order[offset[client]:offset[client] + size[client]]
+      if split == "test" and not partition.pooled:
+        rows = rows + 90  # numbering of the pooled data
+      x, y = rows_of(getattr(fed.data, split), client)
+      np.testing.assert_array_equal(x, np.stack([rows, -rows], 1))
+      np.testing.assert_array_equal(y, rows % 3)
+  for client in range(3):
+    _, y = rows_of(fed.data.train, client)
+    np.testing.assert_array_equal(
+        fed.label_histogram[client], np.bincount(y, minlength=3))
+  x, y = whole_test(fed)
+  tested = set(x[:, 0].astype(int).tolist())
+  if kind == "powerlaw":  # trains on official test rows
+    assert tested == set(partition.test_order.tolist())
+    assert not tested & set(partition.train_order.tolist())
+  else:
+    assert tested == set(range(90, 120))
+  np.testing.assert_array_equal(y, x[:, 0] % 3)
+
+
+def test_dealing_without_an_official_test_set():
+  examples = numbered(n_test=0, clients=np.repeat(np.arange(3), 30))
+  natural = make_partition("natural", examples, None, 0)
+  fed = deal(examples, natural)
+  assert whole_test(fed)[0].shape == (9, 2)
+  iid = make_partition("iid", examples, 3, 0)
+  with pytest.raises(DataError, match="has no test examples"):
+    deal(examples, iid)
+
+
+def test_hash_is_of_the_data_not_of_the_split():
+  digits = load_digits()
+  first, second = (
+      deal(digits, make_partition("iid", digits, 9, seed), "flatten")
+      for seed in (0, 1))
+  assert first.hashes["data"] == second.hashes["data"]
+  assert first.hashes["partition"] != second.hashes["partition"]
+  assert len(first.hashes["data"]) == 64
+  moved = digits._replace(y_train=digits.y_train[::-1])
+  partition = make_partition("iid", moved, 9, 0)
+  assert deal(moved, partition, "flatten").hashes["data"] != (
+      first.hashes["data"])
+  scaled = deal(digits, make_partition("iid", digits, 9, 0), "standardize")
+  assert scaled.hashes["data"] != first.hashes["data"]
+  assert scaled.example_shape == (8, 8, 1)
+
+
+KINDS = ["iid", "classes", "dirichlet", "powerlaw", "natural", "named"]
+
+
+def held_out_build(kind, count=2, clients=6, seed=1):
+  """``named``: natural, and the test rows name their clients too."""
+  owner = np.arange(180) % clients
+  examples = numbered(180, 60, clients=owner)
+  if kind == "named":
+    kind = "natural"
+    examples = examples._replace(client_test=np.arange(60) % (clients + 1))
+  before = make_partition(kind, examples, clients, seed)
+  after = hold_out(before, count, seed)
+  return before, after, deal(examples, before), deal(examples, after)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
+  before, after, everyone, fed = held_out_build(kind)
+  held = after.held_out.clients.tolist()
+  stay = [client for client in range(6) if client not in held]
+  assert len(held) == 2
+  for split in ("train", "test"):
+    for new, old in enumerate(stay):
+      for ours, theirs in zip(rows_of(getattr(fed.data, split), new),
+                              rows_of(getattr(everyone.data, split), old)):
+        np.testing.assert_array_equal(ours, theirs)
+  first, total = np.asarray(fed.data.train.validation).tolist()
+  assert first == int(fed.data.train.size.sum())  # right behind the last client
+  assert total == int(before.train_size[held].sum())
+  end = first + total
+  want = [rows_of(everyone.data.train, client) for client in held]
+  for ours, parts in zip((fed.data.train.x, fed.data.train.y), zip(*want)):
+    np.testing.assert_array_equal(ours[first:end], np.concatenate(parts))
+    assert ours.shape[0] == end + layout.PADDING_ROWS
+    assert not np.asarray(ours[end:]).any()
+  np.testing.assert_array_equal(
+      fed.label_histogram, everyone.label_histogram[stay])
+  assert fed.hashes["data"] == everyone.hashes["data"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_tested_that_a_client_held_out_owned(kind):
+  before, after, everyone, fed = held_out_build(kind)
+
+  def numbers(x):
+    return set(np.asarray(x[:, 0]).astype(int).tolist())
+
+  def tests(built, clients):
+    return set().union(*(
+        numbers(rows_of(built.data.test, c)[0]) for c in clients))
+
+  held = after.held_out.clients.tolist()
+  theirs = tests(everyone, held)
+  first, total = np.asarray(fed.data.train.validation).tolist()
+  validation = numbers(fed.data.train.x[first:first + total])
+  x, y = whole_test(fed)
+  tested = numbers(x)
+  assert theirs and len(tested) == len(y)
+  assert not theirs & tests(fed, range(4))
+  assert not validation & (tested | theirs)
+  official = set(range(180, 240))
+  if kind == "powerlaw":  # trains on official test rows
+    assert tested == tests(fed, range(4)) and whole_is_local(fed)
+  elif kind == "named":  # those of a client that never trained stay, as before
+    assert tested == official - theirs and not whole_is_local(fed)
+  else:
+    assert tested == official
+    assert not whole_is_local(fed)
+    assert whole_is_local(everyone) == (kind != "natural")
+  np.testing.assert_array_equal(y, x[:, 0] % 3)
+
+
+def test_official_test_rows_that_only_the_server_holds_are_not_tested():
+  examples = numbered(90, 30)
+  # Pooled; client 0 trains on training rows only, client 1 on test rows.
+  order = np.array([0, 1, 2, 100, 101])
+  partition = make_partition("powerlaw", examples, 3, 0)._replace(
+      train_order=order, train_offset=np.array([0, 3], np.int32),
+      train_size=np.array([3, 2], np.int32), test_order=np.array([3, 102]),
+      test_offset=np.array([0, 1], np.int32),
+      test_size=np.array([1, 1], np.int32))
+  left = next(p for p in (hold_out(partition, 1, s) for s in range(50))
+              if p.held_out.clients[0] == 1)
+  fed = deal(examples, left)
+  np.testing.assert_array_equal(whole_test(fed)[0][:, 0], [3])
+
+
+def test_dealing_without_tests_among_those_who_stay():
+  clients = np.array([0] * 10 + [1])
+  examples = numbered(11, 0, clients=clients)
+  natural = make_partition("natural", examples, None, 0)
+  left = next(p for p in (hold_out(natural, 1, s) for s in range(50))
+              if p.held_out.clients[0] == 0)
+  with pytest.raises(DataError, match="validation_clients=1 leaves"):
+    deal(examples, left)
+
+
+def test_as_many_held_out_rows_as_official_ones_are_not_the_same_rows():
+  examples = numbered(90, 9, clients=np.repeat(np.arange(3), 30))
+  fed = deal(examples, make_partition("natural", examples, None, 0))
+  assert int(fed.data.test.size.sum()) == len(whole_test(fed)[1]) == 9
+  assert not whole_is_local(fed)
+
+
+def test_validation_pieces_are_the_servers_rows():
+  fed = federation.federate("digits", num_clients=20, validation_clients=19)
+  data = fed.data
+  first, total = np.asarray(data.train.validation).tolist()
+  offset, size = map(np.asarray, data.validation)
+  assert len(size) > 1 and size.max() <= 500 and size.sum() == total
+  assert offset[0] == first
+  np.testing.assert_array_equal(offset[1:], offset[:-1] + size[:-1])
+  digits = load_digits()
+  np.testing.assert_array_equal(
+      data.train.y[first:first + total],
+      digits.y_train[fed.partition.held_out.train_order])
+  train = jax.tree.map(jnp.asarray, data.train)
+  cohort = layout.everyone(train)
+  assert int(cohort.validation.size) == total
+  assert cohort.validation.x is train.x

@@ -1,0 +1,131 @@
+"""The round of clustered methods, with rules and clients made up for it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import trees
+from fedjax_alg.base import num_params
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from fedjax_alg.rounds.clustered import compose_clustered, Extra, Rule
+from tests import problems
+
+KEY = jax.random.key(2)
+K, IDS = 3, [1, 4, 6, 10, 12]  # the last is a padding slot
+
+
+def by_parity(**more):
+  """Even ids in group 0, odd ones in group 1, nobody in group 2."""
+  return Rule(
+      K, lambda params, spec, key: (trees.repeat(params, K), ()),
+      lambda models, shared, client_row, member, shard, key: (
+          client_row % 2, member),
+      client_rows=lambda memory, ids: ids, **more)
+
+
+def up_by_size():
+  """Training that adds n_i to every parameter."""
+
+  def train(received, shard, client_row, key):
+    del client_row, key
+    size = shard.size.astype(jnp.float32)
+    return Trained(jax.tree.map(
+        lambda leaf: leaf + size, received.start), size)
+
+  return ClientUpdate(train, LocalWork(local_steps=1))
+
+
+def play(problem, rule, **settings):
+  algorithm = compose_clustered(
+      problem.model, up_by_size(), rule,
+      map_clients=clients.make_map_clients(), **settings)
+  start = algorithm.init(
+      problems.some_params(problem.model), problem.spec, KEY)
+  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
+  state, aux = problems.quick_jit(algorithm.round)(start, cohort, KEY)
+  return algorithm, start, state, aux
+
+
+def moved(start, state):
+  """How far each group's model has gone, the same in all entries."""
+  steps = jax.tree.map(lambda a, b: a - b, state.models, start.models)
+  rows = np.concatenate([
+      np.asarray(leaf).reshape(K, -1) for leaf in jax.tree.leaves(steps)], 1)
+  np.testing.assert_allclose(rows, rows[:, :1].repeat(rows.shape[1], 1),
+                             atol=1e-4)
+  return rows[:, 0]
+
+
+@pytest.mark.parametrize("weights", ["examples", "uniform"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_groups_move_by_their_own_mean(problem, weights, whole):
+  """And the group without participants stays where it is."""
+  algorithm, start, state, aux = play(
+      problem, by_parity(whole_divisor=whole), weights=weights)
+  size = {i: problems.SIZES[i] for i in IDS[:4]}
+  weight = size if weights == "examples" else dict.fromkeys(size, 1)
+  expected = []
+  for group in ([4, 6, 10], [1], []):
+    divisor = sum(weight[i] for i in (size if whole else group))
+    expected.append(
+        sum(weight[i] * size[i] for i in group) / max(divisor, 1))
+  np.testing.assert_allclose(moved(start, state), expected, rtol=1e-4)
+  problems.assert_equal(
+      trees.index(state.models, 2), trees.index(start.models, 2))
+  np.testing.assert_array_equal(aux.server["participants"], [3, 1, 0])
+  np.testing.assert_array_equal(aux.server["members"], [3, 1, 0])
+  np.testing.assert_array_equal(state.member[jnp.array([1, 4, 0])], [1, 0, -1])
+  deployed = algorithm.client_params(
+      state, jnp.int32(7), layout.shard_of(problem.data, 7), KEY)
+  problems.assert_equal(deployed, trees.index(state.models, 1))
+
+
+def test_updates_go_where_the_server_puts_the_clients(problem):
+  """``regroup`` comes after the training and before the means."""
+
+  def all_to_the_last(state, cohort, drifts):
+    del drifts
+    return state._replace(member=state.member.at[cohort.ids].set(
+        2, mode="drop"))
+
+  def remember(state, cohort, result):
+    del cohort
+    return state._replace(memory=result)
+
+  _, start, state, aux = play(problem, by_parity(
+      regroup=all_to_the_last, finish=remember), weights="uniform")
+  np.testing.assert_allclose(
+      moved(start, state),
+      [0, 0, np.mean([problems.SIZES[i] for i in IDS[:4]])], rtol=1e-4)
+  np.testing.assert_array_equal(aux.client["group"][:4], 2)
+  problems.assert_equal(state.memory.before, start.models)
+  np.testing.assert_array_equal(state.memory.groups[:4], 2)
+  np.testing.assert_array_equal(state.memory.notes, -1)  # as they came
+
+
+def test_what_a_rule_costs_beside(problem):
+  """One model down and one up; the rule's own is shared out."""
+  rule = by_parity(extra=lambda before, after, cohort, notes: Extra(
+      down=41, up=8, exchanges=2, example_gradients=70, flops=9.0,
+      own_gradients=jnp.where(cohort.present, 5, 0),
+      own_batches=jnp.where(cohort.present, 3, 0), evaluations=2))
+  _, start, _, plain = play(problem, by_parity())
+  _, _, _, aux = play(problem, rule)
+  size = num_params(start.models) // K
+  assert (aux.cost.down, aux.cost.up) == (size + 10, size + 2)
+  assert (plain.cost.down, plain.cost.up) == (size, size)
+  assert aux.cost.exchanges == 3 and plain.cost.exchanges == 1
+  assert aux.cost.example_gradients == plain.cost.example_gradients + 70
+  assert aux.cost.central_flops == 9
+  flops = problem.model.flops
+  held = np.array([*(problems.SIZES[i] for i in IDS[:4]), 0])
+  np.testing.assert_allclose(
+      aux.work.flops - plain.work.flops,
+      flops * (2 * held + np.where(held > 0, 15, 0)), rtol=1e-5)
+  np.testing.assert_allclose(
+      aux.work.batches - plain.work.batches,
+      np.where(held > 0, 3 + 2 * -(-held // 10), 0))

@@ -1,0 +1,69 @@
+"""The ledger against counts by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import models, trees
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.least_squares.layer_fits import LayerFits, Plan
+from fedjax_alg.rounds import ledger
+from tests import problems
+
+
+@pytest.mark.parametrize("zeroth_order", [False, True])
+def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
+  """Four steps on five examples, of 3 examples, of 12, a padding slot.
+
+  Their batches hold 3, 3, 3, 3 and 5, 5, 2, 5 examples.
+  """
+  client = ClientUpdate(
+      lambda *_: None, LocalWork(local_steps=4, batch_size=5),
+      gradients_per_step=2)
+  if zeroth_order:
+    client = client._replace(forward_passes=lambda size: 7 * size + 1)
+  gradients, work = ledger.count_work(
+      problem.model._replace(flops=10.0), client,
+      jnp.array([3, 12, 0], jnp.int32), full_passes=3, evaluations=2)
+  steps, passes = ([0, 0, 0], [22, 85, 0]) if zeroth_order else (
+      [24, 34, 0], [0, 0, 0])
+  np.testing.assert_array_equal(gradients, steps)
+  np.testing.assert_allclose(work.flops, [
+      10 * (3 * (taken + 3 * size) + 2 * size + forward)
+      for taken, size, forward in zip(steps, (3, 12, 0), passes)])
+  # Four steps, twice through the model each, or as often as the 12 and 17
+  # examples they read are; one and three batches an epoch, five passes.
+  runs = [4 * 22 / 12, 4 * 85 / 17] if zeroth_order else [8, 8]
+  np.testing.assert_allclose(
+      work.batches, [runs[0] + 5, runs[1] + 5 * 3, 0], rtol=1e-6)
+  own, work = ledger.count_work(
+      problem.model._replace(flops=10.0), client._replace(
+          work=LocalWork(batch_size=0), forward_passes=None),
+      jnp.array([3, 12, 0], jnp.int32), jnp.array([9, 8, 0]), full_passes=1)
+  np.testing.assert_array_equal(own, [9, 8, 0])
+  np.testing.assert_allclose(work.flops, [30 * 12, 30 * 20, 0])
+  np.testing.assert_allclose(work.batches, [9 / 3 + 1, 8 / 12 + 1, 0])
+
+
+def test_the_size_of_one_of_several_models(problem):
+  params = problems.some_params(problem.model)
+  size = (problems.FEATURES + 1) * problems.CLASSES
+  assert ledger.model_size(trees.repeat(params, 3), 3) == size
+
+
+def test_the_rounds_of_a_fit_layer_by_layer():
+  """Six inputs, five hidden units, three classes, two groups."""
+  layers = models.make_model("mlp", (6,), 3, hidden=(5,)).layers
+  plan = Plan(layers, LayerFits(bias="centred"), (1.0, 1.0),
+              lambda ridge, clients: ridge, (2.0, float("inf")))
+  found = [ledger.layer_cost(plan, jnp.int32(r), 2, 3, 4) for r in range(6)]
+  solve = [6 ** 3 / 3 + 2 * 6 * 6 * 3, 5 ** 3 / 3 + 2 * 5 * 5 * 3]
+  # Down the solution for Y and a bias. Up the upper triangle of X'X, X'Y, the
+  # sums of the columns and the classes' counts, at first the encoded labels.
+  np.testing.assert_allclose(np.array(found), [
+      [7 * 3, 21 + 6 * 3 + 6 + 3 + 4, 1, 2 * solve[0], 2 * 36, 0],
+      [6 * 3, 15 + 5 * 3 + 5 + 3, 1, 2 * solve[1], 2 * (30 + 25), 0],
+      [0, 0, 0, 0, 2 * 36, solve[0]],
+      [0] * 6,  # the last layer stays the group's
+      [0] * 6, [0] * 6], rtol=1e-6)

@@ -1,0 +1,71 @@
+"""The progress bar: lines where there is no terminal, a bar where there is."""
+
+import types
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.runs import progress
+
+
+def step(number, rounds=4, accuracy=(0.25, 0.75)):
+  """What the bar reads of a Step."""
+  return types.SimpleNamespace(
+      round=number, rounds=rounds, seconds=0.5, compile_s=2.0,
+      metrics={"correct": {}, "global": {"accuracy": np.array(accuracy)}})
+
+
+def test_lines(capsys):
+  bar = fa.progress_bar("mine")
+  bar(step(2))
+  bar(step(4))
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == "mine: compiled in 2.0 s"
+  assert lines[1].startswith("mine: round 2/4 accuracy 0.5000, ")
+  assert lines[2].startswith("mine: round 4/4 ") and lines[2].endswith(
+      ", 0 s left")
+
+
+def test_nothing_is_shown(capsys):
+  bar = progress.ProgressBar(shown=False)
+  bar(step(4))
+  bar.close()
+  assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("programs", (1, 2))
+def test_a_bar_for_every_program_of_a_sweep(monkeypatch, programs):
+  made = []
+
+  class Bar:
+    """tqdm, as the progress bar uses it."""
+
+    def __init__(self, total, initial, desc, unit):
+      del desc, unit
+      self.total, self.n, self.open = total, initial, True
+      made.append(self)
+
+    def set_postfix_str(self, text):
+      assert self.open and text == "accuracy 0.5000"
+
+    def update(self, count):
+      assert self.open and count > 0
+      self.n += count
+
+    def write(self, line, file):
+      raise AssertionError(line)
+
+    def close(self):
+      self.open = False
+
+  monkeypatch.setattr(progress, "tqdm", Bar)
+  monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True,
+                      raising=False)
+  bar = fa.progress_bar()
+  for _ in range(programs):
+    bar(step(2))
+    bar(step(4))
+  bar.close()
+  assert [one.n for one in made] == [4] * programs
+  assert not any(one.open for one in made)
