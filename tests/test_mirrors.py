@@ -27,6 +27,8 @@ ELSEWHERE = {
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",
     "rounds/phases": "rounds/test_two_halves",
+    "runs/play": "runs/test_api",
+    "runs/programs": "runs/test_sweep",
 }
 
 MODULES = sorted(

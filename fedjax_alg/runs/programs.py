@@ -55,7 +55,7 @@ class Programs:
             leaf.shape, leaf.dtype, sharding=where),
         state_shapes(p), self._init.output_shardings)
     assert p.options.rounds is not None
-    self.rounds: int = p.options.rounds  #: of the whole run
+    self.rounds: int = p.options.rounds  #: rounds of the whole run
     # First: a caller's own measure may fail, before minutes of compiling.
     evaluation = jax.jit(self._evaluate_all).lower(
         data, shapes, p.keys, p.numbers)

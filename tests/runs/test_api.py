@@ -12,6 +12,7 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from tests.runs import conftest as small
 
+pytestmark = pytest.mark.program
 FEDAVG = dict(cohort_size=4, rounds=3, eval_every=2)
 
 

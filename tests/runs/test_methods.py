@@ -18,6 +18,7 @@ from fedjax_alg.engine import clients, sharding
 from fedjax_alg.hparams import hyper
 from fedjax_alg.runs import api, methods
 
+pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=3, rounds=2, evaluate="global")
 
 
@@ -66,6 +67,7 @@ def test_an_algorithm_that_is_built(fed, named):
     play(fed, built, model=model, client_lr=0.1)
 
 
+@pytest.mark.fast
 def test_names():
   entry = registry.ALGORITHMS["ma_fsvrg"]
   assert methods.method_of("ma_fsvrg").name == "ma_fsvrg"
@@ -98,6 +100,7 @@ def test_what_is_no_algorithm(algorithm, hparams, said):
   assert "\n" not in str(error.value)
 
 
+@pytest.mark.fast
 def test_numbers_have_the_type_of_their_default():
   method = methods.with_keywords(methods.method_of("fedavg"), dict(
       client_lr=np.float32(2), server_lr=1, local_steps=np.int64(3)))
@@ -109,6 +112,7 @@ def test_numbers_have_the_type_of_their_default():
   assert (epochs.local_steps, epochs.local_epochs) == (0, 2)
 
 
+@pytest.mark.fast
 def test_what_settings_of_one_program_agree_in():
   def structure(name, **given):
     return methods.with_keywords(methods.method_of(name), given).structure()

@@ -15,6 +15,7 @@ from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from tests.runs import conftest as small
 
+pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1)
 
 

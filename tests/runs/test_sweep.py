@@ -9,6 +9,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.runs import sweep as sweep_lib
 
+pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
 
 
@@ -140,6 +141,7 @@ def test_every_setting_diverges(fed):
              rounds=1)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("grid, said", [
     ({}, "^grid: empty"),
     ([("client_lr", [1])], "^grid: a list, must be a dictionary"),
@@ -161,6 +163,7 @@ def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):
   assert "\n" not in str(error.value) and not compiled
 
 
+@pytest.mark.fast
 def test_combinations_take_arrays_and_single_values():
   assert sweep_lib.combinations(
       {"a": np.arange(2), "b": "x", "c": 3, "d": (v for v in ([1], [2]))}) == [
