@@ -65,9 +65,10 @@ def usage() -> str:
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
-  lines += ["", "Any further --flag=value goes to every setting (python -m "
-            "experiments.run --help).", "--resume goes on with settings that "
-            "are not finished, --overwrite starts them anew."]
+  lines += ["", "Any other --flag=value is passed on to the run of every "
+            "setting; python -m", "experiments.run --help lists these flags. "
+            "--resume continues the settings that are", "not finished, and "
+            "--overwrite starts all settings anew."]
   return "\n".join(lines)
 
 

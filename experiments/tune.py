@@ -234,9 +234,10 @@ def usage() -> str:
     tail = "" if values[name].value is None else (
         f" (default {str(values[name].value).lower()})")
     lines.append(f"  --{name}: {values[name].help}{tail}")
-  lines += ["", "Any further --flag=value goes to every run (python -m "
-            "experiments.run --help); flags without --paper: python -m "
-            "experiments.sweep --help."]
+  lines += ["", "Without --paper the flags are those of python -m "
+            "experiments.sweep --help. In both", "forms any other "
+            "--flag=value is passed on to every run; python -m",
+            "experiments.run --help lists these flags."]
   return "\n".join(lines)
 
 

@@ -212,12 +212,13 @@ def help_text(program: str, algorithm: str | None) -> str:
       lines.append(
           f"  --{flag.name}: {as_flags(flag.field.metadata['help'])}{tail}")
     lines.append("")
-  lines.append("Algorithms; --algorithm=NAME --help shows their flags:")
+  lines.append("Algorithms (--algorithm=NAME --help lists the "
+               "hyper-parameters of one):")
   for name, entry in registry.ALGORITHMS.items():
     lines.append(f"  {name:10} {entry.label} ({as_flags(entry.paper)})")
   lines += ["", "--flagfile=FILE reads flags from a file; a name such as "
-            "diversified/headline.flags", "is looked for in "
-            "experiments/presets/ too."]
+            "diversified/headline.flags", "may also stand for a file in "
+            "experiments/presets/."]
   return "\n".join(lines)
 
 
@@ -249,5 +250,5 @@ def _algorithm_help(program: str, algorithm: str) -> str:
       notes.append("source: " + field.metadata["source"])
     lines.append(f"  --{field.name}: {as_flags(field.metadata['help'])}\n"
                  f"      ({'; '.join(notes)})")
-  lines += ["", f"Flags of every run: python -m {program} --help"]
+  lines += ["", f"python -m {program} --help lists the flags of every run."]
   return "\n".join(lines)

@@ -82,7 +82,7 @@ class ClockOptions:
       "log-uniformly for each client")
   batch_ms: float = hyper(
       1.0, "simulated milliseconds that every mini-batch takes in addition to "
-      "its operations")
+      "the time of its operations")
   server_gflops: float = hyper(
       1000.0, "speed of the simulated server, in 10^9 operations per second")
   clock_seed: int = hyper(
