@@ -1,1 +1,1 @@
-"""The command line: absl flag modules, one per paper, and what they share."""
+"""The commands that run experiments; ``python -m experiments.NAME --help``."""

@@ -13,7 +13,7 @@ from experiments.reports import figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
+  """Runs the command; returns the exit status."""
   return figures.main(PAPER, argv)
 
 

@@ -74,7 +74,7 @@ def command(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
+  """Runs the command; returns the exit status."""
   return guard.guarded(command, argv)
 
 

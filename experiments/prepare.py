@@ -55,7 +55,7 @@ def _ready(name: str, data_dir: str | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
+  """Runs the command; returns the exit status."""
   return guard.guarded(command, argv)
 
 

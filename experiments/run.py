@@ -1,9 +1,10 @@
-"""One run: any algorithm x data x partition x model.
+"""Plays one run of any algorithm on any data set, partition and model.
 
   python -m experiments.run --algorithm=ga_fsvrg --dataset=digits \
       --partition=classes --num_clients=60 --out_dir=out/first
 
-``--help`` lists the flags, ``--algorithm=NAME --help`` an algorithm's own.
+``--help`` lists the flags of every run, and ``--algorithm=NAME --help`` lists
+the hyper-parameters of an algorithm.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def command(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The command line; returns the exit status."""
+  """Runs the command; returns the exit status."""
   return guarded(command, argv)
 
 

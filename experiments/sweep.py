@@ -1,12 +1,16 @@
-"""A grid of settings of one run: a folder each, a table, a picture, the best.
+"""Plays a grid of settings of one run and finds the best setting.
 
-  python -m experiments.sweep --algorithm=fedavg --dataset=digits \
-      --validation_clients=10 --num_seeds=3 --rounds=60 \
+  python -m experiments.sweep --algorithm=fedavg --dataset=digits \\
+      --validation_clients=10 --num_seeds=3 --rounds=60 \\
       --sweep=client_lr=0.01,0.1,1 --out_dir=out/rates
 
-Numeric hyper-parameters share one compiled program; every other flag parts the
-grid into programs. A setting's folder is that of its own run (python -m
-experiments.run), with the same numbers.
+The sweep writes a table (sweep.md, sweep.csv), a picture (sweep.png), the best
+setting (sweep.json) and a folder for each setting. This folder has the same
+files and the same numbers as a single run of the setting (python -m
+experiments.run).
+
+Settings that differ only in numeric hyper-parameters such as --client_lr share
+one compiled program. Each value of any other flag needs a program of its own.
 """
 
 from collections.abc import Sequence
@@ -29,21 +33,23 @@ from fedjax_alg.runs.sweep import combinations
 def _flag_values() -> absl_flags.FlagValues:
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_multi_string(
-      "sweep", None, "NAME=VALUE,VALUE,...: a flag of a run and its values; "
-      "once for each name of the grid. Values that have commas themselves are "
-      "separated by semicolons", flag_values=values)
-  absl_flags.DEFINE_string(
-      "by", None, "protocol that chooses the best setting; default validation "
-      "where it is evaluated, else the first", flag_values=values)
-  absl_flags.DEFINE_enum(
-      "metric", "accuracy", list(metrics.METRICS), "what is compared",
+      "sweep", None, "NAME=VALUE,VALUE,...: a flag of experiments.run and the "
+      "values to try; give --sweep once for each flag, and all combinations "
+      "are played. Separate values that contain commas by semicolons",
       flag_values=values)
-  absl_flags.DEFINE_enum(
-      "score", "final", list(report.SCORES), "what a setting is judged by: "
-      "final = its last evaluation, last_10 = the mean of the last ten "
-      "rounds, all = the mean of all evaluations", flag_values=values)
   absl_flags.DEFINE_string(
-      "out_dir", None, "folder of the sweep; default "
+      "by", None, "evaluation protocol by which the best setting is chosen; "
+      "default validation if it is evaluated, else the first protocol of "
+      "--eval_protocols", flag_values=values)
+  absl_flags.DEFINE_enum(
+      "metric", "accuracy", list(metrics.METRICS), "metric by which settings "
+      "are compared", flag_values=values)
+  absl_flags.DEFINE_enum(
+      "score", "final", list(report.SCORES), "which evaluations of a setting "
+      "count: final = the last one, last_10 = the mean of those in the last "
+      "ten rounds, all = the mean of all", flag_values=values)
+  absl_flags.DEFINE_string(
+      "out_dir", None, "folder to write the results of the sweep to; default "
       "out/sweep_<algorithm>_<dataset>", flag_values=values)
   return values
 
@@ -52,25 +58,26 @@ _NAMES = ("sweep", "by", "metric", "score", "out_dir")
 
 
 def usage() -> str:
-  """The help."""
+  """The text of --help."""
   values = _flag_values()
   lines = [str(__doc__).strip(), ""]
   for name in _NAMES:
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
-  lines += ["", "Any further --flag=value goes to every setting (python -m "
-            "experiments.run --help).", "--resume goes on with settings that "
-            "are not finished, --overwrite starts them anew."]
+  lines += ["", "Any other --flag=value is passed on to the run of every "
+            "setting; python -m", "experiments.run --help lists these flags. "
+            "--resume continues the settings that are", "not finished, and "
+            "--overwrite starts all settings anew."]
   return "\n".join(lines)
 
 
 def split_flags(
     argv: Sequence[str]) -> tuple[absl_flags.FlagValues, list[str]]:
-  """The sweep's own flags, and those of its runs.
+  """Separates the flags of the sweep from those of its runs.
 
   Raises:
-    UsageError: a flag of the sweep that cannot be read.
+    UsageError: a flag of the sweep cannot be read.
   """
   values = _flag_values()
   own: list[str] = []
@@ -89,7 +96,10 @@ def split_flags(
 
 
 def _with_validation(words: Sequence[str]) -> list[str]:
-  """Evaluates the held-out clients, unless the protocols were given."""
+  """Adds the protocol validation, unless --eval_protocols was given.
+
+  Without --validation_clients the flags stay as they are.
+  """
   given = dict(word.lstrip("-").split("=", 1) for word in words if "=" in word)
   if given.get("validation_clients", "0") == "0" or "eval_protocols" in given:
     return list(words)
@@ -103,15 +113,16 @@ def make(
   """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
-    words: flags of every setting.
-    grid: name -> values as they are written.
-    root: of the sweep.
-    by: protocol that chooses; None: see ``report.chosen_protocol``.
-    metric: what is compared.
-    score: of ``report.SCORES``.
+    words: the flags that all settings share.
+    grid: flag name -> its values, as they are written.
+    root: folder of the sweep.
+    by: protocol by which the best setting is chosen; None: see
+      ``report.chosen_protocol``.
+    metric: metric by which settings are compared.
+    score: which evaluations count, one of ``report.SCORES``.
 
   Returns:
-    sweep.json: the best setting, and by what.
+    The content of sweep.json: the best setting, and how it was chosen.
 
   Raises:
     OptionError, RunError: one line for the user.
@@ -173,7 +184,7 @@ def command(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
+  """Runs the command; returns the exit status."""
   return guarded(command, argv)
 
 

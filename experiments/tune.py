@@ -1,23 +1,29 @@
-"""Chooses learning rates on validation clients: one grid, one budget for all.
+"""Chooses learning rates by the accuracy on validation clients.
 
-  python -m experiments.tune --algorithm=fedavg --dataset=digits \
+The command has two forms. The first one tunes any run:
+
+  python -m experiments.tune --algorithm=fedavg --dataset=digits \\
       --validation_clients=10 --sweep=client_lr=0.01,0.1,1
 
-is ``experiments.sweep`` that chooses by the clients held out, for any
-algorithm and data; without --sweep it tries seven values of --client_lr.
+It plays a sweep (python -m experiments.sweep) and chooses the best setting by
+the clients that --validation_clients holds out. Without --sweep it tries seven
+values of --client_lr.
+
+The second form tunes all methods of a paper's figures:
 
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
-plays every method of a paper's figures with every rate of the grid and the same
-seeds, and takes the rate of best validation accuracy on clients held out by
---validation_clients: the mean of the last ten rounds, or of all rounds for the
-conjugate paper, which is about speed. Test data are not looked at. With --write
-the choice goes into the methods' flag files, else it is only printed.
+It plays every method with every learning rate of a grid and the same seeds, and
+chooses the rate of the best accuracy on clients that are held out for
+validation. The accuracy is the mean of the last ten rounds, or of all rounds
+for the conjugate paper, which is about speed. Test data are not read. The
+choices are printed, and --write puts them into the flag files of the methods.
 
-The grid is the same for every method: steps of ``RATES[data]`` per mini-batch.
-Methods that divide by the client's size n_i (FSVRG's family) get it times the
-mean size, so their step is the same; a server with a step of its own along the
-anchor gradient is tuned first at the middle rate, with as many values.
+The grid is the same for every method. The methods of FSVRG's family divide the
+learning rate by the client's number of examples n_i, so for them the grid is
+multiplied by the mean of n_i. For a method whose server takes a step along the
+anchor gradient, the server's learning rate is tuned first, at the middle
+learning rate of the clients.
 """
 
 from collections.abc import Sequence
@@ -43,22 +49,22 @@ RATES: dict[tuple[str, str], tuple[float, ...]] = {
     ("diversified", "mnist"): (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     ("diversified", "cifar10"): (0.1, 0.3, 1.0, 3.0, 10.0),
 }
-#: Values of --client_lr for any run that names no others.
+#: Values of --client_lr that are tried without --sweep.
 ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-#: Methods whose step is client_lr / n_i.
+#: Methods whose local learning rate is client_lr / n_i.
 DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
-#: Server steps tried first, at the middle client rate.
+#: algorithm -> values of --server_lr, tuned first, at the middle --client_lr.
 SERVER_RATES: dict[str, tuple[float, ...]] = {
     "cfsvrg": (0.005, 0.01, 0.02, 0.05, 0.1, 1.0)}
 
-#: Rounds whose validation accuracy decides; None: all.
+#: paper -> how many last rounds decide by their validation accuracy; None: all.
 LAST = {"conjugate": None, "diversified": 10}
 
-#: Runs of each value.
+#: (paper, data) -> number of seeds for each value.
 SEEDS = {("conjugate", "mnist"): 3, ("conjugate", "cifar10"): 1,
          ("diversified", "mnist"): 1, ("diversified", "cifar10"): 1}
 
-#: Held out while tuning where the data preset holds none out.
+#: data -> clients held out for tuning if the data preset holds out none.
 VALIDATION = {"mnist": 14, "cifar10": 35}
 
 _NOTE = "# tuned: "
@@ -73,7 +79,7 @@ class Trial(NamedTuple):
 
 
 def _files(paper: str, data: str) -> dict[str, pathlib.Path]:
-  """algorithm -> the flag file its choice goes into."""
+  """algorithm -> the flag file that its choice is written to."""
   base = config_lib.PRESETS / paper
   folder = base / ("methods" if data == "mnist" else f"methods_{data}")
   return {path.stem: folder / path.name
@@ -82,7 +88,7 @@ def _files(paper: str, data: str) -> dict[str, pathlib.Path]:
 
 
 def _data_flags(paper: str, data: str) -> list[str]:
-  """The data preset, with clients to validate on."""
+  """The flags of the data preset, with clients held out for validation."""
   flags = config_lib.expand_flagfiles([f"--flagfile={paper}/{data}.flags"])
   known = dict(word.lstrip("-").split("=", 1) for word in flags if "=" in word)
   if "validation_clients" not in known:
@@ -106,7 +112,7 @@ def _significant(value: float) -> float:
 def play(
     paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
     mean_size: float) -> list[list[Trial]]:
-  """The grid of one method: a list of trials for each tuned flag."""
+  """Plays the grid of one method; returns the trials of each tuned flag."""
   rates = RATES[paper, data]
   unit = mean_size if name in DIVIDED else 1.0
   scaled = [_significant(rate * unit) for rate in rates]
@@ -136,14 +142,14 @@ def play(
 
 
 def _config(root: pathlib.Path, words: Sequence[str]) -> config_lib.Config:
-  """A run in its own folder, to be gone on with if it is there."""
+  """A run in a folder of its own, which is resumed if it was started before."""
   folder = suite.run_folder(root, config_lib.parse(words))
   mode = "--resume" if (folder / "config.json").is_file() else "--overwrite"
   return config_lib.parse([*words, f"--out_dir={folder}", mode])
 
 
 def _validation(rows: list[tables.Row], last: int | None) -> float:
-  """Mean validation accuracy of the last rounds, or of all."""
+  """Mean validation accuracy of the ``last`` rounds; None: of all rounds."""
   rows = [r for r in rows if r["protocol"] == "validation"]
   end = max(r["round"] for r in rows)
   kept = [r["accuracy"] for r in rows if not last or r["round"] > end - last]
@@ -151,7 +157,7 @@ def _validation(rows: list[tables.Row], last: int | None) -> float:
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-  """The best on the validation clients; of equals the smaller step."""
+  """The trial of best validation accuracy; of equal ones the smallest value."""
   alive = [trial for trial in trials if not math.isnan(trial.validation)]
   if not alive:
     raise guard.RunError("every value of the grid diverged")
@@ -160,7 +166,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
           said: str) -> None:
-  """Puts the choice into a flag file, and the grid above it."""
+  """Writes the choice into a flag file, and above it the grid as comments."""
   lines = path.read_text("utf-8").splitlines() if path.is_file() else [
       f"--algorithm={name}"]
   flags = {trials[0].flag for trials in played}
@@ -197,20 +203,23 @@ def table(
 def _flag_values() -> absl_flags.FlagValues:
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_enum(
-      "paper", None, sorted({p for p, _ in RATES}), "whose methods",
-      flag_values=values)
+      "paper", None, sorted({p for p, _ in RATES}), "the paper whose methods "
+      "are tuned", flag_values=values)
   absl_flags.DEFINE_enum(
-      "data", "mnist", sorted({d for _, d in RATES}), "which data set",
+      "data", "mnist", sorted({d for _, d in RATES}), "the data set to tune on",
       flag_values=values)
   absl_flags.DEFINE_list(
-      "methods", None, "only these algorithms", flag_values=values)
+      "methods", None, "tune only these algorithms; default all of the paper's "
+      "figures", flag_values=values)
   absl_flags.DEFINE_bool(
-      "write", False, "put the choices into the presets", flag_values=values)
+      "write", False, "write the choices into the flag files of the methods, "
+      "in experiments/presets/<paper>", flag_values=values)
   absl_flags.DEFINE_string(
-      "data_dir", None, "folder of the prepared TFDS data sets",
+      "data_dir", None, "folder of the data sets that experiments.prepare "
+      "made; default as in experiments.run", flag_values=values)
+  absl_flags.DEFINE_string(
+      "out_dir", "out/tune", "folder to write the runs and the table to",
       flag_values=values)
-  absl_flags.DEFINE_string(
-      "out_dir", "out/tune", "where runs and the table go", flag_values=values)
   return values
 
 
@@ -218,21 +227,22 @@ _NAMES = ("paper", "data", "methods", "write", "data_dir", "out_dir")
 
 
 def usage() -> str:
-  """The help."""
+  """The text of --help."""
   values = _flag_values()
   lines = [str(__doc__).strip(), "", "Flags with --paper:", ""]
   for name in _NAMES:
     tail = "" if values[name].value is None else (
         f" (default {str(values[name].value).lower()})")
     lines.append(f"  --{name}: {values[name].help}{tail}")
-  lines += ["", "Any further --flag=value goes to every run (python -m "
-            "experiments.run --help); flags without --paper: python -m "
-            "experiments.sweep --help."]
+  lines += ["", "Without --paper the flags are those of python -m "
+            "experiments.sweep --help. In both", "forms any other "
+            "--flag=value is passed on to every run; python -m",
+            "experiments.run --help lists these flags."]
   return "\n".join(lines)
 
 
 def tune_any(argv: Sequence[str]) -> None:
-  """Any run: a sweep that chooses by the clients held out.
+  """Plays a sweep of any run that chooses by the clients held out.
 
   Raises:
     UsageError: no clients are held out, or the flags are wrong.
@@ -303,7 +313,7 @@ def command(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The command; returns the exit status."""
+  """Runs the command; returns the exit status."""
   return guard.guarded(command, argv)
 
 

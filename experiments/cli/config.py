@@ -1,8 +1,8 @@
-"""From the command line to a checked configuration, before anything is loaded.
+"""Turns a command line into a checked configuration, before loading anything.
 
-Every check that needs no data happens here, so a bad combination costs no
-minutes: algorithm x model x data x partition. The checks themselves are the
-library's; here they get their words from flags.
+Every check that needs no data happens here, so that a combination of algorithm,
+model, data and partition that is impossible fails within seconds. The library
+does the checks; this module passes the values of the flags to it.
 """
 
 from collections.abc import Sequence
@@ -29,22 +29,22 @@ PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 
 
 class UsageError(OptionError):
-  """Something the user gave; the message is the one line they see."""
+  """A wrong flag or argument; the message is the one line the user sees."""
 
 
 class HelpRequested(Exception):
-  """``--help``; the message is the help."""
+  """The user asked for --help; the message is the text to show."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """A checked run."""
+  """The checked configuration of a run."""
 
   method: Method  #: the algorithm with its hyper-parameters
-  data: DataOptions  #: filled
-  run: RunOptions  #: checked and filled
+  data: DataOptions  #: with defaults filled in
+  run: RunOptions  #: checked, with defaults filled in
   output: OutputOptions
-  given: dict[str, Any]  #: what the user gave, for flags.txt
+  given: dict[str, Any]  #: flag -> value that the user gave, for flags.txt
 
   @property
   def algorithm(self) -> str:
@@ -53,7 +53,7 @@ class Config:
 
   @property
   def hparams(self) -> dict[str, Any]:
-    """hyper-parameter -> value, defaults filled in."""
+    """hyper-parameter -> value, with defaults filled in."""
     return field_values(self.method.hparams)
 
   @property
@@ -63,13 +63,13 @@ class Config:
     return self.output.out_dir
 
   def with_output(self, **changes: Any) -> "Config":
-    """The same run with other ``OutputOptions``."""
+    """The same run with some of its ``OutputOptions`` changed."""
     return dataclasses.replace(
         self, output=dataclasses.replace(self.output, **changes))
 
   @property
   def seeds(self) -> list[int]:
-    """The seeds of the runs."""
+    """The seeds of the run."""
     return list(self.run.seeds)
 
   @property
@@ -79,13 +79,13 @@ class Config:
             **field_values(self.data), **field_values(self.output)}
 
   def identity(self) -> str:
-    """sha256 of everything that decides the numbers of a run."""
+    """A sha256 hash of everything that decides the numbers of the run."""
     what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL}
     text = json.dumps([what, self.hparams], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
   def flag_lines(self) -> list[str]:
-    """The flags that replay this run, one a line."""
+    """The flags that repeat this run, one per line."""
     skip = {"resume", "overwrite", "dry_run", "out_dir"}
     return [flags.flag_text(name, value)
             for name, value in self.given.items() if name not in skip]
@@ -100,14 +100,14 @@ def asks_help(argv: Sequence[str]) -> bool:
 
 
 def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
-  """Replaces each ``--flagfile=FILE`` by the flags in it, also nested ones.
+  """Replaces each ``--flagfile=FILE`` by the flags in the file.
 
-  A name that is no file is looked for among the presets, so
-  ``--flagfile=diversified/headline.flags`` works from any folder. Later flags
-  win over earlier ones.
+  A flag file may name further flag files. If FILE does not exist, it is looked
+  for among the presets, so ``--flagfile=diversified/headline.flags`` works from
+  any folder. Later flags override earlier ones.
 
   Raises:
-    UsageError: no such file, or files that include one another.
+    UsageError: a file does not exist, or files include one another.
   """
   out: list[str] = []
   for word in argv:
@@ -130,7 +130,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
 
 
 def presets() -> list[str]:
-  """The presets, as --flagfile takes them."""
+  """The names of the presets, as --flagfile takes them."""
   return sorted(
       str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
 
@@ -140,11 +140,11 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
 
   Args:
     argv: the words after the program's name.
-    program: for the help.
+    program: name of the module that --help shows.
 
   Raises:
-    UsageError: the one line that says what is wrong.
-    HelpRequested: with the text to show.
+    UsageError: something is wrong with the flags.
+    HelpRequested: the flags ask for --help.
   """
   wants_help = asks_help(argv)
   argv = [word for word in argv if word not in _HELP]
@@ -169,10 +169,10 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
 
 
 def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
-  """The configuration of flags that have their types.
+  """Makes the configuration from flags that are already of their types.
 
   Raises:
-    OptionError: they do not go together.
+    OptionError: a flag is wrong, or flags do not go together.
   """
   name = values["algorithm"]
   if name is None and given.keys() & {"client_update", "server"}:

@@ -1,4 +1,4 @@
-"""Plays runs of the command line and writes their results."""
+"""Plays a run that the command line asks for, and writes its results."""
 
 from collections.abc import Iterator
 import functools
@@ -29,30 +29,30 @@ from fedjax_alg.runs.prepare import prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
 
-#: Every evaluation saves the states. Where that takes longer than so many
-#: seconds (stores of all clients' models are large), it is left out until so
-#: many times as long has passed.
+#: The states are saved after every evaluation. If saving takes longer than
+#: ``_SLOW_SAVE`` seconds, as with large tables of all clients' models, the next
+#: save waits until ``_SAVE_SPARING`` times that duration has passed.
 _SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
 
 
 @functools.lru_cache(maxsize=1)
 def federation_of(options: DataOptions) -> Federation:
-  """The federation of a run; the last one is kept for the next run."""
+  """The federation of a run; it is kept in case the next run needs it too."""
   return from_options(options)
 
 
 def prepared_run(config: Config, **more: Any) -> Prepared:
-  """A run of the command line, ready to compile.
+  """Prepares a run so that it can be compiled.
 
   Args:
-    config: from ``config.parse``.
-    **more: arguments of ``prepare.prepare``.
+    config: the run, from ``config.parse``.
+    **more: further arguments of ``prepare.prepare``.
   """
   return prepare(config.method, federation_of(config.data), config.run, **more)
 
 
 def finished(folder: pathlib.Path, config: Config) -> bool:
-  """Whether ``folder`` holds this very run, complete."""
+  """Whether ``folder`` holds this run with all its rounds."""
   try:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     return (summary["identity"] == config.identity()
@@ -70,10 +70,10 @@ def execute(config: Config) -> dict[str, Any]:
   """Plays a run and writes its results.
 
   Args:
-    config: from ``config.parse``.
+    config: the run, from ``config.parse``.
 
   Returns:
-    summary.json as a dictionary (empty with --dry_run).
+    summary.json as a dictionary, which is empty with --dry_run.
 
   Raises:
     OptionError, RunError: one line for the user.
@@ -95,7 +95,7 @@ def execute(config: Config) -> dict[str, Any]:
 
 
 def warn(config: Config, prepared: Prepared) -> None:
-  """Prints what the algorithm cautions against, if anything."""
+  """Prints the algorithm's warning about its hyper-parameters, if any."""
   caution = config.method.entry.caution(
       config.method.hparams, prepared.plan["parameters"])
   if caution:
@@ -103,7 +103,11 @@ def warn(config: Config, prepared: Prepared) -> None:
 
 
 def check_same(folder: pathlib.Path, config: Config) -> None:
-  """Refuses to resume a run of other flags."""
+  """Refuses to resume a run that was started with other flags.
+
+  Raises:
+    UsageError: the flags differ, or config.json is damaged.
+  """
   try:
     saved = json.loads((folder / "config.json").read_text("utf-8"))
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
@@ -125,17 +129,17 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
 def restore(
     folder: pathlib.Path, config: Config, shapes: Any, records: Records
 ) -> tuple[Any, int]:
-  """State and round of the last whole checkpoint; fills ``records``.
+  """Loads the last complete checkpoint, and reads ``records`` up to its round.
 
   Args:
-    folder: of the run.
-    config: of the run.
-    shapes: of its states.
-    records: empty.
+    folder: the folder of the run.
+    config: the run.
+    shapes: the shapes of its states.
+    records: the empty tables to fill.
 
   Returns:
-    States as NumPy arrays, None where there is no checkpoint yet, and the
-    rounds they have behind them.
+    The states as NumPy arrays, or None without a checkpoint, and the number of
+    rounds that were played to reach them.
 
   Raises:
     RunError, UsageError: one line for the user.
@@ -168,14 +172,14 @@ class RunWriter:
   def __init__(
       self, folder: pathlib.Path, config: Config, programs: Programs,
       records: Records, index: int = 0):
-    """Writes nothing yet.
+    """Makes the writer, which writes nothing yet.
 
     Args:
-      folder: of the run.
-      config: of the run alone, whatever plays beside it.
-      programs: that play it.
-      records: its tables.
-      index: which of the programs' settings it is.
+      folder: the folder of the run.
+      config: the configuration of this run alone, also in a sweep.
+      programs: the programs that play the run.
+      records: the tables of the run.
+      index: the index of the run among the settings of ``programs``.
     """
     self.folder, self.config, self.records = folder, config, records
     self._programs, self._index = programs, index
@@ -186,7 +190,7 @@ class RunWriter:
     self.saved, self._next_save = 0, 0.0
 
   def start(self) -> None:
-    """Writes what describes the run, and its tables as they are."""
+    """Writes the files that describe the run, and its tables so far."""
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
     summary_lib.write_text(
@@ -201,7 +205,7 @@ class RunWriter:
     self.records.write()
 
   def states_of(self, states: Any) -> Any:
-    """The rows of a program's states that are this run's."""
+    """The part of a program's states that belongs to this run."""
     prepared = self._programs.prepared
     if len(prepared.settings) == 1:
       return states
@@ -210,7 +214,7 @@ class RunWriter:
         lambda leaf: leaf[self._index * num:(self._index + 1) * num], states)
 
   def save(self, step: play_lib.Step) -> None:
-    """Saves the states, unless that was slow a short while ago."""
+    """Saves the states, unless a slow save took place shortly before."""
     if step.round < step.rounds and time.monotonic() < self._next_save:
       return
     began = time.monotonic()
@@ -222,7 +226,7 @@ class RunWriter:
       self._next_save = time.monotonic() + _SAVE_SPARING * took
 
   def finish(self, last: play_lib.Step) -> dict[str, Any]:
-    """Writes what is known after the last round; returns the summary."""
+    """Writes the results after the last round; returns the summary."""
     prepared = self._programs.prepared
     live = result_lib.Live(prepared, self.states_of(last.states), self._index)
     result_lib.write_final(self.folder, result_lib.make_final(live, last))
@@ -239,7 +243,7 @@ class RunWriter:
 def _train(
     config: Config, programs: Programs, folder: pathlib.Path, resuming: bool
 ) -> dict[str, Any]:
-  """The loop over evaluations."""
+  """Plays the run from evaluation to evaluation; returns its summary."""
   (records,) = play_lib.new_records(programs, [folder])
   writer = RunWriter(folder, config, programs, records)
   states, done = None, 0
@@ -257,7 +261,7 @@ def _train(
       bar(last)
   finally:
     bar.close()
-  if last is None:  # every round had been played, but not summarised
+  if last is None:  # all rounds were played before; only the summary is missing
     last = play_lib.evaluated(programs, states, done)
   return writer.finish(last)
 
@@ -265,7 +269,7 @@ def _train(
 def _played(
     programs: Programs, writer: RunWriter, states: Any, done: int
 ) -> Iterator[play_lib.Step]:
-  """The steps of a run; one that diverges names its last checkpoint."""
+  """The steps of a run; the error of a diverged run names its checkpoint."""
   try:
     yield from play_lib.play(programs, [writer.records], states, done)
   except play_lib.NonFiniteError as error:
@@ -276,7 +280,7 @@ def _played(
 
 
 def print_plan(config: Config, programs: Programs) -> None:
-  """What --dry_run shows."""
+  """Prints what --dry_run shows."""
   prepared = programs.prepared
   data_mb = sum(leaf.nbytes for leaf in jax.tree.leaves(
       prepared.placed.data)) / 2**20
@@ -301,12 +305,12 @@ def print_plan(config: Config, programs: Programs) -> None:
 
 
 def _number(value: float | None) -> str:
-  """Four places; what a summary read from its file has as null is NaN."""
+  """A number with four decimals; None, which stands for NaN in JSON, is nan."""
   return f"{np.nan if value is None else value:.4f}"
 
 
 def print_summary(config: Config, summary: dict[str, Any]) -> None:
-  """The result in a few lines."""
+  """Prints the results in a few lines."""
   for protocol, values in summary["final"].items():
     accuracy = values["accuracy"]
     print(f"{protocol:12} accuracy {_number(accuracy['mean'])} +- "

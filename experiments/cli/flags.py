@@ -1,7 +1,7 @@
 """The flags of a run, made from the typed options of the library.
 
-``define`` fills a FlagValues of its own, so a process can parse many runs and
-importing this module leaves the global flags alone.
+``define`` adds the flags to a FlagValues object that the caller makes. So a
+process can parse many command lines, and absl's global flags stay as they are.
 """
 
 from collections.abc import Iterator
@@ -25,24 +25,27 @@ class AlgorithmOptions:
 
   algorithm: str | None = hyper(
       None, "one of " + ", ".join(registry.ALGORITHMS)
-      + "; composed where only `client_update` or `server` is given")
+      + "; default composed if `client_update` or `server` is given")
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputOptions:
-  """Where the results go, and how the command behaves."""
+  """Where the results are written, and how the command behaves."""
 
   out_dir: str | None = hyper(
-      None, "folder of the results; default out/<algorithm>_<dataset>")
+      None, "folder to write the results to; default "
+      "out/<algorithm>_<dataset>")
   resume: bool = hyper(
-      False, "go on from the last checkpoint in `out_dir`")
-  overwrite: bool = hyper(False, "delete what is in `out_dir`")
+      False, "continue the run in `out_dir` from its last checkpoint")
+  overwrite: bool = hyper(
+      False, "delete the run in `out_dir` before starting this one")
   dry_run: bool = hyper(
-      False, "print the plan, shapes and memory; train and write nothing")
-  progress: bool = hyper(True, "show progress")
+      False, "compile the run and print its plan, array shapes and memory, but "
+      "train nothing and write nothing")
+  progress: bool = hyper(True, "show a progress bar")
 
 
-#: title -> the options of a group of flags.
+#: title of a group of flags -> the options whose fields are its flags.
 GROUPS: dict[str, tuple[type[Any], ...]] = {
     "Run": (AlgorithmOptions, run_options.LengthOptions),
     "Data": (data_options.SourceOptions,),
@@ -56,7 +59,8 @@ GROUPS: dict[str, tuple[type[Any], ...]] = {
     "Machine": (run_options.MachineOptions,),
 }
 
-#: Flags that say where and how, not what: a resumed run may change them.
+#: Flags that do not change the numbers of a run's rounds, so that a resumed run
+#: may change them.
 NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress", "data_dir",
            "rounds", "targets")
 
@@ -88,17 +92,19 @@ def _flags_of(options: type[Any]) -> tuple[Flag, ...]:
 
 
 def run_flags() -> Iterator[Flag]:
-  """Every flag that is no hyper-parameter."""
+  """All flags that are not hyper-parameters."""
   for group in GROUPS.values():
     for options in group:
       yield from _flags_of(options)
 
 
 def hyper_fields() -> dict[str, dataclasses.Field]:
-  """name -> field of every algorithm's hyper-parameters (first that has it).
+  """name -> field of the hyper-parameters of all algorithms.
+
+  If several algorithms have a name, the field is that of the first one.
 
   Raises:
-    TypeError: two algorithms use one name with two types.
+    TypeError: two algorithms have the same name with different types.
   """
   fields: dict[str, dataclasses.Field] = {}
   for entry in registry.ALGORITHMS.values():
@@ -116,7 +122,7 @@ def readers(name: str) -> list[str]:
 
 
 def as_flags(text: str) -> str:
-  """A text of the library with its parameters as flags."""
+  """A text of the library with its `parameters` written as --flags."""
   return with_names(text, "--")
 
 
@@ -129,7 +135,7 @@ def define(values: flags.FlagValues) -> None:
     _DEFINERS[flag.kind](flag.name, default, as_flags(
         flag.field.metadata["help"]), flag_values=values)
   for name, field in hyper_fields().items():
-    # None: not given, so the chosen algorithm's own default holds.
+    # None means that the flag was not given; the algorithm's default holds.
     _DEFINERS[type(field.default)](
         name, None, as_flags(field.metadata["help"]), flag_values=values)
 
@@ -139,14 +145,14 @@ def _word(item: Any) -> str:
 
 
 def typed(flag: Flag, value: Any) -> Any:
-  """The value of a flag with the type of its option.
+  """Converts the value of a flag to the type of its option.
 
   Args:
-    flag: its description.
-    value: what absl parsed; of a list flag its words.
+    flag: the flag.
+    value: the value that absl parsed; a list of words for a list flag.
 
   Raises:
-    OptionError: words that are not of the type.
+    OptionError: a word is not of the type.
   """
   if flag.kind is not tuple or value is None:
     return value
@@ -177,7 +183,7 @@ def typed(flag: Flag, value: Any) -> Any:
 
 
 def flag_text(name: str, value: Any) -> str:
-  """The flag that gives a parameter its value, as a command line has it."""
+  """The word of a command line that gives a parameter its value."""
   if isinstance(value, bool):
     return f"--{name}={str(value).lower()}"
   if isinstance(value, (list, tuple)):
@@ -188,7 +194,13 @@ def flag_text(name: str, value: Any) -> str:
 
 
 def help_text(program: str, algorithm: str | None) -> str:
-  """``--help``: the groups, or one algorithm's hyper-parameters."""
+  """The text of --help.
+
+  Args:
+    program: name of the module of the command.
+    algorithm: show the hyper-parameters of this algorithm; None: show the flags
+      of every run.
+  """
   if algorithm is not None:
     return _algorithm_help(program, algorithm)
   lines = [f"usage: python -m {program} --algorithm=NAME [flags]", ""]
@@ -200,12 +212,13 @@ def help_text(program: str, algorithm: str | None) -> str:
       lines.append(
           f"  --{flag.name}: {as_flags(flag.field.metadata['help'])}{tail}")
     lines.append("")
-  lines.append("Algorithms; --algorithm=NAME --help shows their flags:")
+  lines.append("Algorithms (--algorithm=NAME --help lists the "
+               "hyper-parameters of one):")
   for name, entry in registry.ALGORITHMS.items():
     lines.append(f"  {name:10} {entry.label} ({as_flags(entry.paper)})")
   lines += ["", "--flagfile=FILE reads flags from a file; a name such as "
-            "diversified/headline.flags", "is looked for in "
-            "experiments/presets/ too."]
+            "diversified/headline.flags", "may also stand for a file in "
+            "experiments/presets/."]
   return "\n".join(lines)
 
 
@@ -223,7 +236,7 @@ def _algorithm_help(program: str, algorithm: str) -> str:
            "Hyper-parameters:"]
   fields = dataclasses.fields(entry.hparams)
   names = {field.name for field in fields}
-  # What others depend on comes first.
+  # Hyper-parameters on which others depend come first.
   first = {field.metadata["when"][0] for field in fields
            if field.metadata["when"]}
   for field in sorted(fields, key=lambda field: field.name not in first):
@@ -237,5 +250,5 @@ def _algorithm_help(program: str, algorithm: str) -> str:
       notes.append("source: " + field.metadata["source"])
     lines.append(f"  --{field.name}: {as_flags(field.metadata['help'])}\n"
                  f"      ({'; '.join(notes)})")
-  lines += ["", f"Flags of every run: python -m {program} --help"]
+  lines += ["", f"python -m {program} --help lists the flags of every run."]
   return "\n".join(lines)

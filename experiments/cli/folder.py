@@ -1,4 +1,4 @@
-"""The output folder of a run."""
+"""Checks the output folder of a run."""
 
 import os
 import pathlib
@@ -8,12 +8,13 @@ from experiments.cli.config import Config, UsageError
 
 
 def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
-  """The output folder, and whether a run in it is to be resumed.
+  """The output folder, and whether the run in it is to be resumed.
 
-  Nothing is written here, but --overwrite removes what a run left.
+  The function writes nothing, but with --overwrite it deletes the run in the
+  folder.
 
   Raises:
-    UsageError: it holds something, or cannot be written.
+    UsageError: the folder holds something else, or cannot be written.
   """
   folder = pathlib.Path(config.out_dir).expanduser()
   if folder.exists() and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""What every command shares: its exit status, and errors in one line."""
+"""The exit status and the error messages of every command."""
 
 from collections.abc import Callable, Sequence
 import os
@@ -10,11 +10,11 @@ from fedjax_alg.runs.play import NonFiniteError
 
 
 class RunError(RuntimeError):
-  """A run that had to stop; the message is the one line the user sees."""
+  """A run had to stop; the message is the one line the user sees."""
 
 
 def one_line(error: BaseException) -> str:
-  """An error as the single line a user sees, parameters as flags."""
+  """The message of an error in one line, with parameters written as --flags."""
   text = error.with_names("--") if isinstance(error, OptionError) else (
       str(error))
   return " ".join(text.split())
@@ -23,21 +23,22 @@ def one_line(error: BaseException) -> str:
 def guarded(
     command: Callable[[Sequence[str]], None], argv: Sequence[str] | None
 ) -> int:
-  """Runs a command; what the user did wrong is one line, not a traceback.
+  """Runs a command and prints a user's error in one line, without traceback.
 
   Args:
-    command: gets the words after the program's name.
-    argv: those words; None takes the process's own.
+    command: a function of the words after the program's name.
+    argv: these words; None: the words that the process was started with.
 
   Returns:
-    The exit status: 0, 1 a run that had to stop, 2 wrong use, 130 interrupted.
+    The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, and
+    130 if the user interrupted the command.
   """
   try:
     try:
       command(sys.argv[1:] if argv is None else list(argv))
     except config_lib.HelpRequested as help_text:
       print(help_text, flush=True)
-  except BrokenPipeError:  # the reader of a pipe (head, less) has gone
+  except BrokenPipeError:  # the reader of the pipe (head, less) has closed it
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
   except ValueError as error:  # UsageError and DataError among them

@@ -1,4 +1,7 @@
-"""Many settings of one run: as few programs as they need, a folder each."""
+"""Plays many settings of one run, with as few compiled programs as possible.
+
+Every setting has a folder of its own.
+"""
 
 from collections.abc import Sequence
 import pathlib
@@ -23,22 +26,25 @@ from fedjax_alg.runs.sweep import combinations
 
 
 class Played(NamedTuple):
-  """What became of one setting."""
+  """The outcome of one setting."""
 
   config: Config
   folder: pathlib.Path
-  diverged: Divergence | None  #: None: finished
+  diverged: Divergence | None  #: None for a setting that finished
 
 
 def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
-  """name -> values, as they were written, of --sweep flags.
+  """Reads the values of the --sweep flags.
 
   Args:
-    words: each NAME=VALUE,VALUE,...; values that have commas themselves are
-      separated by semicolons.
+    words: values NAME=VALUE,VALUE,...; semicolons separate values that contain
+      commas.
+
+  Returns:
+    name -> its values, as they were written.
 
   Raises:
-    UsageError: not of this form, or a name given twice.
+    UsageError: a value is not of this form, or a name is given twice.
   """
   grid: dict[str, list[str]] = {}
   for word in words:
@@ -66,12 +72,12 @@ _SHARED = ("seed", "num_seeds", "rounds", "eval_every", "eval_protocols",
 def configs(
     argv: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path
 ) -> list[Config]:
-  """The configuration of every setting, checked, with a folder in ``root``.
+  """The checked configuration of every setting, with a folder in ``root``.
 
   Args:
     argv: the flags that all settings share.
-    grid: see ``read_grid``.
-    root: of the sweep.
+    grid: the grid, from ``read_grid``.
+    root: the folder of the sweep.
 
   Raises:
     UsageError: a setting's flags are wrong, or they ask for --dry_run.
@@ -94,7 +100,7 @@ def configs(
 
 
 def by_program(all_configs: Sequence[Config]) -> list[list[Config]]:
-  """Parts configurations into those that share a program, in their order."""
+  """Groups configurations that share a program; their order is kept."""
   groups: dict[Any, list[Config]] = {}
   for config in all_configs:
     key = (config.method.structure(), config.data, config.run)
@@ -106,7 +112,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
   """Plays every configuration that is not finished in its folder.
 
   Returns:
-    What became of each, in their order.
+    The outcome of each configuration, in their order.
 
   Raises:
     OptionError, RunError: one line for the user.
@@ -127,7 +133,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
 
 
 def _traceable_parts(group: list[Config]) -> list[list[Config]]:
-  """The group, or one by one where the algorithm does not take tracers."""
+  """The group, or its settings one by one if their numbers cannot be traced."""
   if len(group) == 1:
     return [group]
   if execute.prepared_run(group[0]).numbers:
@@ -154,7 +160,7 @@ def _play_program(group: Sequence[Config]) -> list[Played]:
     states, done = _restore(folders, group, programs, records)
     if states is None:
       records = play_lib.new_records(programs, folders)
-  if states is None:  # what is left of longer ones would be taken for theirs
+  if states is None:  # old checkpoints would be taken for those of this sweep
     for folder in folders:
       for old in checkpoint.paths(folder / "checkpoint"):
         old.unlink()
@@ -188,7 +194,7 @@ def _play_program(group: Sequence[Config]) -> list[Played]:
 
 def _divergence(
     step: play_lib.Step, index: int, num: int) -> Divergence | None:
-  """The first of a setting's seeds to diverge."""
+  """The earliest divergence among the seeds of a setting, or None."""
   own = [found for row, found in step.diverged.items() if row // num == index]
   return min(own, key=lambda found: found.round, default=None)
 
@@ -196,7 +202,10 @@ def _divergence(
 def _restore(
     folders: Sequence[pathlib.Path], group: Sequence[Config],
     programs: Programs, records: Sequence[Records]) -> tuple[Any, int]:
-  """The states of all settings, where they stand at the same round."""
+  """The states of all settings, if all have a checkpoint of the same round.
+
+  Otherwise the states are None, and the round is 0.
+  """
   num = len(programs.prepared.seeds)
   shapes = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype),

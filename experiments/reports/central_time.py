@@ -33,12 +33,12 @@ from fedjax_alg.engine import sharding
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
 
-#: Timed calls, whose median is taken.
+#: The number of timed calls, whose median is taken.
 _REPEATS = 20
 
 
 def _server(k: int, by_gradient: bool) -> Any:
-  """The server's part of a round for K models, its model and acceleration."""
+  """The server's part of a round of K models, the model, the acceleration."""
   hparams = diversified.GAHParams(num_models=k)
   model = models.make_model("softmax", (_FEATURES,), _CLASSES)
   central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2)
@@ -46,7 +46,14 @@ def _server(k: int, by_gradient: bool) -> Any:
       FedSpec(_MACHINES, 0, _CLASSES, (_FEATURES,)))
 
   def server(state, moments, vectors, gradients):
-    """One round: K models, their moments, [S, ...] and [S, K, ...]."""
+    """One round.
+
+    Args:
+      state: the models, [K, ...].
+      moments: the acceleration's state of each model, [K, ...].
+      vectors: the participants' trained models or gradients, [S, ...].
+      gradients: the participants' gradients at all models, [S, K, ...].
+    """
     slots = jax.tree.leaves(vectors)[0].shape[0]
     weight = jnp.ones(slots)
     scale = jax.vmap(functools.partial(
@@ -65,17 +72,18 @@ def _server(k: int, by_gradient: bool) -> Any:
   return jax.jit(server), model, central
 
 
-#: algorithm -> its server step, where that is not the plain average.
+#: algorithm -> its server step, if that is not the plain average.
 _STEPS: dict[str, Any] = {"cfsvrg": conjugate.cfsvrg_server,
                           "clsfsvrg": conjugate.clsfsvrg_server}
 
 
 def central_seconds(config: config_lib.Config) -> float:
-  """Seconds of the server's part of one round of a run with one model.
+  """The seconds that the server computes in one round of a run with one model.
 
-  That is the mean of the clients' updates. The conjugate methods add the mean
-  of their gradients, the direction and the line search; it is timed at the
-  initial model, along the gradient on the validation data.
+  The server computes the mean of the clients' updates. In the conjugate methods
+  it also computes the mean of the clients' gradients, the direction and the
+  line search. The line search is timed at the initial model, with the gradient
+  on the validation data.
   """
   made = execute.prepared_run(config)
   hparams = made.method.hparams
@@ -111,13 +119,13 @@ def central_seconds(config: config_lib.Config) -> float:
 
 
 def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
-  """Seconds of all rounds of a cell of Table I."""
+  """The seconds of all rounds of one cell of Table I."""
   server, model, central = _server(k, by_gradient)
   keys = jax.random.split(jax.random.key(0), 4)
   like = jax.eval_shape(model.init, keys[0])
 
   def draw(key, *lead):
-    # Trained models lie around K separate points, too.
+    # Like trained models, the vectors lie around K separate points.
     return jax.tree.map(
         lambda leaf: jax.random.normal(key, (*lead, *leaf.shape)), like)
 
@@ -134,12 +142,12 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
 
 
 def make_table(root: pathlib.Path, quick: bool, command_line: str) -> str:
-  """Times every cell and writes table1.md beside the paper's numbers.
+  """Times every cell, and writes table1.md with the paper's numbers and ours.
 
   Args:
-    root: folder of the table's folder.
-    quick: time fewer calls.
-    command_line: shown below the table.
+    root: the folder in which the folder table1 is made.
+    quick: whether fewer calls are timed.
+    command_line: the command, which is shown below the table.
   """
   sharding.start()
   paper = _paper_seconds()

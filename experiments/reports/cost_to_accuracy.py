@@ -1,8 +1,8 @@
-"""What a run spends until its global model reaches an accuracy.
+"""The costs of a run until its global model reaches an accuracy, the target.
 
-The accuracies are called targets. The costs are rounds, floats sent and
-seconds; a seed that never reaches the target has None. The tables here show
-them beside the paper's numbers, and what one method saves against another.
+Costs are rounds, floats sent and seconds. The cost of a seed that never reaches
+the target is None. The tables here compare the costs with the paper's numbers,
+and the costs of one method with those of another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ import numpy as np
 from experiments.reports import report, suite, verdicts
 from fedjax_alg.records import tables as records, summary as results
 
-#: Kilobytes as the conjugate paper counts them: 2.25 KB are 576 float32.
+#: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
 
 
 def reached(
     outcome: suite.Outcome, target: float, or_last: bool = False
 ) -> list[records.Row | None]:
-  """Per seed, the first row of protocol ``global`` that reaches the target.
+  """For each seed, the first row of ``global`` that reaches the target.
 
-  A seed that never reaches it has None, or with ``or_last`` its last row: what
-  it has spent by then is less than what the target costs.
+  For a seed that never reaches it, the entry is None, or with ``or_last`` the
+  last row, whose costs are less than those of the target.
   """
   found = []
   for seed in sorted({r["seed"] for r in outcome.rows}):
@@ -39,7 +39,7 @@ def reached(
 def spent(
     outcome: suite.Outcome, target: float, column: str, or_last: bool = False
 ) -> list[float | None]:
-  """Per seed, one column of the row of ``reached``."""
+  """For each seed, one column of the row of ``reached``."""
   return [None if row is None else float(row[column])
           for row in reached(outcome, target, or_last)]
 
@@ -47,7 +47,7 @@ def spent(
 def sent_up(
     outcome: suite.Outcome, target: float, or_last: bool = False
 ) -> list[float | None]:
-  """Per seed, the floats sent to the server until the target is reached."""
+  """For each seed, the floats sent to the server until the target."""
   clients = outcome.summary["cost"]["clients_per_round"]
   rounds = outcome.rounds()
   return [None if row is None else clients * float(sum(
@@ -57,21 +57,21 @@ def sent_up(
 
 
 def median(values: Sequence[float | None]) -> float | None:
-  """Median over seeds; a seed without a value counts as the largest."""
+  """Median over seeds; a seed without a value counts as infinite."""
   found = statistics.median(
       np.inf if value is None else value for value in values)
   return None if not np.isfinite(found) else float(found)
 
 
 def _shown(values: Sequence[float | None], last: int) -> tuple[str, str]:
-  """The median and the single seeds of numbers of rounds, in words."""
+  """The median of numbers of rounds, and the number of each seed, in words."""
   middle = median(values)
   return (f"not in {last}" if middle is None else f"{middle:g}",
           ", ".join("-" if v is None else f"{v:g}" for v in values))
 
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:
-  """Makes a section: rounds to a target, for every method and panel."""
+  """Makes a section with the rounds to a target of every method and panel."""
   metric = f"rounds_to_{100 * target:g}%"
 
   def section(outcomes: Sequence[suite.Outcome]) -> str:
@@ -96,7 +96,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
 
 
 def accuracy_at(paper: str, artifact: str) -> Any:
-  """Makes a section: the accuracies that a paper states of single rounds."""
+  """Makes a section with the accuracies that a paper states for some rounds."""
 
   def section(outcomes: Sequence[suite.Outcome]) -> str:
     lines = ["## Accuracy at a round", "", report.line([
@@ -125,7 +125,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
 def pairs(
     cost: Sequence[float | None], other: Sequence[float | None]
 ) -> list[tuple[float, float]]:
-  """The costs of two methods, of the seeds in which both reach the target.
+  """The costs of two methods in the seeds in which both reach the target.
 
   Raises:
     NotRun: there is no such seed.
@@ -139,7 +139,7 @@ def pairs(
 
 def saving(
     cost: Sequence[float | None], other: Sequence[float | None]) -> np.ndarray:
-  """Percent by which ``cost`` is below ``other``, of each seed that has both.
+  """Percent by which ``cost`` is below ``other``, in each seed that has both.
 
   Raises:
     NotRun: there is no such seed.
@@ -153,8 +153,8 @@ def shown_saving(
   """``saving`` in words.
 
   Args:
-    cost: of the paper's method, per seed.
-    other: of the other method.
+    cost: the costs of the paper's method, one for each seed.
+    other: the costs of the other method.
     bound: whether ``other`` is only a lower bound, so that more is saved.
   """
   try:
@@ -170,14 +170,14 @@ def shown_saving(
 def communication(
     outcomes: Sequence[suite.Outcome], wanted: Sequence[float], proposed: str,
     other: str, paper_saving: float) -> str:
-  """Markdown: what every method sends until it reaches the targets.
+  """Markdown tables of what every method sends until it reaches the targets.
 
   Args:
-    outcomes: of one panel.
+    outcomes: the runs of one panel.
     wanted: the targets.
     proposed: label of the paper's method.
-    other: label of the method it is compared with.
-    paper_saving: percent that the paper states, at the last target.
+    other: label of the method that it is compared with.
+    paper_saving: saving at the last target that the paper states, in percent.
   """
   lines = [report.line([
       "target", "method", "rounds (median)", "floats a round, all clients",
@@ -218,13 +218,13 @@ def communication(
 def seconds(
     outcome: suite.Outcome, target: float, central: float
 ) -> tuple[list[float | None], list[float | None]]:
-  """Per seed, the seconds of the server and of the clients to a target.
+  """For each seed, the seconds of server and clients until a target.
 
   Args:
     outcome: the run.
-    target: accuracy.
-    central: the server's seconds in one round. The rest of a round is the
-      clients'.
+    target: the accuracy.
+    central: the server's seconds in one round; the other seconds of a round are
+      those of the clients.
   """
   steady = outcome.summary["timing"]["steady_s_per_round"]
   rounds = spent(outcome, target, "round")
@@ -236,10 +236,10 @@ def seconds(
 def seconds_table(
     outcomes: Sequence[suite.Outcome], wanted: Sequence[float],
     central: Mapping[str, float]) -> str:
-  """Markdown: seconds of server and clients until the targets are reached.
+  """A Markdown table of the seconds of server and clients until the targets.
 
   Args:
-    outcomes: of one panel.
+    outcomes: the runs of one panel.
     wanted: the targets.
     central: label -> the server's seconds in one round.
   """

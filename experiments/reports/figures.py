@@ -1,8 +1,8 @@
-"""What the figure commands of all papers share: flags, runs, files, help.
+"""The parts that the figure commands of all papers share.
 
-A paper is a table of figures (``Paper``). Its command makes the runs that a
-figure needs, or finds those that exist, and writes the picture (PNG, PDF), its
-points (CSV) and a table of the paper's numbers beside ours (Markdown).
+A ``Paper`` describes its figures. Its command plays the runs that a figure
+needs, or finds those that exist, and writes the picture (PNG, PDF), its points
+(CSV) and a table of the paper's numbers beside ours (Markdown).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ from experiments.reports import plots, report, suite, verdicts
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
 
-#: The flag files <setting>.flags of a paper's own methods. Tables name the
-#: second setting behind the method.
+#: The settings of a paper's own methods, each with a file <setting>.flags. In
+#: tables "(stated)" follows the name of a method in the second setting.
 SETTINGS = ("headline", "stated")
 
 #: Flags of --scale=quick, which shrink a figure to minutes on two cores.
@@ -28,7 +28,7 @@ QUICK = ("--rounds=30", "--num_seeds=1")
 #: Data sets that are read from --data_dir.
 PREPARED = ("mnist", "cifar10", "femnist", "sent140")
 
-#: Makes a Markdown section of a figure's outcomes; "" where there is none.
+#: Makes a Markdown section from the outcomes of a figure; "" for none.
 Section = Callable[[Sequence[suite.Outcome]], str]
 
 #: (label, flags) of each line of a panel.
@@ -41,8 +41,8 @@ class Panel(NamedTuple):
   letter: str
   title: str
   flags: tuple[str, ...]
-  data: str = ""  #: preset of its data, where it is not the figure's
-  eval_every: int = 0  #: where it is not the figure's
+  data: str = ""  #: preset of its data, if it is not that of the figure
+  eval_every: int = 0  #: --eval_every, if it is not that of the figure
   #: half of the run's rounds -> further flags
   halfway: Callable[[int], tuple[str, ...]] | None = None
 
@@ -54,44 +54,45 @@ class Figure(NamedTuple):
   metric: str
   data: str  #: preset of the data, <paper>/<data>.flags
   panels: tuple[Panel, ...]
-  baselines: bool = True  #: whether it shows other methods than the paper's own
+  baselines: bool = True  #: whether it also shows methods of other papers
   fixed: tuple[str, ...] = ()  #: flags of the paper's own methods in it
-  #: for each line of a paper's own method: what its label ends in, its flags
+  #: (end of the label, flags) of each line of a method of the paper
   lines: tuple[tuple[str, tuple[str, ...]], ...] = (("", ()),)
   protocol: str = "global"  #: the protocol that is shown
   protocols: str = "global"  #: the protocols that are evaluated
   eval_every: int = 2
-  settings: tuple[str, ...] = SETTINGS  #: of the paper's own methods
+  settings: tuple[str, ...] = SETTINGS  #: settings of the paper's own methods
   sections: tuple[Section, ...] = ()
   statements: tuple[verdicts.Statement, ...] = ()
-  #: the lines of a panel, where they are not all methods with a file
+  #: the lines of a panel; None: all methods with a flag file
   lines_of: Callable[[Panel], Lines] | None = None
-  #: panels of --scale=quick, where they are not the first and the last
+  #: letters of the panels of --scale=quick; (): the first and the last
   quick: tuple[str, ...] = ()
-  num_seeds: int = 3  #: at full scale
-  #: the table, where it is not the mean of the last rounds beside the paper's
+  num_seeds: int = 3  #: --num_seeds at full scale
+  #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
-  #: (paths, outcomes, x axis): draws the picture, where it is not the curves
+  #: (paths, outcomes, x axis): draws the picture; None: draw curves
   draw: Callable[[list[pathlib.Path], list[suite.Outcome], str], None] | (
       None) = None
 
 
 class Request(NamedTuple):
-  """What the user asks of every figure."""
+  """What the user asks for, the same for every figure."""
 
-  root: pathlib.Path
-  common: tuple[str, ...]  #: of every run: appended last, override presets
-  command_line: str  #: as shown below the tables
-  quick: bool = False
-  panels: tuple[str, ...] | None = None  #: letters
-  lines: tuple[str, ...] | None = None  #: labels
+  root: pathlib.Path  #: folder of the results, --out_dir
+  #: flags of every run; they come last and so override the presets
+  common: tuple[str, ...]
+  command_line: str  #: the command, as shown below the tables
+  quick: bool = False  #: whether --scale is quick
+  panels: tuple[str, ...] | None = None  #: letters of the panels; None: all
+  lines: tuple[str, ...] | None = None  #: labels of the lines; None: all
   x_axis: str = "rounds"
-  files: Mapping[str, str] = {}  #: those of ``Paper.files`` that are given
-  data_dir: str | None = None  #: for the runs that read prepared data
+  files: Mapping[str, str] = {}  #: the flags of ``Paper.files`` that are given
+  data_dir: str | None = None  #: --data_dir of runs that read prepared data
 
 
 class Table(NamedTuple):
-  """Something that a paper shows and that has no curves."""
+  """A table of a paper, or a figure without curves."""
 
   title: str
   make: Callable[[Request], Any]
@@ -100,17 +101,17 @@ class Table(NamedTuple):
 class Paper(NamedTuple):
   """A paper's figures and tables."""
 
-  name: str  #: of its presets and claims
+  name: str  #: name of its command, and of the folder of its presets and claims
   proposed: tuple[str, ...]  #: algorithms that have the files of ``SETTINGS``
   figures: Mapping[str, Figure]
   tables: Mapping[str, Table]
-  note: str  #: below every table
+  note: str  #: sentences below every table
   quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
-  seeds: str = "3 seeds"  #: of --scale=full, in words
-  #: flag of its command that names a file -> help
+  seeds: str = "3 seeds"  #: number of seeds of --scale=full, in words
+  #: name of a flag of its command whose value is a file -> help
   files: Mapping[str, str] = {}
-  #: (figure, request) -> the figure as it can be made here, and sentences
-  #: about what it then lacks
+  #: (figure, request) -> the figure as it can be made on this machine, and
+  #: sentences about what it lacks
   fit: Callable[[Figure, Request], tuple[Figure, list[str]]] = (
       lambda figure, request: (figure, []))
 
@@ -123,7 +124,7 @@ def participation(*percent: int) -> tuple[Panel, ...]:
 
 
 def method_files(paper: Paper, folder: str) -> dict[str, tuple[str, ...]]:
-  """algorithm -> --flagfile of its file in a folder of the presets."""
+  """algorithm -> the --flagfile of its file in a folder of the presets."""
   files = {name: f"{paper.name}/{folder}/{name}.flags"
            for name in registry.ALGORITHMS}
   return {name: (f"--flagfile={file}",) for name, file in files.items()
@@ -135,8 +136,8 @@ def methods(
 ) -> Lines:
   """(label, flags) of every line of a figure.
 
-  A method joins a figure by being registered and having a file in methods/.
-  Its file in methods_<data>/ overrides that one for a single data set. The
+  A figure shows every registered method that has a file in methods/. The file
+  of a method in methods_<data>/ overrides that file for a single data set. The
   paper's own methods come once for each of ``settings``.
   """
   general = method_files(paper, "methods")
@@ -166,7 +167,7 @@ def methods(
 
 
 def _stated_l2(flags: Sequence[str]) -> list[str]:
-  """The last --l2 of some flags, flag files included."""
+  """The last --l2 of some flags, including those in flag files."""
   return [flag for flag in config_lib.expand_flagfiles(flags)
           if flag.startswith("--l2=")][-1:]
 
@@ -175,8 +176,8 @@ def _cell(
     paper: Paper, figure: Figure, panel: Panel, label: str,
     line: Sequence[str], request: Request) -> suite.Cell:
   """The run of one line in one panel."""
-  # The data preset overrides the line's flags, so that a method's file that
-  # was made for MNIST serves CIFAR-10 too. Only a stated L2 stays.
+  # The data preset overrides the flags of the line, so that a method's file for
+  # MNIST serves CIFAR-10 too. Only an L2 coefficient of the line is kept.
   flags = (*line, f"--flagfile={paper.name}/{panel.data or figure.data}.flags",
            *_stated_l2(line), *panel.flags)
   scale = paper.quick if request.quick else (
@@ -187,7 +188,7 @@ def _cell(
   halfway = () if panel.halfway is None else panel.halfway(
       max(run.values["rounds"] // 2, 1))
   protocols = figure.protocols.split(",")
-  # Methods that adapt the model on each client are evaluated there, too.
+  # Methods that adapt the model to each client are evaluated on clients, too.
   if registry.get(run.algorithm).adapts and "local" not in protocols:
     protocols.append("local")
   data_dir = []
@@ -206,10 +207,10 @@ def each_cell(
   """Every run of a figure, one after the other.
 
   Args:
-    paper: whose figure.
-    figure: of its figures.
-    request: what the user asks.
-    settings: of ``SETTINGS``, for the paper's own methods.
+    paper: the paper.
+    figure: one of its figures.
+    request: what the user asks for.
+    settings: the settings of the paper's own methods, some of ``SETTINGS``.
 
   Raises:
     UsageError: there is no method to run, or a flag is wrong.
@@ -231,7 +232,7 @@ def each_cell(
 def cells(
     paper: Paper, figure: Figure, request: Request,
     settings: Sequence[str] = SETTINGS) -> list[suite.Cell]:
-  """The runs of a figure, as ``each_cell``."""
+  """The runs of ``each_cell`` as a list."""
   return list(each_cell(paper, figure, request, settings))
 
 
@@ -257,7 +258,7 @@ def outcomes_of(
   At quick scale the paper's own methods run in the headline setting alone.
 
   Raises:
-    UsageError: a flag is wrong, or there is no line of a label asked for.
+    UsageError: a flag is wrong, or ``request.lines`` has an unknown label.
   """
   wanted = SETTINGS[:1] if request.quick else settings
   found = cells(paper, figure, request, wanted)
@@ -281,7 +282,7 @@ def write(request: Request, name: str, text: str) -> pathlib.Path:
 
 
 def pictures(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """The PNG and PDF of a picture."""
+  """The paths of a picture's PNG and PDF; prints the first one."""
   found = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
   print(f"figure: {found[0]}", flush=True)
   return found
@@ -319,8 +320,8 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   folder = write(request, name, text)
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
-  # The stated settings can lie far below the others and would squeeze them,
-  # so they get a picture of their own.
+  # The curves of the stated settings get a picture of their own: they can lie
+  # so far below the others that these would be squeezed.
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
   for which, with_stated in (("", False), ("_stated", True)):
     chosen = [o for o in outcomes
@@ -371,7 +372,7 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
 
 
 def usage(paper: Paper) -> str:
-  """The help of a paper's command."""
+  """The text of --help of a paper's command."""
   lines = [f"usage: python -m experiments.{paper.name} --figure=NAME [flags]",
            "",
            f"Makes the figures and tables of the {paper.name} paper. It plays "
@@ -415,7 +416,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
     if values.figure in paper.tables and values[flag].present:
       raise config_lib.UsageError(
           f"--{flag}: not read by {values.figure}, which has no curves")
-  # Where files lie on this machine is left out of what the tables show.
+  # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([f"python -m experiments.{paper.name}", *(
       w for w in argv if not w.startswith(places))])
@@ -434,5 +435,5 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
 
 
 def main(paper: Paper, argv: Sequence[str] | None = None) -> int:
-  """A paper's command; returns the exit status."""
+  """Runs the command of a paper; returns the exit status."""
   return guard.guarded(functools.partial(command, paper), argv)

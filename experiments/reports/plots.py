@@ -1,4 +1,4 @@
-"""Pictures: curves over rounds or costs, bars, the classes of each client."""
+"""Pictures: curves over rounds or costs, bars, and the clients' classes."""
 
 from collections.abc import Mapping, Sequence
 import pathlib
@@ -31,11 +31,12 @@ def draw_curves(
 
   Args:
     axis: matplotlib axes.
-    runs: label -> rows of metrics.csv, with ``seconds`` where x is seconds.
+    runs: label -> rows of metrics.csv, with a column ``seconds`` if x_axis is
+      "seconds".
     protocol: the protocol that is drawn.
     metric: the column that is drawn.
     x_axis: one of ``X_AXES``; a point's x is the mean over the seeds.
-    styles: label -> options of its line; default: the next colour.
+    styles: label -> options of its line; by default a line has the next colour.
   """
   column, x_label = X_AXES[x_axis]
   for label, rows in runs.items():
@@ -62,7 +63,7 @@ def _styles(
 
 
 def _legend(figure: Any) -> None:
-  """One legend for all panels, below them."""
+  """Draws one legend for all panels, below them."""
   named: dict[str, Any] = {}
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
@@ -82,7 +83,7 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
 
 
 def run_curves(path: pathlib.Path, rows: list[records.Row], title: str) -> None:
-  """curves.png of one run: accuracy and loss, one line per protocol."""
+  """Draws curves.png of a run: accuracy and loss, one line per protocol."""
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
   for axis, metric in zip(axes, ("accuracy", "loss")):
     for protocol in results.protocols(rows):
@@ -94,11 +95,11 @@ def run_curves(path: pathlib.Path, rows: list[records.Row], title: str) -> None:
 
 def histogram(
     path: pathlib.Path, label_histogram: np.ndarray, title: str) -> None:
-  """partition.png: classes of each client, clients sorted by size.
+  """Draws partition.png: the classes of each client, clients sorted by size.
 
   Args:
     path: the file to write.
-    label_histogram: [C, L].
+    label_histogram: [C, L], each client's number of examples of each class.
     title: above the picture.
   """
   order = np.argsort(-label_histogram.sum(1), kind="stable")
@@ -108,7 +109,8 @@ def histogram(
   colours = plt.get_cmap("tab10" if stacked.shape[1] <= 10 else "turbo")
   for c in range(stacked.shape[1]):
     shade = colours(c if stacked.shape[1] <= 10 else c / stacked.shape[1])
-    # One polygon a class: a bar for each client takes most of a minute.
+    # One polygon per class; drawing a bar per client would take most of a
+    # minute.
     axis.stairs(bottom + stacked[:, c], np.arange(len(stacked) + 1) - 0.5,
                 baseline=bottom.copy(), fill=True, color=shade, label=str(c))
     bottom += stacked[:, c]
@@ -121,12 +123,13 @@ def histogram(
 
 
 def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
-  """Fits the y axis to the last rounds; the first would squeeze the curves.
+  """Fits the y axis to the last rounds; the first ones would squeeze curves.
 
   Args:
-    axis: with its curves drawn.
-    curves: [seeds, rounds] of each line.
-    metric: of the curves; the loss gets a logarithmic axis instead.
+    axis: the axes with the curves.
+    curves: the values of each line, [seeds, rounds].
+    metric: the metric of the curves; for the loss the axis is logarithmic
+      instead.
   """
   curves = [c for c in curves if c.size and np.isfinite(c).all()]
   if not curves:
@@ -145,7 +148,7 @@ def bars(
     title: str,
     stacked: bool = False,
 ) -> None:
-  """A picture of panels of grouped bars, in one row.
+  """Draws panels of grouped bars in one row.
 
   Args:
     paths: files to write.
@@ -153,11 +156,11 @@ def bars(
       drawn as a cross at the bottom.
     groups: names below the bars.
     title: above all panels.
-    stacked: stack the bars of a group and write their sum above them;
-      ``parts`` then has parts of a whole in place of methods.
+    stacked: whether the bars of a group are stacked, with their sum above them;
+      ``parts`` then has the parts of a whole instead of methods.
   """
   longest = max(map(len, groups))
-  # Long names or many of them would run into one another.
+  # Long or many names would overlap if they were written horizontally.
   upright = len(groups) * longest > 40
   figure, axes = plt.subplots(
       1, len(parts), squeeze=False,
@@ -197,7 +200,7 @@ def panels(
     title: str,
     x_axis: str = "rounds",
 ) -> None:
-  """A figure of panels of curves, two in a row.
+  """Draws panels of curves, two in a row.
 
   Args:
     paths: files to write.
@@ -233,15 +236,15 @@ def grid(
     title: str,
     x_axis: str = "rounds",
 ) -> None:
-  """A figure with a column for each panel and a row for each kind of curve.
+  """Draws a column for each panel and a row for each kind of curve.
 
   Args:
     paths: files to write.
     cells: panel title -> label -> rows.
     curves: (protocol, metric) of each row.
     title: above all panels.
-    x_axis: one of ``X_AXES``, of the first row's protocol. Curves of another
-      protocol are drawn over rounds.
+    x_axis: one of ``X_AXES``, for curves of the first row's protocol. Curves of
+      another protocol are drawn over rounds.
   """
   figure, axes = plt.subplots(
       len(curves), len(cells), figsize=(4.6 * len(cells), 2.9 * len(curves)),
@@ -264,7 +267,7 @@ def twins(
     right: tuple[str, str],
     title: str,
 ) -> None:
-  """A figure of panels in one row, with two y axes that all of them share.
+  """Draws panels in one row, with two y axes that all of them share.
 
   Args:
     paths: files to write.
@@ -302,7 +305,7 @@ def scatters(
     labels: tuple[str, str],
     title: str,
 ) -> None:
-  """A figure of point clouds with a straight line through each.
+  """Draws point clouds with a straight line through each.
 
   Args:
     paths: files to write.
@@ -314,7 +317,8 @@ def scatters(
       1, len(cells), figsize=(3.4 * len(cells), 3.2), squeeze=False)
   for axis, (name, (x, y, (slope, intercept))) in zip(
       axes.flat, cells.items()):
-    # Points are an image in the PDF, where thousands would take much space.
+    # In the PDF the points are an image; thousands of vector points would take
+    # much space.
     axis.plot(x, y, ".", markersize=2, alpha=0.3, rasterized=True)
     ends = np.array([x.min(), x.max()])
     axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0)
@@ -332,7 +336,7 @@ def groups(
     labels: tuple[str, str],
     title: str,
 ) -> None:
-  """A figure of points coloured by group; points of one word share a name.
+  """Draws points coloured by group, with a word for points of the same kind.
 
   Args:
     paths: files to write.

@@ -1,4 +1,4 @@
-"""Tables of a paper's numbers beside ours."""
+"""Tables that compare a paper's numbers with ours."""
 
 from collections.abc import Sequence
 import csv
@@ -25,7 +25,7 @@ class Claim(NamedTuple):
   value: float
   unit: str
   note: str
-  round: int | None  #: the round it is of; None: the whole run
+  round: int | None  #: the round of the number; None: the whole run
 
 
 class Comparison(NamedTuple):
@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
 
   @property
   def verdict(self) -> str:
-    """same, above or below; same: within a tie or the interval."""
+    """The verdict: same (within ``TIE`` or the interval), above or below."""
     if self.paper is None:
       return "no number in the paper"
     gap = self.ours - self.paper
@@ -78,7 +78,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
 
 
 def _round(setting: str) -> int | None:
-  """The N of "..., round N"."""
+  """The number N of a setting "..., round N"."""
   found = re.search(r"\bround (\d+)", setting)
   return int(found[1]) if found else None
 
@@ -86,10 +86,11 @@ def _round(setting: str) -> int | None:
 def compare(
     outcomes: Sequence[suite.Outcome], claims: Sequence[Claim], protocol: str,
     metric: str) -> list[Comparison]:
-  """Each outcome beside the claim of its panel and method.
+  """Compares each outcome with the claim about its panel and method.
 
-  Ours is the mean over the evaluations of the last ten rounds, which involves
-  no choice on test data. ``best`` is the best evaluated round, which does.
+  ``ours`` is the mean over the evaluations of the last ten rounds, which
+  involves no choice on test data. ``best`` is that of the best evaluated round,
+  which is chosen on test data.
   """
   rows = []
   for outcome in outcomes:
@@ -110,13 +111,13 @@ def compare(
 
 def markdown(
     title: str, rows: Sequence[Comparison], parts: Sequence[str]) -> str:
-  """The table paper | ours mean +- CI | difference | verdict.
+  """A page with the table paper | ours mean +- CI | difference | verdict.
 
   Args:
-    title: the page's heading.
-    rows: of the table. Without any number of the paper its columns are left
-      out.
-    parts: Markdown below the table; empty ones are left out.
+    title: the heading of the page.
+    rows: the rows of the table. If none has a number of the paper, the columns
+      about the paper are left out.
+    parts: Markdown below the table; empty parts are left out.
   """
   numbers = any(r.paper is not None for r in rows)
   head = ["panel", "method", "metric"] + numbers * ["paper"] + [
@@ -135,10 +136,10 @@ def markdown(
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:
-  """Section: the accuracy that clients deploy, on their own test splits.
+  """Section: accuracy of the deployed models on the clients' test splits.
 
-  For Per-FedAvg that is the global model after its adaptation step. The
-  table above shows it before that step.
+  With Per-FedAvg a client deploys the global model after its adaptation step,
+  while the table above shows the model before that step.
   """
   names = [name for name in ("local", "preferred")
            if any(name in o.summary["mean_last_10"] for o in outcomes)]
@@ -184,7 +185,7 @@ def join(title: str, parts: Sequence[str]) -> str:
 def points_csv(
     path: pathlib.Path, outcomes: Sequence[suite.Outcome], protocol: str,
     metric: str) -> None:
-  """The points of a figure's curves, with their costs and times."""
+  """Writes the points of a figure's curves, with their costs and times."""
   costs = [*records.ROUND_COST, *records.TOTALS, "seconds"]
   with open(path, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file)
@@ -200,14 +201,14 @@ def points_csv(
 
 
 def made_by(command_line: str) -> str:
-  """A line that says how a table without runs was made."""
+  """The line that says how a table without runs was made."""
   versions = "; ".join(
       f"{name} {number[:12]}" for name, number in results.versions().items())
   return f"Made by `{command_line}`; {versions}; {results.device()}."
 
 
 def _without_folders(word: str) -> str:
-  """A flag as it is shown: --data_path with the name of its file alone."""
+  """A flag as tables show it: --data_path has only the name of its file."""
   if not word.startswith("--data_path="):
     return word
   return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
@@ -219,7 +220,7 @@ def provenance(
 
   Args:
     outcomes: the runs.
-    command_line: that made it.
+    command_line: the command that made the table.
     notes: further sentences.
   """
 

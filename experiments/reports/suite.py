@@ -1,8 +1,8 @@
-"""The runs of a figure: each is played once and found again later.
+"""Plays the runs of a figure; a finished run is found again and only read.
 
-A run lives in ``<root>/runs/<algorithm>-<identity>``. Its identity is a hash
-of everything that decides its numbers, so figures that need the same run share
-it. An interrupted run continues from its last checkpoint.
+The folder of a run is ``<root>/runs/<algorithm>-<identity>``. The identity is a
+hash of everything that decides the numbers of the run, so figures that need the
+same run share it. An interrupted run continues from its last checkpoint.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +22,10 @@ from fedjax_alg.records import tables as records
 class Cell:
   """One run of a figure."""
 
-  panel: str  #: "a", "b", ... as the paper letters its panels
+  panel: str  #: letter of the panel in the paper: "a", "b", ...
   panel_title: str
   label: str  #: the method's name in the figure
-  flags: tuple[str, ...]  #: as they are shown below a table
+  flags: tuple[str, ...]  #: the flags of the run, which tables show
 
   @functools.cached_property
   def config(self) -> config_lib.Config:
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
   cell: Cell
   folder: pathlib.Path
-  rows: list[records.Row]  #: metrics.csv, with ``seconds`` of timing.csv
+  rows: list[records.Row]  #: rows of metrics.csv with ``seconds`` of timing.csv
   summary: dict[str, Any]
 
   def rounds(self) -> list[records.Row]:
@@ -56,7 +56,7 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
 
 
 def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
-  """Plays a cell, continues it, or only reads it where it is finished."""
+  """Plays the run of a cell or continues it; a finished run is only read."""
   folder = run_folder(root, cell.config)
   if not execute.finished(folder, cell.config):
     resume = (folder / "config.json").is_file()
@@ -72,10 +72,10 @@ def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
 
 
 def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
-  """Plays or finds all cells.
+  """Plays the runs of all cells, or reads those that are finished.
 
   Raises:
-    UsageError: a cell's flags are wrong; no run has been started.
+    UsageError: the flags of a cell are wrong. Then no run has been started.
   """
   _ = [cell.config for cell in cells]  # refuses wrong flags
   outcomes = []

@@ -13,8 +13,8 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 
-#: What a setting is judged by: its last evaluation, the evaluations of the
-#: last ten rounds, or all of them (a measure of speed).
+#: Which evaluations of a setting count: the last one, those of the last ten
+#: rounds, or all of them (which measures speed).
 SCORES = ("final", "last_10", "all")
 
 #: Protocols that read no test data.
@@ -26,20 +26,20 @@ class Setting(NamedTuple):
 
   values: dict[str, str]  #: name -> value, as it was written
   folder: pathlib.Path
-  rows: list[tables.Row]  #: metrics.csv; empty where it diverged
+  rows: list[tables.Row]  #: rows of metrics.csv; none if it diverged
   note: str = ""  #: why there are no rows
 
 
 def read_setting(
     values: Mapping[str, str], folder: pathlib.Path, note: str) -> Setting:
-  """A setting from its folder; one with a note has no rows."""
+  """Reads a setting from its folder; a setting with a note has no rows."""
   rows = [] if note else tables.read_rows(folder / "metrics.csv")
   return Setting(dict(values), folder, rows, note)
 
 
 def scores(
     setting: Setting, protocol: str, metric: str, score: str) -> np.ndarray:
-  """[seeds] what a setting is judged by, NaN where it diverged."""
+  """The score of each seed of a setting, [seeds]; NaN if it diverged."""
   if not setting.rows:
     return np.array([np.nan])
   curve = summary_lib.by_seed(setting.rows, protocol, metric)
@@ -52,10 +52,13 @@ def scores(
 
 
 def chosen_protocol(settings: Sequence[Setting], asked: str | None) -> str:
-  """The protocol that judges: what was asked for, else validation.
+  """The protocol by which the best setting is chosen.
+
+  It is ``asked`` if that is given, else "validation" if that was evaluated,
+  else the first protocol.
 
   Raises:
-    OptionError: it was not evaluated, or every setting diverged.
+    OptionError: ``asked`` was not evaluated, or every setting diverged.
   """
   rows = next((setting.rows for setting in settings if setting.rows), None)
   if rows is None:
@@ -69,10 +72,10 @@ def chosen_protocol(settings: Sequence[Setting], asked: str | None) -> str:
 
 def best(
     settings: Sequence[Setting], protocol: str, metric: str, score: str) -> int:
-  """The index of the best setting; of equals the first.
+  """The index of the best setting; of equal ones that of the first.
 
   Raises:
-    OptionError: the protocol has no number of this metric.
+    OptionError: the protocol does not have this metric.
   """
   sign = -1.0 if metric == "loss" else 1.0
   means = np.array([sign * scores(setting, protocol, metric, score).mean()
@@ -95,7 +98,7 @@ def _shown(values: np.ndarray, metric: str) -> str:
 
 def table(
     settings: Sequence[Setting], by: str, metric: str, score: str) -> str:
-  """Markdown: every setting under every protocol, the best in bold."""
+  """A Markdown table of the scores of every setting, the best one in bold."""
   rows = next(setting.rows for setting in settings if setting.rows)
   names = list(settings[0].values)
   there = [by, *(p for p in summary_lib.protocols(rows) if p != by)]
@@ -124,7 +127,7 @@ def table(
 
 def rows_of(settings: Sequence[Setting], metric: str, score: str) -> list[
     dict[str, Any]]:
-  """Rows of sweep.csv: setting, seed, protocol and what it is judged by."""
+  """The rows of sweep.csv: setting, seed, protocol and score."""
   out = []
   for setting in settings:
     for protocol in summary_lib.protocols(setting.rows):
@@ -145,9 +148,10 @@ def _numbers(values: Sequence[str]) -> np.ndarray | None:
 def draw(
     path: pathlib.Path, settings: Sequence[Setting], by: str, metric: str,
     score: str, title: str) -> None:
-  """The metric over the first swept name, a line for each of the others.
+  """Draws the metric over the values of the first swept name.
 
-  Bars are the 95 % interval over seeds. The best setting has a ring.
+  There is a line for each combination of values of the other names. Bars show
+  the 95 % interval over the seeds, and a ring marks the best setting.
   """
   names = list(settings[0].values)
   ticks = list(dict.fromkeys(s.values[names[0]] for s in settings))

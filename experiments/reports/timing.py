@@ -1,4 +1,4 @@
-"""The wall time of calls whose arrays exist only later."""
+"""The wall time of calls that return before their arrays are computed."""
 
 from collections.abc import Callable
 import time
@@ -8,10 +8,10 @@ import jax
 
 
 def timed(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-  """Calls ``fn`` and waits until all its arrays exist.
+  """Calls ``fn`` and waits until all its arrays are computed.
 
   Returns:
-    What it returned, and the seconds it took.
+    What ``fn`` returned, and the seconds that it took.
   """
   began = time.perf_counter()
   out = jax.block_until_ready(fn(*args))
@@ -21,7 +21,7 @@ def timed(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
 def repeated(
     fn: Callable[..., Any], *args: Any, repeats: int
 ) -> tuple[Any, list[float]]:
-  """Calls ``fn`` once to warm up, then times so many calls.
+  """Calls ``fn`` once to warm up, then times ``repeats`` calls.
 
   Returns:
     What the last call returned, and the seconds of each timed call.

@@ -1,10 +1,11 @@
 """Claims of a paper without a number ("A is above B"), judged by our runs.
 
-A claim is a sentence of a paper with a function that checks it on a figure's
-outcomes. The runs of a figure share their seeds and their partition, so
-methods are compared seed by seed. A claim that a difference is positive holds
-where the mean difference is above its 95 % interval over the seeds, does not
-hold where it is below minus that interval, and is undecided in between.
+A claim is a sentence of a paper with a function that checks it on the outcomes
+of a figure. The runs of a figure share their seeds and their partition, so
+methods are compared seed by seed. Consider a claim that a difference is
+positive, and let h be half the width of the 95 % interval of the mean
+difference over the seeds. The claim holds if the mean difference is above h, it
+does not hold if the mean difference is below -h, and it is undecided otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +18,8 @@ from experiments.reports import suite
 from fedjax_alg.records import summary as results
 from fedjax_alg import metrics
 
-#: Differences up to this many points count as equal: the papers say
-#: "approximately", and two readings of one formula differ by as much.
+#: Results that differ by at most this many points count as equal: the papers
+#: say "approximately", and two readings of one formula differ by as much.
 TIE = 0.3
 
 #: outcome -> one number per seed.
@@ -30,10 +31,10 @@ class NotRun(Exception):
 
 
 class Verdict(NamedTuple):
-  """What was found of a claim."""
+  """The result of checking a claim."""
 
   holds: bool | None  #: None: undecided, within the interval
-  measured: str
+  measured: str  #: what was measured, in words
 
 
 class Statement(NamedTuple):
@@ -47,7 +48,7 @@ class Statement(NamedTuple):
 
 def judge(
     claim: Statement, outcomes: Sequence[suite.Outcome]) -> tuple[str, str]:
-  """(what was measured, the verdict in words)."""
+  """Checks a claim: (what was measured, the verdict in words)."""
   try:
     holds, measured = claim.check(outcomes)
   except NotRun as error:
@@ -76,7 +77,7 @@ def section(
 
 
 def late(metric: str, protocol: str = "global") -> Measure:
-  """Mean over the last ten rounds; shares in percent."""
+  """Measures the mean over the last ten rounds; shares are in percent."""
 
   def measure(outcome):
     values = outcome.summary["mean_last_10"][protocol][metric]["values"]
@@ -86,7 +87,10 @@ def late(metric: str, protocol: str = "global") -> Measure:
 
 
 def best(metric: str, protocol: str = "global") -> Measure:
-  """The best evaluated round, chosen on test data; shares in percent."""
+  """Measures the best evaluated round, which is chosen on test data.
+
+  Shares are in percent.
+  """
 
   def measure(outcome):
     values = outcome.summary["best"][protocol][metric]["values"]
@@ -98,7 +102,13 @@ def best(metric: str, protocol: str = "global") -> Measure:
 def of_rounds(
     column: str, reduce: Callable[..., Any] = np.mean,
     last: float = math.inf) -> Measure:
-  """``reduce(values, axis=1)`` of a column of rounds.csv, up to a round."""
+  """Measures ``reduce(values, axis=1)`` of a column of rounds.csv.
+
+  Args:
+    column: the column.
+    reduce: NumPy reduction of values [seeds, rounds].
+    last: leave out rounds after this one.
+  """
 
   def measure(outcome):
     rows = [{**r, "protocol": ""} for r in outcome.rounds()
@@ -109,7 +119,10 @@ def of_rounds(
 
 
 def _curve(outcome, metric, protocol, first, last):
-  """[seeds, evaluations] of the rounds first..last, shares in percent."""
+  """A metric in the rounds first..last, [seeds, evaluations].
+
+  Shares are in percent.
+  """
   needs_rounds([outcome], first if math.isinf(last) else last)
   rows = [r for r in outcome.rows if first <= r["round"] <= last]
   values = results.by_seed(rows, protocol, metric)
@@ -119,7 +132,10 @@ def _curve(outcome, metric, protocol, first, last):
 def mean_over(
     first: int, last: float, metric: str = "accuracy",
     protocol: str = "global") -> Measure:
-  """Mean over the rounds first..last; over early rounds it shows the speed."""
+  """Measures the mean over the rounds first..last.
+
+  The mean over early rounds shows how fast a method is.
+  """
   return lambda outcome: _curve(
       outcome, metric, protocol, first, last).mean(1)
 
@@ -127,9 +143,9 @@ def mean_over(
 def wobble(
     metric: str = "accuracy", rounds: int = 30, protocol: str = "global"
 ) -> Measure:
-  """Standard deviation over the last rounds.
+  """Measures the standard deviation over the last ``rounds`` rounds.
 
-  The measure raises NotRun if the first ten rounds would be among them.
+  The measure raises NotRun if the first ten rounds would be among these.
   """
 
   def measure(outcome):
@@ -141,7 +157,10 @@ def wobble(
 
 
 def rounds_to(target: float) -> Measure:
-  """The first evaluated round of at least that accuracy; inf without one."""
+  """Measures the first evaluated round whose accuracy is at least ``target``.
+
+  It is inf for a seed that never reaches the target.
+  """
 
   def measure(outcome):
     numbers = sorted({r["round"] for r in outcome.rows})
@@ -175,8 +194,13 @@ def others(
 ) -> list[suite.Outcome]:
   """The other methods of a panel, in the headline settings.
 
+  Args:
+    outcomes: the runs of a figure.
+    panel: letter of the panel.
+    labels: the methods to leave out.
+
   Raises:
-    NotRun: there are none.
+    NotRun: there are no other methods.
   """
   found = [o for o in outcomes if o.cell.panel == panel
            and o.cell.label not in labels and "(" not in o.cell.label]
@@ -209,8 +233,8 @@ def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
   Args:
     a: [seeds] or a number.
     b: [seeds] or a number.
-    unit: shown behind the difference.
-    digits: of the difference.
+    unit: unit to show after the difference.
+    digits: number of decimals of the difference.
   """
   gap, ci95 = _gap(a, b)
   holds = None if abs(gap) <= ci95 else bool(gap > 0)
@@ -224,16 +248,19 @@ def same(a: Any, b: Any, tie: float = TIE) -> Verdict:
 
 
 def votes(holds: Any, measured: str) -> Verdict:
-  """Verdict on a claim that holds or not in each seed; mixed is undecided."""
+  """Verdict on a claim that either holds or not in each seed.
+
+  It is undecided if the claim holds in some seeds only.
+  """
   holds = np.atleast_1d(holds)
   found = True if holds.all() else None if holds.any() else False
   return Verdict(found, measured)
 
 
 def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
-  """Verdict on a claim of several parts, (name, verdict) each.
+  """Verdict on a claim of several parts (name, verdict).
 
-  It holds if all parts do, and does not hold if a single one does not.
+  The claim holds if all parts hold, and does not hold if one part does not.
   """
   parts = list(found)
   states = [v.holds for _, v in parts]
@@ -276,10 +303,10 @@ def higher_than_all(
   Args:
     labels: the methods that are claimed to be above.
     measure: what is compared.
-    panels: check only these.
-    sign: -1: below every other one instead.
-    among: compare only with these other methods.
-    digits: of the difference.
+    panels: check only these panels; None: all.
+    sign: 1 for above, -1 for below.
+    among: compare only with these other methods; None: with all.
+    digits: number of decimals of the difference.
   """
 
   def check(outcomes, panel):
@@ -306,8 +333,8 @@ def grows(
   Args:
     label: the method.
     measure: what grows.
-    sign: -1: it falls instead.
-    digits: of the difference.
+    sign: 1 for growing, -1 for falling.
+    digits: number of decimals of the difference.
   """
 
   def check(outcomes):
@@ -334,12 +361,12 @@ def ends(outcomes: Iterable[suite.Outcome]) -> tuple[str, str]:
 
 
 def both(*checks: Callable[..., Verdict]) -> Callable[..., Verdict]:
-  """A check that all of the checks hold."""
+  """Makes a check that holds if all of the given checks hold."""
   return lambda outcomes: every(("", check(outcomes)) for check in checks)
 
 
 def for_paper(
     paper: str, artifact: str, *claims: tuple[str, Callable[..., Verdict]]
 ) -> tuple[Statement, ...]:
-  """Statements (text, check) of one artifact."""
+  """Makes the statements of one figure or table from pairs (text, check)."""
   return tuple(Statement(paper, artifact, *claim) for claim in claims)

@@ -1,18 +1,21 @@
-"""AFL: one-shot ridge regression on features, the same for every partition.
+"""AFL: one round of ridge regression, with one result for every partition.
 
 Reference: He et al., "AFL: A Single-Round Analytic Approach for Federated
 Learning with Pre-trained Models", CVPR 2025, with the public code's choices:
-one-hot labels, no bias, accuracy of the argmax.
+labels are one-hot, there is no bias, and a prediction is the argmax.
 
-Client k adds gamma I to its Gram matrix so that it can be inverted, and sends
-W_k = A_k^-1 X_k'Y_k with A_k = X_k'X_k + gamma I. The pairwise "absolute
-aggregation" of the paper is W = (sum_k A_k)^-1 sum_k X_k'Y_k, which is what is
-computed here (X_k'Y_k is sent instead of W_k, as many floats). The sum contains
-K gamma I; removing it (RI) leaves plain least squares, (sum_k X_k'X_k)^-1 sum_k
-X_k'Y_k. A test compares this with the paper's formulas.
+In the paper, client k adds gamma I to its Gram matrix so that the matrix can be
+inverted, and sends W_k = A_k^-1 X_k'Y_k with A_k = X_k'X_k + gamma I. The
+paper's pairwise "absolute aggregation" of these equals
+W = (sum_k A_k)^-1 sum_k X_k'Y_k, and this formula is computed here. A client
+therefore sends X_k'Y_k instead of W_k, which has as many floats. The sum of the
+A_k contains K gamma I. Removing this term (RI) leaves plain least squares,
+(sum_k X_k'X_k)^-1 sum_k X_k'Y_k. A test compares the result with the paper's
+formulas.
 
-The paper takes its features from a pre-trained network; here they are those of
-`features`, or of the user's file (`dataset`=npz).
+The paper computes features with a pre-trained network. Here the features are
+those of the option `features`, or the inputs in the user's file
+(`dataset`=npz).
 """
 
 import dataclasses
@@ -29,19 +32,19 @@ class AFLHParams:
   """Hyper-parameters of AFL."""
 
   client_ridge: float = hyper(
-      1.0, "gamma, added by every client to its own Gram matrix", minimum=0.0,
+      1.0, "gamma; every client adds gamma I to its Gram matrix", minimum=0.0,
       source="section 3.2", traced=False)
   remove_ridge: bool = hyper(
-      True, "whether the server subtracts the sum of the clients' gamma I "
-      "again (RI)",
+      True, "whether the server subtracts the clients' gamma I from the sum "
+      "of their Gram matrices (RI)",
       source="section 3.4")
 
 
 def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
-  """The number of rounds until all is fitted: one.
+  """The number of rounds that AFL takes, which is one.
 
   Raises:
-    ValueError: the model has more than one layer.
+    OptionError: the model has more than one layer.
   """
   del hparams
   if num_layers != 1:
@@ -56,7 +59,7 @@ def afl(
   """AFL: least squares on the features of all clients, in one round.
 
     W = (sum_k (X_k'X_k + gamma I) - K gamma I)^-1 sum_k X_k'Y_k
-  over the K clients; without `remove_ridge` K gamma I stays in the sum.
+  over the K clients. Without `remove_ridge`, K gamma I is not subtracted.
 
   Args:
     model: the model and its objective.
@@ -68,7 +71,7 @@ def afl(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range, or the model is not one
+    OptionError: a hyper-parameter is out of range, or the model is not one
       dense layer.
   """
   validate(hparams)

@@ -1,30 +1,31 @@
-"""BAFFLE: the server moves along directions whose losses the clients report.
+"""BAFFLE: the server's gradient is estimated from losses of the clients.
 
 Reference: Feng, Pang, Du, Chen, Yan, Lin, "Does Federated Learning Really Need
 Backpropagation?", ECCV 2024 (arXiv:2301.12195).
 
-A step of the paper's protocol (``shared``): server and clients draw the same K
-directions delta_k ~ N(0, sigma^2 I) from a seed; every client c reports K
-scalars on its mini-batch,
+The protocol of the paper is ``shared``. In a step of it, server and clients
+draw the same K directions delta_k ~ N(0, sigma^2 I) from a common seed. Every
+client c reports K scalars, measured on a mini-batch B_c:
   forward: dL_ck = L(w + delta_k; B_c) - L(w; B_c)
   central: dL_ck = (L(w + delta_k; B_c) - L(w - delta_k; B_c)) / 2
-and the server's optimiser follows
+The server's optimiser takes a step on the estimated gradient
   ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
 
-``per_client`` is what the public code does: every client draws its own
-directions, scales its estimate to entries of at most ``clip`` and sends the
-vector; the server averages with 1 / |S|. This covers |S| times as many
-directions, but a sum of scalars is not enough to send.
+The protocol of the public code is ``per_client``. Every client draws directions
+of its own, scales its estimate down until no entry exceeds ``clip``, and sends
+this vector. The server averages the vectors with weights 1 / |S|. This uses |S|
+times as many directions, but clients must send vectors instead of scalars.
 
-A step is an exchange; a round is ``steps_per_round`` of them. The global model
-is an average of the server's models over rounds (EMA), as the authors evaluate
-it: decay min(ema, (1 + t) / (10 + t)) after round t = 1, 2, ...
+Each step needs one exchange with the clients, and a round has
+``steps_per_round`` steps. The global model is a moving average of the server's
+models over the rounds (EMA), which is what the authors evaluate. Its decay
+after round t = 1, 2, ... is min(ema, (1 + t) / (10 + t)).
 
-Deviations: no weight decay in the server's optimiser; the gradient of the
-model's L2 term is added exactly, after the clipping. No schedule of the
-learning rate. Perturbed weights are made anew for each direction (the authors
-add and subtract in place, which drifts). The variant in which clients train for
-an epoch by themselves is not implemented.
+Deviations: the server's optimiser has no weight decay; instead the gradient of
+the model's L2 term is added exactly, after the clipping. The learning rate
+follows no schedule. The perturbed weights are computed anew for each direction;
+the authors add and subtract in place, which accumulates rounding errors. The
+variant in which clients train alone for an epoch is not implemented.
 """
 
 from collections.abc import Callable
@@ -56,16 +57,18 @@ class BaffleHParams:
   """Hyper-parameters of BAFFLE."""
 
   protocol: str = hyper(
-      "shared", "shared = all clients try the same directions and send one "
-      "number for each (the paper); per_client = every client draws its own "
-      "directions and sends a vector (the public code)", choices=PROTOCOLS)
+      "shared", "what clients send: shared = all clients try the same "
+      "directions and send one number for each (the paper); per_client = "
+      "every client draws its own directions and sends a vector (the public "
+      "code)", choices=PROTOCOLS)
   steps_per_round: int = hyper(
       1, "server steps per round, each an exchange with one mini-batch of "
       "every participant", minimum=1)
   batch_size: int = hyper(
       32, "examples of each client per step; 0: all its examples", minimum=0)
   directions: int = hyper(
-      100, "K, random directions of one gradient estimate", minimum=1)
+      100, "K, number of random directions of one gradient estimate",
+      minimum=1)
   smoothing: float = hyper(
       1e-4, "sigma, standard deviation of a direction's entries", above=0.0)
   scheme: str = hyper(
@@ -73,8 +76,8 @@ class BaffleHParams:
       "(K + 1 losses), central = on both sides of w (2 K losses)",
       choices=zeroth_order.SCHEMES)
   clip: float = hyper(
-      0.3, "largest absolute entry allowed in a client's estimate, which is "
-      "scaled down to it; 0: no limit", minimum=0.0, zero_is_off=True,
+      0.3, "largest absolute entry of a client's estimate; an estimate with a "
+      "larger entry is scaled down; 0: no limit", minimum=0.0, zero_is_off=True,
       when=("protocol", ("per_client",)))
   server: str = hyper(
       "adam", "the server's optimiser", choices=("sgd", "adam"))
@@ -93,8 +96,9 @@ class BaffleHParams:
       1e-8, "added to the root of Adam's second moment", above=0.0,
       when=("server", ("adam",)))
   ema: float = hyper(
-      0.995, "decay per round of the averaged weights that are evaluated; it "
-      "is lower in the first rounds; 0: evaluate the weights themselves",
+      0.995, "decay per round of the averaged weights, which are evaluated; "
+      "the first rounds use a smaller decay; 0: evaluate the weights "
+      "themselves",
       minimum=0.0, below=1.0)
 
   def work(self) -> LocalWork:
@@ -107,13 +111,16 @@ class BaffleState(NamedTuple):
   """What the server of BAFFLE keeps."""
 
   params: Params
-  ema: Params  #: averaged weights
+  ema: Params  #: moving average of ``params``, the global model
   optimiser: optax.OptState
   round: Array  #: [] int32, rounds completed
 
 
 def clipped(vector: Array, most: float) -> Array:
-  """The vector, scaled down where an entry is larger than ``most`` (0: any)."""
+  """Scales a vector down so that no absolute entry exceeds ``most``.
+
+  With ``most`` = 0 the vector is returned as it is.
+  """
   if is_zero(most):
     return vector
   largest = jnp.abs(vector).max()
@@ -124,8 +131,8 @@ def clipped(vector: Array, most: float) -> Array:
 class Draws(NamedTuple):
   """The random numbers of a participant's mini-batches."""
 
-  bits: Array  #: of the shuffle
-  dropout: Key | None  #: None where the model has none
+  bits: Array  #: random words of the shuffle (``minibatches.shuffle_bits``)
+  dropout: Key | None  #: key of the dropout; None for a model without dropout
 
 
 def _draws(model: Model, key: Key) -> Draws:
@@ -136,7 +143,10 @@ def _draws(model: Model, key: Key) -> Draws:
 def _loss(
     model: Model, shard: Shard, draws: Draws, step: Array, batch_size: int
 ) -> Callable[[Params], Array]:
-  """The loss of a client's mini-batch ``step``, without L2."""
+  """The loss of a client's mini-batch ``step`` as a function of the model.
+
+  The L2 term is not included.
+  """
   key = draws.dropout
   if key is not None:
     key = jax.random.fold_in(key, step)
@@ -153,12 +163,12 @@ def baffle(
   """BAFFLE: the server follows a gradient estimated from clients' losses.
 
   In a step, client c reports for K random directions delta_k ~ N(0, sigma^2 I)
-  how much the loss on a mini-batch changes,
+  how much its loss on a mini-batch B_c changes,
     dL_ck = L(w + delta_k; B_c) - L(w; B_c),
-  and the optimiser of the server (`server`) takes a step on
+  and the server's optimiser (`server`) takes a step on the estimated gradient
     ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
-  `protocol`=per_client is the public code's variant: clients draw directions of
-  their own and send vectors.
+  With `protocol`=per_client, the variant of the public code, clients draw
+  directions of their own and send vectors.
 
   Args:
     model: the model and its objective.
@@ -167,11 +177,11 @@ def baffle(
       (``engine.clients.make_map_clients``).
 
   Returns:
-    The algorithm. Its global model is an average of the server's over the
-    rounds, with decay `ema`.
+    The algorithm. Its global model is a moving average of the server's models
+    over the rounds, with decay `ema`.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   h = hparams
@@ -189,7 +199,11 @@ def baffle(
         params, params, optimiser.init(params), jnp.zeros((), jnp.int32))
 
   def along_shared(params, step, cohort: Cohort, batches: Draws, key):
-    """The estimate [P] and the clients' losses [S]; scalars are sent."""
+    """Estimates the gradient along directions that all clients share.
+
+    Returns:
+      The estimate [P] and the clients' losses [S].
+    """
     flat, _ = jax.flatten_util.ravel_pytree(params)
     chunk = zeroth_order.chunk_size(h.directions)
     share = weigh(cohort)
@@ -225,7 +239,11 @@ def baffle(
         "gaussian", flat.size, h.directions, h.smoothing), level / chunks
 
   def along_own(params, step, cohort: Cohort, batches: Draws, key):
-    """The same; every client sends a vector."""
+    """Estimates the gradient along directions that each client draws itself.
+
+    Returns:
+      The estimate [P] and the clients' losses [S].
+    """
 
     def estimate(shared, shard, batches, key):
       params, step = shared
@@ -272,9 +290,11 @@ def baffle(
     return BaffleState(params, ema, optimiser_state, number), aux
 
   def _cost(size: int):
-    """The model goes down; a scalar for each direction or a vector comes up.
+    """The cost of a round of ``size`` parameters.
 
-    The server multiplies scalars by directions; sending the seed is free.
+    Each step sends the model down, and a scalar for each direction or one
+    vector up. With shared directions the server multiplies the scalars by the
+    directions. The seed of the directions is not counted.
     """
     shared = h.protocol == "shared"
     return round_cost(
@@ -298,5 +318,5 @@ def baffle(
 
 
 def caution(hparams: BaffleHParams, num_params: int) -> str:
-  """A warning where float32 cannot resolve the differences, else ""."""
+  """A warning if float32 cannot resolve the loss differences, else ""."""
   return zeroth_order.caution("gaussian", hparams.smoothing, num_params)

@@ -2,22 +2,22 @@
 
 Reference: Sattler, Mueller, Samek, "Clustered Federated Learning:
 Model-Agnostic Distributed Multitask Optimization Under Privacy Constraints",
-IEEE TNNLS 2020 (and its public code). All clients start in one group. After a
-round, with dW_k the last update of member k, a group is split if
+IEEE TNNLS 2020, and its public code. All clients start in one group. Let dW_k
+be the last update of member k. After a round, a group is split if
 
   ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2
 
-by agglomerative clustering of -cos(dW_k, dW_l), provided that the halves are
-far enough apart (``gamma_max``). Each half then moves by the mean update of its
-members.
+Agglomerative clustering of -cos(dW_k, dW_l) gives the two halves. The group is
+split only if the halves are far enough apart (``gamma_max``). Each half then
+moves by the mean update of its members.
 
 Deviations: when only some clients take part in a round, the other members count
-with their last update. A client that has never taken part finds its group when
-it first does, as a newcomer does: for each split on its way it trains from the
-model that was split and follows the half whose mean update is closest (the
-paper compares with the updates of all members of the halves). Means are
-weighted by n_i by default (the public code: uniform). The number of groups is
-bounded by ``max_groups``.
+with their last update. A client that takes part for the first time, and a
+newcomer, walks down the splits so far to find its group: at each split it
+trains from the model that was split and follows the half whose mean update is
+closest to its own update. (The paper compares with the updates of all members
+of the halves.) By default means are weighted by n_i; the public code has
+uniform means. The number of groups is bounded by ``max_groups``.
 """
 
 import dataclasses
@@ -41,27 +41,28 @@ class CFLHParams(GroupWork):
   """Hyper-parameters of CFL."""
 
   max_groups: int = hyper(
-      8, "largest number of groups; no group is split once it is reached",
+      8, "largest number of groups; once there are so many, no group is split",
       minimum=1)
   eps1: float = hyper(
-      0.4, "a group is split only if the norm of its mean update is below "
-      "this; a good value depends on the learning rate and the model",
+      0.4, "a group is split only if the norm of its mean update is below this "
+      "value; a good value depends on the learning rate and the model",
       above=0.0,
       source="Sattler et al. (20); value of the public code")
   eps2: float = hyper(
       1.6, "a group is split only if the largest norm of its members' updates "
-      "is above this", minimum=0.0,
+      "is above this value", minimum=0.0,
       source="Sattler et al. (21); value of the public code")
   gamma_max: float = hyper(
-      0.0, "a group is split only if this is below sqrt((1 - a) / 2), where a "
-      "is the largest cosine between members of different halves; 0: no test",
+      0.0, "a group is split only if this value is below sqrt((1 - a) / 2), "
+      "where a is the largest cosine between members of different halves; 0: "
+      "no such test",
       minimum=0.0, below=1.0,
       zero_is_off=True,
       source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
-      "complete", "linkage of the clustering into two halves: single makes "
-      "the largest cosine between the halves least (the paper), complete is "
-      "the public code's",
+      "complete", "linkage of the clustering into two halves: single = the "
+      "largest cosine between the halves is as small as possible (the paper), "
+      "complete = as in the public code",
       choices=("single", "complete"), source="Sattler et al. (16)")
   split_after: int = hyper(
       20, "rounds before a group may be split", minimum=0, source="public code",
@@ -78,12 +79,12 @@ class Tree(NamedTuple):
 
 
 class Updates(NamedTuple):
-  """What the server of CFL keeps."""
+  """What the server of CFL keeps between rounds."""
 
   last: Array  #: [C, P], dW_k
   trained: Array  #: [C] bool, whether the client has sent an update
-  number: Array  #: [] int32, groups so far
-  tree: Tree
+  number: Array  #: [] int32, the number of groups so far
+  tree: Tree  #: the splits so far
 
 
 def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
@@ -101,7 +102,10 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
              zeros))
 
   def assign(models, memory, client_row, member, shard, key):
-    """Its group, else down the tree from the first one."""
+    """A client's group, and whether the client had none before.
+
+    A client without a group walks down the splits, starting at group 0.
+    """
     del models, client_row
     number, tree = memory
 
@@ -185,12 +189,12 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
     return trees.where(apart, parted, state)
 
   def extra(before, after, cohort, walked):
-    """The cost of the tests, and of clients that walk down the splits."""
+    """The cost of testing for splits, and of clients that walk down them."""
     size, clients = num_params(before.models) // k, len(before.member)
     flops = jnp.where(before.round >= hparams.split_after,
                       2.0 * k * clients * size, 0.0)
     parts = after.memory.number - before.memory.number
-    # A client passes at most all splits so far; the bound is what is counted.
+    # A client walks past at most all splits so far; this bound is counted.
     steps = before.memory.number - 1
     number = (walked & cohort.present).sum(dtype=jnp.int32) * steps
     own = steps * jnp.where(
@@ -216,12 +220,12 @@ def cfl(
 ) -> Algorithm[ClusteredState]:
   """CFL: a group is split in two when its members pull apart.
 
-  All clients start in one group; every group plays FedAvg by itself. From
+  All clients start in one group, and every group plays FedAvg by itself. From
   round `split_after` + 1 on, a group is split in two if its mean update is
-  short and one of its updates is long,
-    ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2,
-  by clustering the cosines of the members' last updates dW_k. While no group
-  is split it is FedAvg.
+  short and one of its members' last updates dW_k is long,
+    ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2.
+  The two halves are found by clustering the cosines between the dW_k. Until a
+  group is split, CFL is FedAvg.
 
   Args:
     model: the model and its objective.
@@ -233,7 +237,7 @@ def cfl(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -1,12 +1,12 @@
-"""Any local method with any server step: a grid of methods.
+"""Methods that combine any local method with any server step.
 
   `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac
   `server`=average|sgd|adam|adaptive|conjugate_gradient|cg_line_search
   `num_models`=1|K, with K > 1 grouped by `grouping`=model|gradient
 
-Many named algorithms are cells of this grid with other defaults: FedAvg is sgd
-x average, FSVRG svrg x average, CLSFSVRG svrg x cg_line_search, MA-FSVRG svrg x
-adaptive x K models, and so on.
+Many named algorithms are such combinations with other defaults: FedAvg is sgd x
+average, FSVRG is svrg x average, CLSFSVRG is svrg x cg_line_search, and
+MA-FSVRG is svrg x adaptive x K models.
 """
 
 import dataclasses
@@ -30,7 +30,8 @@ CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
 SERVERS = ("average", "sgd", "adam", "adaptive", "conjugate_gradient",
            "cg_line_search")
 
-#: Default learning rates of the halves; a client update not named has 0.1.
+#: Default learning rates of the local methods and of the server steps. A local
+#: method that is not named here has 0.1.
 CLIENT_LR = {"svrg": 12.0}
 SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "adaptive": 0.02,
              "conjugate_gradient": 0.02}
@@ -43,12 +44,16 @@ class ComposedHParams(
     fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
     conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
     diversified.AdamOptions, diversified.KModels, LocalWork):
-  """Hyper-parameters of the grid; a cell reads those of its two halves."""
+  """Hyper-parameters of all combinations.
+
+  A combination reads those of its local method and of its server step.
+  """
 
   client_update: str = hyper(
-      "sgd", "what a participant does with the model", choices=CLIENT_UPDATES)
+      "sgd", "the local method, by which a participant trains",
+      choices=CLIENT_UPDATES)
   server: str = hyper(
-      "average", "what the server does with the participants' mean update",
+      "average", "the server step, which applies the participants' mean update",
       choices=SERVERS)
   client_weights: str = hyper(
       "examples", "weights of the participants in every mean: examples = "
@@ -56,25 +61,27 @@ class ComposedHParams(
   local_steps: int = hyper(
       20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
   client_lr: float = hyper(
-      0.0, "learning rate of the local steps (svrg: divided by n_i); 0 stands "
-      "for the default: 0.1, with svrg 12", minimum=0.0)
+      0.0, "learning rate of the local steps (svrg divides it by n_i); 0 "
+      "stands for the default, which is 12 with svrg and else 0.1",
+      minimum=0.0)
   server_lr: float = hyper(
-      0.0, "learning rate of the server; 0 stands for the default: 1 with "
-      "average and sgd, 0.01 with adam, 0.02 with adaptive and "
+      0.0, "learning rate of the server; 0 stands for the default, which is 1 "
+      "with average and sgd, 0.01 with adam, and 0.02 with adaptive and "
       "conjugate_gradient", minimum=0.0, when=(
           "server", tuple(SERVER_LR)))
   server_momentum: float = hyper(
       0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
       when=("server", ("sgd",)))
   local_scaling: bool = hyper(
-      True, "scale the local correction by Lambda_i, which lengthens the "
-      "steps of rare features",
+      True, "whether the local correction is scaled by Lambda_i, which "
+      "lengthens the steps of rare features",
       source="diversified (20)-(21)", when=_SVRG)
   aggregate_scaling: str = dataclasses.field(
       default="all", metadata={
           **FSVRGHParams.__dataclass_fields__["aggregate_scaling"].metadata,
           "when": _SVRG})
-  num_models: int = hyper(1, "K, global models the server keeps", minimum=1)
+  num_models: int = hyper(
+      1, "K, number of global models that the server keeps", minimum=1)
   grouping: str = hyper(
       "model", "what participants are grouped by: model = their trained models "
       "(MA), gradient = their gradients at these (GA)",
@@ -85,7 +92,7 @@ class ComposedHParams(
       source="diversified (57)-(58)", when=("grouping", ("gradient",)))
 
   def resolved(self) -> "ComposedHParams":
-    """With the learning rates of the two halves where none is given."""
+    """The same, with each learning rate of 0 replaced by its default."""
     rates: dict[str, Any] = {}
     if is_zero(self.client_lr):
       rates["client_lr"] = CLIENT_LR.get(self.client_update, 0.1)
@@ -131,10 +138,13 @@ def _server(h: ComposedHParams) -> steps.ServerStep:
 
 
 def check(hparams: ComposedHParams) -> None:
-  """Refuses a combination that ``compose`` cannot recognise as impossible.
+  """Refuses a grouping by gradient without anchor gradients.
+
+  ``compose`` itself cannot recognise this impossible combination.
 
   Raises:
-    ValueError: one line.
+    OptionError: neither the local method nor the server step measures anchor
+      gradients.
   """
   if hparams.num_models > 1 and hparams.grouping == "gradient" and not (
       hparams.client_update in ("svrg", "mime")
@@ -148,11 +158,12 @@ def check(hparams: ComposedHParams) -> None:
 def composed(
     model: Model, hparams: ComposedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Any cell of the grid: a local method with a server step.
+  """Combines any local method with any server step.
 
-  `client_update` is what a participant does, `server` what the server does with
-  the mean of the changes, `num_models` and `grouping` how K models share the
-  participants. Learning rates of 0 stand for those of the chosen halves
+  `client_update` names the local method, and `server` the step that the server
+  takes with the participants' mean update. With `num_models` > 1 the server
+  keeps K models and groups the participants by `grouping`. A learning rate of 0
+  stands for the default of the chosen local method or server step
   (``ComposedHParams.resolved``).
 
   Args:
@@ -165,8 +176,8 @@ def composed(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range, or the halves do not fit
-      together.
+    OptionError: a hyper-parameter is out of range, or the local method and the
+      server step do not fit together.
   """
   validate(hparams)
   check(hparams)

@@ -4,10 +4,11 @@ Reference: Zhao, Cai, Lu, "Accelerating Federated Learning for Edge
 Intelligence using Conjugated Central Acceleration with Inexact Global Line
 Search", Algorithm 1 and Procedure 1.
 
-A round r is lines 3-16 for one cohort: anchor gradient g(w^{r-1}) (6), (23),
-conjugate direction (24)-(25), step (30), local training (14)-(19) from the
-moved model, aggregation (20)-(22). What the paper leaves open or prints
-wrongly, and what is done instead, is listed in docs/papers/conjugate.md.
+Round r is lines 3-16 of Algorithm 1 for one cohort: the anchor gradient
+g(w^{r-1}) by (6) and (23), the conjugate direction by (24)-(25), the server's
+step by (30), local training from the moved model by (14)-(19), and the
+aggregation by (20)-(22). docs/papers/conjugate.md lists what the paper leaves
+open or prints wrongly, and what is done here instead.
 """
 
 import dataclasses
@@ -39,11 +40,11 @@ class LineSearch:
   """Hyper-parameters of the line search on the validation loss."""
 
   gamma: float = hyper(
-      0.8, "factor by which the line search shortens eta after a failed test",
+      0.8, "factor by which the line search shrinks eta after a failed test",
       above=0.0, below=1.0,
       source="(29); value not stated", when=("server", ("cg_line_search",)))
   initial_step: float = hyper(
-      1.0, "eta that the line search tries first in every round", above=0.0,
+      1.0, "eta that the line search tests first in every round", above=0.0,
       source="section IV-C", when=("server", ("cg_line_search",)))
   line_search_test: str = hyper(
       "half_gradient", "which eta the line search accepts: half_gradient = the "
@@ -59,7 +60,7 @@ class LineSearch:
 
 @dataclasses.dataclass(frozen=True)
 class Aggregate:
-  """The step along the mean update, of methods that also accelerate."""
+  """The factor of the mean update in methods that also accelerate."""
 
   aggregate_lr: float = hyper(
       1.0, "alpha_g, factor of the participants' mean update", above=0.0,
@@ -92,7 +93,7 @@ def cfsvrg_server(hparams: Any) -> steps.ServerStep:
   """A constant step along conjugate directions.
 
   Args:
-    hparams: with the fields of ``Conjugate`` and ``Aggregate``, and
+    hparams: has the fields of ``Conjugate`` and ``Aggregate``, and
       ``server_lr``, which is eta.
   """
   return steps.conjugate(
@@ -100,10 +101,10 @@ def cfsvrg_server(hparams: Any) -> steps.ServerStep:
 
 
 def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
-  """A step along conjugate directions whose length is searched for.
+  """A step along conjugate directions whose length a line search finds.
 
   Args:
-    hparams: with the fields of ``LineSearch``, ``Conjugate``, ``Aggregate``.
+    hparams: has the fields of ``LineSearch``, ``Conjugate`` and ``Aggregate``.
   """
   return steps.conjugate_line_search(
       hparams.beta_rule, hparams.aggregate_lr, gamma=hparams.gamma,
@@ -116,11 +117,11 @@ def cfsvrg(
 ) -> Algorithm[ComposedState]:
   """CFSVRG: the server follows conjugate directions with a constant step.
 
-  The participants measure the anchor gradient g at the global model w. The
-  server moves first,
+  The participants first measure the anchor gradient g at the global model w.
+  Then the server moves the model along the conjugate direction d,
     d <- -g + beta_r d,    w_hat = w + server_lr d,
-  with beta_r by `beta_rule`. Participants take FSVRG's local steps from w_hat,
-  and the server averages what they changed,
+  where `beta_rule` says how beta_r is computed. The participants take FSVRG's
+  local steps from w_hat, and the server adds their mean update,
     w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
 
   Args:
@@ -133,7 +134,7 @@ def cfsvrg(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
@@ -145,10 +146,10 @@ def clsfsvrg(
 ) -> Algorithm[ComposedState]:
   """CLSFSVRG: CFSVRG whose server step is found by a line search.
 
-  As ``cfsvrg`` with w_hat = w + eta d, where eta is the first of initial_step,
-  gamma initial_step, gamma^2 initial_step, ... that passes
-  `line_search_test` on f_v, the loss on the server's validation examples. If
-  none of `max_tries` passes, eta = 0.
+  The method is that of ``cfsvrg`` with w_hat = w + eta d. The step eta is the
+  first of initial_step, gamma initial_step, gamma^2 initial_step, ... that
+  passes `line_search_test` on f_v, the loss on the server's validation
+  examples. If none of the first `max_tries` passes, eta is 0.
 
   Args:
     model: the model and its objective.
@@ -160,8 +161,8 @@ def clsfsvrg(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range. The first round raises
-      ValueError if there are no validation data.
+    OptionError: a hyper-parameter is out of range. The first round raises
+      OptionError if there are no validation data.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),

@@ -1,16 +1,18 @@
-"""MA-FSVRG and GA-FSVRG: K accelerated global models for unlike clients.
+"""MA-FSVRG and GA-FSVRG: K accelerated global models for diverse clients.
 
 Reference: Zhao, Cai, Lu, "Tailored Federated Learning With Adaptive Central
-Acceleration on Diversified Global Models", IEEE TNNLS 2024. Procedure 1 (local
-training), 2 (grouping by model), 3 (grouping by gradient), 4 (acceleration).
-The paper writes C for the number of models, here K.
+Acceleration on Diversified Global Models", IEEE TNNLS 2024. Its Procedure 1 is
+the local training, Procedure 2 the grouping by model, Procedure 3 the grouping
+by gradient, and Procedure 4 the acceleration. The paper writes C for the number
+of models; here it is K.
 
-Rounds 1 to T train one model; round T+1 splits it into K, and the model's
-moments with it. Of rounds 1 to T the paper has the anchor gradient (16) alone;
-here they are rounds with K = 1 (errata D-25): one group of all participants,
-whose mean is unweighted as in (41) and (55), then the acceleration, whose round
-number r counts them. What else the paper leaves open or prints wrongly, and
-what is done instead, is listed in docs/papers/diversified.md.
+Rounds 1 to T train one model. Round T+1 splits it into K models, which start
+with copies of its moments. For rounds 1 to T the paper gives only the anchor
+gradient (16). Here they are rounds with K = 1 (errata D-25): all participants
+form one group, whose mean is unweighted as in (41) and (55), and the
+acceleration follows. The round number r of the acceleration counts these rounds
+too. docs/papers/diversified.md lists what else the paper leaves open or prints
+wrongly, and what is done here instead.
 """
 
 import dataclasses
@@ -33,20 +35,23 @@ class KModels:
   """Hyper-parameters of K global models."""
 
   num_models: int = hyper(
-      4, "K, global models the server keeps", minimum=1,
+      4, "K, number of global models that the server keeps", minimum=1,
       source="the diversified paper's C")
   threshold: int = hyper(
-      4, "T, rounds with one model before the grouping starts", minimum=0,
+      4, "T, number of rounds with one model before the grouping starts",
+      minimum=0,
       source="diversified, section IV-A", when=("num_models", MANY),
       traced=True)
   split: str = hyper(
-      "farthest", "how round T+1 parts the K copies: farthest = farthest-first "
-      "participants as centres, copies = centres stay equal, groups part one "
-      "by one", choices=("farthest", "copies"),
+      "farthest", "how round T+1 makes the K equal copies differ: farthest = "
+      "the centres start at participants that are far apart (farthest-first), "
+      "copies = the centres start equal, and the groups separate one by one",
+      choices=("farthest", "copies"),
       source="diversified (39), (53)", when=("num_models", MANY))
   centre_projection: bool = hyper(
-      True, "subtract the participants' mean from the projected group "
-      "centres; false as printed", source="diversified (39), (53)",
+      True, "whether the participants' mean is subtracted from the group "
+      "centres before they are projected; false: as printed",
+      source="diversified (39), (53)",
       when=("num_models", MANY))
 
 
@@ -55,20 +60,21 @@ class AdamOptions:
   """Hyper-parameters of the adaptive acceleration."""
 
   beta1: float = hyper(
-      0.9, "decay of the first moment of the gradient that the server follows",
+      0.9, "decay of the first moment of the server's gradient",
       minimum=0.0, below=1.0, source="diversified (62)",
       when=("server", ("adam", "adaptive")))
   beta2: float = hyper(
-      0.999, "decay of the second moment of that gradient",
+      0.999, "decay of the second moment of the server's gradient",
       minimum=0.0, below=1.0,
       source="diversified (63)", when=("server", ("adam", "adaptive")))
   eps: float = hyper(
-      1e-8, "added to the second moment inside the root (adaptive) or to the "
-      "root (adam), against division by zero", above=0.0,
+      1e-8, "small number against division by zero; it is added to the second "
+      "moment inside the root (adaptive) or to the root (adam)", above=0.0,
       source="diversified (64)", when=("server", ("adam", "adaptive")))
   central_rule: str = hyper(
-      "corrected", "corrected = Adam with second-moment correction, printed = "
-      "(64) as printed, whose step is (1-beta1)/sqrt(1-beta2) times longer",
+      "corrected", "formula of the step: corrected = Adam with correction of "
+      "the second moment alone, printed = (64) as printed, whose step is "
+      "(1-beta1)/sqrt(1-beta2) times as long",
       choices=RULES, source="diversified (64)",
       when=("server", ("adaptive",)))
 
@@ -78,10 +84,11 @@ class DiversifiedHParams(AdamOptions, KModels, FSVRGHParams):
   """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
 
   accelerate: bool = hyper(
-      True, "whether the server takes the steps of the adaptive acceleration",
+      True, "whether the server takes the step of the adaptive acceleration",
       source="Procedure 4")
   server_lr: float = hyper(
-      0.02, "alpha_g^0, step of the acceleration, per round", above=0.0,
+      0.02, "alpha_g^0, learning rate of the acceleration, one step per round",
+      above=0.0,
       source="(64)")
 
 
@@ -91,21 +98,23 @@ class GAHParams(DiversifiedHParams):
 
   gradient_step: float = hyper(
       1.0, "length of the step against the group's mean gradient; a negative "
-      "one climbs, as printed in the paper", source="(57)-(58)")
+      "length climbs, as the paper prints it", source="(57)-(58)")
 
 
 def group_vectors(
     options: KModels, vectors: Params, centres: Params,
     present: Array, splitting: Array) -> tuple[Params, grouping.Groups]:
-  """k-means on the first K-1 components, lifted back ((25)-(43), (44)-(56)).
+  """Groups vectors by k-means on their first K-1 principal components.
+
+  These are (25)-(43) for models and (44)-(56) for gradients.
 
   Args:
     options: how the groups are made.
-    vectors: [S, ...] what is grouped, trained models or gradients.
-    centres: [K, ...] where the groups start.
-    present: [S] bool.
-    splitting: [] bool, the K centres are equal copies (errata D-08): K of the
-      vectors are the start instead.
+    vectors: [S, ...], the trained models or the gradients to group.
+    centres: [K, ...], the centres at which k-means starts.
+    present: [S] bool, false on padding slots.
+    splitting: [] bool, whether the K centres are equal copies, so that K of
+      the vectors are the start instead (errata D-08).
 
   Returns:
     The groups' means in the full space [K, ...], and the groups.
@@ -123,7 +132,7 @@ def group_vectors(
 
 
 def by_model(options: KModels) -> ModelGrouping:
-  """Groups of trained models; w*_k is a group's mean (Procedure 2)."""
+  """Groups the trained models; w*_k is the mean of group k (Procedure 2)."""
 
   def regroup(models, vectors, anchors, cohort, splitting, scale):
     del anchors, scale
@@ -137,10 +146,10 @@ def by_model(options: KModels) -> ModelGrouping:
 def by_gradient(
     model: Model, options: KModels, gradient_step: float,
     map_clients: MapClients) -> ModelGrouping:
-  """Groups of the gradients at the trained models (Procedure 3).
+  """Groups the gradients at the trained models (Procedure 3).
 
-  w*_k = w_hat_k - gradient_step A_r (mean gradient of the group). The trained
-  models themselves go no further (errata D-17).
+  w*_k = w_hat_k - gradient_step A_r (mean gradient of group k). The trained
+  models themselves are not used any further (errata D-17).
   """
 
   def gradients(trained, cohort):
@@ -161,7 +170,7 @@ def by_gradient(
 
 
 def _grouping_flops(slots: int, size: int, k: int) -> float:
-  """Gram matrix, and two products with [S, P] for the K centres."""
+  """The server's flops: the Gram matrix, and two products for K centres."""
   return 2.0 * size * slots * (slots + 2 * k)
 
 
@@ -176,19 +185,19 @@ def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
 def ma_fsvrg(
     model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """MA-FSVRG: K models, participants grouped by their trained models.
+  """MA-FSVRG: K models; participants are grouped by their trained models.
 
-  Rounds 1 to T (`threshold`) train one model with FSVRG's steps; in round T+1
-  it becomes K models w_k. From then on, in every round:
-    1. every participant trains the model k of least loss on its own data;
+  Rounds 1 to T (`threshold`) train one model with FSVRG's steps. In round T+1
+  this model becomes K models w_k. From then on, in every round:
+    1. every participant trains the model whose loss on its data is least;
     2. the trained models are put into K groups by k-means on their first K-1
-       principal components, and w*_k is the mean of a group (Procedure 2);
+       principal components, and w*_k is the mean of group k (Procedure 2);
     3. w_k <- w_k + A (w*_k - w_k); an empty group keeps its model;
-    4. with `accelerate`, the participants measure the gradient of f at w_k,
-       and the server takes a step of Adam along it (Procedure 4,
+    4. with `accelerate`, the participants measure the gradient of f at each
+       w_k, and the server takes a step of Adam against it (Procedure 4,
        ``central.adaptive``).
-  With one model, no acceleration and clients of equal size it is FSVRG (the
-  mean of a group is unweighted, (41)).
+  With one model, no acceleration and clients of equal size, MA-FSVRG is FSVRG.
+  (Equal sizes matter because the mean of a group is unweighted, (41).)
 
   Args:
     model: the model and its objective.
@@ -200,7 +209,7 @@ def ma_fsvrg(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
@@ -210,10 +219,10 @@ def ma_fsvrg(
 def ga_fsvrg(
     model: Model, hparams: GAHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """GA-FSVRG: K models, participants grouped by gradients.
+  """GA-FSVRG: K models; participants are grouped by their gradients.
 
-  As ``ma_fsvrg``, but what is grouped are the participants' gradients at their
-  trained models (Procedure 3), and
+  The method is that of ``ma_fsvrg`` with another grouping: the participants'
+  gradients at their trained models are grouped (Procedure 3), and
     w*_k = w_k - gradient_step A (mean gradient of group k).
 
   Args:
@@ -226,7 +235,7 @@ def ga_fsvrg(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)

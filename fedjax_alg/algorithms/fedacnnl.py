@@ -1,15 +1,15 @@
-"""FedACnnL and pFedACnnL: one layer a round, by least squares, no gradients.
+"""FedACnnL and pFedACnnL: each round fits one layer by least squares.
 
 Reference: Gu et al., "Analytic personalized federated meta-learning"
-("analytic" in this project), (1)-(13) and Algorithm 1; label encoding and
-layer-wise fits after Zhuang et al., "An analytic formulation of convolutional
-neural network learning for pattern recognition". Most formulas are missing from
-the text that we have; docs/papers/analytic.md says how each is read. The round
-is ``rounds.layerwise``.
+("analytic" in this project), (1)-(13) and Algorithm 1. The label encoding and
+the layer-wise fits follow Zhuang et al., "An analytic formulation of
+convolutional neural network learning for pattern recognition". Most formulas
+are missing from the available text of the paper; docs/papers/analytic.md says
+how each of them is read. ``rounds.layerwise`` plays the rounds.
 
-pFedACnnL fits one FedACnnL model for each group of clients with like labels
-((8)-(11)), and every client then fits its own layers, pulled towards its
-group's ((12)-(13)).
+pFedACnnL fits one FedACnnL model for each group of clients with similar labels
+((8)-(11)). Every client then fits layers of its own, which are pulled towards
+the layers of its group ((12)-(13)).
 """
 
 import dataclasses
@@ -31,31 +31,36 @@ class PFedACnnLHParams(LayerFits):
   """Hyper-parameters of pFedACnnL."""
 
   clustering: bool = hyper(
-      True, "fit one model for each group of clients; false is pFedACnnL-WC",
+      True, "whether each group of clients gets a model of its own; false is "
+      "pFedACnnL-WC",
       source="section 4.2")
   num_groups: int = hyper(
       2, "m, number of groups of clients", minimum=1, source="section 4.2",
       when=("clustering", (True,)))
   label_norm: str = hyper(
-      "l1", "norm that a client's label counts are divided by before they are "
-      "encoded",
+      "l1", "norm by which a client's label counts are divided before they "
+      "are encoded",
       choices=("l1", "l2"), source="(9)", when=("clustering", (True,)))
   personalize: bool = hyper(
-      True, "every client fits its own layers at the end; false is "
+      True, "whether every client fits layers of its own at the end; false is "
       "pFedACnnL-WP",
       source="section 4.4")
   personal_ridge: str = hyper(
-      "100", "lambda, pull of a client's layer towards that of its group (inf: "
-      "the layer of the group is kept): one number, or one for each layer",
+      "100", "lambda, strength of the pull of a client's layer towards the "
+      "layer of its group (inf: the client keeps the layer of its group); one "
+      "number for all layers, or one for each",
       source="(12)",
       when=("personalize", (True,)))
 
 
 def num_rounds(hparams: LayerFits, num_layers: int) -> int:
-  """Rounds until all is fitted: one for each layer and personal layer.
+  """The number of rounds until every layer is fitted.
+
+  Each layer takes one round, and each personal layer one more.
 
   Raises:
-    ValueError: numbers of a flag that do not fit the layers (``per_layer``).
+    OptionError: `ridge` or `personal_ridge` does not fit the number of layers
+      (``per_layer``).
   """
   per_layer("ridge", hparams.ridge, num_layers, True)
   if not isinstance(hparams, PFedACnnLHParams) or not hparams.personalize:
@@ -69,11 +74,11 @@ def fedacnnl(
 ) -> Algorithm[LayerwiseState]:
   """FedACnnL: every layer is fitted once, by least squares over all data.
 
-  Round l fits layer l. Client k runs its data through the layers before it,
-  which gives X_k, and sends X_k'X_k and X_k'T_k, where T_k are its labels,
-  encoded for that layer. The server solves
+  Round l fits layer l. Client k computes the inputs X_k of layer l from its
+  data and sends X_k'X_k and X_k'T_k, where T_k are its labels, encoded for
+  layer l. The server solves
     W_l = (sum_k X_k'X_k + gamma I)^-1 sum_k X_k'T_k
-  and sends the layer back.
+  and sends the layer W_l back.
 
   Args:
     model: the model and its objective.
@@ -85,7 +90,7 @@ def fedacnnl(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range, or the model has layers
+    OptionError: a hyper-parameter is out of range, or the model has layers
       that least squares cannot fit.
   """
   validate(hparams)
@@ -98,10 +103,10 @@ def pfedacnnl(
 ) -> Algorithm[LayerwiseState]:
   """pFedACnnL: FedACnnL in groups of clients, then personal layers.
 
-  Clients with like label frequencies form a group, and each group fits one
-  FedACnnL model (`clustering`). Then every client fits its own layers, pulled
-  with weight lambda (`personal_ridge`) towards those of its group
-  (`personalize`). Without either it is FedACnnL.
+  With `clustering`, clients with similar label frequencies form groups, and
+  each group fits one FedACnnL model. With `personalize`, every client then fits
+  layers of its own, which are pulled with weight lambda (`personal_ridge`)
+  towards the layers of its group. Without both, pFedACnnL is FedACnnL.
 
   Args:
     model: the model and its objective.
@@ -113,7 +118,7 @@ def pfedacnnl(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range, or the model has layers
+    OptionError: a hyper-parameter is out of range, or the model has layers
       that least squares cannot fit.
   """
   validate(hparams)

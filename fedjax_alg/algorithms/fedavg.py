@@ -6,10 +6,11 @@ References:
   Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
   Algorithm 2.
 
-Deviations: FedProx's stragglers (clients that do less than the asked epochs)
-are not simulated; every participant does the same local work. The server
-average is weighted by n_i over the cohort, as in the authors' code (the FedProx
-paper's analysis samples by n_i and averages uniformly).
+Deviations: FedProx's stragglers, clients that train for fewer epochs than they
+are asked to, are not simulated; every participant does the same local work. The
+server's average is weighted by n_i over the cohort, as in the authors' code.
+(The analysis in the FedProx paper samples clients by n_i and averages
+uniformly.)
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ class FedAvgHParams(LocalWork):
       0.1, "eta, learning rate of the local steps", above=0.0,
       source="McMahan et al. Algorithm 1, ClientUpdate")
   server_lr: float = hyper(
-      1.0, "w <- w + server_lr * mean(v_i - w); 1 is the plain average",
+      1.0, "factor of the participants' mean update; 1 is the plain average",
       above=0.0, source="McMahan et al. Algorithm 1, server")
 
 
@@ -54,9 +55,9 @@ def fedavg(
 ) -> Algorithm[ComposedState]:
   """FedAvg: the weighted average of the locally trained models.
 
-  A participant i starts at v = w and follows its mini-batch gradients,
-    v <- v - client_lr g_i(v; B);
-  the server moves along the mean of what the participants changed,
+  Participant i starts at the global model, v = w, and takes mini-batch steps
+    v <- v - client_lr g_i(v; B).
+  The server moves along the participants' mean update,
     w <- w + server_lr sum_i (n_i / n^r) (v_i - w).
 
   Args:
@@ -69,7 +70,7 @@ def fedavg(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(
@@ -80,11 +81,11 @@ def fedavg(
 def fedprox(
     model: Model, hparams: FedProxHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """FedProx: FedAvg with a pull of the local model to the global one.
+  """FedProx: FedAvg whose local models are pulled towards the global model.
 
   The local steps minimise f_i(v) + (mu/2) ||v - w||^2:
     v <- v - client_lr (g_i(v; B) + mu (v - w)).
-  The server averages as in FedAvg. With mu = 0 it is FedAvg.
+  The server averages as in FedAvg. With mu = 0, FedProx is FedAvg.
 
   Args:
     model: the model and its objective.
@@ -96,7 +97,7 @@ def fedprox(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(

@@ -1,19 +1,20 @@
-"""FedGroup and FedGrouProx: static groups by the direction of training.
+"""FedGroup and FedGrouProx: fixed groups by the directions of first updates.
 
 Reference: Duan et al., "FedGroup: Efficient Clustered Federated Learning via
-Decomposed Data-Driven Measure", 2020. Algorithm 2 (training), Algorithm 3
-(group cold start), (5)-(8) (similarities), (9) (client cold start). A round is
-``rounds.clustered.compose_clustered`` with ``direction_rule``.
+Decomposed Data-Driven Measure", 2020: Algorithm 2 (training), Algorithm 3
+(group cold start), (5)-(8) (similarities) and (9) (client cold start).
+``rounds.clustered.compose_clustered`` plays the rounds with ``direction_rule``.
 
 Before round 1, alpha m random clients are pre-trained from the initial model
-w_0 and grouped by their updates; a group starts at the mean of its members'
-models. Every other client is pre-trained when it first comes, and joins the
-group whose direction its update is closest to. What the paper leaves open or
-prints wrongly, and what is done instead, is in docs/papers/fedgroup.md.
+w_0 and grouped by their updates. The model of a group starts at the mean of its
+members' models. Every other client is pre-trained when it first takes part, and
+joins the group whose direction is closest to its update.
+docs/papers/fedgroup.md lists what the paper leaves open or prints wrongly, and
+what is done here instead.
 
-Deviations: a client whose classes shift by more than ``migration`` is grouped
-anew (FlexCFL, Duan et al. 2021, with normalised histograms); with data that
-stay the same this never happens.
+Deviations: a client is grouped anew when its class frequencies have changed by
+more than ``migration`` (FlexCFL, Duan et al. 2021, with normalised histograms).
+This happens only if the clients' data change.
 """
 
 import dataclasses
@@ -46,9 +47,9 @@ class FedGroupHParams(GroupWork):
   num_groups: int = hyper(
       3, "m, number of groups", minimum=1, source="Algorithm 3")
   centers: str = hyper(
-      "kmeans", "how groups start: kmeans = the pre-trained clients are "
-      "clustered by `similarity`, random = each of m random clients starts a "
-      "group (RCC)",
+      "kmeans", "how the groups are formed before round 1: kmeans = the "
+      "pre-trained clients are clustered by `similarity`, random = each of m "
+      "random clients starts a group (RCC)",
       choices=("kmeans", "random"), source="Algorithm 3; ablation RCC")
   similarity: str = hyper(
       "edc", "how pre-trained clients are clustered: edc = k-means++ on the "
@@ -56,32 +57,37 @@ class FedGroupHParams(GroupWork):
       "absolute differences of cosines",
       choices=SIMILARITIES, source="(7), (8)", when=("centers", ("kmeans",)))
   cold_start: str = hyper(
-      "cosine", "how any other client finds its group: cosine = the closest "
-      "direction, random = drawn at random once (RAC)",
+      "cosine", "how any other client is put into a group when it first takes "
+      "part: cosine = into the group of the closest direction, random = into "
+      "a group drawn at random (RAC)",
       choices=("cosine", "random"),
       source="(9); ablation RAC")
   direction: str = hyper(
-      "initial", "what a new client is compared with: initial = the group's "
-      "first direction, pre-training from w_0; auxiliary = the group's model "
-      "less the mean of all groups, pre-training from that mean; latest = the "
-      "group's last update, pre-training from that mean (as printed)",
+      "initial", "the direction of a group, with which a new client's update "
+      "is compared: initial = the mean of the group's first updates, auxiliary "
+      "= the group's model minus the mean model of all groups, latest = the "
+      "group's last update (as printed); the client is pre-trained from the "
+      "initial model w_0 with initial, and from the mean model of all groups "
+      "with auxiliary and latest",
       choices=("initial", "auxiliary", "latest"), source="(9)",
       when=("cold_start", ("cosine",)))
   pretrain_scale: int = hyper(
-      20, "alpha; alpha m clients are pre-trained before round 1", minimum=1,
+      20, "alpha; alpha x m clients are pre-trained before round 1", minimum=1,
       source="Algorithm 3", when=("centers", ("kmeans",)))
   pretrain_steps: int = hyper(
       50, "mini-batch steps of a client's pre-training", minimum=0,
       source="public code; the paper says 20 epochs (Algorithm 3) and one "
       "(3.4)")
   eta_g: float = hyper(
-      0.0, "inter-group learning rate; 0: groups stay apart", minimum=0.0,
+      0.0, "inter-group learning rate, by which the models of the groups pull "
+      "each other after every round; 0: no pull", minimum=0.0,
       zero_is_off=True,
       source="Algorithm 2 line 19")
   inter_group: str = hyper(
-      "printed", "form of the inter-group step: printed = line 19, along the "
-      "unit differences of the models; code = mean with the other models at "
-      "unit length, as the public code", choices=("printed", "code"),
+      "printed", "form of the inter-group step: printed = along the models' "
+      "differences, each scaled to length 1 (line 19), code = to the weighted "
+      "mean with the other models, each scaled to length 1 (the public code)",
+      choices=("printed", "code"),
       source="Algorithm 2 line 19; (20)")
   migration: float = hyper(
       0.2, "a client is grouped anew when the total variation between its "
@@ -96,30 +102,31 @@ class FedGrouProxHParams(Proximal, FedGroupHParams):
 
 
 class GroupMemory(NamedTuple):
-  """What the server of FedGroup keeps."""
+  """What the server of FedGroup keeps between rounds."""
 
   start: Params  #: w_0
   directions: Array  #: [m, P], mean first update of each group
-  #: [m, P], each group's update in the last round in which it trained, from
-  #: the model before to the one after, inter-group step included
+  #: [m, P], how each group's model changed in the last round in which the group
+  #: trained, inter-group step included
   latest: Array
   populated: Array  #: [m] bool, groups that have had a member
-  # Clients are sent the rest alone; these two are then ().
-  #: [C] int32, where each client belongs; -1: not known yet
+  # The next two stay at the server: they are () in what clients receive.
+  #: [C] int32, the group of each client; -1 where it is not known yet
   cold_start_group: Any
-  histogram: Any  #: [C, L] float32, its class frequencies when grouped
+  #: [C, L] float32, each client's class frequencies when it was grouped
+  histogram: Any
 
 
 class Note(NamedTuple):
   """How a participant came to its group."""
 
-  histogram: Array  #: [L], class frequencies now
-  kept: Array  #: [] bool, the group was known already
-  first: Array  #: [] bool, it has never been in a group
+  histogram: Array  #: [L], the client's class frequencies now
+  kept: Array  #: [] bool, whether the client keeps a group known before
+  first: Array  #: [] bool, whether the client was never in a group before
 
 
 def frequencies(shard: Shard, num_classes: int) -> Array:
-  """Share of each class in the client's data, [L] float32."""
+  """The share of each class in the client's data, [L] float32."""
   return objective.label_counts(shard, num_classes) / jnp.maximum(
       shard.size, 1).astype(jnp.float32)
 
@@ -137,11 +144,11 @@ def pretrain_pool(
 
   Args:
     model: the model.
-    hparams: alpha, m and the pre-training.
+    hparams: alpha, m and the settings of the pre-training.
     start: w_0.
-    everyone: all clients; absent ones have no examples.
+    everyone: all clients; those not present yet have no examples.
     key: consumed.
-    map_clients: how clients are mapped.
+    map_clients: how one client's code is mapped over the clients.
 
   Returns:
     The ids of the pre-trained clients [n] int32, their updates [n, P], and
@@ -168,7 +175,10 @@ def pretrain_pool(
 def first_update(
     model: Model, hparams: FedGroupHParams, start: Params, shard: Shard,
     key: Key) -> Array:
-  """``clustered.pretrain`` by `pretrain_steps`, [P]; 0 without any."""
+  """A client's update after `pretrain_steps` local steps from ``start``, [P].
+
+  Without steps it is zero.
+  """
   if not hparams.pretrain_steps:
     return jnp.zeros_like(clustered.flat(start))
   work = LocalWork(
@@ -178,7 +188,12 @@ def first_update(
 
 
 def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
-  """Examples that ``first_update`` reads of clients of ``size`` [S], [S]."""
+  """How many examples ``first_update`` reads, [S].
+
+  Args:
+    hparams: the settings of the pre-training.
+    size: [S] int32, the clients' numbers of examples.
+  """
   if not hparams.pretrain_steps:
     return jnp.zeros_like(size)
   work = LocalWork(
@@ -191,13 +206,14 @@ def group_pool(
   """Groups the pre-trained clients (Algorithm 3, lines 7 to 14).
 
   Args:
-    hparams: m and how.
-    updates: [n, P].
-    mask: [n] bool.
+    hparams: m and how the clients are grouped.
+    updates: [n, P], the clients' updates.
+    mask: [n] bool, which entries are clients.
     key: consumed.
 
   Returns:
-    [n] int32 in [0, m); -1: none (masked, or not a random centre).
+    The groups [n] int32 in [0, m). They are -1 for entries that are no clients,
+    and with random centres for clients that are no centre.
   """
   m = hparams.num_groups
   place = jnp.arange(mask.shape[0], dtype=jnp.int32)
@@ -218,10 +234,11 @@ def grouped_pool(
     model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
     key: Key, map_clients: MapClients
 ) -> tuple[Array, Array, Array, Array]:
-  """The pre-trained clients and their groups, of a setup with this key.
+  """The pre-trained clients and their groups in a setup with this key.
 
   Returns:
-    ids, updates and mask as of ``pretrain_pool``, groups as of ``group_pool``.
+    The ids, updates and mask of ``pretrain_pool``, and the groups of
+    ``group_pool``.
   """
   pool_key, cluster_key, _ = jax.random.split(key, 3)
   ids, updates, mask = pretrain_pool(
@@ -235,13 +252,14 @@ def inter_group_step(
 
   Args:
     models: [m, P].
-    populated: [m] bool; the others take no part.
+    populated: [m] bool, the groups that take part.
     eta_g: inter-group learning rate.
-    form: "printed": w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||, 0/0 = 0;
+    form: "printed": w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||, where 0/0
+      is 0;
       "code": (w_j + eta_g sum_l w_l/||w_l||) / (1 + eta_g sum_l 1/||w_l||).
 
   Returns:
-    [m, P].
+    The models after the step, [m, P].
   """
   others = (populated[:, None] & populated[None]
             & ~jnp.eye(len(models), dtype=bool)).astype(jnp.float32)
@@ -278,7 +296,7 @@ def direction_rule(
         jnp.zeros((spec.num_clients, spec.num_classes)))
 
   def place(memory: GroupMemory, models: Params, shard: Shard, key: Key):
-    """The group of a client that has none."""
+    """Finds the group of a client that has none."""
     if hparams.cold_start == "random":
       # Groups without members have no model of their own.
       return jax.random.categorical(
@@ -302,7 +320,8 @@ def direction_rule(
     held = (groups >= 0).astype(jnp.float32)
     directions = trees.group_mean(held, groups, m, updates)
     populated = trees.members(groups, m).any(1)
-    # Line 16 averages updates into a model (errata F-07): w_0 + mean update.
+    # Line 16 makes a model of a mean of updates (errata F-07). Here the model
+    # is w_0 + mean update.
     rows, from_rows = trees.to_matrix(state.models)
     in_pool = jnp.where(groups >= 0, ids, state.member.shape[0])
     member = state.member.at[in_pool].set(groups, mode="drop")
@@ -317,8 +336,9 @@ def direction_rule(
       group = place(memory, models, shard, key) if ready else jnp.int32(-1)
       return group, frequencies(shard, memory.histogram.shape[1])
 
-    # Where a client belongs does not depend on the round it comes in, so it
-    # is found here for all; its cost is counted when it comes.
+    # A client's group does not depend on the round in which it first takes
+    # part, so the groups of all clients are found here. The cost of finding a
+    # client's group is counted when the client takes part.
     shared = memory._replace(
         cold_start_group=(), histogram=memory.histogram[:0])
     found, histogram = map_clients(
@@ -357,7 +377,8 @@ def direction_rule(
       rows = inter_group_step(
           rows, memory.populated, hparams.eta_g, hparams.inter_group)
       state = state._replace(models=from_rows(rows))
-    # All aggregations of the round, the inter-group step too (section 3.1).
+    # ``latest`` includes all aggregations of the round, and so the inter-group
+    # step (section 3.1).
     memory = memory._replace(
         latest=jnp.where(trained[:, None], rows - before, memory.latest),
         cold_start_group=memory.cold_start_group.at[cohort.ids].set(
@@ -368,9 +389,9 @@ def direction_rule(
     return state._replace(memory=memory)
 
   def extra(before, after, cohort: Cohort, notes: Note):
-    """The cost of pre-training: a model down and an update up.
+    """The cost of pre-training: each client gets a model and sends an update.
 
-    That of the clients pre-trained before round 1 is counted in round 1.
+    The clients pre-trained before round 1 are counted in round 1.
     """
     del after
     size = num_params(before.models) // m
@@ -407,17 +428,17 @@ def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
 def fedgroup(
     model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FedGroup: m groups, found once by the direction of first updates.
+  """FedGroup: m groups, found once by the directions of first updates.
 
-  Before round 1 the server pre-trains alpha m random clients from the initial
-  model w_0, clusters their updates into m groups by `similarity`, and starts
-  the model of each group at the mean of its members' models. Any other client
-  joins, when it first comes, the group whose direction is closest to its own
-  pre-training update, (9). In a round every group plays FedAvg by itself,
+  Before round 1, alpha m random clients are pre-trained from the initial model
+  w_0. Their updates are clustered into m groups by `similarity`, and the model
+  of each group starts at the mean of its members' models. Any other client is
+  pre-trained when it first takes part, and joins the group whose direction is
+  closest to its update, (9). In a round every group plays FedAvg by itself,
     w_j <- w_j + sum_{i in j} (n_i / n_j) (v_i - w_j),
   and with eta_g > 0 the models of the groups then pull each other,
     w_j <- w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||.
-  With one group and no pre-training it is FedAvg.
+  With one group and no pre-training, FedGroup is FedAvg.
 
   Args:
     model: the model and its objective.
@@ -429,7 +450,7 @@ def fedgroup(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range. ``init`` raises ValueError
+    OptionError: a hyper-parameter is out of range. ``init`` raises OptionError
       if there are fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, 0.0, map_clients)
@@ -440,9 +461,10 @@ def fedgrouprox(
 ) -> Algorithm[ClusteredState]:
   """FedGrouProx: FedGroup with FedProx's local steps.
 
-  A participant's steps are pulled to the model w_j of its group,
+  A participant's local model is pulled towards the model w_j of its group,
     v <- v - client_lr (g_i(v; B) + mu (v - w_j)).
-  Pre-training has no such pull (errata F-25). With mu = 0 it is FedGroup.
+  Pre-training has no such pull (errata F-25). With mu = 0, FedGrouProx is
+  FedGroup. ``fedgroup`` says how the groups are found.
 
   Args:
     model: the model and its objective.
@@ -454,7 +476,7 @@ def fedgrouprox(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range. ``init`` raises ValueError
+    OptionError: a hyper-parameter is out of range. ``init`` raises OptionError
       if there are fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, hparams.mu, map_clients)

@@ -1,16 +1,18 @@
-"""FeSEM: clients belong to the nearest of K models in parameter space.
+"""FeSEM: a client belongs to the nearest of K models in parameter space.
 
-Reference: Xie et al., "Multi-Center Federated Learning", arXiv:2005.01026:
-minimise sum_k min_j ||W_k - C_j||^2. In a round
+Reference: Xie et al., "Multi-Center Federated Learning", arXiv:2005.01026. The
+method minimises sum_k min_j ||W_k - C_j||^2 over the centres C_j, where W_k is
+client k's last local model. In a round
 
-  E: j = argmin_j ||W_k - C_j||, W_k the client's last local model;
+  E: client k belongs to the centre j = argmin_j ||W_k - C_j||;
   U: the client trains from C_j, which gives the new W_k;
-  M: C_j = mean of the new W_k of its participants.
+  M: C_j becomes the mean of the new W_k of its participants.
 
-Deviations: the distance is over all parameters (the public code: the last
-dense kernel alone); means are weighted by n_i by default, as in all clustered
-methods of this library (the paper: uniform). The paper does not say where a
-client belongs that has not trained yet; ``first_group`` offers three ways.
+Deviations: the distance is over all parameters; the public code takes the last
+dense kernel alone. By default means are weighted by n_i, as in all clustered
+methods of this library; the paper's are uniform. The paper does not say to
+which centre a client belongs that has not trained yet; ``first_group`` offers
+three ways to choose.
 """
 
 import dataclasses
@@ -38,22 +40,23 @@ class FeSEMHParams(GroupWork):
       3, "K, number of centres C_j", minimum=1, source="Xie et al.")
   group_init: str = hyper(
       "independent", "how the K centres start: independent = K random models, "
-      "shared = all equal (then they stay equal)", choices=clustered.STARTS)
+      "shared = K equal models (which stay equal)", choices=clustered.STARTS)
   first_group: str = hyper(
       "trained", "centre of a client that has not trained yet: trained = the "
-      "nearest to its model after `pretrain_steps` from the initial model, "
-      "initial = the nearest to the initial model (the same for all clients), "
-      "random = drawn at random",
+      "centre nearest to the client's model after `pretrain_steps` steps from "
+      "the initial model, initial = the centre nearest to the initial model "
+      "(the same for all clients), random = a centre drawn at random",
       choices=("trained", "initial", "random"),
       source="FlexCFL's code (initial); public code (random)")
   pretrain_steps: int = hyper(
-      50, "mini-batch steps before a client's first centre is chosen",
+      50, "mini-batch steps that a client trains before its first centre is "
+      "chosen",
       minimum=0,
       when=("first_group", ("trained",)))
 
 
 class Locals(NamedTuple):
-  """What the server remembers of the clients."""
+  """What the server of FeSEM keeps between rounds."""
 
   start: Params  #: the initial model
   last: Array  #: [C, P], W_k
@@ -61,7 +64,7 @@ class Locals(NamedTuple):
 
 
 def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
-  """FeSEM's rule: nearest centre by the last local model."""
+  """FeSEM's rule: the centre nearest to the client's last local model."""
   k = hparams.num_groups
   before_all = LocalWork(local_steps=hparams.pretrain_steps,
                          batch_size=hparams.batch_size)
@@ -127,12 +130,13 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
 def fesem(
     model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """FeSEM: clients belong to the nearest of K models (centres).
+  """FeSEM: a client belongs to the nearest of K models, the centres C_j.
 
-    j(i) = argmin_j ||W_i - C_j||, where W_i is client i's last trained model;
-    the client trains from C_j(i), which gives its new W_i;
-    C_j <- sum_{j(i) = j} (n_i / n_j) W_i over the participants.
-  With one centre it is FedAvg.
+  Participant i belongs to the centre j(i) = argmin_j ||W_i - C_j||, where W_i
+  is its last trained model. It trains from C_j(i), which gives its new W_i. The
+  server then moves every centre to the mean over its participants,
+    C_j <- sum_{j(i) = j} (n_i / n_j) W_i.
+  With one centre, FeSEM is FedAvg.
 
   Args:
     model: the model and its objective.
@@ -144,7 +148,7 @@ def fesem(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -1,14 +1,14 @@
-"""FL+HC: after a few rounds all clients are clustered once by their updates.
+"""FL+HC: all clients are clustered once, by their updates, after some rounds.
 
 Reference: Briggs, Fan, Andras, "Federated learning with hierarchical clustering
 of local updates to improve training on non-IID data", IJCNN 2020. After n
 rounds of FedAvg all clients train from the global model w and send their
-updates; agglomerative clustering of these gives the groups, each of which then
-continues separately from w.
+updates. Agglomerative clustering of the updates gives the groups. Each group
+then continues separately from w.
 
-Deviations: the number of groups is bounded by ``max_groups``: if more are left
-at the threshold, merging goes on. A newcomer trains from w and joins
-the group of the nearest mean update.
+Deviations: the number of groups is bounded by ``max_groups``: if the distance
+threshold leaves more groups, merging continues. A newcomer trains from w and
+joins the group whose mean update is nearest to its own.
 """
 
 import dataclasses
@@ -34,36 +34,37 @@ class FLHCHParams(GroupWork):
 
   max_groups: int = hyper(5, "largest number of groups", minimum=1)
   cluster_after: int = hyper(
-      10, "n, rounds with one model before all clients are clustered",
+      10, "n, number of rounds with one model before all clients are clustered",
       minimum=0, source="Briggs et al. study 1, 3, 5, 10", traced=True)
   metric: str = hyper(
       "l1", "distance between the updates of two clients",
       choices=("l1", "l2", "cosine"),
       source="Briggs et al., l1 recommended")
   linkage: str = hyper(
-      "complete", "linkage of the clustering: how the distance between two "
-      "groups follows from those of their members",
+      "complete", "linkage of the clustering, which says how the distance "
+      "between two groups follows from the distances of their members",
       choices=("single", "complete", "average", "ward"),
       source="Briggs et al., complete recommended")
   distance_threshold: float = hyper(
-      0.0, "groups closer than this are merged; a good value depends on the "
-      "metric, learning rate and model; 0: exactly `max_groups` groups",
+      0.0, "groups that are closer than this value are merged; a good value "
+      "depends on the metric, the learning rate and the model; 0: exactly "
+      "`max_groups` groups",
       minimum=0.0,
       source="Briggs et al., T")
 
 
 class Clustering(NamedTuple):
-  """What the server of FL+HC keeps."""
+  """What the server of FL+HC keeps between rounds."""
 
-  done: Array  #: [] bool, whether clients have been clustered
-  model: Params  #: w, at the clustering
+  done: Array  #: [] bool, whether the clients have been clustered
+  model: Params  #: w, the global model at the clustering
   directions: Array  #: [K, P], mean update of each group at the clustering
-  size: Array  #: [K] int32, clients of each group at the clustering
+  size: Array  #: [K] int32, number of clients in each group at the clustering
 
 
 def once_rule(
     model: Model, hparams: FLHCHParams, map_clients: MapClients) -> Rule:
-  """FL+HC's rule: groups by one clustering of all clients' updates."""
+  """FL+HC's rule: one clustering of all clients' updates gives the groups."""
   k = hparams.max_groups
 
   def update_of(params, shard, key):
@@ -150,8 +151,8 @@ def flhc(
 
   After n = `cluster_after` rounds of FedAvg all clients train from the global
   model w and send their updates. Agglomerative clustering of the updates gives
-  the groups; from then on each group plays FedAvg by itself, starting at w.
-  With one group it is FedAvg.
+  the groups. From then on each group plays FedAvg by itself, starting at w.
+  With one group, FL+HC is FedAvg.
 
   Args:
     model: the model and its objective.
@@ -163,7 +164,7 @@ def flhc(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -1,14 +1,14 @@
 """FSVRG: federated stochastic variance-reduced gradient.
 
 Reference: Konecny et al., "Federated Optimization: Distributed Machine
-Learning for On-Device Intelligence", arXiv:1610.02527, Algorithm 4; the form
-with partial participation is the diversified paper's section IV-A.
+Learning for On-Device Intelligence", arXiv:1610.02527, Algorithm 4. The form
+with partial participation is that of the diversified paper, section IV-A.
 
 Deviations: in the original every client takes part and makes one pass over its
-data with one example a step. Here the participants of the round stand for all
-clients in the anchor gradient (diversified, (16)), and the amount of local work
-is a hyper-parameter. The step is
-alpha_l / n_i whatever the batch size, as in (23).
+data with one example per step. Here the anchor gradient is the mean over the
+participants of the round (diversified, (16)), and the amount of local work is a
+hyper-parameter. The learning rate is alpha_l / n_i for every batch size, as in
+(23).
 """
 
 import dataclasses
@@ -32,22 +32,24 @@ class FSVRGHParams(LocalWork):
       20, "K, mini-batch steps per round; 0: count by `local_epochs`",
       minimum=0, source="(24); K is not stated in the paper")
   client_lr: float = hyper(
-      12.0, "alpha_l; client i steps by alpha_l / n_i", above=0.0,
-      source="(23); 12 for MNIST, .08 for CIFAR-10")
+      12.0, "alpha_l; the learning rate of client i is alpha_l / n_i",
+      above=0.0, source="(23); 12 for MNIST, .08 for CIFAR-10")
   local_scaling: bool = hyper(
-      True, "scale the local correction by Lambda_i (rare features more)",
+      True, "whether the local correction is scaled by Lambda_i, which "
+      "lengthens the steps of rare features",
       source="(20)-(21)")
   aggregate_scaling: str = hyper(
-      "all", "A_r: all = C/omega (original FSVRG), paper = |S|/omega as "
-      "printed in the diversified paper, holders = 1/omega as printed in the "
-      "conjugate paper, none = 1", choices=features.AGGREGATE_SCALING,
+      "all", "A_r, factor of the mean update for a feature that omega clients "
+      "hold: all = C/omega (original FSVRG), paper = |S|/omega (as printed in "
+      "the diversified paper), holders = 1/omega (as printed in the conjugate "
+      "paper), none = 1", choices=features.AGGREGATE_SCALING,
       source="diversified (59); conjugate (21)-(22)")
 
 
 def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
   """The client's part of FSVRG, with Lambda_i and A.
 
-  The state kept between rounds is what the server knows about the features.
+  The state kept between rounds is the server's statistics of the features.
   """
   scales = hparams.local_scaling and model.scale_features is not None
 
@@ -77,17 +79,18 @@ def fsvrg(
 ) -> Algorithm[ComposedState]:
   """FSVRG: local steps whose variance is reduced by an anchor gradient.
 
-  The participants first measure g = sum_i (n_i/n^r) grad f_i(w) at the global
-  model w. Each then takes K steps from w_i = w,
+  The participants first measure the anchor gradient
+  g = sum_i (n_i/n^r) grad f_i(w) at the global model w. Each of them then takes
+  K steps from w_i = w,
     w_i <- w_i - (client_lr / n_i) (Lambda_i [g_i(w_i; B) - g_i(w; B)] + g),
   and the server moves
     w <- w + A sum_i (n_i/n^r) (w_i - w).
-  Lambda_i (`local_scaling`) and A (`aggregate_scaling`) lengthen the steps of
-  features that few examples or few clients have.
+  Lambda_i (`local_scaling`) lengthens the steps of features that few examples
+  have, and A (`aggregate_scaling`) those of features that few clients have.
 
   Args:
-    model: the model and its objective. Where its parameters do not belong to
-      input features (no ``scale_features``: deep networks), Lambda_i is the
+    model: the model and its objective. If its parameters do not belong to input
+      features, as in deep networks (no ``scale_features``), Lambda_i is the
       identity and A is one factor for all parameters, 1 by default.
     hparams: the hyper-parameters; every field has a documented default.
     map_clients: how one client's code is mapped over the participants
@@ -97,7 +100,7 @@ def fsvrg(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),

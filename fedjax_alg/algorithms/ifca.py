@@ -1,12 +1,12 @@
-"""IFCA: every participant joins the model of least loss on its own data.
+"""IFCA: every participant trains the model whose loss on its data is least.
 
 Reference: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered
 Federated Learning", NeurIPS 2020, Algorithm 1 (and its public code).
 
-Deviations: the groups' means are weighted by n_i by default,
-as in all clustered
-methods of this library (the public code: uniform on MNIST and CIFAR, n_i on
-FEMNIST). The shared representation of the paper's FEMNIST runs is left out.
+Deviations: by default the groups' means are weighted by n_i, as in all
+clustered methods of this library. The public code has uniform weights on MNIST
+and CIFAR, and n_i on FEMNIST. The shared representation of the paper's FEMNIST
+runs is left out.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
 
-#: ``reject`` gives up after so many draws and takes the best of them.
+#: ``group_init``=reject stops after this many draws and takes the best of them.
 MOST_DRAWS = 50
 
 
@@ -36,28 +36,30 @@ class IFCAHParams(GroupWork):
   """Hyper-parameters of IFCA."""
 
   num_groups: int = hyper(
-      3, "K, models the server keeps", minimum=1, source="Ghosh et al.'s k")
+      3, "K, number of models that the server keeps", minimum=1,
+      source="Ghosh et al.'s k")
   averaging: str = hyper(
       "model", "what a group averages: model = the locally trained models, "
-      "gradient = one full gradient of each member, the sum divided by the "
-      "weight of all participants", choices=("model", "gradient"),
+      "gradient = one full gradient of each member, where the sum is divided "
+      "by the weight of all participants", choices=("model", "gradient"),
       source="Algorithm 1, options I and II")
   group_init: str = hyper(
-      "independent", "how the K models start: shared = all equal (ties go to "
-      "the first), independent = K random models, reject = random models, "
-      "drawn again until every group has `reject_share` of the clients, "
-      "kmeans++ = each trained on a client that is drawn by its loss so far",
+      "independent", "how the K models start: shared = equal models (ties go "
+      "to the first), independent = K random models, reject = K random models, "
+      "drawn again until every group has the share `reject_share` of the "
+      "clients, kmeans++ = one after the other, each trained on a client drawn "
+      "in proportion to its least loss so far",
       choices=("shared", "independent", "reject", "kmeans++"),
       source="public code (reject: its CIFAR runs); HypCluster (kmeans++)")
   reject_share: float = hyper(
-      0.1, "smallest share of the clients that every group must have",
+      0.1, "share of the clients that every group must have at least",
       above=0.0,
       maximum=1.0, source="public code, 0.35 with two groups",
       when=("group_init", ("reject",)))
 
 
 def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
-  """One step along the full gradient."""
+  """A local method of one step against the full gradient."""
 
   def train(received, shard, client_row, key):
     del client_row
@@ -72,7 +74,7 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
 def _populated(
     model: Model, hparams: IFCAHParams, models: Params, everyone: Cohort,
     key: Key, map_clients: MapClients) -> Params:
-  """Draws K models until every group has its share of the clients."""
+  """Draws K models until every group has `reject_share` of the clients."""
   k = hparams.num_groups
   present = everyone.present
 
@@ -102,7 +104,10 @@ def _populated(
 def _spread(
     model: Model, hparams: IFCAHParams, params: Params, everyone: Cohort,
     key: Key, map_clients: MapClients) -> Params:
-  """K models, each trained on one client drawn by its least loss so far."""
+  """K models, each trained on one client.
+
+  The client is drawn in proportion to its least loss on the models so far.
+  """
   k = hparams.num_groups
   present = everyone.present
 
@@ -165,15 +170,15 @@ def least_loss_rule(
 def ifca(
     model: Model, hparams: IFCAHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
-  """IFCA: every participant trains the model of least loss on its data.
+  """IFCA: every participant trains the model whose loss on its data is least.
 
-    k(i) = argmin_k f_i(w_k), found anew in every round;
+  In every round participant i chooses the model k(i) = argmin_k f_i(w_k) anew.
     model averaging:     w_k <- sum_{k(i) = k} (n_i / n_k) v_i, where v_i is
                          trained from w_k by SGD;
     gradient averaging:  w_k <- w_k - client_lr (1 / n^r)
                                 sum_{k(i) = k} n_i grad f_i(w_k).
-  A model that nobody chooses stays as it is. With one group and model
-  averaging it is FedAvg.
+  A model that no participant chooses stays as it is. With one group and model
+  averaging, IFCA is FedAvg.
 
   Args:
     model: the model and its objective.
@@ -185,7 +190,7 @@ def ifca(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = sgd_update(model, hparams, hparams.client_lr)

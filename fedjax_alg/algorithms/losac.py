@@ -1,24 +1,27 @@
-"""LoSAC: the global gradient, refreshed after every local step.
+"""LoSAC: every local step refreshes an estimate of the global gradient.
 
 Reference: Chen et al., "LoSAC: An Efficient Local Stochastic Average Control
 Method for Federated Optimization", ACM TKDD 17(4), 2023. Only its abstract and
 other papers' descriptions were available, so this is a reconstruction
-(docs/papers/conjugate.md says from what): SAGA whose table of delayed
-gradients is spread over the clients.
+(docs/papers/conjugate.md lists its sources). It is SAGA with a table of delayed
+gradients that is spread over the clients.
 
-Variant ``client`` keeps one delayed gradient q_k per client, G = sum_k (n_k/n)
-q_k. Variant ``table`` keeps one per fixed batch j of the client, G = sum_kj
-(n_kj/n) q_kj: memory for all batches of all clients. A local step on a
-gradient r is, with the share s of q in G:
+Variant ``client`` keeps one delayed gradient q_k for each client, and the
+estimate of the global gradient is G = sum_k (n_k/n) q_k. Variant ``table``
+keeps one for each fixed mini-batch j of a client, and G = sum_kj (n_kj/n) q_kj;
+it needs memory for all mini-batches of all clients. Let s be the share of q in
+G. A participant starts with G_l = G, and a local step with a gradient r is
 
   v <- v - eta (r - q + G_l);   G_l <- G_l + s (r - q);   q <- r
 
-Up goes the drift and G_l - G; the server adds the *sum* of the latter (clients
-own disjoint parts of G), so G stays exact.
+A client sends its update of the model, and G_l - G. The server adds the *sum*
+of the latter to G: every client changes a different part of G, so G stays
+exact.
 
-n counts the examples of the clients that are there. When some join, G shrinks
-by the share that n grows and their delayed gradients enter: zeros, or with
-`first_gradients`=full their gradients at the model that they find.
+n counts the examples of the clients that are present. When clients join, n
+grows, and G is scaled by the old n over the new one. The delayed gradients of
+the newcomers then enter G: they are zero, or with `first_gradients`=full the
+full gradients at the global model of that round.
 """
 
 import dataclasses
@@ -45,15 +48,15 @@ class Delays:
   """Which delayed gradients LoSAC's clients keep."""
 
   variant: str = hyper(
-      "client", "what delayed gradients are kept: client = one for each "
-      "client, table = one for each fixed mini-batch (memory: examples / "
-      "batch_size vectors)",
+      "client", "which delayed gradients are kept: client = one for each "
+      "client, table = one for each fixed mini-batch of each client (memory "
+      "for examples / batch_size vectors)",
       choices=("client", "table"), source="reconstruction",
       when=("client_update", ("losac",)))
   first_gradients: str = hyper(
-      "zeros", "delayed gradients before the first visit: zeros, or full = "
-      "every client's full gradient at the initial model, a newcomer's at the "
-      "model it finds (variant client)",
+      "zeros", "delayed gradient of a client that has not taken part yet: "
+      "zeros, or full = its full gradient at the initial model (of a newcomer: "
+      "at the global model when it joins)",
       choices=("zeros", "full"), source="reconstruction",
       when=("variant", ("client",)))
 
@@ -63,8 +66,8 @@ class LosacHParams(Delays, LocalWork):
   """Hyper-parameters of LoSAC."""
 
   local_steps: int = hyper(
-      20, "mini-batch steps per round; 0: count by `local_epochs` (variant "
-      "client)", minimum=0)
+      20, "mini-batch steps per round; 0: count by `local_epochs` "
+      "(only with `variant`=client)", minimum=0)
   client_lr: float = hyper(
       0.1, "eta, learning rate of the local steps", above=0.0)
   server_lr: float = hyper(
@@ -78,11 +81,13 @@ class Memory(NamedTuple):
   """The delayed gradients, and the estimate G that is made of them."""
 
   estimate: Params  #: G
-  table: Params  #: [C, ...] q_k, or [R, ...] q_kj, client after client
-  #: [C] int32 of the table, -1 before a client has joined (variant table),
-  #: else [0]
+  #: [C, ...] q_k (variant client), or [R, ...] q_kj, the rows of one client
+  #: after those of another (variant table)
+  table: Params
+  #: [C] int32, each client's first row of the table, -1 before the client has
+  #: joined (variant table); [0] in variant client
   first_row: Array
-  examples: Array  #: [] float32, n, of the clients that are there
+  examples: Array  #: [] float32, n, over the clients that are present
 
 
 def _client_variant(
@@ -159,7 +164,7 @@ _ONE_MODEL = "a client's delayed gradients belong to one model"
 
 
 def _advance(params, estimate, delayed, fresh, share, client_lr):
-  """v and G_l after a step on the gradient ``fresh`` = r."""
+  """v and G_l after a step with the gradient r = ``fresh``."""
   change = trees.subtract(fresh, delayed)
   params = jax.tree.map(
       lambda v, change, g: v - client_lr * (change + g), params, change,
@@ -168,7 +173,7 @@ def _advance(params, estimate, delayed, fresh, share, client_lr):
 
 
 def _more_examples(memory, cohort):
-  """G and n with the clients there now; a newcomer's q is zero."""
+  """Updates G and n to the clients present now; a newcomer's q is zero."""
   examples = cohort.everyone.size.astype(jnp.float32).sum()
   return memory._replace(
       estimate=trees.scale(memory.examples / examples, memory.estimate),
@@ -181,10 +186,10 @@ def _add_sum(estimate, cohort, changes):
 
 
 def picks(key: Key, slots: int, batches: Array) -> Array:
-  """The batches that the steps of a round visit, [slots] int32.
+  """The mini-batches that the steps of a round visit, [slots] int32.
 
-  A random order of the client's ``batches`` ([] int32), again and again; step
-  k visits entry k mod batches.
+  The client's ``batches`` ([] int32) mini-batches come in a random order, which
+  repeats: step k visits entry k mod ``batches``.
   """
   order = jnp.arange(slots, dtype=jnp.int32) % jnp.maximum(batches, 1)
   return minibatches.shuffled(
@@ -195,7 +200,7 @@ def picks(key: Key, slots: int, batches: Array) -> Array:
 def fixed_batch(
     shard: Shard, client_id: Array, batch: Array, batch_size: int
 ) -> tuple[Array, Array]:
-  """Rows [B] and mask [B] of a batch that is the same in every round."""
+  """Rows [B] and mask [B] of a mini-batch that is the same in every round."""
   key = jax.random.fold_in(jax.random.key(0), client_id)
   return minibatches.batch_rows(
       shard, minibatches.shuffle_bits(key), batch, batch_size)
@@ -211,7 +216,7 @@ def _table_variant(
   def init(params, spec):
     if not spec.num_examples:
       raise OptionError("`variant`=table needs FedSpec.num_examples")
-    # No fewer than the batches of all clients, whatever their sizes.
+    # At least the number of mini-batches of all clients, whatever their sizes.
     total = spec.num_examples // batch_size + spec.num_clients
     zeros = jax.tree.map(jnp.zeros_like, params)
     return Memory(zeros, trees.repeat(zeros, total),
@@ -227,7 +232,7 @@ def _table_variant(
         examples=everyone.weight.sum())
 
   def refresh(memory, params, cohort, map_clients):
-    """Newcomers get the rows after those taken."""
+    """Gives newcomers the rows of the table after those in use."""
     del params, map_clients
     memory = _more_examples(memory, cohort)
     count = batches(cohort.everyone.size)
@@ -239,18 +244,18 @@ def _table_variant(
         cohort.newcomers & ~known, first_row, memory.first_row))
 
   def client_rows(memory, cohort, keys):
-    """Rows of the table that each participant will visit, and its id."""
+    """For each participant: the q it visits, their rows and batches, its id."""
     total = jax.tree.leaves(memory.table)[0].shape[0]
     first = memory.first_row.at[cohort.ids].get(mode="clip")
     count = batches(cohort.shards.size)
     visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)
-    # A batch visited again is the slot of its first visit.
+    # A mini-batch that is visited again shares the slot of its first visit.
     live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]
     row = jnp.where(live, first[:, None] + visited, total)
     return trees.rows(memory.table, row), row, visited, cohort.ids
 
   def train(received, shard, client_row, key):
-    del key  # the picks are made of it
+    del key  # ``client_rows`` has drawn the visited mini-batches with it
     (estimate_before, examples), (held, row, visited, client_id) = (
         received.shared, client_row)
     count = jnp.maximum(batches(shard.size), 1)
@@ -293,11 +298,11 @@ def _table_variant(
 def losac_update(
     model: Model, work: LocalWork, client_lr: float, options: Delays
 ) -> ClientUpdate:
-  """LoSAC's local half.
+  """The client's part of LoSAC.
 
   Raises:
-    ValueError: a table without a fixed number of steps or of batches, or of a
-      model with dropout.
+    OptionError: `variant`=table lacks a fixed number of steps or a batch size,
+      or the model has dropout.
   """
   if options.variant == "client":
     return _client_variant(model, work, client_lr, options.first_gradients)
@@ -316,12 +321,14 @@ def losac(
 ) -> Algorithm[ComposedState]:
   """LoSAC: every local step refreshes an estimate of the global gradient.
 
-  G is the clients' estimate of the global gradient, made of delayed gradients
-  q. A participant starts at v = w, G_l = G; a local step on a gradient r does
-    v <- v - client_lr (r - q + G_l);    G_l <- G_l + s (r - q);    q <- r
-  with s the share of the examples of q among all clients'. The server moves
+  G is an estimate of the global gradient, made of the clients' delayed
+  gradients q. A participant starts at v = w and G_l = G. A local step with a
+  fresh gradient r is
+    v <- v - client_lr (r - q + G_l);    G_l <- G_l + s (r - q);    q <- r,
+  where s is the share of the examples behind q among the examples of all
+  clients. The server moves
     w <- w + server_lr mean_i (v_i - w),    G <- G + sum_i (G_i - G).
-  The method is a reconstruction, see the module's docstring.
+  The method is a reconstruction; the module's docstring says from what.
 
   Args:
     model: the model and its objective.
@@ -333,8 +340,8 @@ def losac(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range, or `variant`=table lacks a
-      fixed number of steps or a batch size.
+    OptionError: a hyper-parameter is out of range, or `variant`=table lacks a
+      fixed number of steps or a batch size or meets a model with dropout.
   """
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)

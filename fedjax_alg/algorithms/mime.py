@@ -1,4 +1,4 @@
-"""Mime, MimeLite and MimeSVRG: server statistics frozen during local steps.
+"""Mime, MimeLite and MimeSVRG: local steps with the server's statistics.
 
 Reference: Karimireddy et al., "Mime: Mimicking Centralized Stochastic
 Algorithms in Federated Learning", arXiv:2008.03606, Algorithm 1.
@@ -8,12 +8,13 @@ A base optimiser is a step U(g, s) and a statistics update V(g, s):
   momentum: U = (1 - b) g + b m,   V: m <- (1 - b) c + b m
   adam:     U = ((1 - b) g + b m) / (sqrt(v) + eps),
             V: m as above, v <- b2 v + (1 - b2) c^2
-Local steps keep the server's s; s moves once a round, by the mean full
-gradient c at the model that was sent out. No source defines "MimeSVRG"; it is
-Mime with the base sgd, the only reading under which the name means something.
+Local steps use the server's statistics s and do not change them. The server
+updates s once a round with c, the mean full gradient at the model that it sent
+out. No source defines "MimeSVRG". It is read as Mime with the base optimiser
+sgd, the only reading under which the name has a meaning.
 
-Deviations: in Adam's U the first moment mixes in the local gradient and the
-second stays the server's, no bias correction (the paper's table).
+In Adam's U the first moment is mixed with the local gradient, the second moment
+is the server's, and there is no bias correction, as in the paper's table.
 """
 
 import dataclasses
@@ -78,10 +79,10 @@ class MimeHParams(BaseOptimiser, MimeSVRGHParams):
 
 
 class Statistics(NamedTuple):
-  """s, the base optimiser's statistics; () where the base has none."""
+  """s, the statistics of the base optimiser."""
 
-  m: Params
-  v: Params
+  m: Params  #: first moment; () for sgd
+  v: Params  #: second moment; () for sgd and momentum
 
 
 def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
@@ -119,10 +120,10 @@ def mime_update(
     model: the model and its objective.
     work: number of steps and batch size.
     client_lr: eta.
-    options: the base optimiser, None for sgd.
-    lite: MimeLite: plain local gradients, the full gradient is sent along
-      with the trained model.
-    uniform: weights of MimeLite's mean full gradient.
+    options: the base optimiser; None for sgd.
+    lite: whether it is MimeLite: local gradients are not corrected, and the
+      full gradient is sent with the trained model.
+    uniform: whether the weights of MimeLite's mean full gradient are equal.
   """
   base = options or BaseOptimiser()
 
@@ -144,7 +145,7 @@ def mime_update(
     params, loss = sgd(
         model, received.start, shard, work, client_lr, key,
         lambda gradient, *_: _step(base, s, gradient))
-    if base.base == "sgd":  # nobody would read it
+    if base.base == "sgd":  # no statistics need the full gradient
       return Trained(params, loss)
     _, full = objective.full_value_and_grad(model, received.reference, shard)
     return Trained(params, loss, full)
@@ -184,14 +185,15 @@ def _mime(model, hparams, options, lite, map_clients):
 def mime(
     model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """Mime: local steps of the server's optimiser, its statistics frozen.
+  """Mime: local steps of a base optimiser with the server's statistics.
 
-  The participants measure c, the mean of grad f_i(x) at the global model x.
-  Each then takes steps from y = x,
+  The participants first measure c, the mean of grad f_i(x) at the global model
+  x. Each of them then takes steps from y = x,
     y <- y - client_lr U(g_i(y; B) - g_i(x; B) + c, s),
   and the server moves
     x <- x + server_lr mean_i (y_i - x),    s <- V(c, s).
-  The base optimiser (`base`) gives U and V, see the module's docstring.
+  The base optimiser (`base`) defines the step U and the update V of the
+  statistics s; the module's docstring has the formulas.
 
   Args:
     model: the model and its objective.
@@ -203,7 +205,7 @@ def mime(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, False, map_clients)
 
@@ -213,10 +215,12 @@ def mime_lite(
 ) -> Algorithm[ComposedState]:
   """MimeLite: Mime without the correction of the local gradients.
 
-    y <- y - client_lr U(g_i(y; B), s)
-  Trained models and full gradients come back together, so a round has one
-  exchange. With the base sgd it is FedAvg: there are no statistics, and the
-  full gradients are not computed.
+  A local step is
+    y <- y - client_lr U(g_i(y; B), s).
+  Clients send their full gradients together with the trained models, so a round
+  has one exchange. Otherwise the method is that of ``mime``. With `base`=sgd,
+  MimeLite is FedAvg: there are no statistics, and no full gradients are
+  computed.
 
   Args:
     model: the model and its objective.
@@ -228,7 +232,7 @@ def mime_lite(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, True, map_clients)
 
@@ -238,7 +242,10 @@ def mime_svrg(
 ) -> Algorithm[ComposedState]:
   """MimeSVRG: Mime with plain SGD as the base optimiser.
 
-  y <- y - client_lr (g_i(y; B) - g_i(x; B) + c)
+  The participants first measure c, the mean of grad f_i(x) at the global model
+  x. Each of them then takes steps from y = x,
+    y <- y - client_lr (g_i(y; B) - g_i(x; B) + c),
+  and the server moves x <- x + server_lr mean_i (y_i - x).
 
   Args:
     model: the model and its objective.
@@ -250,6 +257,6 @@ def mime_svrg(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, None, False, map_clients)

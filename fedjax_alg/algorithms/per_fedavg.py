@@ -8,14 +8,15 @@ A local step draws independent mini-batches D, D', D'':
   w~ = w - alpha g(w; D);   u = g(w~; D')
   fo:    w <- w - beta u
   hf:    w <- w - beta (u - alpha h), h = (g(w + d u; D'') - g(w - d u; D''))/2d
-  exact: the same with h = Hessian(w; D'') u by forward-over-reverse
+  exact: w <- w - beta (u - alpha h), h = Hessian(w; D'') u, computed by
+         forward-over-reverse differentiation
 
-The global model is evaluated as it is; ``client_params`` is the model after
-one step of size alpha on a mini-batch of the client's *training* data (some
-public code adapts on test batches, which leaks).
+The global model is evaluated without adaptation. ``client_params`` is the
+global model after one step of size alpha on a mini-batch of the client's
+*training* data. (Some public code adapts on test batches, which leaks them.)
 
-Deviations: d is ``hf_delta`` relative, d = hf_delta (1 + ||w||) / ||u||; an
-absolute d vanishes in float32 when u is small.
+Deviations: d is relative to the norms, d = hf_delta (1 + ||w||) / ||u||. With
+an absolute d the difference would vanish in float32 when u is small.
 """
 
 import dataclasses
@@ -39,8 +40,8 @@ class PerFedAvgHParams(LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 
   adapt_lr: float = hyper(
-      0.01, "alpha, learning rate of the adaptation step; 0: no adaptation, "
-      "which is FedAvg",
+      0.01, "alpha, learning rate of the adaptation step; 0: no adaptation, so "
+      "that the method is FedAvg",
       minimum=0.0, source="Algorithm 1, line 7")
   client_lr: float = hyper(
       0.1, "beta, learning rate of the local steps", above=0.0,
@@ -48,13 +49,13 @@ class PerFedAvgHParams(LocalWork):
   server_lr: float = hyper(
       1.0, "factor of the participants' mean update", above=0.0)
   hessian: str = hyper(
-      "fo", "second-order term: fo = left out (first order), hf = from a "
-      "difference of two gradients (Hessian-free), exact = product of the "
-      "Hessian and a vector",
+      "fo", "how the second-order term is computed: fo = it is left out (first "
+      "order), hf = by a difference of two gradients (Hessian-free), exact = "
+      "as the product of the Hessian and a vector",
       choices=("fo", "hf", "exact"), source="section 4")
   hf_delta: float = hyper(
-      1e-3, "distance from w of the two points whose gradients are "
-      "differenced, relative to 1 + ||w||", above=0.0, source="section 4",
+      1e-3, "distance from w of the two points whose gradients are subtracted, "
+      "relative to 1 + ||w||", above=0.0, source="section 4",
       when=("hessian", ("hf",)))
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean: uniform = all "
@@ -65,10 +66,10 @@ class PerFedAvgHParams(LocalWork):
 def adapt(
     model: Model, params: Params, shard: Shard, work: LocalWork,
     adapt_lr: float, key: Key) -> Params:
-  """One SGD step on a mini-batch of the client's training data.
+  """Takes one SGD step on a mini-batch of the client's training data.
 
   Returns:
-    The adapted parameters; ``params`` for a client without data.
+    The adapted parameters; they are ``params`` for a client without data.
   """
   once = LocalWork(local_steps=1, batch_size=work.batch_size)
 
@@ -109,7 +110,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     params, loss = minibatches.fold_steps(
         model, shard, hparams, key, step, (received.start, jnp.zeros(())),
         batches_per_step=batches)
-    # A product with the Hessian costs as much as two gradients on D''.
+    # A product with the Hessian counts as two gradients on D''.
     cost = jnp.array([1, 1, 2], jnp.int32)
     read = hparams.examples_by_batch(shard.size, batches) @ cost[:batches]
     return Trained(params, loss, (), read)
@@ -122,7 +123,8 @@ def per_fedavg(
 ) -> Algorithm[ComposedState]:
   """Per-FedAvg: a model that one gradient step adapts to a client.
 
-  A local step on independent mini-batches D, D', D'' does
+  A participant starts at the global model, w_i = w. A local step with
+  independent mini-batches D, D', D'' is
     u = g(w_i - adapt_lr g(w_i; D); D'),
     w_i <- w_i - client_lr (u - adapt_lr H(w_i; D'') u),
   where `hessian` says how the product with the Hessian H is computed ("fo"
@@ -135,11 +137,11 @@ def per_fedavg(
       (``engine.clients.make_map_clients``).
 
   Returns:
-    The algorithm. Its ``client_params`` is the global model after one step
-    of length adapt_lr on a mini-batch of the client's training data.
+    The algorithm. Its ``client_params`` is the global model after one step with
+    learning rate adapt_lr on a mini-batch of the client's training data.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   algorithm = compose(

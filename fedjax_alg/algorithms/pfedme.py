@@ -1,18 +1,19 @@
-"""pFedMe, and pFedZO: personal models tied to a copy of the global one.
+"""pFedMe and pFedZO: personal models pulled to a copy of the global model.
 
 Reference: Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau
 Envelopes", NeurIPS 2020, Algorithm 1. The objective of client k is
 min_theta f_k(theta) + (lam/2) ||theta - w||^2.
 
-A participant starts at w_k = theta = w; for each of its R mini-batches B_r:
+A participant starts at w_k = theta = w. For each of its R mini-batches B_r it
+does
   K times:  theta <- theta - personal_lr (g(theta; B_r) + lam (theta - w_k))
-  w_k <- w_k - client_lr lam (w_k - theta)
-theta goes on from one mini-batch to the next. Server:
+  once:     w_k <- w_k - client_lr lam (w_k - theta)
+theta is not reset from one mini-batch to the next. The server moves
   w <- (1 - beta) w + beta mean_k w_k, beta = server_lr
 
-Nothing is kept between rounds: w_k and theta both start from w. So
-``client_params`` is theta, and ``client_copy`` w_k, after a round of local
-training from the present global model on the client's own training data. The
+Clients keep nothing between rounds: w_k and theta both start from w. Therefore
+``client_params`` is theta, and ``client_copy`` is w_k, after a round of local
+training from the current global model on the client's training data. The
 authors' code evaluates w_k under the name of the personal model.
 
 Deviations: participants are drawn before the local training and not after it.
@@ -20,9 +21,9 @@ Mini-batches are shuffled. The authors' code adds 0.001 theta to the gradient,
 which is not in the paper and is left out.
 
 pFedZO: Chen et al., "Gradient free personalized federated learning", ICPP 2024.
-Only its abstract is public; this is a reconstruction: pFedMe in which g is
-FedZO's estimate and the penalty's gradient is exact. A variant of it,
-pFedZO-Heur, is left out: no public text describes it.
+Only its abstract is public, so this is a reconstruction: pFedMe in which g is
+FedZO's estimate, while the gradient of the penalty is exact. The variant
+pFedZO-Heur is left out, because no public text describes it.
 """
 
 import dataclasses
@@ -60,15 +61,16 @@ class PFedMeHParams(LocalWork):
       5, "K, steps of the personal model per mini-batch", minimum=1,
       source="Dinh et al., section 5")
   lam: float = hyper(
-      15.0, "lambda, pull of the personal model to the client's copy of the "
-      "global one; keep personal_lr x lam below 2", minimum=0.0,
+      15.0, "lambda, strength of the pull of the personal model to the "
+      "client's copy of the global model; keep `personal_lr` x `lam` below 2",
+      minimum=0.0,
       source="Dinh et al. (2)")
   personal_lr: float = hyper(
       0.1, "learning rate of the personal model theta",
       above=0.0, source=_SOURCE)
   client_lr: float = hyper(
-      0.005, "eta; the client's copy w_k moves the fraction eta x lam of the "
-      "way to the personal model",
+      0.005, "eta; after each mini-batch the client's copy w_k of the global "
+      "model moves the fraction eta x `lam` of the way to the personal model",
       above=0.0, source=_SOURCE)
   server_lr: float = hyper(
       1.0, "beta, factor of the participants' mean update",
@@ -86,16 +88,16 @@ class PFedZOHParams(fedzo.SphereDirections, PFedMeHParams):
 
 
 class Pair(NamedTuple):
-  """What a client makes of the global model."""
+  """The two models of a client after local training."""
 
   personal: Params  #: theta
   copy: Params  #: w_k
-  loss: Array  #: [] float32, of theta before the last step
+  loss: Array  #: [] float32, loss of theta before the last step
 
 
 def _train(model: Model, hparams: Any, start: Params, shard: Shard,
            key: Key) -> Pair:
-  """The local training; a client without data returns ``start`` twice."""
+  """Trains theta and w_k; a client without data returns ``start`` twice."""
   rows, draws = jax.random.split(key)
   estimated = isinstance(hparams, PFedZOHParams)
   differentiate = minibatches.EXACT
@@ -119,7 +121,7 @@ def _train(model: Model, hparams: Any, start: Params, shard: Shard,
     theta, loss = jax.lax.fori_loop(
         jnp.int32(0), jnp.int32(hparams.inner_steps), inner,
         (pair.personal, pair.loss))
-    # In this form client_lr * lam = 1 gives theta itself, to the last bit.
+    # In this form client_lr * lam = 1 gives theta itself, bit for bit.
     copy = trees.add_scaled(
         trees.scale(1.0 - reach, pair.copy), reach, theta)
     return Pair(theta, copy, loss), number + 1
@@ -156,11 +158,11 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
 def pfedme(
     model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
-  """pFedMe: personal models theta tied to a copy of the global one.
+  """pFedMe: personal models theta, pulled to a copy of the global model.
 
   A participant starts at w_k = theta = w. For each of R mini-batches B it does
     K times:  theta <- theta - personal_lr (g(theta; B) + lam (theta - w_k)),
-    then:     w_k <- w_k - client_lr lam (w_k - theta).
+    once:     w_k <- w_k - client_lr lam (w_k - theta).
   The server moves w <- w + server_lr mean_k (w_k - w).
 
   Args:
@@ -174,7 +176,7 @@ def pfedme(
     w_k, after local training from the global model.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   return _build(model, hparams, map_clients,
                 gradients_per_step=hparams.inner_steps)
@@ -185,8 +187,8 @@ def pfedzo(
 ) -> Algorithm[ComposedState]:
   """pFedZO, reconstructed: pFedMe with gradients estimated from losses.
 
-  As ``pfedme`` with FedZO's estimate in place of g (``fedzo.fedzo``); the
-  gradient of the pull, lam (theta - w_k), is exact.
+  The method is that of ``pfedme`` with FedZO's estimate in place of g
+  (``fedzo.fedzo``). The gradient of the pull, lam (theta - w_k), is exact.
 
   Args:
     model: the model and its objective.
@@ -199,7 +201,7 @@ def pfedzo(
     w_k, after local training from the global model.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   each = hparams.inner_steps * zeroth_order.passes(hparams.directions)
   return _build(model, hparams, map_clients,
@@ -207,7 +209,7 @@ def pfedzo(
 
 
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
-  """A warning where the inner steps diverge whatever the data, else ""."""
+  """A warning if the inner steps diverge on any data, else ""."""
   del num_params
   if hparams.personal_lr * hparams.lam < 2.0:
     return ""
@@ -217,5 +219,5 @@ def caution(hparams: PFedMeHParams, num_params: int) -> str:
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:
-  """The warning of ``caution``, else that of FedZO, else ""."""
+  """The warning of ``caution``, else that of ``fedzo.caution``, else ""."""
   return caution(hparams, num_params) or fedzo.caution(hparams, num_params)

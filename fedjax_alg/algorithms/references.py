@@ -1,8 +1,8 @@
 """Two references for every federated method: central and local training.
 
 ``central`` minimises the pooled objective f(w) of (1) as if all data were in
-one place (the optimum a global model can reach); ``local`` trains each client
-alone, nothing is shared.
+one place, which gives the best global model. ``local`` trains a model for each
+client alone and sends nothing.
 """
 
 import dataclasses
@@ -44,11 +44,12 @@ class CentralState(NamedTuple):
 def central(
     model: Model, hparams: CentralHParams, *, map_clients: MapClients
 ) -> Algorithm[CentralState]:
-  """The pooled optimum: one L-BFGS step a round on the mean objective.
+  """The pooled optimum: each round takes one L-BFGS step.
 
-  With all clients in every cohort (what the command line makes of it) that is
-  the pooled objective. Optax's L-BFGS with its zoom line search; dropout is
-  off, a line search needs one and the same function.
+  The step is on the mean objective of the cohort. If all clients are in every
+  cohort, as in the runs of this library, that is the pooled objective. The
+  steps are those of Optax's L-BFGS with its zoom line search. Dropout is off,
+  because a line search needs the same function in all its evaluations.
 
   Args:
     model: the model and its objective.
@@ -60,7 +61,7 @@ def central(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   optimiser = optax.lbfgs(
@@ -98,7 +99,7 @@ def central(
         value_fn=value)
     params = optax.apply_updates(state.params, updates)
     cost = round_cost(0, 0, 0, cohort.shards.size.sum())
-    # One pass, as in the costs above; those of the line search do not count.
+    # One pass, as in ``cost``. The passes of the line search are not counted.
     work = Work(3.0 * model.flops * cohort.weight,
                 cohort.present.astype(jnp.float32))
     aux = RoundAux({"loss": jnp.zeros(cohort.ids.shape)},
@@ -111,25 +112,26 @@ def central(
 
 @dataclasses.dataclass(frozen=True)
 class LocalHParams(LocalWork):
-  """Hyper-parameters of training alone."""
+  """Hyper-parameters of local training."""
 
   client_lr: float = hyper(
       0.1, "learning rate of the local steps", above=0.0)
 
 
 class LocalState(NamedTuple):
-  """Every client's own model."""
+  """The models of all clients."""
 
-  table: Params  #: [C, ...]
+  table: Params  #: [C, ...], one model for each client
   newcomer: Params  #: the initial model, for a client not in the table
 
 
 def local(
     model: Model, hparams: LocalHParams, *, map_clients: MapClients
 ) -> Algorithm[LocalState]:
-  """Every client alone: SGD on its own model, nothing is sent.
+  """Every client trains a model of its own by SGD, and sends nothing.
 
-  A participant continues its own model, w_i <- w_i - client_lr g_i(w_i; B).
+  A participant continues from its model of the last round in which it took
+  part, w_i <- w_i - client_lr g_i(w_i; B).
 
   Args:
     model: the model and its objective.
@@ -138,11 +140,11 @@ def local(
       (``engine.clients.make_map_clients``).
 
   Returns:
-    The algorithm. ``client_params`` is the client's own model, the initial
-    one for a newcomer; there is no global model.
+    The algorithm. Its ``client_params`` is the client's model, which for a
+    newcomer is the initial model. There is no global model.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
 
@@ -159,7 +161,7 @@ def local(
     trained, loss = map_clients(
         train, (), cohort.shards, client_rows,
         client_keys(key, cohort.ids))
-    # A padding slot's id is C: its row is dropped.
+    # The id of a padding slot is C, so its row is dropped.
     table = jax.tree.map(
         lambda leaf, rows: leaf.at[cohort.ids].set(rows, mode="drop"),
         state.table, trained)

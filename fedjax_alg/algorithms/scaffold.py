@@ -3,13 +3,13 @@
 Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, Algorithm 1.
 
-Every client keeps c_i, the server c = mean of all c_i, both zero at the start
-(a copy of the model, as in some public code, breaks that equality). The server
-learning rate moves the model only, never c.
+Every client keeps c_i, and the server keeps c, the mean of all c_i. All are
+zero at the start; starting from a copy of the model, as some public code does,
+would break that equality. The server's learning rate moves the model, not c.
 
-The paper's N is the number of clients that are there (and have examples). A
-newcomer's c_i is zero, so c shrinks to the mean over more clients when some
-join.
+The paper's N is the number of clients that are present and have examples. A
+newcomer's c_i is zero, so c is scaled down to the mean over more clients when
+clients join.
 """
 
 import dataclasses
@@ -32,11 +32,12 @@ from fedjax_alg.rounds.weights import WEIGHTS
 
 @dataclasses.dataclass(frozen=True)
 class VariateOptions:
-  """How SCAFFOLD renews its control variates."""
+  """How SCAFFOLD updates its control variates."""
 
   option: str = hyper(
-      "II", "new control variate c_i: I = the client's full gradient at the "
-      "model it received, II = the mean gradient of its local steps",
+      "II", "what a client's new control variate c_i is: I = its full gradient "
+      "at the model that it received, II = the mean gradient of its local "
+      "steps",
       choices=("I", "II"),
       source="Algorithm 1, line 12", when=("client_update", ("scaffold",)))
 
@@ -58,9 +59,9 @@ class ScaffoldHParams(VariateOptions, LocalWork):
 
 
 class ControlVariates(NamedTuple):
-  """Control variates."""
+  """The control variates of the server and of the clients."""
 
-  server: Params  #: c, the mean of the c_i of the clients that are there
+  server: Params  #: c, the mean of the c_i over the clients present
   clients: Params  #: [C, ...], c_i
 
 
@@ -105,7 +106,7 @@ def scaffold_update(
       clients = jnp.maximum((cohort.everyone.size > 0).sum(), 1).astype(
           jnp.float32)
     present = cohort.present.astype(jnp.float32)
-    # c <- c + (1/N) sum dc_i: so c stays the mean of the N clients' c_i.
+    # c <- c + (1/N) sum dc_i keeps c the mean of the N clients' c_i.
     server = trees.add(
         memory.server, trees.slot_sum(present / clients, changes))
     return ControlVariates(
@@ -125,9 +126,9 @@ def scaffold(
 ) -> Algorithm[ComposedState]:
   """SCAFFOLD: control variates c_i and c correct the drift of clients.
 
-  A participant takes K steps from y = x, the global model,
+  A participant takes K steps from the global model, y = x,
     y <- y - client_lr (g_i(y; B) - c_i + c),
-  and renews its control variate (`option`),
+  and updates its control variate (`option`),
     I:  c_i+ = grad f_i(x),    II: c_i+ = c_i - c + (x - y) / (K client_lr).
   The server moves
     x <- x + server_lr mean_i (y_i - x),    c <- c + (1/N) sum_i (c_i+ - c_i).
@@ -142,7 +143,7 @@ def scaffold(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    ValueError: a hyper-parameter is out of range.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option)

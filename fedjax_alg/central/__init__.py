@@ -1,4 +1,4 @@
-"""Server steps as optax gradient transformations."""
+"""Server steps, written as optax gradient transformations."""
 
 from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptive import AdaptiveState

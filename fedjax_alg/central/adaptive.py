@@ -14,7 +14,7 @@ RULES = ("corrected", "printed")
 class AdaptiveState(NamedTuple):
   """First and second moments of one model's anchor gradient."""
 
-  rounds: Array  #: [] int32, accelerated rounds so far
+  rounds: Array  #: [] int32, number of accelerated rounds so far
   m: Params  #: m_hat, like the parameters
   v: Params  #: v_hat, like the parameters
 
@@ -35,22 +35,23 @@ def adaptive(
                  m_r / sqrt(v_r + eps)                                  (64)
 
   Args:
-    learning_rate: alpha_g^0, per round.
-    beta1: decay of the first moment, [0, 1).
-    beta2: decay of the second moment, [0, 1).
-    eps: inside the root, as printed (optax.adam's stands outside).
+    learning_rate: alpha_g^0, for one step per round.
+    beta1: decay of the first moment, in [0, 1).
+    beta2: decay of the second moment, in [0, 1).
+    eps: added inside the root, as printed (optax.adam adds it outside).
     rule: "corrected" or "printed".
 
   Returns:
-    An optax transformation; ``optax.apply_updates`` adds what it returns.
+    An optax transformation; ``optax.apply_updates`` adds its updates to the
+    parameters.
 
   Raises:
-    ValueError: an unknown rule.
+    ValueError: the rule is unknown.
 
-  Deviations: (62) has m^r on both sides and the gradient at the point being
-  computed; read as above (errata D-22). (64) puts the factor of Defossez et
-  al. (2020), made for *sums* of gradients, on *averages*, so its first step
-  is (1 - beta1) / sqrt(1 - beta2) = 31.6 (1 - beta1) times too long;
+  Deviations: (62) has m^r on both sides, and its gradient is at the point that
+  is being computed; it is read as above (errata D-22). (64) applies a factor
+  that Defossez et al. (2020) made for *sums* of gradients to *averages*, so its
+  first step is (1 - beta1) / sqrt(1 - beta2) = 31.6 (1 - beta1) times too long;
   "corrected" is Adam with the second moment's correction only (errata D-23).
   """
   if rule not in RULES:

@@ -15,14 +15,14 @@ BETA_RULES = ("fr", "pr+", "hs", "dy")
 class ConjugateGradientState(NamedTuple):
   """What the next direction is computed from."""
 
-  rounds: Array  #: [] int32, directions made so far; a record, read nowhere
+  rounds: Array  #: [] int32, number of directions so far, for inspection only
   gradient: Params  #: g(w^{r-1})
   direction: Params  #: d_{r-1}
   beta: Array  #: [] float32, beta_r of the last direction; 0 after a restart
 
 
 def _beta(rule: str, g: Params, old: ConjugateGradientState) -> Array:
-  """beta_r; a denominator of 0 gives 0."""
+  """beta_r, which is 0 where its denominator is 0."""
   square = trees.squared_norm(g)
   change = trees.subtract(g, old.gradient)
   if rule in ("fr", "pr+"):
@@ -44,19 +44,19 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
   d_r = -g_r + beta_r d_{r-1}                             (25)
 
   The first direction is -g. A direction that does not descend, g.d >= 0, is
-  replaced by -g. The result is a direction, sign included: chain it with
-  ``optax.scale(eta)`` or a line search.
+  replaced by -g. The sign of the result is that of a step, so chain the
+  transformation with ``optax.scale(eta)`` or a line search.
 
   Args:
-    beta: one of ``BETA_RULES``; Fletcher-Reeves is the paper's. Polak-Ribiere
-      (plus), Hestenes-Stiefel and Dai-Yuan are the usual others.
+    beta: one of ``BETA_RULES``: Fletcher-Reeves ("fr", the paper's rule),
+      Polak-Ribiere plus ("pr+"), Hestenes-Stiefel ("hs") or Dai-Yuan ("dy").
 
   Raises:
-    ValueError: an unknown rule.
+    ValueError: the rule is unknown.
 
-  Deviations: d_0 is used but never set in Algorithm 1; the text's -g(w^0) is
-  taken (errata C-10). With a new cohort every round beta is often above 1 and
-  d can climb; the paper has no restart (errata C-13, C-18).
+  Deviations: Algorithm 1 uses d_0 but never sets it; -g(w^0) is taken, as in
+  the paper's text (errata C-10). With a new cohort in every round, beta is
+  often above 1 and d can climb; the paper has no restart (errata C-13, C-18).
   """
   if beta not in BETA_RULES:
     raise ValueError(f"beta rule {beta!r}: must be one of "
@@ -69,7 +69,7 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
 
   def update(gradient, state, params=None):
     del params
-    # Of the first direction 0: the gradient and direction before it are zero.
+    # For the first direction this is 0, as the gradient before it is zero.
     factor = _beta(beta, gradient, state)
     steepest = trees.scale(-1.0, gradient)
     direction = trees.add_scaled(steepest, factor, state.direction)

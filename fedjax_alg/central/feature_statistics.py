@@ -1,7 +1,7 @@
 """What the server knows about the input features: counts over all clients.
 
-Every client reports n_i^j, how many of its examples have feature j non-zero
-(diversified, (19)), once: before round 1, or when it joins.
+Every client reports once, before round 1 or when it joins, the numbers n_i^j of
+its examples in which feature j is non-zero (diversified, (19)).
 """
 
 import math
@@ -15,16 +15,17 @@ from fedjax_alg.base import Array, Cohort, FedSpec, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 
-#: Readings of A_r (diversified, (59)), modes of ``scale_aggregate``.
+#: The ways to read A_r (diversified, (59)), which are the modes of
+#: ``scale_aggregate``.
 AGGREGATE_SCALING = ("all", "paper", "none", "holders")
 
 
 class FeatureStatistics(NamedTuple):
-  """Per input feature, over the clients that are there (and have examples)."""
+  """Statistics of every input feature over the clients that have examples."""
 
-  share: Array  #: [D] float32, n_hat^j / n
-  holders: Array  #: [D] float32, omega^j: clients that hold feature j
-  clients: Array  #: [] float32, C: how many they are
+  share: Array  #: [D] float32, n_hat^j / n, share of examples with feature j
+  holders: Array  #: [D] float32, omega^j, number of clients with feature j
+  clients: Array  #: [] float32, C, number of clients that have examples
 
 
 def no_statistics(spec: FedSpec) -> FeatureStatistics:
@@ -39,9 +40,9 @@ def gather_statistics(
   """Sums the clients' reports.
 
   Args:
-    everyone: all clients, offset [C] and size [C]; who is not there yet has
-      size 0 and counts nowhere.
-    map_clients: how clients are mapped.
+    everyone: all clients, offset [C] and size [C]; a client that has not
+      joined yet has size 0 and is not counted.
+    map_clients: how one client's code is mapped over the clients.
   """
   present = everyone.size > 0
   counts = map_clients(
@@ -56,7 +57,7 @@ def gather_statistics(
 def refresh_statistics(
     statistics: FeatureStatistics, cohort: Cohort, map_clients: MapClients
 ) -> FeatureStatistics:
-  """Gathers them anew in the rounds in which clients join."""
+  """Gathers the statistics anew in the rounds in which clients join."""
   everyone, newcomers = cohort.everyone, cohort.newcomers
   assert everyone is not None and newcomers is not None
   return jax.lax.cond(
@@ -74,20 +75,22 @@ def scale_aggregate(
   """A_r times an update (diversified, (59); FSVRG's A).
 
   Args:
-    model: knows which parameters belong to which feature; one whose
-      parameters belong to none (deep networks) takes A as a scalar.
+    model: its ``scale_features`` knows which parameters belong to which
+      feature. For a model without it (deep networks), A is a scalar.
     mode: "all": C / omega^j, the rule of the original FSVRG, at least 1;
-      "paper": |S| / omega^j as printed, about the participation rate for
-      dense features (errata D-18); "holders": 1 / omega^j, what (21) and the
-      1/S of (22) make together in the conjugate paper (errata C-08); "none":
-      the identity.
-    statistics: of all clients that are there.
+      "paper": |S| / omega^j as printed, which is about the participation rate
+      for dense features (errata D-18);
+      "holders": 1 / omega^j, the product of (21) and the 1/S of (22) in the
+      conjugate paper (errata C-08);
+      "none": 1.
+    statistics: of all clients present.
     participants: [] float32, |S|.
-    update: like the parameters.
+    update: the mean update, with the structure of the parameters.
 
   Returns:
-    The scaled update. The bias is a feature that every client holds, so its
-    factor is 1, |S|/C, 1/C or 1. A feature no client holds has factor 1.
+    The scaled update. The bias counts as a feature that every client holds, so
+    its factor is 1 ("all"), |S|/C ("paper"), 1/C ("holders") or 1 ("none"). A
+    feature that no client holds has factor 1.
   """
   if mode == "none":
     return update

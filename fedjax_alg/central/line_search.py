@@ -22,16 +22,16 @@ WIDTH = 4
 
 
 class BacktrackingState(NamedTuple):
-  """What the last search found."""
+  """The result of the last search."""
 
   step: Array  #: [] float32, eta_r; 0 where no step passed
-  tries: Array  #: [] int32, steps tested
+  tries: Array  #: [] int32, number of steps that were tested
   value: Array  #: [] float32, f(w)
   new_value: Array  #: [] float32, f(w + eta d)
 
 
 def _passes(test: str, eta, decrease, square, slope) -> Array:
-  """Whether a step of length eta is accepted; NaN never is."""
+  """Whether a step of length eta passes the test; a NaN never passes."""
   if test == "half_gradient":
     return decrease > 0.5 * eta * square
   if test == "armijo":
@@ -49,31 +49,34 @@ def backtracking(
 ) -> optax.GradientTransformationExtraArgs:
   r"""Scales an update d to eta d, eta = initial_step gamma^t, t = 0, 1, ...
 
-  The first eta that passes is taken, with D = f(w) - f(w + eta d):
-    half_gradient: D > (eta/2) g.g, what (29) means to say;
-    armijo:        D >= -1e-4 eta g.d, the usual constant; with 1/2 and d = -g
-                   it would be half_gradient;
+  The first eta that passes the test is taken. With D = f(w) - f(w + eta d), the
+  tests are:
+    half_gradient: D > (eta/2) g.g, the intended meaning of (29);
+    armijo:        D >= -1e-4 eta g.d, with the usual constant; with 1/2 in its
+                   place and d = -g the test would be half_gradient;
     decrease:      D > 0;
-    printed:       (29) as printed, D <= (eta/2) g.g, which accepts exactly the
+    printed:       D <= (eta/2) g.g, (29) as printed, which accepts exactly the
                    insufficient steps (errata C-11).
-  If none of max_tries passes, eta = 0: the model stays (errata C-13).
+  If none of max_tries steps passes, eta is 0 and the model stays (errata C-13).
 
   ``update`` takes ``value_fn`` (params -> value) and ``grad`` (g) as extra
-  arguments, as the line searches of optax do, so it ends a chain:
-  ``optax.chain(conjugate_gradient("fr"), backtracking())``. With ``line_fn``
-  ((params, d, eta [T]) -> values [T]) too, all steps are tested at once.
+  arguments, as the line searches of optax do. So the transformation can end a
+  chain: ``optax.chain(conjugate_gradient("fr"), backtracking())``. If
+  ``line_fn`` ((params, d, eta [T]) -> values [T]) is given as well, all steps
+  are tested at once.
 
   Args:
     gamma: factor between one eta and the next, in (0, 1).
     test: one of ``TESTS``.
-    initial_step: eta tried first, in every round anew.
-    max_tries: most steps tested.
+    initial_step: the eta that every search tests first.
+    max_tries: largest number of steps that are tested.
 
   Raises:
-    ValueError: an argument out of range.
+    OptionError: ``gamma`` is out of range.
+    ValueError: the test is unknown.
 
   Deviations: Algorithm 1 computes rho = (eta/2) g.g once, before the loop
-  shrinks eta, and then never ends (errata C-12); here it follows eta.
+  shrinks eta, and then never ends (errata C-12); here rho follows eta.
   """
   if not isinstance(gamma, jax.core.Tracer) and not 0.0 < gamma < 1.0:
     raise OptionError(f"`gamma`={gamma}: must be more than 0 and less than 1")

@@ -1,13 +1,16 @@
 """Server steps: what the server does besides averaging, and when.
 
-Each is an optax transformation with the point of the round at which it acts:
+A server step is an optax transformation and the point of the round at which it
+acts:
 
-- ``aggregate``: it is given minus the clients' mean update as its gradient
-  (Reddi et al., "Adaptive Federated Optimization", ICLR 2021);
-- ``after``: the mean update is applied, the same cohort measures the anchor
-  gradient there, and the step follows it (diversified, Procedure 4);
-- ``before``: the cohort measures the anchor gradient first, the step follows
-  it, and local training starts from where it leads (conjugate, Algorithm 1).
+- ``aggregate``: its gradient is minus the clients' mean update (Reddi et al.,
+  "Adaptive Federated Optimization", ICLR 2021);
+- ``after``: the mean update is applied, then the same cohort measures the
+  anchor gradient at the new model, and the server takes its step with this
+  gradient (diversified, Procedure 4);
+- ``before``: the cohort measures the anchor gradient first, the server takes
+  its step with this gradient, and local training starts from the moved model
+  (conjugate, Algorithm 1).
 """
 
 from collections.abc import Callable
@@ -42,9 +45,10 @@ class ServerStep(NamedTuple):
   aggregate_lr: float = 1.0
   #: whether ``transform`` needs f_v as ``value_fn`` (central.validation)
   needs_validation: bool = False
-  #: (transform's state) -> scalars to log about the last step
+  #: (state of ``transform``) -> scalars to log about the last step
   report: Callable[[Any], dict[str, Array]] = _nothing
-  #: (transform's state) -> passes over the validation data in the last step
+  #: (state of ``transform``) -> number of passes over the validation data in
+  #: the last step
   evaluations: Callable[[Any], Array] = _no_evaluations
 
 
@@ -70,7 +74,7 @@ def adam(
 
 
 def adaptive_step(*args: Any, **kwargs: Any) -> ServerStep:
-  """The diversified paper's acceleration, with ``adaptive``'s arguments."""
+  """The diversified paper's acceleration; the arguments are ``adaptive``'s."""
   return _step(adaptive(*args, **kwargs), "after")
 
 
@@ -89,7 +93,7 @@ def conjugate_line_search(
   """CLSFSVRG's server: eta by back-tracking on the validation loss.
 
   Args:
-    beta: of ``conjugate_gradient``.
+    beta: rule of ``conjugate_gradient``.
     aggregate_lr: alpha_g of (22).
     **search: arguments of ``backtracking``.
   """

@@ -12,7 +12,8 @@ from fedjax_alg.base import Array, MapClients, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.errors import OptionError
 
-#: How many pieces the examples are cut into, for the server's devices.
+#: The number of pieces into which the examples are cut, so that several devices
+#: can share them.
 PIECES = 16
 
 
@@ -30,7 +31,7 @@ def validation_loss(
   Args:
     model: the model.
     shard: the server's examples, offset and size [].
-    map_clients: deals pieces of them to the devices, as it deals clients.
+    map_clients: maps the pieces of the examples as it maps clients.
 
   Returns:
     (params) -> [] float32; ``jax.vmap`` over params reads the examples once.
@@ -51,10 +52,10 @@ def validation_line(
   """f_v along a line, for many steps in one pass over the examples.
 
   Args:
-    model: a model whose logits are linear in its parameters: those at
-      w + eta d are z(w) + eta z(d).
+    model: a model whose logits z are linear in its parameters, so that
+      z(w + eta d) = z(w) + eta z(d).
     shard: the server's examples, offset and size [].
-    map_clients: deals pieces of them to the devices.
+    map_clients: maps the pieces of the examples as it maps clients.
 
   Returns:
     (w, d, eta [T]) -> f_v(w + eta d), [T] float32.
@@ -92,7 +93,7 @@ def validation_arguments(
   """The extra arguments of a line search: f_v, and f_v along a line.
 
   Raises:
-    ValueError: there are no validation data.
+    OptionError: there are no validation data.
   """
   if validation is None:
     raise OptionError("the server step needs validation clients "

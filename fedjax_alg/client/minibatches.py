@@ -18,28 +18,30 @@ from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.hparams import hyper
 
-# A card has been moved to a uniformly random place with probability
-# 1 - 2^-rounds, a pair of cards is mixed up to (3/4)^rounds = 0.1 %.
+# After so many rounds a card is at a uniformly random place but for a
+# probability of 2^-rounds, and a pair of cards but for (3/4)^rounds = 0.1 %.
 SHUFFLE_ROUNDS = 24
 
 #: For how many steps the rows are drawn at once.
 CHUNK_STEPS = 64
 
-#: (*params) -> for each the pair (mean loss, gradient) on one mini-batch
+#: (*params) -> the pair (mean loss, gradient) on one mini-batch, for each of
+#: ``params``
 Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
 
 
 class Differentiate(NamedTuple):
   """How a step computes the pair (mean loss, gradient) on the rows it reads.
 
-  ``params`` is passed through unchanged from the step's ``gradient``, e.g.
-  (params, key) of ``client.zeroth_order``. The last key is the dropout's, None
-  where the model has none.
+  ``params`` is passed through unchanged from the step's call of ``gradient``,
+  so it may hold more than parameters: ``client.zeroth_order`` passes
+  (params, key). The last argument is the key of the dropout, which is None for
+  a model without dropout.
   """
 
   #: (model, params, x [B, ...], y [B], mask [B], key)
   batch: Callable[..., tuple[Array, Params]] = objective.batch_value_and_grad
-  #: (model, params, shard, key), on all the client's data
+  #: (model, params, shard, key), for all the client's data
   full: Callable[..., tuple[Array, Params]] = objective.full_value_and_grad
 
 
@@ -68,7 +70,7 @@ class LocalWork:
     return jnp.where(size > 0, steps, 0)
 
   def examples_read(self, size: Array) -> Array:
-    """How many examples the steps read, repeats included, [] int32."""
+    """How many examples the steps read, with repetitions, [] int32."""
     if not self.batch_size:
       return self.num_steps(size) * size
     per_epoch = batches_per_epoch(size, self.batch_size)
@@ -77,13 +79,13 @@ class LocalWork:
     return epochs * size + (steps - epochs * per_epoch) * self.batch_size
 
   def examples_by_batch(self, size: Array, batches_per_step: int) -> Array:
-    """Examples read as the first, second, ... mini-batch of a step.
+    """How many examples are in the first, second, ... mini-batches of steps.
 
-    Summed over all steps of the round.
+    The numbers are sums over all steps of the round.
 
     Args:
-      size: [] int32, examples of the client.
-      batches_per_step: mini-batches that one step takes.
+      size: [] int32, number of the client's examples.
+      batches_per_step: number of mini-batches that one step takes.
 
     Returns:
       [batches_per_step] int32.
@@ -103,7 +105,7 @@ class LocalWork:
 
 
 def batches_per_epoch(size: Array, batch_size: int) -> Array:
-  """ceil(size / batch_size), [] int32; 1 with batch_size 0."""
+  """ceil(size / batch_size), [] int32; it is 1 if batch_size is 0."""
   if not batch_size:
     return jnp.ones_like(size)
   return (size + batch_size - 1) // batch_size
@@ -145,7 +147,7 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
     coin = _mix(jnp.maximum(card, partner) ^ coins[r])
     return jnp.where(coin >> 31 == 1, partner, card)
 
-  # A loop, not so many copies of the code: those take a second to compile.
+  # A loop: SHUFFLE_ROUNDS copies of the code would take a second to compile.
   card = jax.lax.fori_loop(
       0, SHUFFLE_ROUNDS, swap_or_not, position.astype(jnp.uint32))
   return card.astype(jnp.int32)
@@ -172,7 +174,7 @@ def batch_rows(
 
 
 def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
-  """x [B, ...] and y [B] of rows that are known to exist."""
+  """x [B, ...] and y [B] of the rows, which must exist."""
   return (shard.x.at[rows].get(mode="promise_in_bounds"),
           shard.y.at[rows].get(mode="promise_in_bounds"))
 
@@ -188,14 +190,18 @@ def fold_steps(
     shard: the client's training data.
     work: number of steps and batch size.
     key: consumed.
-    fn: one step. It gets a ``gradient`` for each mini-batch of the step, and
-      the carry; ``gradient(*params)`` gives, for each of the params it gets,
-      the pair (mean loss, gradient) on that mini-batch (on all the client's
-      data with batch_size 0). All params of a mini-batch meet the same
-      dropout, however often its ``gradient`` is called.
-    carry: the start; its structure is kept.
-    batches_per_step: mini-batches that one step takes from the stream.
-    differentiate: what gives the loss and the gradient.
+    fn: one step, which returns the new carry. Its arguments are one function
+      ``gradient`` for each mini-batch of the step, and the carry.
+      ``gradient(*params)`` returns the pair (mean loss, gradient) on that
+      mini-batch for each of ``params``; with batch_size 0 the mini-batch is
+      all the client's data. All calls of one ``gradient`` have the same
+      dropout.
+    carry: the first carry, whose structure every step keeps.
+    batches_per_step: number of mini-batches that one step takes.
+    differentiate: how the loss and the gradient are computed.
+
+  Returns:
+    The carry after the last step.
   """
   steps = work.num_steps(shard.size)
   if not work.batch_size:

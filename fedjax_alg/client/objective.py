@@ -2,14 +2,14 @@
 
 f_i(w) = (1/n_i) sum_k loss(w; x_k, y_k) + (l2/2) ||w||^2   (diversified, (2))
 
-The regulariser includes the bias (errata D-28). A pass over a client is a loop
-over contiguous blocks of its rows with a mask on the last one: no gather, no
-padding to the largest client.
+The regulariser includes the bias (errata D-28). A pass over a client's data is
+a loop over contiguous blocks of its rows, with a mask on the last block. It
+needs no gather, and no padding to the size of the largest client.
 
-A function that takes a ``key`` runs the model as in training (dropout) if it
-gets one, and as in evaluation without. The steps of local training get one
-(``dropout_key``); anchor gradients and losses, which compare models on all of
-a client's data, are measured without.
+A function with an argument ``key`` runs the model as in training, with dropout,
+if a key is given, and as in evaluation if it is None. The steps of local
+training give a key (``dropout_key``). Anchor gradients and the losses that
+compare models are measured as in evaluation.
 """
 
 from typing import Any
@@ -20,23 +20,24 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 
-#: Rows of one block of a full pass; at most data.layout.PADDING_ROWS.
+#: Number of rows in a block of a full pass; at most data.layout.PADDING_ROWS.
 BLOCK_ROWS = 64
 
-# Beyond every counter that the shuffle's words of the same key are made of.
+# Larger than every counter of the shuffle's random words, which are made of the
+# same key.
 _DROPOUT = 0xD509
 
 
 def dropout_key(model: Model, key: Key, number: Array | int) -> Key | None:
-  """The key of a training step's dropout; None where the model has none.
+  """The key of a training step's dropout; None for a model without dropout.
 
-  Which rows a step reads does not depend on it: the same ``key`` also shuffles
-  them.
+  ``key`` also shuffles the rows, so a model reads the same rows with and
+  without dropout.
 
   Args:
     model: the model.
-    key: of the client's round.
-    number: of the mini-batch, [] int32.
+    key: the key of the client in this round.
+    number: [] int32, number of the mini-batch.
   """
   if model.train_apply is None:
     return None
@@ -45,7 +46,7 @@ def dropout_key(model: Model, key: Key, number: Array | int) -> Key | None:
 
 def logits(
     model: Model, params: Params, x: Array, key: Key | None = None) -> Array:
-  """Of training with a key, of evaluation without, [B, L] float32."""
+  """Logits [B, L] float32: as in training with a key, else as in evaluation."""
   if key is None:
     return model.apply(params, x)
   assert model.train_apply is not None
@@ -53,7 +54,7 @@ def logits(
 
 
 def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
-  """The key of the blocks to come and that of this one."""
+  """The key of the blocks to come, and the key of this block."""
   if key is None:
     return None, None
   rest, now = jax.random.split(key)
@@ -88,11 +89,12 @@ def batch_value_and_grad(
     params: its parameters.
     x: [B, ...] examples.
     y: [B] int32 labels.
-    mask: [B] bool, rows that count; all false gives the regulariser alone.
-    key: of the dropout; None: as in evaluation.
+    mask: [B] bool, rows that count; if none counts, the result is that of the
+      regulariser alone.
+    key: key of the dropout; None: as in evaluation.
 
   Returns:
-    ([] float32, gradient with the structure of params).
+    The loss [] float32, and the gradient with the structure of params.
   """
   loss, grad = _masked_sum_and_grad(model, params, x, y, mask, key)
   per_row = 1.0 / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
@@ -104,11 +106,14 @@ def fold_blocks(
   """Folds ``fn(carry, x, y, mask)`` over the blocks of a client's rows.
 
   Args:
-    shard: the client.
-    fn: gets x [rows, ...], y and mask [rows].
-    carry: the start; its structure is kept.
-    rows: number of rows in a block, at most data.layout.PADDING_ROWS; fewer
-      waste less on small shards.
+    shard: the client's data.
+    fn: gets x [rows, ...], y [rows] and mask [rows], and returns the new carry.
+    carry: the first carry, whose structure ``fn`` keeps.
+    rows: number of rows in a block, at most data.layout.PADDING_ROWS; with
+      fewer rows less work is wasted on small shards.
+
+  Returns:
+    The carry after the last block.
   """
   blocks = (shard.size + rows - 1) // rows
 
@@ -127,17 +132,18 @@ def full_value_and_grad(
 ) -> tuple[Array, Params]:
   """f_i(w) and grad f_i(w) over all examples of one client.
 
-  ``jax.vmap`` over params alone turns it into one pass for K models (the
-  blocks are read once).
+  Under ``jax.vmap`` over params alone, one pass serves K models and reads the
+  blocks once.
 
   Args:
     model: the model.
     params: its parameters.
-    shard: the client.
-    key: of the dropout; None: as in evaluation.
+    shard: the client's data.
+    key: key of the dropout; None: as in evaluation.
 
   Returns:
-    ([] float32, gradient); an empty shard gives the regulariser alone.
+    The loss [] float32, and the gradient. For an empty shard they are those of
+    the regulariser alone.
   """
 
   def add_block(carry, x, y, mask):
@@ -160,8 +166,8 @@ def full_loss(
   Args:
     model: the model.
     params: its parameters.
-    shard: the client.
-    key: of the dropout; None: as in evaluation.
+    shard: the client's data.
+    key: key of the dropout; None: as in evaluation.
   """
 
   def add_block(carry, x, y, mask):
@@ -183,7 +189,7 @@ def full_losses(model: Model, models: Params, shard: Shard) -> Array:
 
 
 def preferred_model(model: Model, models: Params, shard: Shard) -> Array:
-  """The global model of least full local loss (diversified, (18)).
+  """The model whose loss on all the client's data is least (diversified, (18)).
 
   Args:
     model: the model.
@@ -191,16 +197,16 @@ def preferred_model(model: Model, models: Params, shard: Shard) -> Array:
     shard: the client's training data.
 
   Returns:
-    [] int32 in [0, K), ties to the lowest index.
+    [] int32 in [0, K); of equal losses the lowest index.
   """
   return jnp.argmin(full_losses(model, models, shard)).astype(jnp.int32)
 
 
 def feature_counts(shard: Shard) -> Array:
-  """n_i^j: how many of the client's examples have feature j non-zero.
+  """n_i^j: in how many of the client's examples feature j is non-zero.
 
   Returns:
-    [D] float32, D the number of entries of one example.
+    [D] float32, where D is the number of entries of one example.
   """
   features = shard.x[0].size
 
@@ -214,7 +220,7 @@ def feature_counts(shard: Shard) -> Array:
 
 
 def label_counts(shard: Shard, num_classes: int) -> Array:
-  """Examples of each class that the client holds, [L] float32."""
+  """How many examples of each class the client holds, [L] float32."""
   labels = jnp.arange(num_classes, dtype=jnp.int32)
 
   def add_block(counts, x, y, mask):

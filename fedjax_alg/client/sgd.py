@@ -1,4 +1,4 @@
-"""Local stochastic gradient descent with a gradient-correction hook."""
+"""Local stochastic gradient descent, with an optional gradient correction."""
 
 from collections.abc import Callable
 
@@ -41,13 +41,13 @@ def sgd(
     start: w, the parameters received.
     shard: the client's training data.
     work: number of steps and batch size.
-    learning_rate: per step.
+    learning_rate: learning rate of every step.
     key: consumed.
-    correct: hook on the gradient of each step.
+    correct: corrects the gradient of every step; None: no correction.
 
   Returns:
-    The trained parameters and the loss of the last mini-batch, [] float32
-    (0 where the client takes no step).
+    The trained parameters, and the loss of the last mini-batch, [] float32,
+    which is 0 for a client that takes no step.
   """
 
   def step(gradient: minibatches.Gradient, carry: tuple[Params, Array]):
@@ -64,7 +64,7 @@ def sgd(
 def sgd_update(
     model: Model, work: minibatches.LocalWork, client_lr: float,
     mu: float = 0.0) -> ClientUpdate:
-  """Plain local SGD; with mu > 0 on FedProx's objective."""
+  """Local SGD; with mu > 0 it is on FedProx's objective."""
   correct = None if is_zero(mu) else proximal(mu)
 
   def train(received, shard, client_row, key):

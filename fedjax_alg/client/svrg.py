@@ -18,8 +18,8 @@ def feature_scaling(shard: Shard, feature_share: Array) -> Array:
     feature_share: [D] float32, n_hat^j / n over all clients.
 
   Returns:
-    [D] float32, (n_hat^j / n) (n_i / n_i^j); 1 where n_i^j = 0 (errata D-09:
-    the formula divides by zero there).
+    [D] float32, (n_hat^j / n) (n_i / n_i^j). Where n_i^j = 0 the formula
+    divides by zero, and the entry is 1 (errata D-09).
   """
   counts = objective.feature_counts(shard)
   ratio = feature_share * shard.size.astype(jnp.float32) / jnp.maximum(
@@ -28,7 +28,7 @@ def feature_scaling(shard: Shard, feature_share: Array) -> Array:
 
 
 def normalised_rate(learning_rate: float, shard: Shard) -> Array:
-  """alpha_l / n_i, the step of FSVRG's client i ((23)), [] float32."""
+  """alpha_l / n_i, the learning rate of client i in FSVRG (23), [] float32."""
   return learning_rate / jnp.maximum(shard.size, 1).astype(jnp.float32)
 
 
@@ -46,9 +46,10 @@ def svrg(
 ) -> Params:
   """K_local steps w <- w - rate (Lambda_i [g_i(w) - g_i(w_ref)] + g).
 
-  Both stochastic gradients of a step read the same mini-batch (without it
-  nothing is reduced; not stated in the papers). g_i includes the gradient of
-  the regulariser, so Lambda_i multiplies it too, as printed (errata D-09).
+  Both stochastic gradients of a step are on the same mini-batch; otherwise no
+  variance would be reduced, though the papers do not say so. g_i includes the
+  gradient of the regulariser, so Lambda_i multiplies it too, as printed (errata
+  D-09).
 
   Args:
     model: the model.
@@ -58,7 +59,7 @@ def svrg(
     anchor: g, the anchor gradient.
     shard: the client's training data.
     work: number of steps and batch size.
-    rate: length of a step.
+    rate: learning rate of every step.
     key: consumed.
     scaling: [D], the diagonal of Lambda_i, or None for the identity.
     precondition: applied to the direction of every step (Mime's base

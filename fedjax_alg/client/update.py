@@ -1,4 +1,4 @@
-"""The client's half of a method; the server's is ``central.steps``."""
+"""The client's half of a method; the server's half is in ``central.steps``."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,47 +11,49 @@ from fedjax_alg.client.minibatches import LocalWork
 class Received(NamedTuple):
   """What a client holds when its local training starts."""
 
-  start: Params  #: the model it trains
-  reference: Params  #: the model its anchor gradient was measured at
+  start: Params  #: the model that it trains
+  reference: Params  #: the model at which the anchor gradient was measured
   anchor: Params  #: mean gradient of the cohort at ``reference``, or ()
   shared: Any  #: ``ClientUpdate.shared`` of the server's memory
 
 
 class Trained(NamedTuple):
-  """What a client returns."""
+  """What a client returns after local training."""
 
-  params: Params  #: its trained model (never the difference from the start)
-  loss: Array  #: [] float32, to report
-  upload: Any = ()  #: goes to ``ClientUpdate.merge``
-  #: [] int32, per-example gradients of the local steps; None: those of the
-  #: stream of mini-batches, ``gradients_per_step`` each
+  params: Params  #: the trained model itself, not its change
+  loss: Array  #: [] float32, the loss to report
+  upload: Any = ()  #: what else it sends, for ``ClientUpdate.merge``
+  #: [] int32, number of per-example gradients of the local steps; None:
+  #: ``gradients_per_step`` for every example that ``work`` reads
   gradients: Any = None
 
 
 class ClientUpdate(NamedTuple):
-  """The client's half of a method. ``memory`` is the state kept between rounds.
+  """The client's half of a method.
 
-  It holds what the server keeps for the method and what clients keep, all of
-  them in one table.
+  ``memory`` is the state kept between rounds. It holds what the server keeps
+  for the method, and what the clients keep, in tables with one row for each
+  client.
   """
 
   #: (received, shard, the client's row of the memory, key) -> Trained; for one
   #: client
   train: Callable[[Received, Shard, Any, Key], Trained]
-  work: LocalWork  #: how many steps, for the ledger
-  #: (params, spec) -> memory, shapes only
+  work: LocalWork  #: how many steps a client takes; read for the costs
+  #: (params, spec) -> the memory before ``setup``, made without data
   init: Callable[[Params, FedSpec], Any] = lambda params, spec: ()
-  #: (memory, params, every client as one cohort, map_clients) -> memory
+  #: (memory, params, all clients as one cohort, map_clients) -> memory; called
+  #: once, before round 1
   setup: Callable[[Any, Params, Cohort, MapClients], Any] = (
       lambda memory, params, everyone, map_clients: memory)
-  #: (memory, model 0, cohort, map_clients) -> memory; starts every round of
-  #: data with newcomers, who are in ``cohort.newcomers``
+  #: (memory, model 0, cohort, map_clients) -> memory; called at the start of
+  #: every round, if the data have newcomers (``cohort.newcomers``)
   refresh: Callable[[Any, Params, Cohort, MapClients], Any] = (
       lambda memory, params, cohort, map_clients: memory)
-  #: memory -> what every participant receives beside the model
+  #: memory -> what every participant receives besides the model
   shared: Callable[[Any], Any] = lambda memory: ()
-  #: (memory, cohort, keys [S] of ``train``) -> what each participant has kept
-  #: itself, [S, ...]
+  #: (memory, cohort, keys [S] of ``train``) -> what each participant itself
+  #: has kept, [S, ...]
   client_rows: Callable[[Any, Cohort, Key], Any] = (
       lambda memory, cohort, keys: ())
   #: (memory, cohort, uploads [S, ...], anchors [K, ...] or ()) -> memory
@@ -60,15 +62,14 @@ class ClientUpdate(NamedTuple):
   #: (memory, |S|, mean update) -> the update that is applied
   scale: Callable[[Any, Array, Params], Params] = (
       lambda memory, participants, update: update)
-  needs_anchor: bool = False
-  #: why it cannot serve K > 1 models; empty if it can
+  needs_anchor: bool = False  #: whether ``train`` reads the anchor gradient
+  #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""
-  # The ledger, beside the model itself and the anchor gradient:
-  extra_down: int = 0  #: vectors of P floats
-  extra_up: int = 0
-  gradients_per_step: int = 1
-  full_passes: int = 0
-  #: n_i [] int32 -> forward passes over single examples of the local steps [],
-  #: of a method without gradients (the ledger has none then); None: it takes
-  #: gradients
+  # Costs besides those of the model itself and of the anchor gradient:
+  extra_down: int = 0  #: vectors of P floats that each participant receives
+  extra_up: int = 0  #: vectors of P floats that each participant sends
+  gradients_per_step: int = 1  #: gradients of every example that a step reads
+  full_passes: int = 0  #: gradients on all of the client's data
+  #: n_i [] int32 -> number of forward passes over single examples in the local
+  #: steps, [], of a method without gradients; None for a method with gradients
   forward_passes: Callable[[Array], Array] | None = None

@@ -8,16 +8,17 @@
 References: FedZO (Fang et al. 2022) for the sphere, BAFFLE (Feng et al.
 2022) for Gaussian directions. n is `directions`, s is `smoothing`.
 
-Directions are drawn a few at a time and forgotten, so memory does not grow
-with their number. F is the mean loss of one mini-batch, the same for every
-evaluation, dropout included; the gradient of the L2 term is added exactly where
-the objective is differentiated, not estimated.
+Directions are drawn a few at a time and not kept, so memory does not grow with
+their number. F is the mean loss of one mini-batch; all evaluations of an
+estimate have the same mini-batch and the same dropout. The gradient of the L2
+term is not estimated but added exactly.
 
-Directions come from JAX's usual generator. On a CPU they are what an estimate
-costs: 100 for softmax regression on MNIST (d = 7,850) take 3.4 ms with it and
-5.4 ms with ``impl="rbg"``, losses of 32 examples included; and rbg draws other
-numbers under vmap than without, so a client's directions would depend on which
-clients are computed with it.
+Directions come from JAX's default generator. On a CPU drawing them is most of
+the cost of an estimate: 100 directions for softmax regression on MNIST
+(d = 7,850), with the losses of 32 examples, take 3.4 ms with the default
+generator and 5.4 ms with ``impl="rbg"``. Besides, rbg draws other numbers under
+vmap than without, so a client's directions would depend on which clients are
+computed with it.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from fedjax_alg.client import minibatches, objective
 KINDS = ("sphere", "gaussian")
 SCHEMES = ("forward", "central")
 
-#: Most directions that are held at once.
+#: The largest number of directions in memory at once.
 CHUNK = 10
 
 #: Spacing of float32 numbers near log 10, the loss of guessing ten classes.
@@ -55,13 +56,14 @@ def draw(key: Key, numbers: Array, size: int, kind: str) -> Array:
   """The random directions with given numbers.
 
   Args:
-    key: of all directions of one estimate.
+    key: the key of all directions of one estimate.
     numbers: [n] int32; a direction depends on its number and the key alone.
     size: d.
     kind: one of KINDS.
 
   Returns:
-    [n, d] float32, rows of norm 1 (sphere) or independent normals (gaussian).
+    [n, d] float32: rows of norm 1 (sphere), or independent normal entries
+    (gaussian).
   """
 
   def one(number):
@@ -81,14 +83,14 @@ def differences(
   Args:
     loss: params -> [] float32.
     params: w, d parameters in the order of ``ravel_pytree``.
-    base: [] float32, loss(w); not read by the central scheme.
+    base: [] float32, loss(w); the central scheme does not read it.
     vectors: [n, d], v_k.
     smoothing: s.
     scheme: one of SCHEMES.
 
   Returns:
-    dF_k [n], and the mean of the losses that were evaluated for them, []
-    float32 (forward: ``base``).
+    dF_k [n], and the loss at w, [] float32: ``base`` in the forward scheme, the
+    mean of the evaluated losses in the central scheme.
   """
   flat, unravel = jax.flatten_util.ravel_pytree(params)
 
@@ -114,14 +116,14 @@ def estimate(
     params: w.
     key: consumed.
     directions: n.
-    smoothing: s; as a distance in all parameters together for the sphere, in
-      each of them for Gaussian directions.
+    smoothing: s. It is a distance in parameter space for the sphere, and the
+      standard deviation of each parameter for Gaussian directions.
     kind: one of KINDS.
     scheme: one of SCHEMES.
 
   Returns:
-    loss(w) (central: the mean of the losses around it), [] float32, and the
-    estimate, shaped like params.
+    loss(w) [] float32 (in the central scheme the mean of the losses around w),
+    and the estimated gradient, with the structure of params.
   """
   flat, unravel = jax.flatten_util.ravel_pytree(params)
   chunk = chunk_size(directions)
@@ -144,13 +146,13 @@ def estimate(
 
 
 def combine(change: Array, vectors: Array) -> Array:
-  """sum_k dF_k v_k: [n] and [n, d] to [d]."""
+  """sum_k dF_k v_k [d], for dF_k [n] and v_k [n, d]."""
   return jnp.matmul(change, vectors, precision=trees.HIGHEST)
 
 
 def factor_of(
     kind: str, size: int, directions: int, smoothing: float) -> float:
-  """c / (n s), what the sum over all directions is multiplied by."""
+  """c / (n s), the factor of the sum over all directions."""
   return (size if kind == "sphere" else 1.0) / (directions * smoothing)
 
 
@@ -164,8 +166,8 @@ def batch_loss(
     params: its parameters.
     x: [B, ...] examples.
     y: [B] int32 labels.
-    mask: [B] bool, rows that count; 0 if none does.
-    key: of the dropout; None: as in evaluation.
+    mask: [B] bool, rows that count; if none counts, the loss is 0.
+    key: key of the dropout; None: as in evaluation.
   """
   with _EXACT_PRODUCTS():
     losses = model.loss(objective.logits(model, params, x, key), y)
@@ -182,9 +184,9 @@ def full_loss(
 
 
 def differentiate(**settings: Any) -> minibatches.Differentiate:
-  """Estimates instead of gradients, for ``minibatches.fold_steps``.
+  """Makes ``minibatches.fold_steps`` estimate gradients from losses.
 
-  What a step then hands to its ``gradient`` is the pair (params, key of that
+  A step then calls its ``gradient`` with the pair (params, key of the
   estimate).
 
   Args:
@@ -208,16 +210,16 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
 
 
 def passes(directions: int, scheme: str = "forward") -> int:
-  """Evaluations of the loss for one estimate."""
+  """The number of evaluations of the loss for one estimate."""
   return directions + 1 if scheme == "forward" else 2 * directions
 
 
 def caution(kind: str, smoothing: float, size: int) -> str:
-  """A warning where float32 cannot resolve the differences, else "".
+  """A warning if float32 cannot resolve the loss differences, else "".
 
   Along a random direction a loss whose gradient has norm 1 changes by about
-  s / sqrt(d) (sphere) or s (gaussian). That should be ten times what float32
-  resolves.
+  s / sqrt(d) (sphere) or s (gaussian). This change should be at least ten times
+  the resolution of float32.
 
   Args:
     kind: one of KINDS.

@@ -37,34 +37,41 @@ class SourceOptions:
   """The data set, and how to find or generate it."""
 
   dataset: str | None = hyper(
-      "digits", "one of " + ", ".join(DATASETS), choices=DATASETS)
+      "digits", "the data set, one of " + ", ".join(DATASETS),
+      choices=DATASETS)
   data_dir: str | None = hyper(
-      None, "folder of the prepared TFDS data sets (mnist, cifar10, femnist, "
-      "sent140); default $TFDS_DATA_DIR or ~/tensorflow_datasets",
+      None, "folder of the data sets mnist, cifar10, femnist and sent140, as "
+      "prepared by experiments.prepare; default $TFDS_DATA_DIR or "
+      "~/tensorflow_datasets",
       when=("dataset", _PREPARED))
   data_path: str | None = hyper(
-      None, "your file: .npz with x_train, y_train, x_test, y_test[, "
-      "client_train, client_test] (npz); or LEAF/FedProx json, a file or a "
-      "folder with train/ and test/ (leaf); or .npz with x [n, 28, 28] uint8 "
-      "and y with ten labels, used instead of EMNIST (femnist)",
+      None, "your file. With `dataset`=npz: an .npz of x_train, y_train, "
+      "x_test, y_test[, client_train, client_test]. With `dataset`=leaf: a "
+      "LEAF or FedProx json file, or a folder with train/ and test/. With "
+      "`dataset`=femnist: an .npz of x [n, 28, 28] uint8 and y with ten "
+      "labels, used instead of EMNIST",
       when=("dataset", ("npz", "leaf", "femnist")))
   synthetic_alpha: float = hyper(
-      1.0, "spread of the clients' models (synthetic)", minimum=0,
+      1.0, "alpha of Synthetic(alpha, beta): how much the clients' models "
+      "differ (`dataset`=synthetic)", minimum=0,
       when=("dataset", ("synthetic",)))
   synthetic_beta: float = hyper(
-      1.0, "spread of the clients' inputs (synthetic)", minimum=0,
+      1.0, "beta of Synthetic(alpha, beta): how much the clients' inputs "
+      "differ (`dataset`=synthetic)", minimum=0,
       when=("dataset", ("synthetic",)))
   synthetic_iid: bool = hyper(
-      False, "one model and one input distribution for all clients "
-      "(synthetic)", when=("dataset", ("synthetic",)))
+      False, "whether all clients share one model and one input distribution "
+      "(`dataset`=synthetic)", when=("dataset", ("synthetic",)))
   femnist: str = hyper(
-      femnist_lib.KINDS[0], "how letters are dealt, one of "
-      + ", ".join(femnist_lib.KINDS) + ": fixed = each image is used once, "
-      "leaky = as in the published generator, which gives nearly all clients "
-      "the same images for training and for testing (femnist)",
+      femnist_lib.KINDS[0], "how the letters are distributed to the clients, "
+      "one of " + ", ".join(femnist_lib.KINDS) + ": fixed = each image goes to "
+      "one client, leaky = as in the published generator, which gives nearly "
+      "all clients the same images for training and for testing "
+      "(`dataset`=femnist)",
       choices=femnist_lib.KINDS, when=("dataset", ("femnist",)))
   sequence_length: int = hyper(
-      25, "words of a tweet that are kept (sent140)", minimum=1,
+      25, "number of words of a tweet that the model reads "
+      "(`dataset`=sent140)", minimum=1,
       when=("dataset", ("sent140",)))
 
 
@@ -73,45 +80,51 @@ class PartitionOptions:
   """How the examples are divided among the clients."""
 
   partition: str | None = hyper(
-      None, "one of " + ", ".join(PARTITIONS)
-      + "; default natural if the data set names clients, otherwise iid",
+      None, "how the examples are distributed to the clients, one of "
+      + ", ".join(PARTITIONS)
+      + "; default natural if the data set has clients of its own, else iid",
       choices=PARTITIONS)
   num_clients: int | None = hyper(
-      None, "number of clients C; default 100 (synthetic 30, femnist 200, "
-      "natural: all clients of the data set)", minimum=1)
+      None, "C, number of clients; default 100, but 30 for digits and "
+      "synthetic, 200 for femnist, and all clients of the data with "
+      "`partition`=natural", minimum=1)
   classes_per_client: int = hyper(
-      2, "number of classes that a client holds (classes)", minimum=1,
+      2, "number of classes that a client holds (`partition`=classes)",
+      minimum=1,
       when=("partition", ("classes",)))
   min_classes_per_client: int | None = hyper(
-      None, "if given, the number of a client's classes is random, from this "
-      "number to `classes_per_client` (classes)", minimum=1,
+      None, "if given, the number of classes of each client is drawn between "
+      "this and `classes_per_client` (`partition`=classes)", minimum=1,
       when=("partition", ("classes",)))
   dirichlet_alpha: float = hyper(
-      0.5, "concentration of the distribution of each class over the clients "
-      "(dirichlet)", above=0, when=("partition", ("dirichlet",)))
+      0.5, "concentration of the Dirichlet distribution of each class over the "
+      "clients (`partition`=dirichlet)", above=0,
+      when=("partition", ("dirichlet",)))
   min_client_size: int | None = hyper(
-      None, "minimum number of training examples of a client; default 10, "
-      "natural 1; sent140: minimum number of tweets of a user, default 20",
-      minimum=1,
+      None, "smallest number of training examples of a client; default 10, "
+      "with `partition`=natural 1. With `dataset`=sent140: smallest number of "
+      "tweets of a user, default 20", minimum=1,
       when=("partition", ("iid", "classes", "dirichlet", "natural")))
   size_sigma: float = hyper(
-      0.5, "log-normal sigma of the clients' sizes; 0 gives equal sizes (iid, "
-      "classes)", minimum=0, when=("partition", ("iid", "classes")))
+      0.5, "sigma of the log-normal distribution of the clients' numbers of "
+      "examples; 0: equal numbers (`partition`=iid or classes)",
+      minimum=0, when=("partition", ("iid", "classes")))
   local_test_fraction: float = hyper(
-      0.1, "share of a client's examples that is held out for testing "
-      "(natural)", when=("partition", ("natural",)))
+      0.1, "share of its data that a client keeps for testing "
+      "(`partition`=natural)",
+      when=("partition", ("natural",)))
   partition_seed: int | None = hyper(
-      None, "seed of the partition, shared by all seeds of a run; default: the "
-      "first seed of the run", minimum=0)
+      None, "seed of the partition, which all seeds of a run share; default "
+      "the first seed of the run", minimum=0)
   validation_clients: int = hyper(
-      0, "number of clients that never take part, chosen at random with "
-      "`partition_seed`: the server holds their training examples as "
-      "validation data, and their local test examples are not used; C and "
-      "`participation` count the other clients only", minimum=0)
+      0, "number of clients that are held out for validation, chosen at random "
+      "by `partition_seed`. They never take part: the server has their "
+      "training examples as validation data, and their test examples are not "
+      "used. C and `participation` refer to the other clients", minimum=0)
   newcomers_at: tuple[tuple[int, int], ...] | None = hyper(
-      None, "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random "
-      "with `partition_seed`, take part only after ROUND rounds have been "
-      "played; adds the protocol newcomers to `eval_protocols`")
+      None, "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random by "
+      "`partition_seed`, join only after ROUND rounds have been played. This "
+      "adds the protocol newcomers to `eval_protocols`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +133,18 @@ class ShiftOptions:
 
   shift: str = hyper(
       "none", "how the clients' data change, one of " + ", ".join(SHIFTS)
-      + ": swap_all = random pairs of clients exchange all their data, "
-      "swap_part = random pairs exchange all examples of one random class of "
-      "each, increment = clients hold 25, 50, 75, 100 % of their training data "
-      "after 0, 1, 2, 3 changes", choices=SHIFTS)
+      + ": swap_all = the two clients of random pairs exchange all their data, "
+      "swap_part = they exchange all examples of one random class each, "
+      "increment = clients hold 25, 50, 75, 100 % of their training data after "
+      "0, 1, 2, 3 changes",
+      choices=SHIFTS)
   shift_every: int = hyper(
-      50, "rounds between two changes; the last round before a change is "
-      "always evaluated", minimum=1, when=("shift", SHIFTS[1:]))
+      50, "number of rounds between two changes; the last round before a "
+      "change is always evaluated", minimum=1, when=("shift", SHIFTS[1:]))
   shift_share: float = hyper(
-      0.2, "share of the clients that are paired at each change, (0, 1] "
-      "(swap_all, swap_part)", above=0, maximum=1, when=("shift", SWAPS))
+      0.2, "share of the clients, in (0, 1], that are put into pairs at each "
+      "change (`shift`=swap_all or swap_part)", above=0, maximum=1,
+      when=("shift", SWAPS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,25 +152,25 @@ class FeatureOptions:
   """The features that the model reads."""
 
   features: str = hyper(
-      "none", "one of " + ", ".join(FEATURES) + "; hog = histograms of "
-      "oriented gradients (diversified paper, section V-A), contrast = (x - "
-      "mean of x) / sqrt(variance of x + 0.001) for each example x",
-      choices=FEATURES)
+      "none", "features that are computed from the examples, one of "
+      + ", ".join(FEATURES) + ": hog = histograms of oriented gradients as in "
+      "the diversified paper, section V-A; contrast = each example minus its "
+      "mean, divided by sqrt(its variance + 0.001)", choices=FEATURES)
   hog_block: int = hyper(
-      7, "side of a block in pixels (hog)", minimum=1,
+      7, "side of a block, in pixels (`features`=hog)", minimum=1,
       when=("features", ("hog",)))
   hog_stride: int = hyper(
-      3, "step between blocks in pixels (hog)", minimum=1,
-      when=("features", ("hog",)))
+      3, "distance between neighbouring blocks, in pixels (`features`=hog)",
+      minimum=1, when=("features", ("hog",)))
   hog_bins: int = hyper(
-      9, "number of angle bins over [0, 2 pi) (hog)", minimum=1,
+      9, "number of bins of the angles [0, 2 pi) (`features`=hog)", minimum=1,
       when=("features", ("hog",)))
   hog_norm: str = hyper(
       "l2", "norm by which each block is divided, one of "
-      + ", ".join(HOG_NORMS) + " (hog)", choices=HOG_NORMS,
+      + ", ".join(HOG_NORMS) + " (`features`=hog)", choices=HOG_NORMS,
       when=("features", ("hog",)))
   hog_scale: float = hyper(
-      1.0, "factor that multiplies all features (hog)", above=0,
+      1.0, "factor of all features (`features`=hog)", above=0,
       when=("features", ("hog",)))
 
 
@@ -164,8 +179,9 @@ class VocabularyOptions:
   """The vocabulary that data and model share."""
 
   vocabulary: int = hyper(
-      10_000, "size of the vocabulary: the most frequent words of the training "
-      "data (lstm)", minimum=1, when=("model", ("lstm",)))
+      10_000, "number of words that the model knows, the most frequent ones of "
+      "the training data (`model`=lstm)",
+      minimum=1, when=("model", ("lstm",)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,19 +1,21 @@
 """One round of clustered federated learning, for any rule of grouping.
 
-A clustered method keeps K group models. Every participant belongs to one
-group, trains from its model, and each model moves by the mean update of its
-participants; a group without any stays as it is. What sets the methods apart
-is who belongs where, and when that is decided: a ``Rule``.
+A clustered method keeps K models, one for each group. Every participant belongs
+to one group and trains from the group's model. Each model moves by the mean
+update of the group's participants; the model of a group without participants
+stays as it is. The methods differ in a ``Rule``, which says which client
+belongs to which group, and when that is decided.
 
-A round, each line only where the rule asks for it:
+A round has these steps. Those with a name are functions of the rule, and a rule
+may leave out all of them but ``assign``:
 
-  1. ``before``: a step that asks all clients (FL+HC's clustering round);
-  2. ``assign``: every participant's group, on its own training data;
+  1. ``before``: a step that involves all clients (FL+HC's clustering);
+  2. ``assign``: finds every participant's group from its training data;
   3. local training from the group's model;
-  4. ``regroup``: the server parts groups by what came back (CFL);
-  5. the mean update of each group;
-  6. ``finish``: what the server does with the new models, or keeps (FedGroup's
-     inter-group step, FeSEM's local models).
+  4. ``regroup``: the server changes groups by the updates it received (CFL);
+  5. every model moves by the mean update of its group;
+  6. ``finish``: the server changes the new models (FedGroup's inter-group step)
+     or stores something for later rounds (FeSEM's local models).
 """
 
 from collections.abc import Callable
@@ -36,7 +38,8 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.weights import WEIGHTS, participation
 
-#: How K models may differ before any client has been seen.
+#: How the K models start before any client has been seen: as equal copies, or
+#: as independent random models.
 STARTS = ("shared", "independent")
 
 
@@ -44,81 +47,87 @@ STARTS = ("shared", "independent")
 class GroupWork(LocalWork):
   """Hyper-parameters that every clustered method has."""
 
-  client_lr: float = hyper(0.1, "client learning rate, per step", above=0.0)
+  client_lr: float = hyper(
+      0.1, "learning rate of the local steps", above=0.0)
   client_weights: str = hyper(
-      "examples", "of the participants in a group's mean: examples = n_i, "
-      "uniform", choices=WEIGHTS)
+      "examples", "weights of the participants in the mean update of their "
+      "group: examples = n_i / n_j, uniform = all equal", choices=WEIGHTS)
 
 
 class ClusteredState(NamedTuple):
-  """The server of a clustered method."""
+  """What the server of a clustered method keeps between rounds."""
 
   models: Params  #: [K, ...]
-  member: Array  #: [C] int32, group last assigned, -1 before the first time
+  #: [C] int32, each client's last group; -1 before the first one
+  member: Array
   memory: Any  #: state that the rule keeps between rounds
   round: Array  #: [] int32, rounds completed
 
 
 class Extra(NamedTuple):
-  """Cost beyond one download and one upload, of the whole cohort."""
+  """Cost beyond one download and one upload, for the whole cohort."""
 
-  down: Any = 0  #: [] int32, floats
-  up: Any = 0
-  exchanges: Any = 0
-  example_gradients: Any = 0
-  flops: Any = 0.0
-  #: what of it each participant does itself, [S] int32, 0 on padding slots;
-  #: the rest is of clients that do not take part, or of before round 1
+  down: Any = 0  #: [] int32, floats sent to clients
+  up: Any = 0  #: [] int32, floats sent to the server
+  exchanges: Any = 0  #: [] int32, further exchanges
+  example_gradients: Any = 0  #: [] int32, per-example gradients
+  flops: Any = 0.0  #: [] float32, arithmetic of the server
+  #: [S] int32, the part of ``example_gradients`` that each participant computes
+  #: itself, 0 on padding slots; other clients compute the rest, or it was
+  #: computed before round 1
   own_gradients: Any = 0
-  own_batches: Any = 0
-  #: losses of so many models on a participant's own data, forward passes alone
+  own_batches: Any = 0  #: [S] int32, the mini-batches of ``own_gradients``
+  #: for how many models every participant evaluates the loss on its data
   evaluations: int = 0
 
 
 class TrainingResult(NamedTuple):
-  """What the participants' training came to, for ``Rule.finish``."""
+  """The result of the participants' local training, for ``Rule.finish``."""
 
   before: Params  #: [K, ...], the models at the start of the round
-  groups: Array  #: [S] int32
-  trained: Params  #: [S, ...], the participants' models
-  notes: Any  #: [S, ...], of ``Rule.assign``
+  groups: Array  #: [S] int32, the participants' groups
+  trained: Params  #: [S, ...], the participants' trained models
+  notes: Any  #: [S, ...], the notes of ``Rule.assign``
 
 
 class Rule(NamedTuple):
-  """What one clustered method has and others do not: who belongs where."""
+  """Which client belongs to which group, in one clustered method."""
 
   num_groups: int  #: K
-  #: (params, spec, key) -> (models [K, ...], memory); shapes only
+  #: (params, spec, key) -> (models [K, ...], memory), made without data
   init: Callable[[Params, FedSpec, Key], tuple[Params, Any]]
   #: (models [K, ...], ``shared``, the client's row of ``client_rows``, its
   #: last group or -1, shard, key) -> (group [] int32, note); for one client. A
-  #: newcomer's row is that of id C.
+  #: newcomer gets the row of id C. ``note`` is passed on to ``finish`` and
+  #: ``extra``.
   assign: Callable[..., tuple[Array, Any]]
-  #: (state, everyone there as one cohort, key) -> state
+  #: (state, all clients present as one cohort, key) -> state; before round 1
   setup: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
       lambda state, everyone, key: state)
-  #: memory -> what ``assign`` reads beside the models
+  #: memory -> what ``assign`` reads besides the models
   shared: Callable[[Any], Any] = lambda memory: ()
-  #: (memory, ids [S]) -> what ``assign`` reads of each client, [S, ...]
+  #: (memory, ids [S]) -> what ``assign`` reads about each client, [S, ...]
   client_rows: Callable[[Any, Array], Any] = lambda memory, ids: ()
+  #: (state, cohort, key) -> state
   before: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
       lambda state, cohort, key: state)
-  #: (state, cohort, drifts [S, ...]) -> state
+  #: (state, cohort, the participants' updates [S, ...]) -> state
   regroup: Callable[[ClusteredState, Cohort, Params], ClusteredState] = (
       lambda state, cohort, drifts: state)
+  #: (state, cohort, result of the training) -> state
   finish: Callable[[ClusteredState, Cohort, TrainingResult],
                    ClusteredState] = lambda state, cohort, result: state
   #: (state at the start, state at the end, cohort, notes) -> Extra
   extra: Callable[..., Extra] = lambda before, after, cohort, notes: Extra()
-  #: (state) -> [C] int32, where it is not ``member`` itself
+  #: (state) -> [C] int32, the groups to report; ``member`` by default
   membership: Callable[[ClusteredState], Array] = lambda state: state.member
-  #: the mean update of a group is a sum over it divided by the whole cohort's
-  #: weight (IFCA's gradient averaging)
+  #: whether the sum of a group's updates is divided by the weight of the whole
+  #: cohort instead of the group's weight (IFCA's gradient averaging)
   whole_divisor: bool = False
 
 
 def rule_key(key: Key, spec_clients: int) -> Key:
-  """A key that no client's ``client_keys(key, ids)`` equals."""
+  """A key that differs from all keys of ``client_keys(key, ids)``."""
   return jax.random.fold_in(key, spec_clients + 1)
 
 
@@ -130,17 +139,18 @@ def flat(params: Params) -> Array:
 def pretrain(
     model: Model, work: LocalWork, client_lr: float, start: Params,
     shard: Shard, key: Key) -> Array:
-  """The update of one client after ``work`` from ``start``, [P]."""
+  """The update of one client that trains by ``work`` from ``start``, [P]."""
   params, _ = sgd(model, start, shard, work, client_lr, key)
   return flat(trees.subtract(params, start))
 
 
 def independent_models(model: Model, key: Key, k: int) -> Params:
-  """K random starts.
+  """Draws K random initial models.
 
-  Kernels that the model starts at zero (softmax regression's) are drawn
-  uniform in +-sqrt(6 / (rows + columns)) (Glorot and Bengio 2010), as the
-  public code of IFCA's and FeSEM's comparisons does; K zeros would be equal.
+  Kernels that the model starts at zero, as softmax regression does, are drawn
+  uniformly from +-sqrt(6 / (rows + columns)) (Glorot and Bengio 2010), because
+  K models at zero would be equal. The public code for comparisons with IFCA and
+  FeSEM does the same.
 
   Args:
     model: the model.
@@ -148,7 +158,7 @@ def independent_models(model: Model, key: Key, k: int) -> Params:
     k: K.
 
   Returns:
-    [K, ...].
+    The models, leaves [K, ...].
   """
   first, second = jax.random.split(key)
   models = jax.vmap(model.init)(jax.random.split(first, k))
@@ -167,7 +177,7 @@ def independent_models(model: Model, key: Key, k: int) -> Params:
 
 def initial_models(
     model: Model, params: Params, key: Key, k: int, start: str) -> Params:
-  """K models before any client has been seen: one of ``STARTS``, [K, ...]."""
+  """K initial models [K, ...]; ``start`` is one of ``STARTS``."""
   if start == "shared":
     return trees.repeat(params, k)
   return independent_models(model, key, k)
@@ -175,13 +185,14 @@ def initial_models(
 
 @dataclasses.dataclass(frozen=True)
 class Clustered:
-  """What ``compose_clustered`` was given."""
+  """The arguments of ``compose_clustered``."""
 
   model: Model
   client: ClientUpdate
   rule: Rule
   map_clients: MapClients
-  weigh: Callable[[Cohort], Array]  #: the participants in a group's mean, [S]
+  #: cohort -> weights of the participants in their group's mean, [S]
+  weigh: Callable[[Cohort], Array]
 
 
 def compose_clustered(
@@ -192,18 +203,18 @@ def compose_clustered(
     map_clients: MapClients,
     weights: str = "examples",
 ) -> Algorithm[ClusteredState]:
-  """Makes an algorithm of a local method and a rule of grouping.
+  """Makes an algorithm from a local method and a rule of grouping.
 
   Args:
     model: the model and its objective.
-    client: the client's half, without memory or anchor gradients.
-    rule: who belongs to which group.
-    map_clients: how clients are mapped.
-    weights: of the participants in a group's mean, one of
+    client: the local method, without memory or anchor gradients.
+    rule: which client belongs to which group.
+    map_clients: how one client's code is mapped over the participants.
+    weights: weights of the participants in their group's mean, one of
       ``weights.WEIGHTS``.
 
   Raises:
-    ValueError: unknown weights.
+    OptionError: ``weights`` is unknown.
   """
   method = Clustered(
       model, client, rule, map_clients, participation(weights))
@@ -234,7 +245,8 @@ def _round(
   trained = _train(method, before, cohort, groups, key)
   starts = trees.index(before, groups)
   updates = trees.subtract(trained.params, starts)
-  # As the server has it: the model it sent, and the update it got.
+  # The trained models as the server computes them: the models that it sent plus
+  # the updates that it received.
   params = trees.add(starts, updates)
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
@@ -285,14 +297,14 @@ def _train(
 
 
 def _last_group(state: ClusteredState, ids: Array) -> Array:
-  """Group of each id, -1 for an id outside."""
+  """The last group of each client id; -1 for an id that is out of range."""
   return state.member.at[ids].get(mode="fill", fill_value=-1)
 
 
 def _log(
     rule: Rule, state: ClusteredState, cohort: Cohort, groups: Array,
     trained: Params, loss: Array) -> dict[str, Array]:
-  """What a round reports of the server."""
+  """What a round reports about the server."""
   k = rule.num_groups
   gap = trees.slot_norm(
       trees.subtract(trained, trees.index(state.models, groups)))
@@ -309,7 +321,7 @@ def _log(
 def _cost(
     method: Clustered, before: ClusteredState, after: ClusteredState,
     cohort: Cohort, gradients: Any, notes: Any) -> tuple[RoundCost, Work]:
-  """The ledger of the round, and the participants' own work."""
+  """The cost of the round, and the work of each participant."""
   model, rule = method.model, method.rule
   size = ledger.model_size(before.models, rule.num_groups)
   participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
@@ -321,7 +333,7 @@ def _cost(
   work = Work(
       work.flops + ledger.GRADIENT_PASSES * model.flops * own,
       work.batches + jnp.asarray(extra.own_batches, jnp.float32))
-  # The means of K groups are K averages; beyond them is the rule's own.
+  # The means of the K groups are not counted; ``extra.flops`` is the rule's.
   return round_cost(
       down=size + extra.down // participants,
       up=size + extra.up // participants, exchanges=1 + extra.exchanges,
@@ -332,7 +344,7 @@ def _cost(
 def _client_params(
     rule: Rule, state: ClusteredState, client_id: Array, shard: Shard, key: Key
 ) -> Params:
-  """The model of the client's group, by the method's own rule."""
+  """The model of the group to which the rule assigns the client."""
   ids = client_id[None]
   group, _ = rule.assign(
       state.models, rule.shared(state.memory),

@@ -1,15 +1,17 @@
-"""A model fitted layer by layer, one a round, by least squares over clients.
+"""Methods that fit one layer per round by least squares over all clients.
 
-What FedACnnL, pFedACnnL and AFL share (analytic, (1)-(13) and Algorithm 1), as
-``two_halves`` is what gradient methods share. Round l: every client runs its
-data through the layers fitted so far and sends R_k = X'X and the parts of X'T,
-T = Y Q_l (6); the server adds them up for each of K groups of clients and
-solves for layer l (5), (11); it sends the layer back. No partition, batch size
-or order of clients changes the result but by rounding. After the last layer
-nothing more is sent: a client then fits its own layers, pulled towards its
-group's ((12)-(13)), one a round, where that is asked for. Nothing is kept for
-that: what a client would deploy is computed from its group's model and its data
-when it is asked for.
+FedACnnL, pFedACnnL and AFL share this module (analytic, (1)-(13) and Algorithm
+1), as the gradient methods share ``two_halves``. In round l every client runs
+its data through the layers fitted so far, which gives X, and sends R_k = X'X
+and the parts of X'T, where T = Y Q_l (6). The server adds these up for each of
+K groups of clients, solves for layer l of each group (5), (11), and sends the
+layers back. The partition, the batch size and the order of the clients change
+the result only by rounding.
+
+After the last layer nothing more is sent. With ``personal_ridge`` every client
+then fits layers of its own, one per round, which are pulled towards the layers
+of its group ((12)-(13)). Personal layers are not stored: ``client_params``
+computes them from the group's model and the client's data.
 """
 
 from collections.abc import Callable
@@ -38,27 +40,27 @@ from fedjax_alg.rounds import ledger
 
 
 class LayerwiseState(NamedTuple):
-  """The server's K models and what it knows of the clients."""
+  """What the server keeps: its K models, and facts about the clients."""
 
   models: Params  #: [K, ...]
-  fits: tuple[solve.Fit, ...]  #: of every layer, [K, ...]
-  counts: Array  #: [K, L] examples by class of each group
-  centres: Array  #: [K, w] mean encoded label vectors
-  member: Array  #: [C] int32 group, -1: not yet there
-  batch: Array  #: [C] int32 batch size of the next round
-  fastest: Array  #: [] float32 least seconds of a client in round 1
-  code_seed: Array  #: [2] uint32, shared by all
+  fits: tuple[solve.Fit, ...]  #: the fit of every layer, [K, ...]
+  counts: Array  #: [K, L], examples of each class in each group
+  centres: Array  #: [K, w], mean encoded label vector of each group
+  member: Array  #: [C] int32, each client's group; -1 before it takes part
+  batch: Array  #: [C] int32, each client's batch size in the next round
+  fastest: Array  #: [] float32, seconds of the fastest client in round 1
+  code_seed: Array  #: [2] uint32, seed of the codes, shared by all clients
   round: Array  #: [] int32, rounds completed
 
 
 @dataclasses.dataclass(frozen=True)
 class Layerwise:
-  """What ``layerwise`` was given."""
+  """The arguments of ``layerwise``."""
 
   plan: Plan  #: how the server fits layers
   map_clients: MapClients
   num_groups: int  #: K
-  label_norm: str  #: of (9)
+  label_norm: str  #: "l1" or "l2", the norm in (9)
 
 
 def layerwise(
@@ -67,20 +69,21 @@ def layerwise(
     personal_ridge: tuple[float, ...] = (), label_norm: str = "l1",
     total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
 ) -> Algorithm[LayerwiseState]:
-  """One layer a round by least squares, for K groups of clients.
+  """Makes an algorithm that fits one layer per round by least squares.
 
   Args:
-    layers: of the model.
+    layers: the layers of the model.
     options: how layers are fitted.
-    map_clients: how clients are mapped.
-    num_groups: K; 1 for one model of all.
-    personal_ridge: lambda of (12) for each layer, infinity for one that stays
-      the group's; empty: nothing is personal.
-    label_norm: "l1" or "l2", of (9).
-    total_ridge: (ridge [], clients of the round []) -> the ridge of the sum.
+    map_clients: how one client's code is mapped over the participants.
+    num_groups: K, number of groups of clients; 1: one model for all clients.
+    personal_ridge: lambda of (12) for each layer, infinity for a layer that
+      clients keep from their group; empty: no layer is personal.
+    label_norm: "l1" or "l2", the norm in (9).
+    total_ridge: (ridge [], number of participants []) -> the ridge that is
+      added to the sum of the Gram matrices.
 
   Raises:
-    ValueError: ridges that do not fit the layers.
+    OptionError: the number of ridges does not fit the layers.
   """
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   method = Layerwise(
@@ -116,7 +119,7 @@ def _init(
 def _setup(
     method: Layerwise, state: LayerwiseState, everyone: Cohort, key: Key
 ) -> LayerwiseState:
-  """The groups, and how many examples of each class they hold."""
+  """Groups the clients, and counts the examples of each class in a group."""
   seed, (k, classes) = state.code_seed, state.counts.shape
   counts = method.map_clients(
       lambda _, shard: objective.label_counts(shard, classes), (),
@@ -170,7 +173,7 @@ def _round(
 def _client_params(
     method: Layerwise, state: LayerwiseState, client_id: Array, shard: Shard,
     key: Key) -> Params:
-  """The group's model, with the personal layers fitted by now."""
+  """The group's model, with the personal layers of the rounds so far."""
   del client_id, key
   group = _group_of(
       method, (state.code_seed, state.centres, state.counts), shard)
@@ -179,16 +182,17 @@ def _client_params(
     return params
   personal: Callable[..., Params] = functools.partial(_personal, method)
   if method.plan.options.precision == "float64":
-    # Around the conditionals too: under vmap they are traced once more.
+    # This must include the conditionals, which vmap traces once more.
     personal = _in_float64(personal)
   return personal(state, group, params, shard)
 
 
 def _in_float64(fn: Callable[..., Any]) -> Callable[..., Any]:
-  """``fn`` traced with float64 at hand, whatever the run's dtypes are.
+  """``fn``, traced with float64 enabled whatever the dtypes of the run are.
 
-  A vmap from outside that meets a loop around it would trace it again without;
-  so seeds of these methods are never vectorised (``registry.Entry.rounds``).
+  A vmap around a loop that calls ``fn`` would trace it again without float64.
+  Therefore the seeds of these methods are never vectorised
+  (``registry.Entry.rounds``).
   """
 
   def call(*args):
@@ -199,10 +203,11 @@ def _in_float64(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _encoded_labels(method: Layerwise, seed: Array, counts: Array) -> Array:
-  """(9): label counts [L], of length 1, times the narrowest Q, [w].
+  """Encodes label counts [L] by (9), [w].
 
-  (8) is lost; it "reduces the communication" (errata A-11). Of a convolution a
-  code without positions.
+  The counts are divided by their norm and multiplied by the narrowest Q of the
+  hidden layers. For a convolution it is a code without positions. The formula
+  (8) is lost; the paper says that it "reduces the communication" (errata A-11).
   """
   layers, last = method.plan.layers, method.plan.last
   norm = counts.sum() if method.label_norm == "l1" else jnp.sqrt(
@@ -217,7 +222,7 @@ def _encoded_labels(method: Layerwise, seed: Array, counts: Array) -> Array:
 
 
 def _group_of(method: Layerwise, shared: Any, shard: Shard) -> Array:
-  """The group whose clients have labels like this one's, [] int32."""
+  """The group whose mean encoded labels are nearest, [] int32."""
   seed, centres, counts = shared
   if method.num_groups == 1:
     return jnp.zeros((), jnp.int32)
@@ -228,7 +233,7 @@ def _group_of(method: Layerwise, shared: Any, shard: Shard) -> Array:
 def _train_layer(
     method: Layerwise, l: int, state: LayerwiseState, *, cohort: Cohort,
     groups: Array) -> tuple[Params, tuple[solve.Fit, ...]]:
-  """One federated round: (models, fits) with layer l."""
+  """Fits layer l in one federated round: (models, fits) with that layer."""
   plan, layer = method.plan, method.plan.layers[l]
   total = _sum_moments(method, layer, state, cohort, groups)
   clients = cohort.present.sum()
@@ -239,7 +244,7 @@ def _train_layer(
     fit, kernel, offset = fit_layer(
         plan, l, clients, state.code_seed, counts, moments)
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
-    # A group of nobody keeps its layer.
+    # A group without examples keeps its layer.
     return trees.where(
         moments.counts.sum() > 0,
         (put_weights(layer, params, kernel, offset), fit), (params, old))
@@ -258,7 +263,7 @@ def _train_layer(
 def _sum_moments(
     method: Layerwise, layer: Layer, state: LayerwiseState, cohort: Cohort,
     groups: Array) -> moments_lib.Moments:
-  """The sums of every group over the cohort, [K, ...]; of one group [...]."""
+  """Every group's sums over the cohort, [K, ...]; with K = 1 [...]."""
   product = method.plan.product
   k, classes = state.counts.shape
 
@@ -284,7 +289,7 @@ def _sum_moments(
 def _personal(
     method: Layerwise, state: LayerwiseState, group: Array, params: Params,
     shard: Shard) -> Params:
-  """``params`` with as many personal layers as rounds were played for."""
+  """``params`` with the personal layers of the rounds played so far."""
   layers = len(method.plan.layers)
   for l in range(layers):
     params = jax.lax.cond(
@@ -297,7 +302,7 @@ def _personal(
 def _personal_layer(
     method: Layerwise, l: int, state: LayerwiseState, group: Array,
     params: Params, shard: Shard) -> Params:
-  """(13): ``params`` with the client's own layer l."""
+  """``params`` with the client's personal layer l, by (13)."""
   if method.plan.keeps_group_layer(l):
     return params
   plan, layer = method.plan, method.plan.layers[l]
@@ -313,7 +318,7 @@ def _personal_layer(
 def _adapted(
     method: Layerwise, state: LayerwiseState, cohort: Cohort, devices: Devices,
     work: Work, cost: ledger.LayerCost) -> LayerwiseState:
-  """(7): larger batches for those who came late."""
+  """Gives slow clients larger batches in the next round, by (7)."""
   times = clock.round_times(
       devices, cohort.weight, work, cost.down, cost.up, cost.central_flops)
   first = jnp.where(cohort.present, times.arrival, jnp.inf).min()

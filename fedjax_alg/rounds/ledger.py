@@ -1,4 +1,4 @@
-"""What a round costs: the arithmetic that all kinds of round count alike."""
+"""The costs of a round that all kinds of rounds count in the same way."""
 
 from typing import Any, NamedTuple
 
@@ -12,14 +12,14 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.least_squares import moments
 from fedjax_alg.least_squares.layer_fits import Plan
 
-#: A gradient costs three forward passes: the pass itself and two products of
-#: its size, for the layer before and for the weights (Kaplan et al. 2020,
-#: section 2.1).
+#: A gradient costs as much as three forward passes: the forward pass itself,
+#: and two products of the same size, for the gradients of a layer's input and
+#: of its weights (Kaplan et al. 2020, section 2.1).
 GRADIENT_PASSES = 3.0
 
 
 def model_size(models: Params, k: int) -> int:
-  """P, the floats of one of K models [K, ...]."""
+  """P, the number of parameters of one of K models [K, ...]."""
   return num_params(models) // k
 
 
@@ -27,23 +27,24 @@ def count_work(
     model: Model, client: ClientUpdate, size: Array, gradients: Any = None, *,
     full_passes: int = 0, evaluations: int = 0,
 ) -> tuple[Array, Work]:
-  """What the participants do in a round with their own data.
+  """Counts the participants' work on their data in a round.
 
-  A mini-batch counts as often as it is run through the model: a step with two
-  gradients has two, an estimate along n directions n + 1. A pass over all of a
-  client's data takes as many as an epoch.
+  A mini-batch is counted each time that it is run through the model: twice in a
+  step with two gradients, and n + 1 times for an estimate along n directions. A
+  pass over all of a client's data has as many mini-batches as an epoch.
 
   Args:
-    model: the model, ``flops`` a forward pass.
+    model: the model; its ``flops`` are those of a forward pass.
     client: the client's half.
     size: [S] int32, n_i; 0 on padding slots.
-    gradients: [S] int32, per-example gradients of the local steps, as of
-      ``Trained.gradients``; None: those of ``client.work``.
-    full_passes: over all of a client's data, with gradients.
-    evaluations: the same without (losses alone).
+    gradients: [S] int32, number of per-example gradients of the local steps
+      (``Trained.gradients``); None: as many as ``client.work`` implies.
+    full_passes: number of gradients on all of a client's data.
+    evaluations: number of losses, without gradients, on all of a client's data.
 
   Returns:
-    Per-example gradients of the local steps [S] int32, and the work [S].
+    The number of per-example gradients of the local steps [S] int32, and the
+    work [S].
   """
   steps = client.work
   read = jax.vmap(steps.examples_read)(size)
@@ -68,14 +69,14 @@ def count_work(
 
 
 class LayerCost(NamedTuple):
-  """What a round costs in which a layer is fitted, beside the batches."""
+  """The cost of a round in which a layer is fitted."""
 
-  down: Any = 0  #: floats to each participant
-  up: Any = 0  #: floats from each participant
+  down: Any = 0  #: floats sent to each participant
+  up: Any = 0  #: floats that each participant sends
   exchanges: Any = 0
   central_flops: Any = 0.0
-  per_example: Any = 0.0  #: a client's flops for one example
-  per_client: Any = 0.0  #: and besides
+  per_example: Any = 0.0  #: a client's flops for each example
+  per_client: Any = 0.0  #: a client's flops that do not depend on its examples
 
 
 #: Fields of ``LayerCost`` that are whole numbers.
@@ -85,14 +86,14 @@ _WHOLE = ("down", "up", "exchanges")
 def layer_cost(
     plan: Plan, rounds: Array, k: int, num_classes: int, encoded_width: int
 ) -> LayerCost:
-  """What the next round of a layerwise method costs, arrays [].
+  """The cost of the next round of a layerwise method, arrays [].
 
   Args:
     plan: how layers are fitted.
-    rounds: [] int32, played so far.
-    k: K, groups of clients.
+    rounds: [] int32, number of rounds played so far.
+    k: K, number of groups of clients.
     num_classes: L.
-    encoded_width: floats of an encoded label vector.
+    encoded_width: number of entries of an encoded label vector.
   """
   entries = [_cost_of_round(plan, r, k, num_classes, encoded_width)
              for r in range(2 * len(plan.layers) + 1)]
@@ -105,7 +106,11 @@ def layer_cost(
 def _cost_of_round(
     plan: Plan, r: int, k: int, num_classes: int, encoded_width: int
 ) -> LayerCost:
-  """After r rounds: first all layers together, then personal ones, none."""
+  """The cost of the round after r rounds.
+
+  The first rounds fit the shared layers, the next ones the personal layers, and
+  later rounds cost nothing.
+  """
   personal, l = r > plan.last, r % len(plan.layers)
   if r >= plan.num_rounds or (personal and plan.keeps_group_layer(l)):
     return LayerCost()
@@ -117,7 +122,8 @@ def _cost_of_round(
   per_example = forward + moments.flops(layer)
   if personal:
     return LayerCost(per_example=per_example, per_client=solution)
-  # A layer whose positions share a code goes back as its solution for Y.
+  # If the positions of a layer share a code, the server sends the solution for
+  # the labels Y instead of the layer, as that is smaller.
   down = (d + (plan.options.bias != "none")) * min(sides, layer.width) + (
       layer.width if plan.options.normalize and l < plan.last else 0)
   up = moments.floats_sent(layer, num_classes, 0 if drawn else layer.width)

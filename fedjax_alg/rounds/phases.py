@@ -1,7 +1,7 @@
-"""The phases of a round of two halves: begin, train, update (``two_halves``).
+"""The phases of a round of ``two_halves``: begin, train and update.
 
-A function that takes ``k`` works on k models, leaves [k, ...]: one during the
-warm-up, all K after it.
+A function with an argument ``k`` works on k models with leaves [k, ...]. k is 1
+during the warm-up and K after it.
 """
 
 from collections.abc import Callable
@@ -26,31 +26,33 @@ class ModelGrouping(NamedTuple):
   """How K models share a cohort from round ``threshold`` + 1 on."""
 
   num_models: int  #: K
-  threshold: int  #: T, rounds with one model
+  threshold: int  #: T, number of rounds with one model
   #: (models w_k [K, ...], vectors [S, ...], anchors [K, ...], cohort,
   #: splitting [] bool, scale) -> targets w*_k [K, ...], groups
   regroup: Callable[..., tuple[Params, Any]]
   #: (trained models [S, ...], cohort) -> the vectors that are grouped
   vectors: Callable[[Params, Cohort], Params] = lambda trained, cohort: trained
-  full_passes: int = 0  #: that it asks of every participant
-  #: (slots, P, K) -> server arithmetic
+  #: number of gradients that every participant computes on all its data for it
+  full_passes: int = 0
+  #: (slots, P, K) -> flops of the server
   flops: Callable[[int, int, int], float] = lambda slots, size, k: 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoHalves:
-  """What ``compose`` was given."""
+  """The arguments of ``compose``."""
 
   model: Model
   client: ClientUpdate
   server: ServerStep
   map_clients: MapClients
-  weigh: Callable[[Cohort], Array]  #: the participants in every mean, [S]
-  grouping: ModelGrouping | None
+  #: cohort -> weights of the participants in every mean, [S]
+  weigh: Callable[[Cohort], Array]
+  grouping: ModelGrouping | None  #: None for one model
 
   @property
   def num_models(self) -> int:
-    """K."""
+    """K, the number of global models."""
     return self.grouping.num_models if self.grouping else 1
 
   @property
@@ -60,23 +62,23 @@ class TwoHalves:
 
 
 class Beginning(NamedTuple):
-  """What a round's participants train from."""
+  """The models from which the participants train."""
 
-  models: Params  #: [K, ...] w_k, where anchors were measured
-  starts: Params  #: [K, ...] where training starts: w_k, or moved
-  anchors: Params  #: [K, ...] mean gradient at ``models``, or ()
-  server: Any  #: the server step's state, [K, ...]
+  models: Params  #: [K, ...], w_k, at which anchor gradients are measured
+  starts: Params  #: [K, ...], where training starts: w_k, moved by the server
+  anchors: Params  #: [K, ...], mean gradients at ``models``, or ()
+  server: Any  #: [K, ...], state of the server step
 
 
 class Choice(NamedTuple):
-  """The participants' preferences among the models, [S]."""
+  """The model that each participant prefers."""
 
-  preference: Array  #: int32; 0 with one model
-  loss: Any  #: float32, of the preferred model; None: nobody measured it
+  preference: Array  #: [S] int32; 0 with one model
+  loss: Any  #: [S] float32, loss of the preferred model; None: not measured
 
 
 def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
-  """``fn`` over a leading axis K; for K = 1 without vectorising."""
+  """``fn`` over a leading axis K; with K = 1 it is not vectorised."""
   if k > 1:
     return jax.vmap(fn)
   return lambda *args: jax.tree.map(
@@ -86,14 +88,15 @@ def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
 def begin(
     method: TwoHalves, k: int, per_model: tuple[Params, Any], cohort: Cohort
 ) -> tuple[Beginning, Choice]:
-  """Anchor gradients, preferences and the "before" step of k models."""
+  """Anchor gradients and preferences, and the "before" step, of k models."""
   models, server_state = per_model
   anchors: Any = ()
   losses = None
   if method.anchored:
     losses, gradients = full_passes(method, k, models, cohort)
-    # (17) averages over S^r, not S^{r-1}, whose members never see the models
-    # after acceleration; every participant counts for every k (errata D-06).
+    # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
+    # members never receive the accelerated models. Every participant counts for
+    # every k (errata D-06).
     anchors = trees.slot_mean(method.weigh(cohort), gradients)
   elif k > 1:
     losses = method.map_clients(
@@ -110,7 +113,7 @@ def begin(
 def full_passes(
     method: TwoHalves, k: int, models: Params, cohort: Cohort
 ) -> tuple[Array, Params]:
-  """Losses [S, K] and gradients [S, K, ...] of every model everywhere."""
+  """Every model's losses [S, K] and gradients [S, K, ...] on all the data."""
 
   def one_client(models, shard):
     return _over_models(lambda params: objective.full_value_and_grad(
@@ -122,9 +125,9 @@ def full_passes(
 def _choose(
     method: TwoHalves, k: int, losses: Array | None, cohort: Cohort
 ) -> Choice:
-  """The model of least loss for each participant; of one model that one."""
+  """Each participant's model of least loss; with one model, that model."""
   preference = jnp.zeros(cohort.ids.shape, jnp.int32)
-  if losses is None:  # of one model, that nobody measured
+  if losses is None:  # there is one model, whose loss was not measured
     unknown = jnp.zeros(cohort.ids.shape) if method.num_models > 1 else None
     return Choice(preference, unknown)
   if k > 1:
@@ -136,7 +139,7 @@ def _choose(
 def server_step(
     method: TwoHalves, k: int, gradients: Params, state: Any, models: Params,
     cohort: Cohort) -> tuple[Params, Any]:
-  """The server's step for each model: (moved models, state)."""
+  """Takes the server's step for each model: (moved models, new state)."""
   extra: dict[str, Any] = {}
   if method.server.needs_validation:
     extra = validation_arguments(
@@ -156,8 +159,8 @@ def train(
     cohort: Cohort, key: Key) -> Trained:
   """Local training of every participant, leaves [S, ...].
 
-  The same program for one model and for K, whose copies during the warm-up
-  are all the same to train from.
+  The program is the same for one model and for K, because the K models are
+  equal copies during the warm-up.
   """
   client = method.client
 
@@ -178,12 +181,12 @@ def update(
     method: TwoHalves, k: int, beginning: Beginning, memory: Any,
     rounds: Array, trained: Params, vectors: Params, cohort: Cohort
 ) -> tuple[Params, Any]:
-  """What the k models move by [k, ...], and the groups if there are any."""
+  """The updates of the k models [k, ...], and the groups or None."""
   participants = cohort.present.sum().astype(jnp.float32)
   scale = functools.partial(method.client.scale, memory, participants)
   starts, groups = beginning.starts, None
   if method.grouping:
-    # Round T + 1 splits the copies; no round of the warm-up is that one.
+    # Round T + 1, the first after the warm-up, splits the copies.
     splitting = rounds == method.grouping.threshold
     target, groups = method.grouping.regroup(
         starts, vectors, beginning.anchors, cohort, splitting, scale)
@@ -202,9 +205,9 @@ def discrepancy(
     groups: Any, cohort: Cohort) -> Array:
   """Mean distance of the trained models from their aggregate (FedGroup (4)).
 
-  The aggregate is this round's (errata F-26).
+  The aggregate is that of this round (errata F-26).
   """
-  if groups is None:  # one model; the updates are what was sent
+  if groups is None:  # one model: distances are between updates
     gap = trees.subtract(
         trees.subtract(trained, starts), trees.subtract(models, starts))
   else:

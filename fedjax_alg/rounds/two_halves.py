@@ -1,24 +1,27 @@
 """One round of any local method with any server step, for 1 or K models.
 
-A method is two halves: a ``client.update.ClientUpdate`` (what a client does
-with the model, what it keeps and sends) and a ``central.steps.ServerStep``.
-``compose`` makes an ``Algorithm`` of them; everything that a round has in
-common stands here once: the anchor gradient, the order of the exchanges, the
-mean over the cohort, the preference among K models, the ledger.
+A method has two halves: a ``client.update.ClientUpdate`` (how a client trains,
+what it keeps and what it sends) and a ``central.steps.ServerStep``. ``compose``
+makes an ``Algorithm`` of them. This module has what the rounds of all these
+methods share: the anchor gradient, the order of the exchanges, the mean over
+the cohort, the choice among K models, and the costs.
 
-A round, each line only where a half asks for it:
+A round has these steps; those that neither half needs are left out:
 
   1. ``phases.begin``: the cohort measures the anchor gradient at the K models
-     w_k, and which of them it prefers; "before" steps move w_k along it;
-  2. ``phases.train``: every client trains from the model it prefers;
-  3. ``_finish``: the mean update, or the means of K groups; "aggregate" steps
-     apply it; the cohort measures the anchor gradient again, "after" steps
-     follow it;
-  4. what clients sent beside is merged into the state kept between rounds.
+     w_k, and each participant finds the model it prefers; a "before" step moves
+     every w_k;
+  2. ``phases.train``: every participant trains from the model it prefers;
+  3. ``_finish``: the mean update, or the means of K groups, are computed; an
+     "aggregate" step applies them; for an "after" step the cohort measures the
+     anchor gradient again, at the new models;
+  4. whatever else the clients sent is merged into the state kept between
+     rounds.
 
-With K > 1 models the rounds up to T (``ModelGrouping.threshold``) are played
-with one: ``_for_one_or_all``. Clients do the same in both, so that the local
-training and the vectors that are grouped stand outside and are compiled once.
+With K > 1 models, rounds 1 to T (``ModelGrouping.threshold``), the warm-up, are
+played with one model (``_for_one_or_all``). The local training and the vectors
+that are grouped are the same for one model and for K, so they are computed
+outside ``_for_one_or_all`` and compiled once.
 """
 
 from collections.abc import Callable
@@ -43,11 +46,11 @@ from fedjax_alg.rounds.weights import participation
 
 
 class ComposedState(NamedTuple):
-  """The server and, in ``memory``, what clients keep."""
+  """What server and clients keep between rounds."""
 
   models: Params  #: [K, ...]; equal copies during the warm-up
-  server: Any  #: the server step's state, [K, ...]
-  memory: Any  #: of the client's half
+  server: Any  #: state of the server step, [K, ...]
+  memory: Any  #: ``memory`` of the client's half
   round: Array  #: [] int32, rounds completed
 
 
@@ -66,12 +69,14 @@ def compose(
     model: the model and its objective.
     client: the client's half.
     server: the server's half.
-    map_clients: how clients are mapped.
-    weights: of the participants in every mean, one of ``weights.WEIGHTS``.
-    grouping: None for one model.
+    map_clients: how one client's code is mapped over the participants.
+    weights: weights of the participants in every mean, one of
+      ``weights.WEIGHTS``.
+    grouping: how K models share the participants; None for one model.
 
   Raises:
-    ValueError: unknown weights; halves that do not fit.
+    OptionError: ``weights`` is unknown, or ``client`` has one global model and
+      ``grouping`` several.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
@@ -132,7 +137,7 @@ def _round(
 def _client_params(
     method: TwoHalves, state: ComposedState, client_id: Array, shard: Shard,
     key: Key) -> Params:
-  """The global model, of K the one the client prefers on its data (18)."""
+  """The global model; of K models the one that the client prefers, (18)."""
   del client_id, key
   if method.num_models == 1:
     return trees.index(state.models, 0)
@@ -146,13 +151,15 @@ def _for_one_or_all(
   """``fn`` for one model during the warm-up, for all K after it.
 
   Args:
-    method: with K.
-    rounds: [] int32, completed so far.
-    fn: (k, leaves [k, ...]) -> (leaves [k, ...], anything of one shape).
+    method: has K.
+    rounds: [] int32, rounds completed so far.
+    fn: (k, leaves [k, ...]) -> (leaves [k, ...], anything whose shape does not
+      depend on k).
     per_model: leaves [K, ...], equal copies during the warm-up.
 
   Returns:
-    Leaves [K, ...], again copies during the warm-up; the rest.
+    Leaves [K, ...], equal copies during the warm-up, and the second value of
+    ``fn``.
   """
   k = method.num_models
   if k == 1:
@@ -170,7 +177,10 @@ def _for_one_or_all(
 def _reported(
     method: TwoHalves, rounds: Array, choice: Choice, trained: Trained
 ) -> Choice:
-  """The choice with a loss to report: the trained one's where none is known."""
+  """The choice with a loss to report.
+
+  Where no loss was measured before the training, it is the training's.
+  """
   if choice.loss is None:
     return choice._replace(loss=trained.loss)
   if method.anchored:
@@ -184,7 +194,7 @@ def _finish(
     method: TwoHalves, k: int, beginning: Beginning, *, state: ComposedState,
     choice: Choice, trained: Trained, vectors: Params, cohort: Cohort
 ) -> tuple[tuple[Params, Any], RoundAux]:
-  """The update of k models, the "aggregate" or "after" step, what is logged."""
+  """Updates k models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
   starts = beginning.starts
   update, groups = phases.update(
@@ -213,18 +223,18 @@ def _finish(
 def _log(
     method: TwoHalves, choice: Choice, groups: Any, server_state: Any,
     cohort: Cohort) -> tuple[dict[str, Array], dict[str, Array]]:
-  """What a round reports of the participants [S], and of the server."""
+  """What a round reports about the participants [S], and about the server."""
   num_models = method.num_models
   per_client = {"loss": choice.loss}
   logged = {"train_loss": trees.slot_mean(cohort.weight, choice.loss)}
-  if jax.tree.leaves(server_state):  # else there is no axis to map over
+  if jax.tree.leaves(server_state):  # without leaves vmap has no axis
     for name, values in jax.vmap(method.server.report)(server_state).items():
       logged[name] = values if num_models > 1 else values[0]
   if groups is not None:
     per_client |= {"preference": choice.preference,
                    "assignment": groups.assignment}
     logged["group_size"] = groups.size
-  # The warm-up has one model; the log has the shape of K.
+  # The warm-up logs one model in the shape of K models.
   return per_client, {
       name: jnp.zeros(num_models, value.dtype).at[:value.shape[0]].set(value)
       if value.ndim else value for name, value in logged.items()}
@@ -233,14 +243,15 @@ def _log(
 def _cost(
     method: TwoHalves, k: int, size: int, server_state: Any, cohort: Cohort,
     gradients: Any) -> tuple[RoundCost, Work]:
-  """The ledger of the round, and the participants' own work."""
+  """The cost of the round, and the work of each participant."""
   client, server, grouping = method.client, method.server, method.grouping
   anchored = method.anchored
   before, after = server.when == "before", server.when == "after"
-  # Down: the models, the anchor gradient to correct with, the model that the
-  # server moved, the models to measure again. Up: the trained model, gradients
-  # of every model, the preference, gradients again (errata D-20). A forward
-  # pass for the preference alone is no example gradient.
+  # A participant receives the models, the anchor gradient that corrects its
+  # steps, the model that the server moved, and the models at which it measures
+  # again. It sends the trained model, the gradients of every model, its
+  # preference, and the second gradients (errata D-20). Forward passes for the
+  # preference alone do not count as example gradients.
   down = k + client.needs_anchor + before + k * after + client.extra_down
   up = 1 + k * anchored + k * after + client.extra_up
   passes = k * anchored + k * after + client.full_passes + (
@@ -252,8 +263,8 @@ def _cost(
   if grouping:
     flops = grouping.flops(cohort.ids.shape[0], size, k)
   if server.needs_validation and cohort.validation is not None:
-    # A pass over the validation data: a multiplication and an addition for
-    # each parameter and example.
+    # A pass over the validation data is counted as a multiplication and an
+    # addition for each parameter and example.
     flops = flops + (2.0 * size * cohort.validation.size.astype(jnp.float32)
                      * jax.vmap(server.evaluations)(server_state).sum())
   return round_cost(

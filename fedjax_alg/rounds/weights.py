@@ -1,4 +1,4 @@
-"""How much each participant weighs in a mean over the cohort."""
+"""The weights of the participants in a mean over the cohort."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,17 @@ WEIGHTS = ("examples", "uniform")
 
 
 def participation(weights: str) -> Callable[[Cohort], Array]:
-  """The participants' weights in every mean: cohort -> [S] float32.
+  """Makes the function that weighs the participants in every mean.
 
   Args:
-    weights: "examples" (n_i) or "uniform" (1); both 0 on padding slots.
+    weights: "examples" (weight n_i) or "uniform" (weight 1). Padding slots
+      have weight 0.
+
+  Returns:
+    cohort -> weights [S] float32.
 
   Raises:
-    ValueError: neither.
+    OptionError: ``weights`` is neither of them.
   """
   if weights not in WEIGHTS:
     raise OptionError(f"`client_weights`={weights}: must be one of "

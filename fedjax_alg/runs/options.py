@@ -27,38 +27,43 @@ class LengthOptions:
   """The number of rounds, of participating clients and of seeds."""
 
   rounds: int | None = hyper(
-      None, "communication rounds; default 100, for methods in closed form the "
-      "number of the model's layers (pfedacnnl: twice that)", minimum=1)
+      None, "number of communication rounds; default 100. For methods in "
+      "closed form the default is the number of layers that they fit "
+      "(pfedacnnl: twice that)", minimum=1)
   participation: float | None = hyper(
-      None, "share of the clients in each round, (0, 1]; default 0.1",
+      None, "share of the clients that take part in each round, in (0, 1]; "
+      "default 0.1",
       above=0, maximum=1)
   cohort_size: int | None = hyper(
-      None, "number of clients in each round, instead of `participation`",
-      minimum=1)
-  seed: int = hyper(0, "seed of the first run", minimum=0)
+      None, "number of clients that take part in each round; give it instead "
+      "of `participation`", minimum=1)
+  seed: int = hyper(0, "the first seed", minimum=0)
   num_seeds: int = hyper(
-      1, "independent runs (seed, seed+1, ...) in one program", minimum=1)
+      1, "number of seeds (seed, seed+1, ...), each an independent repetition "
+      "of the run", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
   """The model and its training objective."""
 
-  model: str = hyper("softmax", "one of " + ", ".join(MODELS))
+  model: str = hyper("softmax", "the model, one of " + ", ".join(MODELS))
   hidden: tuple[int, ...] = hyper(
-      (128,), "widths of the hidden layers (mlp)", when=("model", ("mlp",)))
+      (128,), "widths of the hidden layers (`model`=mlp)",
+      when=("model", ("mlp",)))
   layers: tuple[str, ...] = hyper(
-      tuple(DEFAULT_LAYERS), "hidden layers in order: convK-C = C channels, K "
-      "x K pixels, zero padding, avgS or maxS = S x S pool, denseW = W units, "
-      "flatten (stack)", when=("model", ("stack",)))
+      tuple(DEFAULT_LAYERS), "hidden layers in order: convK-C = convolution "
+      "with C channels, K x K pixels and zero padding; avgS or maxS = average "
+      "or maximum over S x S pixels; denseW = dense layer of W units; flatten "
+      "(`model`=stack)", when=("model", ("stack",)))
   embedding: str = hyper(
-      lstm.EMBEDDINGS[0], "word embedding, one of "
+      lstm.EMBEDDINGS[0], "how words become vectors, one of "
       + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "
-      "learned = parameters (lstm)", choices=lstm.EMBEDDINGS,
+      "learned = trained vectors (`model`=lstm)", choices=lstm.EMBEDDINGS,
       when=("model", ("lstm",)))
   l2: float = hyper(
-      1e-4, "coefficient of (l2/2)||w||^2, bias included, on the mean loss",
-      minimum=0)
+      1e-4, "coefficient of the term (l2/2)||w||^2 that is added to the mean "
+      "loss; w includes the bias", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,21 +71,22 @@ class ClockOptions:
   """The clients' simulated machines (``engine.clock``)."""
 
   device_cores: tuple[int, int] = hyper(
-      (1, 4), "minimum and maximum number of cores of a client's simulated "
-      "machine (uniform, drawn for each client); the simulated clock does not "
-      "change the training")
+      (1, 4), "smallest and largest number of cores of a client's simulated "
+      "machine; the number is drawn for each client. The simulated clock "
+      "counts operations and floats sent, and does not change any model")
   core_gflops: float = hyper(
-      10.0, "speed of one simulated core in 10^9 operations per second")
+      10.0, "speed of one simulated core, in 10^9 operations per second")
   bandwidth_gbps: tuple[float, float] = hyper(
-      (100.0, 100.0), "minimum and maximum bandwidth of a client's simulated "
-      "link to the server in 10^9 bits per second (log-uniform)")
+      (100.0, 100.0), "smallest and largest speed of a client's simulated link "
+      "to the server, in 10^9 bits per second; the speed is drawn "
+      "log-uniformly for each client")
   batch_ms: float = hyper(
-      1.0, "fixed simulated time of every batch in milliseconds, the same for "
-      "all machines and batch sizes")
+      1.0, "simulated milliseconds that every mini-batch takes in addition to "
+      "the time of its operations")
   server_gflops: float = hyper(
-      1000.0, "speed of the simulated server in 10^9 operations per second")
+      1000.0, "speed of the simulated server, in 10^9 operations per second")
   clock_seed: int = hyper(
-      0, "seed of the simulated machines, the same for all seeds of a run",
+      0, "seed of the simulated machines, which all seeds of a run share",
       minimum=0)
 
 
@@ -89,25 +95,26 @@ class EvaluationOptions:
   """The evaluation protocols and the rounds of the evaluations."""
 
   eval_every: int = hyper(
-      5, "rounds between evaluations; the last round is always evaluated",
-      minimum=1)
+      5, "number of rounds between two evaluations; the last round is always "
+      "evaluated", minimum=1)
   eval_protocols: tuple[str, ...] = hyper(
       evaluate.DEFAULT_PROTOCOLS,
-      "of " + ", ".join(evaluate.PROTOCOLS) + ": global = the global "
-      "model(s) on the whole test set (K models: the best one, and their mean "
-      "as global_mean), local = the model that each client would deploy, on "
-      "the client's test split, preferred = each client's preferred global "
-      "model on the client's mixture of classes, validation = the global "
-      "model(s) on the server's validation data (`validation_clients`), train "
-      "= the global model(s) on all clients' training data (K models: as for "
-      "global, with validation_mean and train_mean), newcomers = as local, for "
-      "the clients of `newcomers_at` (local leaves them out), assigned = as "
-      "local, for the clients that the algorithm has put into a group, copy = "
-      "as local, for the client's copy of the global model after local "
-      "training (pFedMe's w_k; only for methods that have one)")
+      "what is evaluated on which data, some of "
+      + ", ".join(evaluate.PROTOCOLS) + ": global = the global model on the "
+      "whole test set, validation = the global model on the server's "
+      "validation data (`validation_clients`), train = the global model on all "
+      "clients' training data; with K global models these three are those of "
+      "the best model, and global_mean, validation_mean and train_mean are "
+      "means over the models. local = the model that each client would deploy, "
+      "on its own test split, newcomers = as local, for the clients of "
+      "`newcomers_at`, which local leaves out, assigned = as local, for the "
+      "clients that the algorithm has put into a group, copy = as local, for "
+      "the client's copy of the global model after local training (pFedMe's "
+      "w_k; only for algorithms that have it), preferred = each client's "
+      "preferred global model, on the client's mixture of classes")
   targets: tuple[float, ...] = hyper(
-      (0.90, 0.95, 0.98), "accuracies of the first protocol for which "
-      "rounds_to reports the first round that reaches them")
+      (0.90, 0.95, 0.98), "accuracies; summary.json says under rounds_to in "
+      "which round the first protocol of `eval_protocols` reaches each")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,18 +122,22 @@ class MachineOptions:
   """How a run uses the devices of this machine."""
 
   map_clients: str = hyper(
-      "auto", "how clients are mapped: auto, " + ", ".join(clients.MODES)
-      + "; auto: sequential on a CPU, else vmap",
-      choices=("auto", *clients.MODES))
+      "auto", "how the clients of a round are computed, one of auto, "
+      + ", ".join(clients.MODES) + ": sequential = one after the other, vmap = "
+      "all at once, chunks = `client_chunk` at once, auto = sequential on a "
+      "CPU, else vmap", choices=("auto", *clients.MODES))
   client_chunk: int = hyper(
-      8, "clients per chunk and device (chunks)", minimum=1,
+      8, "number of clients that each device computes at once "
+      "(`map_clients`=chunks)", minimum=1,
       when=("map_clients", ("chunks",)))
   map_seeds: str = hyper(
-      "auto", "how seeds are mapped: auto, " + ", ".join(loop.MAP_SEEDS)
-      + "; auto: sequential on a CPU, else vmap (sequential needs less "
-      "memory)", choices=("auto", *loop.MAP_SEEDS))
+      "auto", "how the seeds are computed, one of auto, "
+      + ", ".join(loop.MAP_SEEDS) + ": sequential = one after the other, which "
+      "needs less memory, vmap = all at once, auto = sequential on a CPU, else "
+      "vmap", choices=("auto", *loop.MAP_SEEDS))
   host_devices: int = hyper(
-      0, "CPU cores to train clients on in parallel; 0: all", minimum=0)
+      0, "number of CPU cores that train clients in parallel; 0: all",
+      minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Claims of the analytic paper that are sentences, and how they are checked.
 
-Most have no number. Those with a number are differences: gains, reductions.
+Most claims have no number. The numbers of the others are gains or reductions.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,8 @@ ACNNL, WA = "FedACnnL", "FedACnnL-WA"
 PERSONAL, WC, WP = "pFedACnnL", "pFedACnnL-WC", "pFedACnnL-WP"
 PFEDME, PFEDZO, ALONE, AFL = "pFedMe", "pFedZO", "each client alone", "AFL"
 
-#: Label of a column of Table 2 -> method, protocol. The last ones are ours.
+#: Label of a column of Table 2 -> method, protocol. The last two columns are
+#: not in the paper.
 COLUMNS: dict[str, tuple[str, str]] = {
     ACNNL: (ACNNL, "local"), WC: (WC, "local"), WP: (WP, "local"),
     "pFedMe, theta": (PFEDME, "local"), "pFedMe, w_k": (PFEDME, "copy"),
@@ -28,7 +29,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     PERSONAL: (PERSONAL, "local"), ALONE: (ALONE, "local"),
     AFL: (AFL, "local")}
 
-#: Artifacts with claims that no run here can judge, and why.
+#: Figures, tables and sections with claims that no run here can judge -> why.
 NOT_JUDGED = {
     "Sec5.1": "hyper-parameters and machines, in presets/analytic and the "
               "clock's defaults",
@@ -37,7 +38,8 @@ NOT_JUDGED = {
 #: A method that is at most this many points below counts as competitive.
 COMPETITIVE = 1.0
 
-#: Panel of the paper's Fig. 4 -> rounds of the methods that train in rounds.
+#: Panel of the paper's Fig. 4 -> stated rounds of the methods that are not in
+#: closed form.
 STATED_ROUNDS = {"a": 20, "b": 600}
 
 #: outcome -> seconds [seeds] on the simulated machines.
@@ -45,12 +47,15 @@ Seconds = Callable[[suite.Outcome], np.ndarray]
 
 
 def closed_form(outcome: suite.Outcome) -> bool:
-  """Whether a method is done after its last layer, as a closed form."""
+  """Whether the method is in closed form, and so done after its last layer."""
   return registry.get(outcome.cell.config.algorithm).rounds is not None
 
 
 def score(protocol: str = "local") -> verdicts.Measure:
-  """Accuracy as in the paper: closed forms at their end, others at best."""
+  """Measures the accuracy as the paper does.
+
+  For methods in closed form it is the final one, for the others the best one.
+  """
 
   def measure(outcome):
     which = "final" if closed_form(outcome) else "best"
@@ -64,19 +69,19 @@ SCORE = score()
 
 
 def end(protocol: str) -> verdicts.Measure:
-  """Accuracy after the last round, in percent."""
+  """Measures the accuracy after the last round, in percent."""
   return lambda outcome: 100.0 * np.array(
       outcome.summary["final"][protocol]["accuracy"]["values"])
 
 
 def simulated(*columns: str) -> Seconds:
-  """A participant's simulated seconds in all rounds that the paper states.
+  """Measures a participant's simulated seconds in the rounds the paper states.
 
   Rounds that were not played are counted too: every client takes part in each
-  round, so all rounds of a method take the same time (a test checks it).
+  round, so all rounds of a method take the same time (a test checks this).
 
   Args:
-    *columns: of ``records.SIMULATED``, added up.
+    *columns: the columns of ``records.SIMULATED`` that are added up.
   """
 
   def measure(outcome):
@@ -88,7 +93,7 @@ def simulated(*columns: str) -> Seconds:
 
 
 def stretch(outcome: suite.Outcome) -> float:
-  """Stated rounds over played ones; 1 for closed forms."""
+  """Stated rounds divided by played rounds; 1 for methods in closed form."""
   stated = STATED_ROUNDS.get(outcome.cell.panel)
   if closed_form(outcome) or stated is None:
     return 1.0
@@ -111,7 +116,7 @@ def reduction(
 
 
 def _saves(panel: str, claimed: float, *others: str):
-  """FedACnnL needs at least so many percent less simulated time."""
+  """FedACnnL needs at least ``claimed`` percent less time than ``others``."""
 
   def check(outcomes):
     parts = []
@@ -132,7 +137,7 @@ def _idles_less(outcomes):
 
 
 def _longest_round(outcome):
-  """Seconds [seeds] of the longest round, the sum of its parts."""
+  """The simulated seconds of the longest round, [seeds]."""
   rows = [{**row, "protocol": ""} for row in outcome.rounds()]
   return np.sum([results.by_seed(rows, "", column)
                  for column in records.SIMULATED], axis=0).max(1)
@@ -272,7 +277,7 @@ TABLE2 = for_paper(
     ("MNIST-DNN: pFedACnnL is competitive with pFedMe (96.23 against 96.92; "
      f"read as at most {COMPETITIVE:g} point below)", _same_as_pfedme))
 
-#: Our own question, not a claim of the paper.
+#: A question of this project, not a claim of the paper.
 BEYOND = for_paper(
     NAME, "Table2",
     ("pFedACnnL is above each client alone", _alone))

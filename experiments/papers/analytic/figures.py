@@ -1,8 +1,8 @@
 """The figures and tables of the analytic paper (FedACnnL, pFedACnnL).
 
-``python -m experiments.analytic`` makes them. Times are those of the simulated
-machines (``fedjax_alg.engine.clock``) unless a column says that they are this
-machine's.
+``python -m experiments.analytic`` makes them. Times are seconds on the
+simulated machines (``fedjax_alg.engine.clock``), unless a column says that they
+are seconds on this machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,17 +22,17 @@ from fedjax_alg import registry
 
 NAME = claims.NAME
 
-#: (panel, method) -> rounds that are played at full scale, where they are fewer
+#: (panel, method) -> rounds that are played at full scale, if they are fewer
 #: than the paper states. All rounds of a method take the same simulated time,
-#: so the time of the others is known.
+#: so the time of the rounds that are not played is known.
 PLAYED = {("a", "fedzo"): 5, ("a", "baffle"): 5,
           ("b", "fedzo"): 100, ("b", "baffle"): 100}
 
-#: method -> the most rounds that --scale=quick plays of it.
+#: method -> the largest number of rounds that --scale=quick plays.
 QUICK_ROUNDS = {"fedavg": 20, "fedzo": 2, "baffle": 1, "fedacnnl": 20,
                 "pfedme": 20, "pfedzo": 4, "local": 5}
-#: The network of --scale=quick on CIFAR-10. It is tested only once all shared
-#: layers are fitted, and at the end.
+#: The network of --scale=quick on CIFAR-10, whose shared layers take 5 rounds.
+#: It is evaluated after these and at the end.
 QUICK_LAYERS = ("--layers=avg2,conv5-16,avg2,conv3-32,avg2,conv3-64,avg2,"
                 "dense64")
 
@@ -75,7 +75,10 @@ def proposed(panel: Panel, label: str, *more: str) -> tuple[str, ...]:
 
 
 def _time_lines(panel: Panel) -> Lines:
-  """Figs. 4 and 5. FedACnnL does not change after its last layer."""
+  """The lines of Figs. 4 and 5.
+
+  FedACnnL does not change after its last layer.
+  """
   stated = claims.STATED_ROUNDS[panel.letter]
   return [*((label, proposed(panel, label, f"--rounds={stated}"))
             for label in (claims.ACNNL, claims.WA)),
@@ -86,7 +89,10 @@ def _time_lines(panel: Panel) -> Lines:
 
 
 def _cifar10_lines(panel: Panel) -> Lines:
-  """Fig. 6. Methods without personal layers stop changing after the shared."""
+  """The lines of Fig. 6.
+
+  Methods without personal layers do not change after their shared layers.
+  """
   rounds = "--rounds=10"
   if panel.letter == "b":
     words = _without(
@@ -104,12 +110,12 @@ def _table2_lines(panel: Panel) -> Lines:
       claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)]
   lines += [(registry.get(name).label, method(panel, name))
             for name in ("pfedme", "pfedzo", "local")]
-  if panel.data.endswith("_lr"):  # pixels that are always 0 need the ridges
+  if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
     lines.append((claims.AFL, method(panel, "afl", "--noremove_ridge")))
   return lines
 
 
-#: Whitened filters give numbers so small that an absolute ridge would
+#: Whitened filters have such small outputs that an absolute ridge would
 #: outweigh them.
 _RANDOM = ("--code=random_filters", "--normalize", "--ridge=0.1",
            "--ridge_unit=relative")
@@ -164,7 +170,7 @@ def _heading(runs: Sequence[suite.Outcome]) -> str:
 
 
 def _rounds(outcome: suite.Outcome) -> str:
-  """The rounds that the time is for, and how many of them were played."""
+  """The number of rounds that a time is for, and how many were played."""
   played = outcome.summary["cost"]["rounds"]
   stretch = claims.stretch(outcome)
   if claims.closed_form(outcome):
@@ -181,10 +187,10 @@ def _wall(outcome: suite.Outcome) -> float:
 
 
 def time_table(outcomes: Sequence[suite.Outcome]) -> str:
-  """Fig. 4: what a client spends its seconds on, and the reductions.
+  """Fig. 4: how a client spends its seconds, and what FedACnnL saves.
 
-  The last column has the seconds of this machine, which plays all clients
-  itself. It must not be compared with the others.
+  The last column has the seconds of this machine, which computes all clients.
+  They must not be compared with the simulated seconds.
   """
   stated = {(c.panel, c.method): c.value
             for c in report.load_claims(NAME, "Fig4")}
@@ -228,8 +234,9 @@ _PARTS = dict(zip(("computation", "idle", "communication"),
 def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: simulated seconds until the global model reaches an accuracy.
 
-  The ratios of the times in Fig. 4 follow from the stated rounds (20, 600).
-  Those of the times to an accuracy do not (errata A-18).
+  The ratios of the times in Fig. 4 follow from the numbers of rounds that the
+  paper states (20 and 600). The ratios of the times to an accuracy do not
+  (errata A-18).
   """
   lines = ["## Time to an accuracy", "",
            "Simulated seconds to a test accuracy of the global model, median "
@@ -249,7 +256,7 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
 def _time_bars(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str
 ) -> None:
-  """Draws what a client spends its seconds on, panel by panel."""
+  """Draws how a client spends its seconds, for each panel."""
   for_bars = {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   panels = suite.by_panel(outcomes)
@@ -284,13 +291,13 @@ def _draw_fig6(
 def _ends(
     outcomes: Sequence[suite.Outcome], stated: dict[str, float],
     named: str, *, times: bool = False) -> str:
-  """Accuracies after the last round.
+  """Tables of the accuracies after the last round, one for each panel.
 
   Args:
     outcomes: the runs.
     stated: label -> the paper's number in percent.
-    named: head of the first column.
-    times: add the simulated seconds and those of this machine.
+    named: heading of the first column.
+    times: whether the simulated seconds and those of this machine are added.
   """
   lines = []
   for runs in suite.by_panel(outcomes):
@@ -319,7 +326,7 @@ def _ends(
 
 
 def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
-  """Fig. 6: the last accuracy of every method, the paper's, and its time."""
+  """Fig. 6: every method's last accuracy, the paper's number, and the time."""
   stated = {c.method: c.value for c in report.load_claims(NAME, "Fig6")
             if c.metric == "test_accuracy"}
   said = stated["FedAvg"]
@@ -330,14 +337,17 @@ def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def _mean_sd(values: Any) -> str:
-  """Mean +- standard deviation over seeds, as in the paper; one: the number."""
+  """Mean +- standard deviation over seeds, as in the paper.
+
+  With one seed there is no deviation.
+  """
   if len(values) == 1:
     return f"{values[0]:.2f}"
   return f"{np.mean(values):.2f} +- {np.std(values, ddof=1):.2f}"
 
 
 def table2(outcomes: Sequence[suite.Outcome]) -> str:
-  """Table 2 in the paper's form, and the details of each number."""
+  """Table 2 in the paper's form, and a table of details for each panel."""
   stated = {(c.panel, c.method): c.value
             for c in report.load_claims(NAME, "Table2")
             if c.metric == "test_accuracy_mean"}
@@ -409,7 +419,7 @@ def _draw_ablations(
 def _draw_table2(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
-  """Draws bars: a closed form has a single evaluation and so no curve."""
+  """Draws bars, because a method in closed form has only one evaluation."""
   del x_axis
   parts = {}
   for runs in suite.by_panel(outcomes):
@@ -423,7 +433,7 @@ def _draw_table2(
 
 
 def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
-  """AFL by how the data are partitioned."""
+  """The accuracy of AFL for each way to partition the data."""
   last = claims.end("global")
   lines = ["Accuracy of the one global model, in percent. Every client adds "
            "gamma = 1 to its Gram matrix; the server takes the sum of them "
@@ -453,10 +463,11 @@ def _draw_afl(
 def _figure(
     title: str, panels: tuple[Panel, ...],
     lines_of: Callable[[Panel], Lines], num_seeds: int = 1, **more) -> Figure:
-  """A figure of lines.
+  """A figure whose lines are those of ``lines_of``.
 
-  At full scale it has one seed: it is for orientation, it is dear, or it shows
-  simulated times, which do not depend on the seed.
+  By default it has one seed at full scale. This is enough for a figure that is
+  meant for orientation, takes long, or shows simulated times, which do not
+  depend on the seed.
   """
   return Figure(title, "accuracy", "", panels, lines_of=lines_of,
                 num_seeds=num_seeds, **more)
@@ -500,7 +511,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
-  """With --scale=quick: fewer rounds, a smaller network."""
+  """With --scale=quick, plays fewer rounds and takes a smaller network."""
   if not request.quick or figure.lines_of is None:
     return figure, []
   panels = tuple(

@@ -38,7 +38,7 @@ def _first_to_98(outcomes):
 
 
 def _rounds(values):
-  """The rounds of each seed in words."""
+  """The round of each seed in words; "-" for a seed without one."""
   return ", ".join("-" if math.isinf(v) else f"{v:.0f}" for v in values)
 
 
@@ -61,7 +61,7 @@ def _no_other_at_98(outcomes):
 
 
 def _fewer_rounds(outcomes):
-  """The rounds to 98 % that CLSFSVRG saves against the best other method."""
+  """CLSFSVRG needs 50 % fewer rounds to 98 % than the best other method."""
   parts = []
   for p in verdicts.panels_of(outcomes):
     ours = rounds_to(0.98)(pick(outcomes, p, CLS))
@@ -77,7 +77,7 @@ def _fewer_rounds(outcomes):
 
 
 def at_least(saved, claimed):
-  """At least the percentage that the paper claims is saved."""
+  """At least ``claimed`` percent is saved."""
   found = above(saved, claimed)
   return found._replace(measured=f"{above(saved, 0, ' %', 1).measured}")
 
@@ -95,7 +95,7 @@ def _keeps_up(outcomes):
 
 
 def _others_decline(outcomes):
-  """From the first to the last panel the older methods lose more."""
+  """From the first to the last panel other methods lose more than CLSFSVRG."""
   first, last = verdicts.ends(outcomes)
 
   def lost(label):
@@ -117,7 +117,7 @@ def _approaches(outcomes):
 
 
 def _tie(a, b, measure, panel):
-  """Makes a check that two methods are alike in a panel."""
+  """Makes a check that two methods are equal in a panel."""
   return lambda outcomes: same(
       measure(pick(outcomes, panel, a)), measure(pick(outcomes, panel, b)))
 
@@ -231,7 +231,7 @@ def fig8(
         pick(outcomes, "d", label), target, central[label])
 
   def both_there(outcomes):
-    """The targets that both reach in a seed."""
+    """The targets that both methods reach in at least one seed."""
     found = [t for t in wanted if any(
         a and b for a, b in zip(*(targets.reached(
             pick(outcomes, "d", label), t) for label in (CLS, LOSAC))))]

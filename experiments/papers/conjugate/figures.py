@@ -11,7 +11,7 @@ from experiments.papers.conjugate import claims
 from experiments.reports.figures import Figure, Request, Table
 
 NAME = "conjugate"
-#: Accuracies of Figs. 7 and 8.
+#: The accuracies of Figs. 7 and 8.
 TARGETS = (0.955, 0.96, 0.965)
 
 _MNIST = figures.participation(20, 15, 10, 5)
@@ -57,7 +57,7 @@ def _percent() -> list[str]:
 
 
 def _make_fig7(request: Request) -> None:
-  """Fig. 7: the floats sent until the targets are reached."""
+  """Makes Fig. 7: the floats sent until the targets are reached."""
   outcomes = _at_5(request)
   text = report.join(FIG7, [
       targets.communication(
@@ -81,7 +81,7 @@ def _make_fig7(request: Request) -> None:
 
 
 def _make_fig8(request: Request) -> None:
-  """Fig. 8: the seconds of server and clients until the targets."""
+  """Makes Fig. 8: the seconds of server and clients until the targets."""
   outcomes = _at_5(request)
   central = {o.cell.label: central_time.central_seconds(o.cell.config)
              for o in outcomes}

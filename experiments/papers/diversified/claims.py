@@ -11,7 +11,7 @@ _MA, _GA = "MA-FSVRG", "GA-FSVRG"
 
 
 def _gradients(outcome):
-  """Per-example gradients of a participant in the last round."""
+  """A participant's number of per-example gradients in the last round."""
   return outcome.summary["cost"]["last_round"]["example_gradients"]
 
 

@@ -25,8 +25,8 @@ _CIFAR_FIXED = ("--num_models=3", "--beta1=0.9", "--client_lr=0.08")
 #: the clients on their own classes is evaluated too.
 _CIFAR_PROTOCOLS = "global,local,preferred"
 
-# Our own figure: the paper can be read in several ways, and each panel changes
-# one of them.
+# A figure of this project: the paper can be read in several ways, and each
+# panel changes one reading.
 _READINGS = tuple(
     Panel(letter, title, (*flags, "--participation=0.1"))
     for letter, title, flags in (
@@ -44,7 +44,7 @@ _READINGS = tuple(
 
 
 def _compared(number: int, title: str, metric: str, data: str) -> Figure:
-  """Figs. 1 to 7: MA and GA among all other methods."""
+  """Makes one of Figs. 1 to 7, which compare MA and GA with other methods."""
   cifar = data == "cifar10"
   return Figure(
       f"Fig. {number}: {title}", metric, data, _CIFAR if cifar else _MNIST,
@@ -55,7 +55,7 @@ def _compared(number: int, title: str, metric: str, data: str) -> Figure:
 
 
 def _alone(title: str, panels: tuple[Panel, ...], **more: Any) -> Figure:
-  """A figure of MA and GA alone on MNIST."""
+  """Makes a figure of MA and GA alone, on MNIST."""
   return Figure(title, "accuracy", "mnist", panels, baselines=False, **more)
 
 

@@ -63,7 +63,7 @@ METHODS = {
     "FGP-MADC": "fgp_madc", "CFL": "cfl", "FL+HC": "flhc",
     claims.PRETRAINED: "fedavg_pretrained"}
 
-#: data set -> what prepares it.
+#: data set that may not be prepared -> its name in experiments.prepare.
 OPTIONAL = {"femnist": "emnist", "sent140": "sentiment140"}
 
 
@@ -79,7 +79,7 @@ def _hyper_parameters(label: str) -> frozenset[str]:
 
 
 def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
-  """The flags of a method on a pair; m and mu only where it reads them."""
+  """The flags of a method on a pair; m and mu are given if it reads them."""
   values = {"num_groups": pair.groups, "max_groups": pair.groups,
             "mu": pair.mu}
   if label == claims.PRETRAINED:
@@ -90,7 +90,7 @@ def method(pair: Pair, label: str, *more: str) -> tuple[str, ...]:
 
 
 def _lines(*labels: str):
-  """Makes ``Figure.lines_of`` of some methods."""
+  """Makes the ``Figure.lines_of`` that has these methods."""
 
   def lines_of(panel: Panel) -> Lines:
     pair = _pair(panel)
@@ -139,7 +139,10 @@ def _shift_lines(panel: Panel) -> Lines:
 
 def _with_rounds(
     outcomes: Sequence[suite.Outcome]) -> dict[str, dict[str, list]]:
-  """panel title -> label -> rows; those of rounds.csv as protocol rounds."""
+  """panel title -> label -> rows of metrics.csv and rounds.csv.
+
+  Rows of rounds.csv have the protocol "rounds".
+  """
   panels: dict[str, dict[str, list]] = {}
   for o in outcomes:
     panels.setdefault(o.cell.panel_title, {})[o.cell.label] = [
@@ -182,13 +185,13 @@ _CURVES = _lines("FedAvg", "FedProx", "IFCA", "FeSEM", "FG-EDC", "FGP-EDC")
 
 
 def _local(title: str, panels: tuple[Panel, ...], **more) -> Figure:
-  """A figure of what clients deploy, on their own test splits."""
+  """A figure of the clients' deployed models on their test splits."""
   more = {"protocol": "local", "protocols": "local,assigned"} | more
   return Figure(title, "accuracy", "", panels, **more)
 
 
 def _classes(title: str, **more) -> Figure:
-  """A figure of FedAvg by the number of classes of a client."""
+  """A figure of FedAvg for each number of classes of a client."""
   return Figure(title, "accuracy", "", _CLASSES, protocols="global,local",
                 eval_every=1, lines_of=_lines("FedAvg"), draw=_draw_fig1,
                 quick=tuple("abcd"), **more)
@@ -251,7 +254,10 @@ def _lacking(data: str, data_dir: str | None) -> bool:
 
 
 def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
-  """The panels whose data are prepared, and why the others are not run."""
+  """The figure with the panels whose data are prepared.
+
+  The sentences say why the other panels are not run.
+  """
   kept, lacking = [], []
   path = request.files.get("femnist_path")
   for panel in figure.panels:
@@ -275,10 +281,11 @@ def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
 def _runs(
     request: Request, titles: Sequence[str]
 ) -> tuple[list[suite.Cell], list[suite.Cell], list[str]]:
-  """Runs of FG-EDC on some pairs.
+  """The runs of FG-EDC on some pairs.
 
   Returns:
-    The runs whose data are prepared, the other ones, and why these are not run.
+    The runs whose data are prepared, the other runs, and why the latter are not
+    played.
   """
   whole = Figure("", "accuracy", "", tuple(PAIRS[t].panel() for t in titles),
                  lines_of=_lines(claims.FG))
@@ -297,7 +304,7 @@ def _made(name: str, title: str, request: Request, text: str,
 
 
 def _drawn(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
-  """A picture of the pre-trained clients, with its table."""
+  """A picture of the pre-trained clients together with a table."""
 
   def make_table(request: Request) -> None:
     cells, _, lacking = _runs(request, titles)

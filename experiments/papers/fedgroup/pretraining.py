@@ -1,7 +1,7 @@
 """FedGroup's pre-training before round 1: EDC, MADC and the groups.
 
-The pool is that of a run with the same flags: the same clients, updates and
-groups. No round is played.
+The pre-trained clients, their updates and their groups are those of a run with
+the same flags. No round is played.
 """
 
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ class Pool(NamedTuple):
   """The n pre-trained clients."""
 
   ids: np.ndarray  #: [n]
-  edc: np.ndarray  #: [n, n]
-  madc: np.ndarray  #: [n, n]
+  edc: np.ndarray  #: [n, n], EDC of each pair
+  madc: np.ndarray  #: [n, n], MADC of each pair
   points: np.ndarray  #: [n, m], cosines with the m main directions
   groups: np.ndarray  #: [n], in [0, m)
-  labels: np.ndarray  #: [n, L] bool, classes that each of them holds
+  labels: np.ndarray  #: [n, L] bool, which classes each client holds
 
 
 def pretrained(cell: suite.Cell) -> list[Pool]:
-  """The pool of each seed of a run."""
+  """The pre-trained clients of each seed of a run."""
   config = cell.config
   made = execute.prepared_run(config)
   hparams = made.method.hparams
@@ -54,7 +54,7 @@ def pretrained(cell: suite.Cell) -> list[Pool]:
     return (ids, mask, grouping.edc(points),
             grouping.madc(grouping.cosine(gram), mask), points, groups)
 
-  # The run's own start with the same keys, but its state is the pool.
+  # The setup of the run with the same keys, but the result is the pool.
   start = made.algorithm._replace(
       init=lambda params, spec, key: params, setup=setup)
   every_seed = jax.device_get(jax.jit(
@@ -71,7 +71,7 @@ def pretrained(cell: suite.Cell) -> list[Pool]:
 
 
 class Fit(NamedTuple):
-  """EDC against MADC over all pairs of a pool."""
+  """The relation of EDC and MADC over all pairs of pre-trained clients."""
 
   madc: np.ndarray  #: [pairs]
   edc: np.ndarray  #: [pairs]
@@ -82,7 +82,7 @@ class Fit(NamedTuple):
 
 
 def mapping(pool: Pool) -> Fit:
-  """EDC against MADC: the correlations and the line of least squares."""
+  """The correlations of EDC and MADC, and the line of least squares."""
   upper = np.triu_indices(len(pool.edc), 1)
   x, y = pool.madc[upper], pool.edc[upper]
   slope, intercept = np.polyfit(x, y, 1)
@@ -92,10 +92,10 @@ def mapping(pool: Pool) -> Fit:
 
 
 def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
-  """Draws Fig. 5 of the first seed.
+  """Draws Fig. 5 for the first seed.
 
   Returns:
-    A table and a verdict of all seeds.
+    A table and a verdict about all seeds.
   """
   found = {cell.panel_title: list(map(mapping, pretrained(cell)))
            for cell in cells}
@@ -147,8 +147,7 @@ def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
   return "\n".join(lines)
 
 
-#: Shape of an example and number of classes, of data sets that may not be
-#: prepared.
+#: data set that may not be prepared -> shape of an example, number of classes.
 _SHAPES = {"femnist": ((28, 28, 1), 26), "sent140": ((25,), 2)}
 
 
@@ -164,11 +163,11 @@ def _parameters(config: config_lib.Config) -> int:
 
 
 def sizes(cells: Runs, not_run: Runs) -> str:
-  """Table 2: clients, samples and parameters beside the paper's.
+  """Table 2: numbers of clients, samples and parameters, and the paper's.
 
   Args:
     cells: one run of each data set and model.
-    not_run: the same, where the data are not prepared.
+    not_run: one run of each data set and model whose data are not prepared.
   """
   stated = {(c.panel, c.metric): c.value
           for c in report.load_claims(claims.NAME, "Table2")}

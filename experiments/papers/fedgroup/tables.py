@@ -1,4 +1,4 @@
-"""The tables of the FedGroup paper, made of finished runs."""
+"""The tables of the FedGroup paper, made from finished runs."""
 
 from collections.abc import Sequence
 
@@ -29,14 +29,16 @@ def _number(value: float | None, form: str = ".1f") -> str:
 
 
 def gains(outcomes: Sequence[suite.Outcome]) -> str:
-  """Table 3: the best round of all methods on all data, and the details.
+  """Table 3: the best round of all methods on all data, and details.
 
-  The first table has the paper's form, ``ours (paper)``. A table for each data
-  set follows with the last round, the mean of the last ten, the paper's own
-  measure (``assigned``) and the gain over FeSEM.
+  The first table has the form of the paper, with numbers ``ours (paper)``. A
+  table for each data set follows, with the last round, the mean of the last ten
+  rounds, the measure of the paper (``assigned``) and the gain over FeSEM.
   """
   stated = _stated("Table3")
-  alias = {"g": "c"}  # the same column of the paper, the other generator
+  # Panel g has the data of the other generator; the paper's numbers are those
+  # of panel c.
+  alias = {"g": "c"}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   order = [*claims.COLUMNS, *claims.BEYOND]
   labels.sort(key=lambda label: (
@@ -131,14 +133,14 @@ def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
-  """Accuracy after a round in percent; "-" without an evaluation there."""
+  """Accuracy after a round in percent; "-" if it was not evaluated then."""
   values = [100 * r["accuracy"] for r in outcome.rows
             if r["protocol"] == protocol and r["round"] == number]
   return shown(values) if values else "-"
 
 
 def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
-  """The accuracy of newcomers beside that of the other clients."""
+  """A table of the accuracy of newcomers and of the other clients."""
   ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
   lines = [line(["method", f"newcomers after {when} rounds, when they come",
                  "newcomers, mean of the last ten",
@@ -153,7 +155,7 @@ def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def shifted(outcomes: Sequence[suite.Outcome]) -> str:
-  """The accuracy before and after the clients' data change."""
+  """A table of the accuracy before and after the clients' data change."""
   when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
