@@ -4,9 +4,11 @@ from collections.abc import Iterator
 import functools
 import json
 import pathlib
+import shutil
 import sys
 import time
 from typing import Any
+import weakref
 
 import jax
 import numpy as np
@@ -166,6 +168,24 @@ def restore(
   return states, done
 
 
+#: federation -> where its partition.png was drawn last.
+_DRAWN: weakref.WeakKeyDictionary[Federation, pathlib.Path] = (
+    weakref.WeakKeyDictionary())
+
+
+def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
+  """Draws who holds which classes, once for all runs of a federation."""
+  known = _DRAWN.get(federation)
+  if known is not None and known != path and known.is_file():
+    shutil.copyfile(known, path)
+    return
+  plots.histogram(
+      path, federation.label_histogram,
+      f"{federation.name}, {federation.partition.name}: "
+      f"{federation.num_clients} clients")
+  _DRAWN[federation] = path
+
+
 class RunWriter:
   """The folder of one run, or of one setting of a sweep."""
 
@@ -198,10 +218,7 @@ class RunWriter:
     summary_lib.write_json(self.folder / "config.json", self._facts)
     summary_lib.write_json(self.folder / "partition.json",
                            summary_lib.partition_facts(federation))
-    plots.histogram(
-        self.folder / "partition.png", federation.label_histogram,
-        f"{federation.name}, {federation.partition.name}: "
-        f"{federation.num_clients} clients")
+    _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
 
   def states_of(self, states: Any) -> Any:
