@@ -27,8 +27,6 @@ ELSEWHERE = {
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",
     "rounds/phases": "rounds/test_two_halves",
-    "runs/play": "runs/test_api",
-    "runs/programs": "runs/test_sweep",
 }
 
 MODULES = sorted(
