@@ -1,13 +1,13 @@
-"""The contract: the types every room of the library shares, nothing else.
+"""The types that all packages of the library share.
 
-Axis letters, fixed once for the whole library: ``C`` clients, ``S`` cohort
+The axis letters are the same in the whole library: ``C`` clients, ``S`` cohort
 slots, ``M`` rows of the data set, ``B`` mini-batch, ``K`` groups or global
-models (the diversified paper writes ``C`` for it), ``P`` parameters, ``D``
+models (the diversified paper writes ``C`` for them), ``P`` parameters, ``D``
 input features, ``L`` classes.
 
-An algorithm is a ``NamedTuple`` of pure functions returned by a builder that
-closes over its hyper-parameters (the optax form). Code for one client is
-written without a client axis; the engine maps it over the cohort.
+An algorithm is a ``NamedTuple`` of pure functions. A builder returns it and
+closes over the hyper-parameters, as in optax. Code for one client is written
+without a client axis; the engine maps it over the cohort.
 """
 
 from collections.abc import Callable
@@ -17,49 +17,51 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
-#: A typed key (``jax.random.key``); an argument named ``key`` is consumed.
+#: A typed key (``jax.random.key``). A function consumes its argument ``key``.
 Key = jax.Array
-#: A pytree of float32 arrays. ``[K, ...]`` means every leaf has that axis.
+#: A pytree of float32 arrays. ``[K, ...]`` means that every leaf has axis K.
 Params = Any
 State = TypeVar("State")
 
 
 class Devices(NamedTuple):
-  """What the simulated clock knows of the clients' machines (engine.clock)."""
+  """The speeds of the simulated machines (``engine.clock``)."""
 
-  flops_per_s: Array  #: [C] or [S] float32, arithmetic a second
-  bytes_per_s: Array  #: [C] or [S] float32, of the link to the server
-  batch_s: Array  #: [] float32, seconds that a batch takes whatever its size
-  server_flops_per_s: Array  #: [] float32
+  flops_per_s: Array  #: [C] or [S] float32, operations per second of a client
+  bytes_per_s: Array  #: [C] or [S] float32, bandwidth to the server
+  batch_s: Array  #: [] float32, fixed seconds per batch of any size
+  server_flops_per_s: Array  #: [] float32, operations per second of the server
 
 
 class ClientData(NamedTuple):
-  """All C clients, the examples of one client contiguous, no padding.
+  """The data of all C clients, back to back, without padding between clients.
 
-  After the last client's rows come the server's own, if it holds any, then
-  zero rows (``data.layout.PADDING_ROWS``), so that a block which starts inside
-  a client never runs off the end.
+  The rows of one client are contiguous. After the last client follow the rows
+  that the server holds, if any, and then ``data.layout.PADDING_ROWS`` zero
+  rows, so that a block that starts inside a client never extends past the end
+  of the array.
   """
 
   x: Array  #: [M, ...] float32 (or int32 tokens)
   y: Array  #: [M] int32 class labels
   offset: Array  #: [C] int32, first row of the client
-  size: Array  #: [C] int32, examples held (n_i)
-  #: [2] int32, first row and number of the rows the server itself holds (of
-  #: clients that never take part); None where it holds none
+  size: Array  #: [C] int32, number of examples of the client (n_i)
+  #: [2] int32, first row and number of the rows that the server holds as
+  #: validation data; None if it holds none
   validation: Array | None = None
-  #: [C] int32, rounds played before a client can take part (newcomers); None:
-  #: all are there from the start
+  #: [C] int32, rounds played before a client can take part (newcomers); None
+  #: if all clients can take part from the start
   joins: Array | None = None
-  #: the clients' simulated machines, [C]; None: no time is simulated
+  #: the clients' simulated machines, [C]; None if no time is simulated
   devices: Devices | None = None
 
 
 class Shard(NamedTuple):
-  """One client's view: x and y whole and never batched, the rest scalars.
+  """The data of one client, as a range of rows in the arrays of all clients.
 
-  The client owns rows ``offset <= row < offset + size``. With a leading axis
-  on ``offset`` and ``size`` (and none on x, y) it stands for several clients.
+  The client holds the rows ``offset <= row < offset + size``. ``x`` and ``y``
+  are the arrays of all clients and never have a client axis. If ``offset`` and
+  ``size`` have a leading axis, the shard stands for several clients.
   """
 
   x: Array  #: [M, ...]
@@ -69,72 +71,76 @@ class Shard(NamedTuple):
 
 
 class Cohort(NamedTuple):
-  """The S participants of one round; padding slots change nothing."""
+  """The S participants of one round, including padding slots.
+
+  Padding slots have no examples and do not change the result of a round.
+  """
 
   ids: Array  #: [S] int32 in [0, C); C marks a padding slot
-  shards: Shard  #: offset [S], size [S] (0 on padding slots); x, y shared
-  weight: Array  #: [S] float32, n_i, 0 on padding slots
-  #: the server's own examples, of clients that never take part; None: it has
-  #: none
+  #: offset [S] and size [S], size 0 for padding slots; x and y of all clients
+  shards: Shard
+  weight: Array  #: [S] float32, n_i, 0 for padding slots
+  #: the server's validation examples; None if it holds none
   validation: Shard | None = None
-  #: every client there is by now, offset [C] and size [C] (0: not yet there),
-  #: for a round that asks them all
+  #: all clients, offset [C] and size [C], for a round that reads them all; the
+  #: size of a client that has not joined yet is 0
   everyone: Shard | None = None
   #: the participants' simulated machines, [S]
   devices: Devices | None = None
-  #: [C] bool, clients that are there from this round on and were not before;
-  #: None: the data have no newcomers
+  #: [C] bool, the clients that join in this round; None if the data have no
+  #: newcomers
   newcomers: Array | None = None
 
   @property
   def present(self) -> Array:
-    """[S] bool, false on padding slots (and on clients not yet there)."""
+    """[S] bool, false for padding slots and clients that have not joined."""
     return self.weight > 0
 
 
 class FedSpec(NamedTuple):
-  """Sizes an algorithm may allocate by. Static, no arrays."""
+  """Static sizes from which an algorithm allocates its state."""
 
   num_clients: int  #: C
   cohort_size: int  #: S
   num_classes: int  #: L
   input_shape: tuple[int, ...]  #: shape of one example
-  num_examples: int = 0  #: training examples of all clients
+  num_examples: int = 0  #: number of training examples of all clients
 
 
 class Layer(NamedTuple):
-  """A layer with weights as least squares sees it: unfold(X) W + b.
+  """A layer with weights, written for least squares as unfold(X) W + b.
 
-  X is what the layers before make of an example. A convolution has a row of
-  the unfolded matrix for every output position (row by row) and a column for
-  every weight of a kernel (row, column, channel); a dense layer has one row.
+  X is the output of the preceding layers for an example. For a convolution,
+  the unfolded matrix has one row for every output position (row by row) and
+  one column for every weight of a kernel (row, column, channel). For a dense
+  layer it has one row.
   """
 
-  name: str  #: of its parameters
-  input_shape: tuple[int, ...]  #: of X, one example
+  name: str  #: name of the layer's parameters
+  input_shape: tuple[int, ...]  #: shape of X for one example
   grid: tuple[int, int]  #: output positions, rows and columns; (1, 1) if dense
   fan_in: int  #: d, rows of W
   width: int  #: columns of W: units or channels
-  #: (params, x [B, ...]) -> X [B, *input_shape]: the layers before, in order
+  #: (params, x [B, ...]) -> X [B, *input_shape], the preceding layers
   inputs: Callable[[Params, Array], Array]
   #: X [B, *input_shape] -> [B, positions, d]; linear
   unfold: Callable[[Array], Array]
   #: params -> (W [d, width], b [width])
   get: Callable[[Params], tuple[Array, Array]]
-  #: (params, W, b) -> params with them in place
+  #: (params, W, b) -> params with W and b in this layer
   put: Callable[[Params, Array, Array], Params]
 
   @property
   def positions(self) -> int:
-    """Rows of the unfolded matrix of one example."""
+    """The number of rows of the unfolded matrix of one example."""
     return self.grid[0] * self.grid[1]
 
 
 class Model(NamedTuple):
   """A model with its training objective, for any algorithm.
 
-  ``models.from_flax``, ``from_nnx`` and ``from_functions`` make one of a module
-  or of pure functions.
+  ``models.from_flax``, ``from_nnx`` and ``from_functions`` make a model from a
+  module or from pure functions.
   """
 
   init: Callable[[Key], Params]
@@ -144,37 +150,38 @@ class Model(NamedTuple):
   loss: Callable[[Array, Array], Array]
   #: coefficient of (l2/2) ||w||^2, bias included, added to the mean loss
   l2: float
-  #: (params-shaped tree, scale [D]) -> the tree with every entry that belongs
-  #: to input feature j times scale[j], others as they are. None where no
-  #: parameter belongs to one feature (deep networks).
+  #: (params-shaped tree, scale [D]) -> tree. Multiplies every entry that
+  #: belongs to input feature j by scale[j] and leaves the others unchanged.
+  #: None if no parameter belongs to a single feature (deep networks).
   scale_features: Callable[[Params, Array], Params] | None
   #: whether apply(a w + b v, x) = a apply(w, x) + b apply(v, x)
   linear: bool = False
-  #: multiplications and additions of ``apply`` for one example
+  #: number of multiplications and additions of ``apply`` for one example
   flops: float = 0.0
-  #: the layers with weights, first to last, the last without an activation;
-  #: None where there are others than dense layers and convolutions
+  #: the layers with weights, first to last; the last one has no activation.
+  #: None if the model has layers with weights that are neither dense nor
+  #: convolutions.
   layers: tuple[Layer, ...] | None = None
-  #: (params, x [B, ...], key) -> logits [B, L] float32 of local training, where
-  #: it draws random numbers (dropout). None: ``apply`` is for training too.
+  #: (params, x [B, ...], key) -> logits [B, L] float32 in local training, if
+  #: training draws random numbers (dropout); None if training uses ``apply``
   train_apply: Callable[[Params, Array, Key], Array] | None = None
 
 
 class RoundCost(NamedTuple):
-  """What one round costs. Floats are counted, not bytes."""
+  """The cost of one round. Communication is counted in floats, not bytes."""
 
   down: Array  #: [] int32, floats sent to each participating client
   up: Array  #: [] int32, floats sent by each participating client
   exchanges: Array  #: [] int32, server-client-server round trips
   example_gradients: Array  #: [] int32, per-example gradients, whole cohort
-  central_flops: Array  #: [] float32, server arithmetic beyond the averages
+  central_flops: Array  #: [] float32, server arithmetic except the averages
 
 
 class Work(NamedTuple):
-  """What each participant's own machine does in a round, for the clock."""
+  """The computation of each participant in a round, for the simulated clock."""
 
   flops: Array  #: [S] float32, multiplications and additions
-  #: [S] float32, mini-batches run through the model, forward alone or with
+  #: [S] float32, mini-batches passed through the model, with or without
   #: gradients
   batches: Array
 
