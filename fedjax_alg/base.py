@@ -187,26 +187,28 @@ class Work(NamedTuple):
 
 
 class RoundTimes(NamedTuple):
-  """What the clock makes of a round; means over its participants.
+  """The simulated times of a round, averaged over its participants.
 
-  The three times together are the round's duration (``engine.clock``).
+  The three times add up to the duration of the round (``engine.clock``).
   """
 
-  flops: Array  #: [] float32, of the participants' own machines
+  flops: Array  #: [] float32, operations on a participant's machine
   computation: Array  #: [] float32, seconds
   communication: Array  #: [] float32, seconds
-  idle: Array  #: [] float32, seconds, waiting for others or for the server
+  #: [] float32, seconds of waiting for other clients and for the server
+  idle: Array
 
 
 class RoundAux(NamedTuple):
-  """What a round reports beside its new state."""
+  """The report of a round, returned together with the new state."""
 
-  client: dict[str, Array]  #: each [S], in slot order
+  client: dict[str, Array]  #: one entry per slot, each [S]
   server: dict[str, Array]  #: scalars or small arrays
   cost: RoundCost
-  #: None: not counted, the round has no simulated time
+  #: None if the algorithm does not count its work; the round then has no
+  #: simulated time
   work: Work | None = None
-  #: of ``work``, set by the engine, not by the algorithm
+  #: simulated times of ``work``, set by the engine, not by the algorithm
   times: RoundTimes | None = None
 
 
@@ -219,34 +221,34 @@ class MapClients(Protocol):
     """Stacks ``fn(shared, shard, *arg_of_slot)`` over slots.
 
     Args:
-      fn: code for one client. It must not close over arrays of the round
-        (they live on the server's mesh, it may run on one device of many):
-        whatever all clients receive comes in as ``shared``.
+      fn: code for one client. It must not close over arrays of the round,
+        which live on the server's mesh, because ``fn`` may run on one of many
+        devices. Pass everything that all clients receive as ``shared``.
       shared: pytree of arrays, the same for every client.
-      shards: offset and size [S]; x and y are passed whole.
+      shards: offset and size [S]; x and y of all clients.
       *args: pytrees whose leaves have a leading axis [S].
 
     Returns:
-      The pytree ``fn`` returns, each leaf with a leading axis [S].
+      The pytree that ``fn`` returns, each leaf with a leading axis [S].
     """
 
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
       shards: Shard, *args: Any
   ) -> Any:
-    """Sum over slots that never holds a result for each slot.
+    """Sums over slots without storing a result for each slot.
 
-    For results too large to stack (Gram matrices). One client after the other
-    on every device.
+    Use this for results that are too large to stack (Gram matrices). Every
+    device runs its clients sequentially.
 
     Args:
-      fn: (total, shared, shard, *arg_of_slot) -> total with what this client
-        adds; it must add, whatever the total is, and nothing for a slot
-        without examples.
-      zero: makes the empty total, on every device.
-      shared: as of the map.
-      shards: as of the map.
-      *args: as of the map.
+      fn: (total, shared, shard, *arg_of_slot) -> total plus the contribution
+        of this client. The contribution must not depend on ``total``, and it
+        must be zero for a slot without examples.
+      zero: makes a total of zero; called on every device.
+      shared: see ``__call__``.
+      shards: see ``__call__``.
+      *args: see ``__call__``.
 
     Returns:
       The total over all slots.
@@ -256,27 +258,28 @@ class MapClients(Protocol):
 class Algorithm(NamedTuple, Generic[State]):
   """One federated algorithm: pure functions (jittable, scannable)."""
 
-  #: (params, spec, key) -> state; shapes only, no data seen yet
+  #: (params, spec, key) -> initial state; reads no data
   init: Callable[[Params, FedSpec, Key], State]
-  #: (state, every client as one cohort, key) -> state; data-dependent start
+  #: (state, cohort of all clients, key) -> state; initialisation from data
   setup: Callable[[State, Cohort, Key], State]
-  #: (state, cohort, key) -> (state, aux); same structure out as in
+  #: (state, cohort, key) -> (state, aux); the state keeps its structure
   round: Callable[[State, Cohort, Key], tuple[State, RoundAux]]
-  #: (state, client id, its training shard, key) -> params the client would
-  #: deploy. A newcomer has id C and its support data as shard.
+  #: (state, client id, training shard of the client, key) -> params that the
+  #: client would deploy. A client unknown to the state has id C, and its shard
+  #: holds its support data.
   client_params: Callable[[State, Array, Shard, Key], Params]
-  #: (state) -> the K global models [K, ...]; None where there is none
+  #: (state) -> the K global models [K, ...]; None without a global model
   global_params: Callable[[State], Params] | None
   #: (state) -> [C] int32, the group that each client was last assigned to, -1
-  #: before its first time; None where clients have no groups
+  #: for a client that was never assigned; None without groups
   membership: Callable[[State], Array] | None = None
-  #: as ``client_params``, where a client has a second model: its own copy of
-  #: the global one (pFedMe's w_k beside theta_k)
+  #: same arguments as ``client_params``; the client's copy of the global model
+  #: (pFedMe's w_k, besides theta_k); None for methods without such a copy
   client_copy: Callable[[State, Array, Shard, Key], Params] | None = None
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:
-  """The data-dependent start of an algorithm that needs none."""
+  """The ``setup`` of an algorithm that needs no initialisation from data."""
   del everyone, key
   return state
 
@@ -284,7 +287,14 @@ def no_setup(state: State, everyone: Cohort, key: Key) -> State:
 def shared_client_params(
     global_params: Callable[[Any], Params],
 ) -> Callable[[Any, Array, Shard, Key], Params]:
-  """``client_params`` of a method whose clients all deploy global model 0."""
+  """Makes ``client_params`` for a method whose clients deploy global model 0.
+
+  Args:
+    global_params: (state) -> global models [K, ...].
+
+  Returns:
+    The function ``client_params``.
+  """
 
   def client_params(state, client_id, shard, key):
     del client_id, shard, key
@@ -299,7 +309,7 @@ def num_params(params: Params) -> int:
 
 
 def round_cost(down, up, exchanges, example_gradients, central_flops=0.0):
-  """A RoundCost with the contract's dtypes."""
+  """Makes a ``RoundCost`` with the dtypes that its fields document."""
   return RoundCost(
       jnp.asarray(down, jnp.int32), jnp.asarray(up, jnp.int32),
       jnp.asarray(exchanges, jnp.int32),
