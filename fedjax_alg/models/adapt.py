@@ -15,7 +15,7 @@ from fedjax_alg.base import Key, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models.flops import forward_flops
 
-#: name of the argument -> whether it is true in training
+#: Name of the argument -> its value in training.
 MODE_ARGUMENTS = {"deterministic": False, "train": True, "training": True}
 
 # Number of examples with which a model is checked. It is larger than one, so

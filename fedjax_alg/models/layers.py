@@ -204,7 +204,7 @@ class Stack(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """[B, ...] -> logits [B, L]."""
+    """Computes [B, ...] -> logits [B, L]."""
     x = _play(self.layers, x)
     return nn.Dense(self.num_classes)(x.reshape(x.shape[0], -1))
 

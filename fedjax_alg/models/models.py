@@ -30,7 +30,7 @@ class Softmax(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """[B, ...] -> logits [B, L]."""
+    """Computes [B, ...] -> logits [B, L]."""
     x = x.reshape(x.shape[0], -1)
     kernel = self.param(
         "kernel", nn.initializers.zeros, (self.num_classes, x.shape[1]))
