@@ -1,9 +1,10 @@
-"""Speed and memory on the machine at hand; nothing here is a test.
+"""Benchmarks of speed and memory on this machine. They are not tests.
 
-  python -m benchmarks.vs_fedjax    FedAvg here and in FedJAX, in turn
-  python -m benchmarks.phases       one MA- or GA-FSVRG round, by phase
+  python -m benchmarks.vs_fedjax    compares FedAvg with that of FedJAX
+  python -m benchmarks.phases       times the phases of an MA- or GA-FSVRG round
+  python -m benchmarks.similarity   times the similarity of n updates
 
-Times are steady-state with a barrier; compiling is reported apart. Cores that
-are busy with something else make all of them longer: read the ratios, and the
-least of several measurements.
+Times are steady-state times with a barrier; compile times are reported
+separately. Other work on the cores makes all times longer, so read the ratios
+and the smallest of several measurements.
 """

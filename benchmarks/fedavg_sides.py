@@ -1,7 +1,7 @@
-"""The two sides of ``vs_fedjax``: each prepares, then measures on request.
+"""The two sides of ``vs_fedjax``: this library and FedJAX.
 
-A side is a function of the flags that returns (measure, facts); ``measure``
-plays ``args.rounds`` rounds from a given one on, ``facts`` is printed once.
+A side is a function of the flags that returns (measure, facts). ``measure``
+plays ``args.rounds`` rounds from a given round on. ``facts`` is printed once.
 """
 
 import argparse
@@ -24,13 +24,13 @@ Measure = Callable[[int], dict[str, Any]]
 
 
 def steps_of(size: Any) -> Any:
-  """Local steps of clients that hold ``size`` examples."""
+  """The number of local steps of clients with ``size`` examples."""
   return EPOCHS * -(-size // BATCH)
 
 
 def cohorts(
     fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
-  """The clients of ``count`` rounds, the same for both sides."""
+  """Draws the clients of ``count`` rounds, the same for both sides."""
   key = cohorts_lib.run_keys(SEED).cohort
   return [np.asarray(cohorts_lib.sample_cohort(
       fed.data.train, COHORT, jax.random.fold_in(key, start + r)).ids)
@@ -40,7 +40,7 @@ def cohorts(
 def answer(
     fed: data.Federation, ids: list[np.ndarray], seconds: float,
     kernel: Any, bias: Any) -> dict[str, Any]:
-  """What a measurement gives; kernel [784, 10] and bias [10]."""
+  """Makes the result of a measurement from kernel [784, 10] and bias [10]."""
   size = np.asarray(fed.data.train.size)
   whole = fed.data.whole_test
   total = int(whole.size.sum())
@@ -51,7 +51,7 @@ def answer(
 
 
 def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
-  """This library, one device per core."""
+  """Prepares this library, with one device per core."""
   sharding.use_host_cores()
   fed = workloads.powerlaw(args)
   mesh = sharding.clients_mesh()
@@ -86,14 +86,14 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
 
 
 def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
-  """FedJAX, on one device."""
+  """Prepares FedJAX, on one device."""
   if not hasattr(jax, "tree_map"):
     setattr(jax, "tree_map", jax.tree.map)
   import fedjax as fj  # pylint: disable=g-import-not-at-top
   from fedjax.algorithms import fed_avg  # pylint: disable=g-import-not-at-top
 
   class Client(fj.ClientDataset):
-    """Takes EPOCHS * ceil(n / BATCH) steps."""
+    """A client that takes EPOCHS * ceil(n / BATCH) local steps."""
 
     def shuffle_repeat_batch(self, hparams=None, **kwargs):
       steps = steps_of(len(self))

@@ -1,11 +1,12 @@
-"""One round of MA-FSVRG or GA-FSVRG, and where its time goes.
+"""Times one round of MA-FSVRG or GA-FSVRG and each of its phases.
 
   python -m benchmarks.phases --data_dir=~/tensorflow_datasets
 
-MNIST-HoG over 400 clients of one or two classes, 40 a round, K = 4 models, the
-algorithm's default hyper-parameters but no warm-up (threshold 0). The round is
-timed inside the program of a run; each phase is a program of its own, which
-costs its start and end, so their sum is a little more than the round.
+The data are MNIST-HoG over 400 clients of one or two classes, with 40 clients
+per round, K = 4 models and the default hyper-parameters except for the warm-up
+(threshold 0). The round is timed inside the program of a run. Each phase is
+timed as a separate program with a start-up cost, so the phases sum up to a
+little more than the round.
 """
 
 import argparse
@@ -28,7 +29,7 @@ COHORT, SEED = 40, 0
 
 
 def parse() -> argparse.Namespace:
-  """The flags."""
+  """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
   parser.add_argument("--algorithm", default="ga_fsvrg",
@@ -46,7 +47,7 @@ def parse() -> argparse.Namespace:
 def phases(
     model: base.Model, hparams: Any, by_gradient: bool, map_clients: Any
 ) -> dict[str, Callable[..., Any]]:
-  """name -> the phase as a function of what the run holds at that point."""
+  """Makes the phases: name -> function of the values known at that point."""
   central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2,
                      hparams.eps, hparams.central_rule)
 
@@ -103,7 +104,7 @@ def phases(
 
 
 def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
-  """Times the round inside a run; returns what the phases start from."""
+  """Times the round inside a run and returns the inputs of the phases."""
   fed = workloads.one_or_two_classes(args)
   mesh = sharding.clients_mesh()
   map_clients = clients.make_map_clients("sequential", mesh=mesh)

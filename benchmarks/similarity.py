@@ -1,10 +1,10 @@
-"""What comparing and clustering n updates of P parameters costs.
+"""Times the comparison and clustering of n updates of P parameters.
 
   python -m benchmarks.similarity --updates=1000 --parameters=415258
 
-Updates are drawn around --groups directions. EDC is the Gram matrix, the points
-and k-means on them; MADC the Gram matrix, the cosines, (7) and complete
-linkage. The rows take 4 n P bytes.
+The updates are drawn around --groups directions. EDC consists of the Gram
+matrix, the points and k-means. MADC consists of the Gram matrix, the cosines,
+(7) and complete linkage. The updates take 4 n P bytes.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from fedjax_alg.engine import sharding
 
 
 def parse() -> argparse.Namespace:
-  """The flags."""
+  """Parses the flags."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument("--updates", type=int, default=100, help="n")
   parser.add_argument("--parameters", type=int, default=415258, help="P")
@@ -42,7 +42,7 @@ def parse() -> argparse.Namespace:
 
 
 def draw(args: argparse.Namespace) -> jax.Array:
-  """[n, P]: noise around one direction of each group."""
+  """Draws updates [n, P]: one direction for each group, plus noise."""
 
   def rows(key):
     kind, noise = jax.random.split(key)

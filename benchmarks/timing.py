@@ -1,4 +1,4 @@
-"""Timing with a barrier, comparisons in turn, and memory."""
+"""Timing with a barrier, alternating measurements, and peak memory."""
 
 from collections.abc import Callable, Sequence
 import resource
@@ -15,27 +15,31 @@ timed = calls.timed
 
 
 class Spread(NamedTuple):
-  """Least, middle and greatest of several measurements."""
+  """Minimum, median and maximum of several measurements."""
 
   least: float
   median: float
   greatest: float
 
   def text(self, digits: int = 2) -> str:
-    """The three numbers for a table."""
+    """Formats the three numbers for a table."""
     return "  ".join(f"{value:9.{digits}f}" for value in self)
 
 
 def spread(values: Sequence[float]) -> Spread:
-  """The spread of at least one measurement."""
+  """Computes the spread of one or more measurements."""
   return Spread(min(values), statistics.median(values), max(values))
 
 
 def compiled(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-  """Compiles ``fn`` (jitted or not) for these arguments, without running it.
+  """Compiles a function for these arguments without running it.
+
+  Args:
+    fn: the function, jitted or not.
+    *args: its arguments.
 
   Returns:
-    The compiled program, and the seconds it took.
+    The compiled program and the compile time in seconds.
   """
   jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
   began = time.perf_counter()
@@ -46,15 +50,16 @@ def compiled(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
 def steady(
     fn: Callable[..., Any], *args: Any, repeats: int
 ) -> tuple[Any, Spread, float]:
-  """Compiles ``fn``, runs it once to warm up, then times it.
+  """Compiles a function, runs it once to warm up, and then times it.
 
   Args:
-    fn: donates none of its arguments.
+    fn: the function; it must not donate its arguments.
     *args: its arguments.
     repeats: number of timed calls.
 
   Returns:
-    What the last call returned, the seconds of a call, those of compiling.
+    The result of the last call, the seconds per call, and the compile time in
+    seconds.
   """
   program, compile_seconds = compiled(fn, *args)
   out, seconds = calls.repeated(program, *args, repeats=repeats)
@@ -64,14 +69,14 @@ def steady(
 def in_turn(
     measures: dict[str, Callable[[int], float]], repeats: int
 ) -> dict[str, list[float]]:
-  """Measures A B A B ..., so that what disturbs the machine disturbs all.
+  """Alternates measurements (A B A B ...), so that disturbances affect all.
 
   Args:
-    measures: name -> function of the number of the repeat (from 0).
-    repeats: how often each is called.
+    measures: name -> function of the index of the repetition (from 0).
+    repeats: number of calls of each function.
 
   Returns:
-    name -> its ``repeats`` measurements; entries of one index are a pair.
+    name -> measurements; entries with the same index were taken together.
   """
   results: dict[str, list[float]] = {name: [] for name in measures}
   for repeat in range(repeats):
@@ -81,6 +86,6 @@ def in_turn(
 
 
 def peak_megabytes() -> float:
-  """The most memory this process has held, MB (10^6 bytes)."""
+  """The peak memory of this process in MB (10^6 bytes)."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak * (1 if sys.platform == "darwin" else 1024) / 1e6

@@ -1,26 +1,28 @@
-"""FedAvg here and in FedJAX 0.0.17: the same work, in turn, on one machine.
+"""Compares FedAvg of this library and of FedJAX 0.0.17 on one machine.
 
   pip install -e .[bench]
   python -m benchmarks.vs_fedjax --data_dir=~/tensorflow_datasets
 
-Softmax regression with SGD on MNIST over 1,000 clients (power law of FedProx),
-20 clients a round, 20 epochs of batches of 10, learning rate 0.03, no
-regulariser. Both take the same clients in the same rounds and the same number
-of local steps, epochs * ceil(n_i / batch) for client i. Each runs in a process
-of its own, set up as suits it best, and rests while the other is measured:
+The task is softmax regression with SGD on MNIST over 1,000 clients (power law
+of FedProx), with 20 clients per round, 20 epochs of batches of 10, learning
+rate 0.03 and no regulariser. Both libraries train the same clients in the same
+rounds with the same number of local steps, epochs * ceil(n_i / batch) for
+client i. Each library runs in a separate process with its best configuration,
+and waits while the other one is measured:
 
-- here: one device per core, clients one after the other on each, all rounds of
-  a measurement in one program;
-- FedJAX: ``fed_avg`` with its default ``jit`` backend on one device, its SGD,
-  a ``fedjax.Model`` of plain JAX functions (weights [784, 10], the faster
-  layout there), batches of NumPy arrays from memory, asynchronous dispatch.
-  Its ``pmap`` backend calls functions that JAX has removed. FedJAX counts
-  ceil(epochs * n_i / batch) steps of full batches; here it is asked for the
-  steps above. ``jax.tree_map`` is put back for it.
+- This library uses one device per core. Each device trains its clients one
+  after the other, and all rounds of a measurement are one program.
+- FedJAX uses ``fed_avg`` with its default ``jit`` backend on one device, its
+  SGD, a ``fedjax.Model`` of plain JAX functions (weights [784, 10], which is
+  the faster layout for it), batches of NumPy arrays from memory, and
+  asynchronous dispatch. Its ``pmap`` backend calls functions that JAX has
+  removed. By default FedJAX takes ceil(epochs * n_i / batch) steps of full
+  batches; here it is set to the number of steps above. ``jax.tree_map``, which
+  FedJAX needs, is restored.
 
-Process start, data, compiling (of FedJAX: its first client) and one warm-up
-measurement are not counted. The accuracies, on all clients' test data after
-the last round, say that both have learnt the same.
+Process start, data loading, compilation (for FedJAX, its first client) and one
+warm-up measurement are not timed. The accuracies on all clients' test data
+after the last round show that both libraries have learnt equally well.
 """
 
 import argparse
@@ -36,7 +38,7 @@ from benchmarks.fedavg_sides import SIDES
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-  """The flags; --side is for the workers."""
+  """Parses the flags; --side is for the worker processes only."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
   parser.add_argument("--rounds", type=int, default=30,
@@ -51,7 +53,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 class Worker:
-  """A process that measures one side whenever it is asked to."""
+  """A process that measures one side on request."""
 
   def __init__(self, side: str, argv: list[str]):
     command = [sys.executable, "-m", "benchmarks.vs_fedjax", *argv]
@@ -61,7 +63,7 @@ class Worker:
     self.ready = self._answer()
 
   def _answer(self) -> dict[str, Any]:
-    """The next line of JSON; whatever else is printed is passed over."""
+    """Reads the next line of JSON and skips all other output."""
     assert self._process.stdout is not None
     for line in self._process.stdout:
       if line.startswith("{"):
@@ -69,7 +71,7 @@ class Worker:
     raise SystemExit("vs_fedjax: a worker died, its message is above")
 
   def measure(self, start: int) -> dict[str, Any]:
-    """Plays the rounds from ``start`` on."""
+    """Measures the rounds from ``start`` on."""
     assert self._process.stdin is not None
     print(start, file=self._process.stdin, flush=True)
     return self._answer()
@@ -81,7 +83,7 @@ class Worker:
 
 
 def serve(args: argparse.Namespace) -> None:
-  """The worker's life: prepare, then one measurement per line of stdin."""
+  """Runs a worker: prepares, and then measures once per line of stdin."""
   measure, facts = SIDES[args.side](args)
   print(json.dumps(facts), flush=True)
   for line in sys.stdin:
@@ -89,7 +91,7 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace, argv: list[str]) -> None:
-  """Measures the sides in turn and prints the table."""
+  """Measures the two sides alternately and prints the table."""
   workers = {side: Worker(side, argv) for side in SIDES}
   answers: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
 
@@ -122,7 +124,7 @@ def compare(args: argparse.Namespace, argv: list[str]) -> None:
 
 
 def main() -> None:
-  """Compares the two, or serves as one of them."""
+  """Compares the two sides, or runs the worker of one of them."""
   args = parse()
   if args.side:
     serve(args)

@@ -1,4 +1,4 @@
-"""The data of the benchmarks: MNIST, or a stand-in of its shape."""
+"""The data of the benchmarks: MNIST, or synthetic data of the same shape."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from fedjax_alg import data
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-  """--data_dir and --cache_dir."""
+  """Adds the flags --data_dir and --cache_dir."""
   parser.add_argument(
       "--data_dir", default=None,
       help="TFDS folder with MNIST (python -m experiments.prepare); without "
@@ -19,7 +19,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def mnist(args: argparse.Namespace) -> data.Examples:
-  """MNIST of ``--data_dir``, or a stand-in whose name says so."""
+  """Loads MNIST from ``--data_dir``, or makes synthetic data without it."""
   try:
     return data.load_tfds("mnist", args.data_dir, args.cache_dir)
   except data.DataError:
@@ -27,9 +27,9 @@ def mnist(args: argparse.Namespace) -> data.Examples:
 
 
 def stand_in(seed: int = 0) -> data.Examples:
-  """60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes.
+  """Makes 60,000 + 10,000 grey images of 28 x 28 pixels in 10 classes.
 
-  A class is a fixed blurred pattern, an image is its pattern plus noise.
+  Every class has a fixed coarse pattern; an image is this pattern plus noise.
   """
   rng = np.random.default_rng(seed)
   coarse = rng.random((10, 7, 7), np.float32)
@@ -57,14 +57,14 @@ def _dealt(
 
 
 def powerlaw(args: argparse.Namespace) -> data.Federation:
-  """MNIST over 1,000 clients by the power law of FedProx; 784 features."""
+  """Deals MNIST to 1,000 clients with FedProx's power law; 784 features."""
   examples = mnist(args)
   partition = data.make_partition("powerlaw", examples, 1000, seed=0)
   return _dealt(examples, partition, "flatten")
 
 
 def one_or_two_classes(args: argparse.Namespace) -> data.Federation:
-  """MNIST-HoG over 400 clients of 1 or 2 classes each; 576 features."""
+  """Deals MNIST-HoG to 400 clients of 1 or 2 classes; 576 features."""
   examples = mnist(args)
   partition = data.make_partition(
       "classes", examples, 400, seed=0, classes_per_client=2,

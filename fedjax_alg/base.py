@@ -1,13 +1,13 @@
-"""The contract: the types every room of the library shares, nothing else.
+"""The types that all packages of the library share.
 
-Axis letters, fixed once for the whole library: ``C`` clients, ``S`` cohort
+The axis letters are the same in the whole library: ``C`` clients, ``S`` cohort
 slots, ``M`` rows of the data set, ``B`` mini-batch, ``K`` groups or global
-models (the diversified paper writes ``C`` for it), ``P`` parameters, ``D``
+models (the diversified paper writes ``C`` for them), ``P`` parameters, ``D``
 input features, ``L`` classes.
 
-An algorithm is a ``NamedTuple`` of pure functions returned by a builder that
-closes over its hyper-parameters (the optax form). Code for one client is
-written without a client axis; the engine maps it over the cohort.
+An algorithm is a ``NamedTuple`` of pure functions. A builder returns it and
+closes over the hyper-parameters, as in optax. Code for one client is written
+without a client axis; the engine maps it over the cohort.
 """
 
 from collections.abc import Callable
@@ -17,49 +17,51 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
-#: A typed key (``jax.random.key``); an argument named ``key`` is consumed.
+#: A typed key (``jax.random.key``). A function consumes its argument ``key``.
 Key = jax.Array
-#: A pytree of float32 arrays. ``[K, ...]`` means every leaf has that axis.
+#: A pytree of float32 arrays. ``[K, ...]`` means that every leaf has axis K.
 Params = Any
 State = TypeVar("State")
 
 
 class Devices(NamedTuple):
-  """What the simulated clock knows of the clients' machines (engine.clock)."""
+  """The speeds of the simulated machines (``engine.clock``)."""
 
-  flops_per_s: Array  #: [C] or [S] float32, arithmetic a second
-  bytes_per_s: Array  #: [C] or [S] float32, of the link to the server
-  batch_s: Array  #: [] float32, seconds that a batch takes whatever its size
-  server_flops_per_s: Array  #: [] float32
+  flops_per_s: Array  #: [C] or [S] float32, operations per second of a client
+  bytes_per_s: Array  #: [C] or [S] float32, bandwidth to the server
+  batch_s: Array  #: [] float32, fixed seconds per batch of any size
+  server_flops_per_s: Array  #: [] float32, operations per second of the server
 
 
 class ClientData(NamedTuple):
-  """All C clients, the examples of one client contiguous, no padding.
+  """The data of all C clients, back to back, without padding between clients.
 
-  After the last client's rows come the server's own, if it holds any, then
-  zero rows (``data.layout.PADDING_ROWS``), so that a block which starts inside
-  a client never runs off the end.
+  The rows of one client are contiguous. After the last client follow the rows
+  that the server holds, if any, and then ``data.layout.PADDING_ROWS`` zero
+  rows, so that a block that starts inside a client never extends past the end
+  of the array.
   """
 
   x: Array  #: [M, ...] float32 (or int32 tokens)
   y: Array  #: [M] int32 class labels
   offset: Array  #: [C] int32, first row of the client
-  size: Array  #: [C] int32, examples held (n_i)
-  #: [2] int32, first row and number of the rows the server itself holds (of
-  #: clients that never take part); None where it holds none
+  size: Array  #: [C] int32, number of examples of the client (n_i)
+  #: [2] int32, first row and number of the rows that the server holds as
+  #: validation data; None if it holds none
   validation: Array | None = None
-  #: [C] int32, rounds played before a client can take part (newcomers); None:
-  #: all are there from the start
+  #: [C] int32, rounds played before a client can take part (newcomers); None
+  #: if all clients can take part from the start
   joins: Array | None = None
-  #: the clients' simulated machines, [C]; None: no time is simulated
+  #: the clients' simulated machines, [C]; None if no time is simulated
   devices: Devices | None = None
 
 
 class Shard(NamedTuple):
-  """One client's view: x and y whole and never batched, the rest scalars.
+  """The data of one client, as a range of rows in the arrays of all clients.
 
-  The client owns rows ``offset <= row < offset + size``. With a leading axis
-  on ``offset`` and ``size`` (and none on x, y) it stands for several clients.
+  The client holds the rows ``offset <= row < offset + size``. ``x`` and ``y``
+  are the arrays of all clients and never have a client axis. If ``offset`` and
+  ``size`` have a leading axis, the shard stands for several clients.
   """
 
   x: Array  #: [M, ...]
@@ -69,72 +71,76 @@ class Shard(NamedTuple):
 
 
 class Cohort(NamedTuple):
-  """The S participants of one round; padding slots change nothing."""
+  """The S participants of one round, including padding slots.
+
+  Padding slots have no examples and do not change the result of a round.
+  """
 
   ids: Array  #: [S] int32 in [0, C); C marks a padding slot
-  shards: Shard  #: offset [S], size [S] (0 on padding slots); x, y shared
-  weight: Array  #: [S] float32, n_i, 0 on padding slots
-  #: the server's own examples, of clients that never take part; None: it has
-  #: none
+  #: offset [S] and size [S], size 0 for padding slots; x and y of all clients
+  shards: Shard
+  weight: Array  #: [S] float32, n_i, 0 for padding slots
+  #: the server's validation examples; None if it holds none
   validation: Shard | None = None
-  #: every client there is by now, offset [C] and size [C] (0: not yet there),
-  #: for a round that asks them all
+  #: all clients, offset [C] and size [C], for a round that reads them all; the
+  #: size of a client that has not joined yet is 0
   everyone: Shard | None = None
   #: the participants' simulated machines, [S]
   devices: Devices | None = None
-  #: [C] bool, clients that are there from this round on and were not before;
-  #: None: the data have no newcomers
+  #: [C] bool, the clients that join in this round; None if the data have no
+  #: newcomers
   newcomers: Array | None = None
 
   @property
   def present(self) -> Array:
-    """[S] bool, false on padding slots (and on clients not yet there)."""
+    """[S] bool, false for padding slots and clients that have not joined."""
     return self.weight > 0
 
 
 class FedSpec(NamedTuple):
-  """Sizes an algorithm may allocate by. Static, no arrays."""
+  """Static sizes from which an algorithm allocates its state."""
 
   num_clients: int  #: C
   cohort_size: int  #: S
   num_classes: int  #: L
   input_shape: tuple[int, ...]  #: shape of one example
-  num_examples: int = 0  #: training examples of all clients
+  num_examples: int = 0  #: number of training examples of all clients
 
 
 class Layer(NamedTuple):
-  """A layer with weights as least squares sees it: unfold(X) W + b.
+  """A layer with weights, written for least squares as unfold(X) W + b.
 
-  X is what the layers before make of an example. A convolution has a row of
-  the unfolded matrix for every output position (row by row) and a column for
-  every weight of a kernel (row, column, channel); a dense layer has one row.
+  X is the output of the preceding layers for an example. For a convolution,
+  the unfolded matrix has one row for every output position (row by row) and
+  one column for every weight of a kernel (row, column, channel). For a dense
+  layer it has one row.
   """
 
-  name: str  #: of its parameters
-  input_shape: tuple[int, ...]  #: of X, one example
+  name: str  #: name of the layer's parameters
+  input_shape: tuple[int, ...]  #: shape of X for one example
   grid: tuple[int, int]  #: output positions, rows and columns; (1, 1) if dense
   fan_in: int  #: d, rows of W
   width: int  #: columns of W: units or channels
-  #: (params, x [B, ...]) -> X [B, *input_shape]: the layers before, in order
+  #: (params, x [B, ...]) -> X [B, *input_shape], the preceding layers
   inputs: Callable[[Params, Array], Array]
   #: X [B, *input_shape] -> [B, positions, d]; linear
   unfold: Callable[[Array], Array]
   #: params -> (W [d, width], b [width])
   get: Callable[[Params], tuple[Array, Array]]
-  #: (params, W, b) -> params with them in place
+  #: (params, W, b) -> params with W and b in this layer
   put: Callable[[Params, Array, Array], Params]
 
   @property
   def positions(self) -> int:
-    """Rows of the unfolded matrix of one example."""
+    """The number of rows of the unfolded matrix of one example."""
     return self.grid[0] * self.grid[1]
 
 
 class Model(NamedTuple):
   """A model with its training objective, for any algorithm.
 
-  ``models.from_flax``, ``from_nnx`` and ``from_functions`` make one of a module
-  or of pure functions.
+  ``models.from_flax``, ``from_nnx`` and ``from_functions`` make a model from a
+  module or from pure functions.
   """
 
   init: Callable[[Key], Params]
@@ -144,62 +150,65 @@ class Model(NamedTuple):
   loss: Callable[[Array, Array], Array]
   #: coefficient of (l2/2) ||w||^2, bias included, added to the mean loss
   l2: float
-  #: (params-shaped tree, scale [D]) -> the tree with every entry that belongs
-  #: to input feature j times scale[j], others as they are. None where no
-  #: parameter belongs to one feature (deep networks).
+  #: (params-shaped tree, scale [D]) -> tree. Multiplies every entry that
+  #: belongs to input feature j by scale[j] and leaves the others unchanged.
+  #: None if no parameter belongs to a single feature (deep networks).
   scale_features: Callable[[Params, Array], Params] | None
   #: whether apply(a w + b v, x) = a apply(w, x) + b apply(v, x)
   linear: bool = False
-  #: multiplications and additions of ``apply`` for one example
+  #: number of multiplications and additions of ``apply`` for one example
   flops: float = 0.0
-  #: the layers with weights, first to last, the last without an activation;
-  #: None where there are others than dense layers and convolutions
+  #: the layers with weights, first to last; the last one has no activation.
+  #: None if the model has layers with weights that are neither dense nor
+  #: convolutions.
   layers: tuple[Layer, ...] | None = None
-  #: (params, x [B, ...], key) -> logits [B, L] float32 of local training, where
-  #: it draws random numbers (dropout). None: ``apply`` is for training too.
+  #: (params, x [B, ...], key) -> logits [B, L] float32 in local training, if
+  #: training draws random numbers (dropout); None if training uses ``apply``
   train_apply: Callable[[Params, Array, Key], Array] | None = None
 
 
 class RoundCost(NamedTuple):
-  """What one round costs. Floats are counted, not bytes."""
+  """The cost of one round. Communication is counted in floats, not bytes."""
 
   down: Array  #: [] int32, floats sent to each participating client
   up: Array  #: [] int32, floats sent by each participating client
   exchanges: Array  #: [] int32, server-client-server round trips
   example_gradients: Array  #: [] int32, per-example gradients, whole cohort
-  central_flops: Array  #: [] float32, server arithmetic beyond the averages
+  central_flops: Array  #: [] float32, server arithmetic except the averages
 
 
 class Work(NamedTuple):
-  """What each participant's own machine does in a round, for the clock."""
+  """The computation of each participant in a round, for the simulated clock."""
 
   flops: Array  #: [S] float32, multiplications and additions
-  #: [S] float32, mini-batches run through the model, forward alone or with
+  #: [S] float32, mini-batches passed through the model, with or without
   #: gradients
   batches: Array
 
 
 class RoundTimes(NamedTuple):
-  """What the clock makes of a round; means over its participants.
+  """The simulated times of a round, averaged over its participants.
 
-  The three times together are the round's duration (``engine.clock``).
+  The three times add up to the duration of the round (``engine.clock``).
   """
 
-  flops: Array  #: [] float32, of the participants' own machines
+  flops: Array  #: [] float32, operations on a participant's machine
   computation: Array  #: [] float32, seconds
   communication: Array  #: [] float32, seconds
-  idle: Array  #: [] float32, seconds, waiting for others or for the server
+  #: [] float32, seconds of waiting for other clients and for the server
+  idle: Array
 
 
 class RoundAux(NamedTuple):
-  """What a round reports beside its new state."""
+  """The report of a round, returned together with the new state."""
 
-  client: dict[str, Array]  #: each [S], in slot order
+  client: dict[str, Array]  #: one entry per slot, each [S]
   server: dict[str, Array]  #: scalars or small arrays
   cost: RoundCost
-  #: None: not counted, the round has no simulated time
+  #: None if the algorithm does not count its work; the round then has no
+  #: simulated time
   work: Work | None = None
-  #: of ``work``, set by the engine, not by the algorithm
+  #: simulated times of ``work``, set by the engine, not by the algorithm
   times: RoundTimes | None = None
 
 
@@ -212,34 +221,34 @@ class MapClients(Protocol):
     """Stacks ``fn(shared, shard, *arg_of_slot)`` over slots.
 
     Args:
-      fn: code for one client. It must not close over arrays of the round
-        (they live on the server's mesh, it may run on one device of many):
-        whatever all clients receive comes in as ``shared``.
+      fn: code for one client. It must not close over arrays of the round,
+        which live on the server's mesh, because ``fn`` may run on one of many
+        devices. Pass everything that all clients receive as ``shared``.
       shared: pytree of arrays, the same for every client.
-      shards: offset and size [S]; x and y are passed whole.
+      shards: offset and size [S]; x and y of all clients.
       *args: pytrees whose leaves have a leading axis [S].
 
     Returns:
-      The pytree ``fn`` returns, each leaf with a leading axis [S].
+      The pytree that ``fn`` returns, each leaf with a leading axis [S].
     """
 
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
       shards: Shard, *args: Any
   ) -> Any:
-    """Sum over slots that never holds a result for each slot.
+    """Sums over slots without storing a result for each slot.
 
-    For results too large to stack (Gram matrices). One client after the other
-    on every device.
+    Use this for results that are too large to stack (Gram matrices). Every
+    device runs its clients sequentially.
 
     Args:
-      fn: (total, shared, shard, *arg_of_slot) -> total with what this client
-        adds; it must add, whatever the total is, and nothing for a slot
-        without examples.
-      zero: makes the empty total, on every device.
-      shared: as of the map.
-      shards: as of the map.
-      *args: as of the map.
+      fn: (total, shared, shard, *arg_of_slot) -> total plus the contribution
+        of this client. The contribution must not depend on ``total``, and it
+        must be zero for a slot without examples.
+      zero: makes a total of zero; called on every device.
+      shared: see ``__call__``.
+      shards: see ``__call__``.
+      *args: see ``__call__``.
 
     Returns:
       The total over all slots.
@@ -249,27 +258,28 @@ class MapClients(Protocol):
 class Algorithm(NamedTuple, Generic[State]):
   """One federated algorithm: pure functions (jittable, scannable)."""
 
-  #: (params, spec, key) -> state; shapes only, no data seen yet
+  #: (params, spec, key) -> initial state; reads no data
   init: Callable[[Params, FedSpec, Key], State]
-  #: (state, every client as one cohort, key) -> state; data-dependent start
+  #: (state, cohort of all clients, key) -> state; initialisation from data
   setup: Callable[[State, Cohort, Key], State]
-  #: (state, cohort, key) -> (state, aux); same structure out as in
+  #: (state, cohort, key) -> (state, aux); the state keeps its structure
   round: Callable[[State, Cohort, Key], tuple[State, RoundAux]]
-  #: (state, client id, its training shard, key) -> params the client would
-  #: deploy. A newcomer has id C and its support data as shard.
+  #: (state, client id, training shard of the client, key) -> params that the
+  #: client would deploy. A client unknown to the state has id C, and its shard
+  #: holds its support data.
   client_params: Callable[[State, Array, Shard, Key], Params]
-  #: (state) -> the K global models [K, ...]; None where there is none
+  #: (state) -> the K global models [K, ...]; None without a global model
   global_params: Callable[[State], Params] | None
   #: (state) -> [C] int32, the group that each client was last assigned to, -1
-  #: before its first time; None where clients have no groups
+  #: for a client that was never assigned; None without groups
   membership: Callable[[State], Array] | None = None
-  #: as ``client_params``, where a client has a second model: its own copy of
-  #: the global one (pFedMe's w_k beside theta_k)
+  #: same arguments as ``client_params``; the client's copy of the global model
+  #: (pFedMe's w_k, besides theta_k); None for methods without such a copy
   client_copy: Callable[[State, Array, Shard, Key], Params] | None = None
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:
-  """The data-dependent start of an algorithm that needs none."""
+  """The ``setup`` of an algorithm that needs no initialisation from data."""
   del everyone, key
   return state
 
@@ -277,7 +287,14 @@ def no_setup(state: State, everyone: Cohort, key: Key) -> State:
 def shared_client_params(
     global_params: Callable[[Any], Params],
 ) -> Callable[[Any, Array, Shard, Key], Params]:
-  """``client_params`` of a method whose clients all deploy global model 0."""
+  """Makes ``client_params`` for a method whose clients deploy global model 0.
+
+  Args:
+    global_params: (state) -> global models [K, ...].
+
+  Returns:
+    The function ``client_params``.
+  """
 
   def client_params(state, client_id, shard, key):
     del client_id, shard, key
@@ -292,7 +309,7 @@ def num_params(params: Params) -> int:
 
 
 def round_cost(down, up, exchanges, example_gradients, central_flops=0.0):
-  """A RoundCost with the contract's dtypes."""
+  """Makes a ``RoundCost`` with the dtypes that its fields document."""
   return RoundCost(
       jnp.asarray(down, jnp.int32), jnp.asarray(up, jnp.int32),
       jnp.asarray(exchanges, jnp.int32),

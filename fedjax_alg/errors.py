@@ -1,4 +1,4 @@
-"""The error for what a caller gave: an option, an argument, a file."""
+"""The error for an option, an argument or a file that cannot be used."""
 
 from collections.abc import Iterable
 import difflib
@@ -11,9 +11,10 @@ _PARAMETER = re.compile(r"`([a-z][a-z_0-9]*)`")
 class OptionError(ValueError):
   """An option or argument that cannot be used.
 
-  The message is one line that names the parameter, the value found and what is
-  allowed. Parameters stand in backticks in ``text``; ``str`` shows their
-  names, and a command line shows its flags instead (``with_names``).
+  The message is one line that names the parameter, the value found and the
+  allowed values. In ``text`` parameters are written in backticks. ``str``
+  removes the backticks, and the command line shows flags instead
+  (``with_names``).
   """
 
   def __init__(self, text: Any = ""):
@@ -24,16 +25,39 @@ class OptionError(ValueError):
     return self.with_names()
 
   def with_names(self, prefix: str = "") -> str:
-    """The message with ``prefix`` before the name of every parameter."""
+    """Returns the message with ``prefix`` before every parameter.
+
+    Args:
+      prefix: text to put before the name of a parameter, "--" for flags.
+
+    Returns:
+      The message without backticks.
+    """
     return with_names(self.text, prefix)
 
 
 def with_names(text: str, prefix: str = "") -> str:
-  """``text`` with every `parameter` shown as ``prefix`` and its name."""
+  """Replaces every `parameter` in backticks by ``prefix`` and its name.
+
+  Args:
+    text: a message with parameters in backticks.
+    prefix: text to put before the name of a parameter, "--" for flags.
+
+  Returns:
+    The message without backticks.
+  """
   return _PARAMETER.sub(lambda found: prefix + found.group(1), text)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-  """A hint for a misspelt name: ", did you mean 'x'?" or nothing."""
+  """Makes a hint for a misspelt name.
+
+  Args:
+    name: the unknown name.
+    names: the known names.
+
+  Returns:
+    ", did you mean 'x'?" for the closest known name, or an empty string.
+  """
   close = difflib.get_close_matches(name, list(names), n=1)
   return f", did you mean {close[0]!r}?" if close else ""

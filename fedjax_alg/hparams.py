@@ -1,14 +1,14 @@
 """Hyper-parameters: frozen dataclasses whose fields document themselves.
 
-The same field gives the flag's type, default, help, source and range on the
-command line, and the check in the library.
+The command line takes the type, default, help, source and range of a flag
+from the same field that the library checks.
 
-A run may pass numbers that do not decide shapes or structure as arguments of
-its compiled program, so that the settings of a grid share one program: inside
-the program such a field holds a JAX tracer (float32 for a float, int32 for an
-int). ``traced_names`` says which fields these are. Code that reads a traced
-field must not ask for its value in Python; where a zero leaves a term out,
-``is_zero`` tells a constant zero from everything else.
+A run may pass numbers that do not decide shapes or structure as inputs of its
+compiled program, so that the settings of a grid share one program. Inside the
+program such a field holds a JAX tracer (float32 for a float, int32 for an
+int). ``traced_names`` lists these fields. Code that reads a traced field must
+not branch in Python on its value. If a zero leaves a term out, ``is_zero``
+distinguishes a constant zero from all other values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ import numpy as np
 
 from fedjax_alg.errors import did_you_mean, OptionError
 
-#: Of a number of things: more than one.
+#: The values of a count that are larger than one, for ``when`` of a field.
 MANY = range(2, 2 ** 31)
 
 HParams = TypeVar("HParams")
@@ -42,26 +42,31 @@ def hyper(
     traced: bool | None = None,
     zero_is_off: bool = False,
 ) -> Any:
-  """A dataclass field that carries its documentation and its range.
+  """Makes a dataclass field that carries its documentation and its range.
 
   Args:
-    default: its type is the hyper-parameter's type.
-    help: one line, units included.
-    source: equation or algorithm line of the paper, empty where ours.
-    minimum: least value allowed.
-    above: every value must be greater than this.
-    maximum: greatest value allowed.
-    below: every value must be less than this.
-    choices: the strings allowed.
-    when: (other field, its values, or ``MANY``): read only then, where the
-      dataclass has that field.
-    traced: whether a run may pass the value as an argument of its compiled
-      program; None: floats are, ints, bools and strings are not. False for a
-      float that decides structure or is read on the host; True for an int
-      that decides neither shapes nor structure.
-    zero_is_off: a zero switches part of the method off, which is then left
-      out of the program: ``traced_names`` does not name a field that is zero,
-      so that it costs nothing. (A traced zero gives the same numbers.)
+    default: the default value; its type is the type of the hyper-parameter.
+    help: one line of help, including the unit.
+    source: equation or algorithm line of the paper; empty if the
+      hyper-parameter is not from a paper.
+    minimum: the smallest allowed value.
+    above: an exclusive lower bound.
+    maximum: the largest allowed value.
+    below: an exclusive upper bound.
+    choices: the allowed strings.
+    when: (name of another field, values, or ``MANY``). The field is read only
+      if the other field has one of the values. The condition is ignored if
+      the dataclass does not have the other field.
+    traced: whether a run may pass the value as an input of its compiled
+      program. By default floats are traced; ints, bools and strings are not.
+      Give False for a float that decides structure or is read on the host,
+      and True for an int that decides neither shapes nor structure.
+    zero_is_off: whether a zero switches part of the method off. That part is
+      then left out of the program, so it costs nothing: ``traced_names`` does
+      not list a field that is zero. (A traced zero gives the same numbers.)
+
+  Returns:
+    The field.
   """
   if traced is None:
     traced = isinstance(default, float)
@@ -72,7 +77,14 @@ def hyper(
 
 
 def allowed(field: dataclasses.Field) -> str:
-  """The range of a ``hyper`` field in words, empty where any value goes."""
+  """Describes the range of a ``hyper`` field in words.
+
+  Args:
+    field: the field.
+
+  Returns:
+    The range; empty if every value is allowed.
+  """
   meta, parts = field.metadata, []
   for key, word in (("minimum", "at least"), ("above", "more than"),
                     ("maximum", "at most"), ("below", "less than")):
@@ -84,7 +96,15 @@ def allowed(field: dataclasses.Field) -> str:
 
 
 def reads(hparams: Any, name: str) -> bool:
-  """Whether a setting of ``hparams`` reads the field ``name``."""
+  """Whether a method with these hyper-parameters reads a field.
+
+  Args:
+    hparams: an instance of a dataclass of ``hyper`` fields.
+    name: name of the field.
+
+  Returns:
+    False if the ``when`` of the field does not hold.
+  """
   fields = {field.name: field for field in dataclasses.fields(hparams)}
   when = fields[name].metadata.get("when")
   if when is None or when[0] not in fields:
@@ -94,7 +114,14 @@ def reads(hparams: Any, name: str) -> bool:
 
 
 def condition(when: tuple[str, Sequence[Any]]) -> str:
-  """``when`` of a field in words: "`server`=adam|adaptive"."""
+  """Describes the ``when`` of a field: "`server`=adam|adaptive".
+
+  Args:
+    when: see ``hyper``.
+
+  Returns:
+    The condition in words.
+  """
   other, values = when
   if values is MANY:
     return f"`{other}`=2 or more"
@@ -104,20 +131,22 @@ def condition(when: tuple[str, Sequence[Any]]) -> str:
 
 
 def is_zero(value: Any) -> bool:
-  """Whether ``value`` is known to be zero; a tracer never is."""
+  """Whether ``value`` is a constant zero; False for every tracer."""
   return not isinstance(value, jax.core.Tracer) and value == 0
 
 
 def traced_names(hparams: Any) -> tuple[str, ...]:
-  """The fields that a run may pass as arguments of its compiled program.
+  """Lists the fields that a run may pass as inputs of its compiled program.
 
-  Settings that agree in these names and in the values of all other fields can
-  share one program.
+  Settings can share one program if these names and the values of all other
+  fields are equal.
 
   Args:
-    hparams: a dataclass of ``hyper`` fields, or an instance of one. An
-      instance leaves out the fields whose zero switches something off and
-      which are zero.
+    hparams: a dataclass of ``hyper`` fields, or an instance of one. For an
+      instance, fields with ``zero_is_off`` that are zero are left out.
+
+  Returns:
+    The names of the fields.
   """
   instance = not isinstance(hparams, type)
 
@@ -130,18 +159,32 @@ def traced_names(hparams: Any) -> tuple[str, ...]:
 
 
 def with_values(hparams: HParams, values: Mapping[str, Any]) -> HParams:
-  """``hparams`` with other values, tracers among them; nothing is checked."""
+  """Replaces values without checking them.
+
+  Args:
+    hparams: an instance of a dataclass.
+    values: name -> new value, which may be a tracer.
+
+  Returns:
+    A new instance.
+  """
   changes: Any = dict(values)
   return dataclasses.replace(hparams, **changes)  # type: ignore[type-var]
 
 
 def resolved(hparams: HParams) -> HParams:
-  """``hparams`` with the values that a run really takes.
+  """Fills in the defaults that depend on other fields.
 
-  A dataclass whose defaults depend on other fields has a method ``resolved``
-  that fills them in; all others are returned as they are. Resolve before
-  ``traced_names`` and ``with_values``: a tracer cannot be told from a value
-  that asks for the default. The given instance is left as it is.
+  A dataclass with such defaults has a method ``resolved``. All other
+  dataclasses are returned unchanged. Call this before ``traced_names`` and
+  ``with_values``, because the value of a tracer cannot be compared with the
+  value that stands for the default.
+
+  Args:
+    hparams: an instance of a dataclass; it is not modified.
+
+  Returns:
+    An instance with the values that a run uses.
   """
   fill_in = getattr(hparams, "resolved", None)
   return fill_in() if fill_in else hparams
@@ -150,16 +193,19 @@ def resolved(hparams: HParams) -> HParams:
 def validate(hparams: Any) -> None:
   """Checks every ``hyper`` field against its range.
 
-  Tracers are left alone: their values are not known. Check them before they
-  are traced.
+  Tracers are not checked, because their values are not known. Check values
+  before they are traced.
+
+  Args:
+    hparams: an instance of a dataclass of ``hyper`` fields.
 
   Raises:
-    ValueError: one line that names the field, its value and what is allowed.
+    OptionError: the message names the field, its value and the allowed range.
   """
   for field in dataclasses.fields(hparams):
     value, meta = getattr(hparams, field.name), field.metadata
     if value is None or isinstance(value, (tuple, jax.core.Tracer)):
-      continue  # not given, checked by its own rule, not known
+      continue  # None: not given; tuple: checked elsewhere; tracer: not known
     if not isinstance(value, str) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
     bad = (
@@ -173,10 +219,14 @@ def validate(hparams: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-  """A value that can be hashed and written as JSON.
+  """Converts a value so that it can be hashed and written as JSON.
 
-  Lists and arrays become tuples, scalars of NumPy and JAX become Python's.
-  Tracers and everything else are returned as they are.
+  Args:
+    value: any value.
+
+  Returns:
+    A tuple for a list or an array, a Python number for a scalar of NumPy or
+    JAX. Tracers and all other values are returned unchanged.
   """
   if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
     return tuple(map(plain, value))
@@ -191,16 +241,20 @@ _WORDS = {int: "a whole number", float: "a number", bool: "True or False",
 
 
 def of_type(name: str, value: Any, kind: Any) -> Any:
-  """``value`` as the type of a field; a whole number also makes a float.
+  """Converts a value to the type of a field.
 
   Args:
-    name: of the field, for the message.
-    value: what a caller gave; None and tracers are returned as they are.
-    kind: the annotation: int, float, bool, str, a tuple of these or one of
-      them or None. What has another one is not checked.
+    name: name of the field, for the message.
+    value: the value that a caller gave; None and tracers are returned
+      unchanged.
+    kind: the annotation of the field: int, float, bool, str, a tuple of
+      these, or one of these or None. Other annotations are not checked.
+
+  Returns:
+    The value; a whole number is converted to float if ``kind`` is float.
 
   Raises:
-    OptionError: it is of another type.
+    OptionError: the value has another type.
   """
   if value is None or isinstance(value, jax.core.Tracer):
     return value
@@ -225,10 +279,16 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
 
 
 def typed(options: HParams) -> HParams:
-  """``options`` with every value of its field's type (``of_type``).
+  """Converts every value to the type of its field (``of_type``).
+
+  Args:
+    options: an instance of a dataclass.
+
+  Returns:
+    A new instance.
 
   Raises:
-    OptionError: a value of another type.
+    OptionError: a value has another type.
   """
   hints = typing.get_type_hints(type(options))
   found = {name: of_type(name, getattr(options, name), kind)
@@ -237,10 +297,13 @@ def typed(options: HParams) -> HParams:
 
 
 def check_options(options: Any) -> None:
-  """Checks every ``hyper`` field of options that is given (not None).
+  """Checks every ``hyper`` field that is not None.
+
+  Args:
+    options: an instance of a dataclass of ``hyper`` fields.
 
   Raises:
-    OptionError: one line that names the field, its value and what is allowed.
+    OptionError: the message names the field, its value and the allowed range.
   """
   for field in dataclasses.fields(options):
     value, choices = getattr(options, field.name), field.metadata["choices"]

@@ -1,4 +1,4 @@
-"""One table of algorithms: drives flags, contract tests, docs, launcher."""
+"""The table of algorithms, from which flags, contract tests and docs follow."""
 
 from collections.abc import Callable
 import dataclasses
@@ -13,30 +13,32 @@ from fedjax_alg.errors import did_you_mean, OptionError
 
 
 class Entry(NamedTuple):
-  """What is known of one algorithm.
+  """An algorithm of the registry.
 
-  ``build(model, hparams, *, map_clients)`` is its builder:
+  ``build(model, hparams, *, map_clients)`` is the builder of the algorithm:
     model: the model and its objective (``base.Model``).
     hparams: an instance of ``hparams``.
     map_clients: how clients are mapped (``engine.clients``).
-  It returns a ``base.Algorithm`` and raises ValueError, one line, where a
-  hyper-parameter is out of range or settings do not fit together.
+  It returns a ``base.Algorithm``. It raises an OptionError if a hyper-parameter
+  is out of range or hyper-parameters do not fit together.
   """
 
   hparams: type[Any]  #: frozen dataclass of ``hparams.hyper`` fields
   build: Callable[..., Algorithm]
   label: str  #: name in figures and tables, as the papers print it
-  paper: str  #: where it comes from
-  all_clients: bool = False  #: every client takes part in every round
+  paper: str  #: the paper that describes the algorithm
+  all_clients: bool = False  #: whether all clients take part in every round
   #: (hparams) -> whether the server needs validation data
   needs_validation: Callable[[Any], bool] = lambda hparams: False
-  adapts: bool = False  #: what a client deploys is trained on its own data
-  #: (hparams, layers of the model) -> rounds until nothing more happens, the
-  #: default of `rounds`; None where every round trains. Such a method fits
-  #: layers in closed form (``Model.layers``).
+  #: whether a client adapts the model on the client's training data
+  adapts: bool = False
+  #: (hparams, number of layers) -> rounds until all layers are fitted, the
+  #: default of `rounds`, for methods that fit layers in closed form
+  #: (``Model.layers``); None for all other methods
   rounds: Callable[[Any, int], int] | None = None
-  nonfinite: str = ""  #: why numbers may stop being finite, beside divergence
-  #: (hparams, P) -> a line to warn with, or ""
+  #: a reason besides divergence why numbers may become non-finite
+  nonfinite: str = ""
+  #: (hparams, P) -> a warning of one line, or ""
   caution: Callable[[Any, int], str] = lambda hparams, num_params: ""
 
 
@@ -120,10 +122,16 @@ ALGORITHMS: dict[str, Entry] = {
 
 
 def get(name: str) -> Entry:
-  """The entry of an algorithm.
+  """Finds the entry of an algorithm.
+
+  Args:
+    name: one of ``ALGORITHMS``.
+
+  Returns:
+    The entry.
 
   Raises:
-    ValueError: no such algorithm; names the nearest.
+    OptionError: an unknown name; the message suggests a similar one.
   """
   if name not in ALGORITHMS:
     raise OptionError(
@@ -138,13 +146,16 @@ def build(
   """Builds an algorithm by name.
 
   Args:
-    name: of ``ALGORITHMS``.
+    name: one of ``ALGORITHMS``.
     model: the model and its objective.
     map_clients: how clients are mapped.
     **hparams: fields of the algorithm's hyper-parameters.
 
+  Returns:
+    The algorithm.
+
   Raises:
-    ValueError: unknown name, a hyper-parameter it does not have or one out
+    OptionError: an unknown name, or a hyper-parameter that is unknown or out
       of range.
   """
   entry = get(name)

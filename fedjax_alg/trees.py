@@ -14,85 +14,91 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def add(a: Params, b: Params) -> Params:
-  """a + b."""
+  """Computes a + b."""
   return jax.tree.map(jnp.add, a, b)
 
 
 def subtract(a: Params, b: Params) -> Params:
-  """a - b."""
+  """Computes a - b."""
   return jax.tree.map(jnp.subtract, a, b)
 
 
 def scale(factor: Any, tree: Params) -> Params:
-  """factor * tree, ``factor`` a scalar."""
+  """Computes factor * tree for a scalar ``factor``."""
   return jax.tree.map(lambda leaf: factor * leaf, tree)
 
 
 def add_scaled(a: Params, factor: Any, b: Params) -> Params:
-  """a + factor * b, ``factor`` a scalar."""
+  """Computes a + factor * b for a scalar ``factor``."""
   return jax.tree.map(lambda x, y: x + factor * y, a, b)
 
 
 def dot(a: Params, b: Params) -> Array:
-  """Inner product of all entries, [] float32."""
+  """Computes the inner product over all entries, [] float32."""
   pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
   return sum((jnp.vdot(x, y, precision=HIGHEST) for x, y in pairs),
              jnp.zeros(()))
 
 
 def squared_norm(tree: Params) -> Array:
-  """Sum of the squares of all entries, [] float32."""
+  """Computes the sum of the squares of all entries, [] float32."""
   return dot(tree, tree)
 
 
 def where(chosen: Array, a: Params, b: Params) -> Params:
-  """a where ``chosen`` ([] bool), else b."""
+  """Selects ``a`` if ``chosen`` ([] bool) is true, otherwise ``b``."""
   return jax.tree.map(lambda x, y: jnp.where(chosen, x, y), a, b)
 
 
 def index(tree: Params, i: Any) -> Params:
-  """Entry i of the leading axis of every leaf."""
+  """Takes entry i of the leading axis of every leaf."""
   return jax.tree.map(lambda leaf: leaf[i], tree)
 
 
 def rows(table: Params, ids: Array) -> Params:
-  """Rows ``ids`` [S] of a table [C, ...]; any row for an id outside it."""
+  """Takes rows ``ids`` [S] of a table [C, ...].
+
+  An id out of range gives an arbitrary row.
+  """
   return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip"), table)
 
 
 def add_rows(table: Params, ids: Array, changes: Params) -> Params:
-  """Adds ``changes`` [S, ...] to rows ``ids``; ids outside are dropped."""
+  """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
   return jax.tree.map(
       lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes)
 
 
 def set_rows(table: Params, ids: Array, values: Params) -> Params:
-  """Puts ``values`` [S, ...] into rows ``ids``; ids outside are dropped."""
+  """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
   return jax.tree.map(
       lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values)
 
 
 def repeat(tree: Params, times: int) -> Params:
-  """A new leading axis of ``times`` copies on every leaf."""
+  """Adds a leading axis with ``times`` copies to every leaf."""
   return jax.tree.map(
       lambda leaf: jnp.broadcast_to(leaf[None], (times,) + leaf.shape), tree)
 
 
 def strong(tree: Any) -> Any:
-  """The tree with no weak type in it.
+  """Removes the weak types of all leaves.
 
-  Optax starts some counters with one; the first update makes them strong, and
-  a program that takes the state would compile twice.
+  Optax initialises some counters with a weak type. The first update makes it
+  strong, so a program that takes the state would compile twice.
   """
   return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), tree)
 
 
 def members(groups: Array, k: int) -> Array:
-  """[K, S] bool, who of S belongs to which of K groups.
+  """Makes the membership matrix of K groups.
 
   Args:
     groups: [S] int32; entries outside [0, K) belong to no group.
     k: K.
+
+  Returns:
+    [K, S] bool, whether a slot belongs to a group.
   """
   return groups[None] == jnp.arange(k, dtype=groups.dtype)[:, None]
 
@@ -102,17 +108,16 @@ def _per_slot(vector: Array, leaf: Array) -> Array:
 
 
 def _check_slots(weight: Array, tree: Params) -> None:
-  """One weight for each slot: a leaf [1, ...] would serve for all of them."""
+  """Checks the slot axes, because a leaf [1, ...] would broadcast silently."""
   chex.assert_rank(weight, 1, custom_message="weight must be [S]")
   chex.assert_tree_shape_prefix(tree, weight.shape)
 
 
 def slot_sum(weight: Array, tree: Params) -> Params:
-  """Sum over slots s of weight[s] * leaf[s]; slots of weight 0 are ignored.
+  """Computes the sum over slots s of weight[s] * leaf[s].
 
   Args:
-    weight: [S] float32; a slot of weight 0 changes nothing even if it holds
-      NaN (0 * NaN is NaN, so the product alone would not do).
+    weight: [S] float32. A slot of weight 0 is ignored, even if it holds NaN.
     tree: leaves [S, ...].
 
   Returns:
@@ -128,21 +133,30 @@ def slot_sum(weight: Array, tree: Params) -> Params:
 
 
 def slot_mean(weight: Array, tree: Params) -> Params:
-  """``slot_sum`` with the weights scaled to sum to one (all 0 gives 0)."""
+  """Computes the weighted mean over slots; 0 if all weights are 0.
+
+  Args:
+    weight: [S] float32, see ``slot_sum``.
+    tree: leaves [S, ...].
+
+  Returns:
+    Leaves [...].
+  """
   return slot_sum(weight / jnp.maximum(weight.sum(), 1e-30), tree)
 
 
 def group_mean(
     weight: Array, groups: Array, k: int, tree: Params, *, whole: bool = False
 ) -> Params:
-  """``slot_mean`` of each of K groups; a group without slots gives 0.
+  """Computes ``slot_mean`` for each of K groups; 0 for an empty group.
 
   Args:
-    weight: [S] float32, as of ``slot_sum``.
+    weight: [S] float32, see ``slot_sum``.
     groups: [S] int32; entries outside [0, K) belong to no group.
     k: K.
     tree: leaves [S, ...].
-    whole: divide by the weight of all slots, not of the group's.
+    whole: whether to divide by the weight of all slots instead of the weight
+      of the group.
 
   Returns:
     Leaves [K, ...].
@@ -162,19 +176,22 @@ def group_mean(
 
 
 def slot_norm(tree: Params) -> Array:
-  """Euclidean norm over all entries of each slot, [S] float32."""
+  """Computes the Euclidean norm of all entries of each slot, [S] float32."""
   return jnp.sqrt(sum(
       (leaf * leaf).reshape(leaf.shape[0], -1).sum(1)
       for leaf in jax.tree.leaves(tree)))
 
 
 def where_slots(chosen: Array, a: Params, b: Params) -> Params:
-  """a[s] where chosen[s], else b[s].
+  """Selects a[s] if chosen[s] is true, otherwise b[s].
 
   Args:
     chosen: [S] bool.
     a: leaves [S, ...].
     b: leaves [S, ...].
+
+  Returns:
+    Leaves [S, ...].
   """
   return jax.tree.map(
       lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
@@ -187,8 +204,8 @@ def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
     tree: leaves [S, ...].
 
   Returns:
-    The matrix [S, P] and the function from any [R, P] back to leaves
-    [R, ...].
+    The matrix [S, P], and a function that converts a matrix [R, P] back to a
+    tree with leaves [R, ...].
   """
   leaves, treedef = jax.tree.flatten(tree)
   shapes = [leaf.shape[1:] for leaf in leaves]

@@ -1,4 +1,4 @@
-"""Data sets, features, partitions, and their layout on the device."""
+"""Data sets, features, partitions and the layout of data on the device."""
 
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError

@@ -1,4 +1,4 @@
-"""Whole-number shares: the arithmetic beneath every partition."""
+"""Arithmetic of partitions: dividing whole numbers into shares."""
 
 import numpy as np
 
@@ -6,19 +6,22 @@ import numpy as np
 def spread(
     weights: np.ndarray, total: int, low: np.ndarray, high: np.ndarray
 ) -> np.ndarray:
-  """``total`` units in proportion to ``weights``, each share within bounds.
+  """Divides ``total`` units in proportion to weights, within bounds.
 
-  The share of i is clip(c weights_i, low_i, high_i) for the one c at which the
-  shares sum to ``total``, rounded by largest remainder.
+  The share of i is clip(c weights_i, low_i, high_i), where c is chosen so that
+  the shares sum to ``total``. Shares are rounded by the largest remainder.
 
   Args:
     weights: [n] float, > 0.
-    total: with sum(low) <= total <= sum(high).
-    low: [n] int.
-    high: [n] int, >= low.
+    total: number of units, sum(low) <= total <= sum(high).
+    low: [n] int, lower bounds.
+    high: [n] int, upper bounds, >= low.
 
   Returns:
-    [n] int64 that sum to ``total``.
+    [n] int64 with the sum ``total``.
+
+  Raises:
+    ValueError: ``total`` is outside the bounds.
   """
   if not low.sum() <= total <= high.sum():
     raise ValueError(
@@ -48,9 +51,18 @@ def spread(
 def largest_remainder(
     fractions: np.ndarray, total: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """``total`` units in proportion to ``fractions`` ([n], sum > 0).
+  """Divides ``total`` units in proportion to fractions.
 
-  Equal remainders are ordered at random, else low ids would win every class.
+  Equal remainders are ordered at random, so that clients with low ids have no
+  advantage in every class.
+
+  Args:
+    fractions: [n] float, sum > 0.
+    total: number of units.
+    rng: orders equal remainders.
+
+  Returns:
+    [n] int64 with the sum ``total``.
   """
   exact = fractions * (total / fractions.sum())
   result = np.floor(exact).astype(np.int64)
@@ -62,13 +74,15 @@ def largest_remainder(
 def spread_test(
     train: np.ndarray, available: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-  """How many test examples of each class each client is given.
+  """Computes the number of test examples of each class for each client.
 
-  Every client gets the same part of its training count of a class, so its
-  local test split has its own class proportions wherever the test set has
-  those of the training set, and every test example of a held class is used.
-  Rounding can leave a tiny client with none: it then takes one of a class it
-  holds from the client that has most of it and keeps one itself.
+  The test examples of a class are divided in proportion to the clients'
+  training counts of this class, and all of them are used if a client holds the
+  class. If the test set has the class proportions of the training set, the
+  local test split of a client therefore has the class proportions of its
+  training data. A small client may get no test example because of rounding. It
+  then takes one, of a class that it holds, from the client with the most test
+  examples of this class among those with more than one.
 
   Args:
     train: [C, L] int, training counts.
@@ -76,7 +90,7 @@ def spread_test(
     rng: orders equal remainders.
 
   Returns:
-    [C, L] int64; column sums at most ``available``.
+    [C, L] int64; the column sums are at most ``available``.
   """
   test = np.zeros(train.shape, np.int64)
   for label in np.flatnonzero((train.sum(axis=0) > 0) & (available > 0)):
@@ -97,15 +111,15 @@ def spread_test(
 def deal(
     y: np.ndarray, counts: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-  """Hands ``counts[u, l]`` random rows of class l to client u.
+  """Gives ``counts[u, l]`` random rows of class l to client u.
 
   Args:
     y: [n] int labels.
-    counts: [C, L] int, column sums at most the rows of the class.
+    counts: [C, L] int; a column sum is at most the number of rows of the class.
     rng: chooses the rows.
 
   Returns:
-    [n] int64, the client of each row, -1 for a row nobody was given.
+    [n] int64, the client of each row, -1 for an unused row.
   """
   owner = np.full(len(y), -1, np.int64)
   for label in range(counts.shape[1]):
@@ -118,12 +132,12 @@ def deal(
 def pack(
     owner: np.ndarray, num_clients: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Rows client by client, in random order within a client.
+  """Orders the rows by client, and at random within a client.
 
   Args:
     owner: [n] int, the client of each row, -1 for unused rows.
     num_clients: C.
-    rng: orders the rows of a client, so that no client is sorted by class.
+    rng: orders the rows within a client, so that they are not sorted by class.
 
   Returns:
     order [M] int64 of the used rows, offset [C] int32, size [C] int32.
@@ -135,5 +149,5 @@ def pack(
 
 
 def offsets(size: np.ndarray) -> np.ndarray:
-  """[C] int32, the first row of each client when they lie back to back."""
+  """[C] int32, the first row of each client if clients lie back to back."""
   return (np.cumsum(size) - size).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Arrays decoded once and kept on disk, with a checksum."""
+"""A cache on disk for decoded arrays, with a checksum."""
 
 from collections.abc import Callable
 import hashlib
@@ -17,21 +17,21 @@ Arrays = dict[str, np.ndarray]
 def read_or_build(
     path: pathlib.Path, source: str, build: Callable[[], Arrays]
 ) -> Arrays:
-  """The arrays stored at ``path``, or fresh ones that are then stored there.
+  """Reads arrays from the cache, or builds and stores them.
 
-  A file is used only if the manifest beside it (``<path>.json``) names the
-  same source and the file has the manifest's sha256: an interrupted write, a
-  damaged disk or newly prepared data all lead to a rebuild. Both files are
-  written aside and moved into place, so readers never see half a file.
+  A cached file is used only if its manifest (``<path>.json``) names the same
+  source and the sha256 of the file. After an interrupted write, a disk error
+  or a change of the source data, the arrays are therefore built again. Both
+  files are written atomically, so readers never see an incomplete file.
 
   Args:
-    path: where the ``.npz`` lies or shall lie.
-    source: identifies what the arrays were made from.
+    path: path of the ``.npz``.
+    source: identifies the data that the arrays are made from.
     build: makes the arrays.
 
   Returns:
-    Name to array. A folder that cannot be written costs the next run its
-    time, not this one its result.
+    Name -> array. If the folder cannot be written, the arrays are returned
+    but not stored.
   """
   arrays = _read(path, source)
   if arrays is None:
@@ -74,7 +74,7 @@ def _write(path: pathlib.Path, source: str, arrays: Arrays) -> None:
 
 
 def _replace(path: pathlib.Path, write: Callable) -> str:
-  """Writes ``path`` in one step and returns the sha256 of what was written."""
+  """Writes a file atomically and returns the sha256 of its content."""
   handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
   try:
     with os.fdopen(handle, "wb") as file:

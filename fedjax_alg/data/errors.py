@@ -1,4 +1,4 @@
-"""The error of this package."""
+"""The error for data that cannot be used."""
 
 from fedjax_alg.errors import OptionError
 
@@ -6,6 +6,6 @@ from fedjax_alg.errors import OptionError
 class DataError(OptionError):
   """Data that cannot be used, or options that do not fit the data.
 
-  The message is one line that names what (the parameter where there is one),
-  the value found and what is allowed.
+  The message is one line that names the parameter (or the file), the value
+  found and the allowed values.
   """

@@ -14,6 +14,8 @@ class Examples(NamedTuple):
   x_test: np.ndarray  #: [m, ...], shape and dtype as x_train; m may be 0
   y_test: np.ndarray  #: [m] int32
   num_classes: int  #: L
-  client_train: np.ndarray | None  #: [n] int32 natural client of each row
-  client_test: np.ndarray | None  #: [m] int32, in the numbering of client_train
+  #: [n] int32, the client of each training row; None if no clients are named
+  client_train: np.ndarray | None
+  #: [m] int32, the client of each test row, numbered as in client_train
+  client_test: np.ndarray | None
   name: str

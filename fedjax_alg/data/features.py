@@ -1,4 +1,4 @@
-"""Features computed once, on the host, before the data is dealt to clients."""
+"""Features, computed once on the host before the data are dealt to clients."""
 
 from collections.abc import Callable
 import math
@@ -18,11 +18,14 @@ FeaturesFn = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def make_features(kind: str, **hog_options) -> FeaturesFn:
-  """The features ``kind`` as a function of (x_train, x_test).
+  """Makes the function that computes a kind of features.
 
   Args:
     kind: one of ``FEATURES``.
-    **hog_options: for ``hog`` only, see there.
+    **hog_options: arguments of ``hog``, for this kind only.
+
+  Returns:
+    The function (x_train, x_test) -> features of both.
 
   Raises:
     DataError: an unknown kind.
@@ -39,38 +42,39 @@ def make_features(kind: str, **hog_options) -> FeaturesFn:
 
 
 def none(x: np.ndarray) -> np.ndarray:
-  """The examples as they are: uint8 images float32 in [0, 1], shape kept."""
+  """Converts uint8 images to float32 in [0, 1]; keeps the shape."""
   if x.dtype == np.uint8:
     return np.multiply(x, np.float32(1 / 255), dtype=np.float32)
   return x if x.dtype == np.int32 else x.astype(np.float32, copy=False)
 
 
 def flatten(x: np.ndarray) -> np.ndarray:
-  """As ``none``, each example one vector: [n, D]."""
+  """Applies ``none`` and flattens each example to a vector, [n, D]."""
   return none(x).reshape(len(x), math.prod(x.shape[1:]))
 
 
 def standardize(
     x_train: np.ndarray, x_test: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """(x - mean) / (std + 0.001) per input, moments of the training set.
+  """Computes (x - mean) / (std + 0.001) per input.
 
-  uint8 images stay on their scale 0..255, as in the FedProx generator, which
-  takes its moments over training and test images together (that leaks; here
-  only the training set counts). An input that never changes in training is 0
-  everywhere: dividing by 0.001 would blow up its rare test values.
+  Mean and standard deviation are those of the training set. (The FedProx
+  generator takes them over training and test images, which leaks information
+  about the test set.) uint8 images keep their scale 0..255, as in the FedProx
+  generator. An input that is constant in the training set becomes 0 in both
+  sets, because dividing by 0.001 would make its rare test values very large.
 
   Args:
     x_train: [n, ...], any real dtype.
     x_test: [m, ...].
 
   Returns:
-    Both float32, shapes kept.
+    Both arrays as float32, with their shapes.
   """
   n = len(x_train)
   mean = x_train.mean(axis=0, dtype=np.float64)
   variance = np.zeros_like(mean)
-  for start in range(0, n, _CHUNK):  # never a float64 copy of the whole
+  for start in range(0, n, _CHUNK):  # avoids a float64 copy of all examples
     variance += np.square(x_train[start:start + _CHUNK] - mean).sum(axis=0)
   changes = x_train.max(axis=0) > x_train.min(axis=0)
   factor = np.where(changes, 1 / (np.sqrt(variance / n) + 0.001), 0.0)
@@ -86,16 +90,17 @@ def standardize(
 
 
 def contrast(x: np.ndarray) -> np.ndarray:
-  """(x - mean) / sqrt(variance + 0.001) of each example (global contrast).
+  """Computes (x - mean) / sqrt(variance + 0.001) of each example.
 
-  Mean and variance are over all values of the one example, uint8 images taken
-  in [0, 1]; an example without contrast becomes 0, up to rounding.
+  This is global contrast normalisation: mean and variance are taken over all
+  values of one example. uint8 images are scaled to [0, 1] first. An example
+  without contrast becomes 0, up to rounding.
 
   Args:
     x: [n, ...], any real dtype.
 
   Returns:
-    float32, shape kept.
+    float32 of the same shape.
   """
   out = np.empty(x.shape, np.float32)
   for start in range(0, len(x), _CHUNK):
@@ -117,38 +122,41 @@ def hog(
     scale: float = 1.0,
     eps: float = 1e-6,
 ) -> np.ndarray:
-  """Histograms of oriented gradients (Dalal and Triggs 2005), as 576 features.
+  """Computes histograms of oriented gradients (Dalal and Triggs 2005).
 
-  The diversified paper, section V-A: blocks of 7 x 7 pixels every 3 pixels (64
-  on MNIST, 81 on CIFAR-10), the magnitude of each pixel's gradient added to
-  the bin of its angle among 9 over [0, 2 pi), hard assignment.
+  By default these are 576 features on MNIST, as in the diversified paper,
+  section V-A: blocks of 7 x 7 pixels every 3 pixels (64 on MNIST, 81 on
+  CIFAR-10). The magnitude of each pixel's gradient is added to one of 9 bins
+  over [0, 2 pi), which is chosen by the angle (hard assignment).
 
-  The gradient is the plain central difference x[i+1] - x[i-1], *not* halved,
-  and 0 in the first and last row (vertical) or column (horizontal). Not
-  stated in the paper; of the usual operators only this one gives the published
+  The gradient is the central difference x[i+1] - x[i-1], *not* halved, and 0
+  in the first and last row (vertical) or column (horizontal). The paper does
+  not state this. Of the usual operators only this one gives the published
   scale of raw features on MNIST (mean squared norm about 4,860; halved
-  differences give 1,220). Block normalisation is not stated either:
-  normalised features have a mean squared norm of about 51, one per block that
-  is not empty.
+  differences give 1,220). The paper does not state a block normalisation
+  either. Normalised features have a mean squared norm of about 51, which is
+  the mean number of blocks that are not empty.
 
   Args:
-    images: [n, H, W], [n, H, W, 1] or [n, H, W, 3] (turned to luminance),
+    images: [n, H, W], [n, H, W, 1] or [n, H, W, 3] (converted to luminance),
       uint8 (divided by 255) or float in [0, 1].
-    block: side of a block, pixels.
-    stride: step between blocks, pixels. Rows and columns past the last whole
-      block are not covered.
+    block: side of a block in pixels.
+    stride: step between blocks in pixels. Rows and columns after the last
+      whole block are not covered.
     bins: number of orientations.
-    norm: of the ``bins`` values h of one block: ``l2`` h / sqrt(|h|_2^2 +
-      eps^2), ``l1`` h / (|h|_1 + eps), ``none`` raw magnitudes. An empty block
-      stays 0.
-    scale: factor on everything.
-    eps: guards the division, in units of magnitude.
+    norm: normalisation of the ``bins`` values h of one block: ``l2`` gives
+      h / sqrt(|h|_2^2 + eps^2), ``l1`` gives h / (|h|_1 + eps), and ``none``
+      keeps the magnitudes. An empty block stays 0.
+    scale: factor that multiplies all features.
+    eps: small number in the divisors, in units of magnitude.
 
   Returns:
-    float32 [n, blocks * bins]: blocks row by row, the bins of a block together.
+    float32 [n, blocks * bins], blocks row by row; the bins of a block are
+    contiguous.
 
   Raises:
-    DataError: not images, a block larger than the image, an unknown norm.
+    DataError: the data are not images, a block is larger than the image, or
+      the norm is unknown.
   """
   if images.ndim not in (3, 4) or images.ndim == 4 and (
       images.shape[3] not in (1, 3)):
@@ -163,7 +171,7 @@ def hog(
   if norm not in HOG_NORMS:
     raise DataError(
         f"`hog_norm`={norm}: unknown, allowed: {', '.join(HOG_NORMS)}")
-  # Block sums are one product with a 0/1 matrix [H * W, blocks].
+  # The block sums are a product with a 0/1 matrix [H * W, blocks].
   membership = np.kron(_windows(height, block, stride),
                        _windows(width, block, stride)).T
   blocks = membership.shape[1]
@@ -199,13 +207,13 @@ def _grey(images: np.ndarray) -> np.ndarray:
 
 
 def _votes(grey: np.ndarray, bins: int) -> np.ndarray:
-  """[n, bins, H, W]: each pixel's magnitude in the plane of its angle."""
+  """[n, bins, H, W], each pixel's magnitude at the bin of its angle."""
   dx, dy = np.zeros_like(grey), np.zeros_like(grey)
   np.subtract(grey[:, :, 2:], grey[:, :, :-2], out=dx[:, :, 1:-1])
   np.subtract(grey[:, 2:], grey[:, :-2], out=dy[:, 1:-1])
   angle = np.arctan2(dy, dx) * np.float32(bins / (2 * np.pi))
   plane = np.floor(angle).astype(np.int8 if bins < 128 else np.int32)
-  # arctan2 is in [-pi, pi]: planes below 0 are those of angles past pi.
+  # arctan2 lies in [-pi, pi]; negative planes belong to angles above pi.
   plane = np.where(plane < 0, plane + bins, plane).astype(np.intp)
   votes = np.zeros((len(grey), bins, *grey.shape[1:]), np.float32)
   np.put_along_axis(votes, plane[:, None], np.hypot(dx, dy)[:, None], axis=1)

@@ -1,4 +1,4 @@
-"""The "FEMNIST" of FedProx: ten letters dealt to clients of three each."""
+"""The "FEMNIST" of FedProx: ten letters, of which each client holds three."""
 
 import io
 import os
@@ -16,47 +16,49 @@ KINDS = ("fixed", "leaky")
 
 _LETTERS = 10
 _PER_CLIENT = 3  # letters of one client
-_POOL = 4000  # images of a letter, at most
-_FEWEST = 2  # images of one letter at a client
+_POOL = 4000  # maximum number of images of a letter
+_FEWEST = 2  # minimum number of images of one letter at a client
 _OUTPUTS = 26
-_FIRST_LABEL = 36  # of "a" in EMNIST/byclass: digits, A to Z, a to z
+_FIRST_LABEL = 36  # label of "a" in EMNIST/byclass (0 to 9, A to Z, a to z)
 
 
 def femnist(
     x: np.ndarray, y: np.ndarray, kind: str, num_clients: int, seed: int,
     name: str = "femnist",
 ) -> Examples:
-  """Deals a pool of letters as the generator of the FedProx repository.
+  """Deals a pool of letters like the generator of the FedProx repository.
 
-  Client u holds the letters (u + j) % 10, j in {0, 1, 2}: of each the next
-  q = max(int(n_u / 3), 2) images of that letter, n_u = LogNormal(4, 1) + 5.
-  Its images are shuffled, int(.9 n) train. The images of a letter are
-  shuffled first and 4,000 of them used.
+  Client u holds the letters (u + j) % 10, j in {0, 1, 2}. It gets the next
+  q = max(int(n_u / 3), 2) images of each of these letters, where n_u =
+  LogNormal(4, 1) + 5. Its n images are shuffled, and int(.9 n) of them are for
+  training. Before that, the images of each letter are shuffled, and at most
+  4,000 of them are used.
 
-  The published code (data/nist/data/my_sample.py; Li et al. 2020) sets the
-  pointer of a letter back to 0 when q more images are *left*, not when they
-  are not. So almost every client gets the first images of each letter, and of
-  the test images 94 to 99 %, by the seed, are training images of another
-  client. FedProx, FedGroup and FlexCFL report on that data. Kinds:
-    ``leaky``: as published. (Where fewer than q images are left, it takes
-      those; a letter whose images are used up, after which the published code
-      would give empty clients, starts again at 0.)
-    ``fixed``: no image is used twice. Where the pool is too small, all n_u are
-      multiplied by the largest factor that fits, q still at least 2.
+  The published code (data/nist/data/my_sample.py; Li et al. 2020) resets the
+  pointer of a letter to 0 if q more images *are* left, where it should do so
+  if they are not left. Almost every client therefore gets the first images of
+  each letter, and 94 to 99 % of the test images, depending on the seed, are
+  training images of another client. FedProx, FedGroup and FlexCFL report
+  results on these data. Kinds:
+    ``leaky``: as published. If fewer than q images are left, a client gets
+      these. If no image of a letter is left, the pointer is reset to 0; the
+      published code would give empty clients here.
+    ``fixed``: no image is used twice. If the pool is too small, all n_u are
+      multiplied by the largest possible factor, with q at least 2.
 
-  The papers' 26 outputs for 10 letters are kept (20,410 parameters of a
-  softmax regression on 784 inputs); 16 of them never occur.
+  The 26 outputs of the papers are kept (20,410 parameters of a softmax
+  regression on 784 inputs), although 16 of the classes never occur.
 
   Args:
     x: [n, 28, 28] or [n, 28, 28, 1] uint8, the pool.
     y: [n] int, letters 0 to 9.
     kind: one of ``KINDS``.
     num_clients: C; 200 in the papers.
-    seed: of everything random here. Both kinds draw the same n_u.
-    name: of the result.
+    seed: seed of all random numbers. Both kinds draw the same n_u.
+    name: name of the data set.
 
   Returns:
-    x uint8 [m, 28, 28, 1], 26 classes, with client ids.
+    The examples, x uint8 [m, 28, 28, 1], 26 classes, with client ids.
 
   Raises:
     DataError: an unknown kind, no clients, or too few images.
@@ -103,13 +105,13 @@ def femnist(
 
 
 def _numbers(size: np.ndarray, factor: float = 1.0) -> np.ndarray:
-  """q of each client."""
+  """[C] q of each client, for sizes multiplied by ``factor``."""
   return np.maximum((factor * size / _PER_CLIENT).astype(np.int64), _FEWEST)
 
 
 def _fit(
     size: np.ndarray, letters: np.ndarray, held: np.ndarray) -> np.ndarray:
-  """q of each client with all sizes scaled so that no letter runs out."""
+  """[C] q of each client, with sizes scaled so that all letters suffice."""
 
   def short(number):
     needed = np.bincount(
@@ -141,18 +143,21 @@ def load_femnist(
     path: str | os.PathLike | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> Examples:
-  """``femnist`` on EMNIST's a to j, or on letters in a file of your own.
+  """Makes ``femnist`` from the letters a to j of EMNIST or from your file.
 
   Args:
     kind: one of ``KINDS``.
     num_clients: C.
     seed: see ``femnist``.
     data_dir: TFDS's folder with emnist/byclass; see ``load_tfds``.
-    path: instead of it an ``.npz``, see ``letters_npz``.
+    path: an ``.npz`` that is used instead of EMNIST; see ``letters_npz``.
     cache_dir: see ``load_tfds``.
 
+  Returns:
+    The examples.
+
   Raises:
-    DataError: EMNIST is not prepared, or the file is not usable.
+    DataError: EMNIST is not prepared, or the file cannot be used.
   """
   if path is None:
     x, y = emnist_letters(data_dir, cache_dir)
@@ -164,13 +169,17 @@ def load_femnist(
 
 
 def letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-  """A stand-in for EMNIST: x [n, 28, 28(, 1)] uint8, y [n] of 10 labels.
+  """Reads a substitute for EMNIST from a file.
+
+  Args:
+    path: an ``.npz`` with x [n, 28, 28] or [n, 28, 28, 1] uint8 and y [n] with
+      10 different labels.
 
   Returns:
     x, and y as 0 to 9 in the order of the labels.
 
   Raises:
-    DataError: a missing or damaged file, or other arrays than these.
+    DataError: the file is missing or damaged, or has other arrays.
   """
   arrays = read_npz(path, ("x", "y"))
   x, y = arrays["x"], arrays["y"]
@@ -194,19 +203,19 @@ def emnist_letters(
     data_dir: str | os.PathLike | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """a to j of the training split of TFDS's emnist/byclass.
+  """Loads the letters a to j of the training split of TFDS's emnist/byclass.
 
   Args:
     data_dir: TFDS's folder; see ``load_tfds``.
     cache_dir: see ``load_tfds``.
 
   Returns:
-    x uint8 [n, 28, 28, 1], upright (TFDS has the images transposed), and y
-    int32 [n], 0 to 9: up to 4,000 of each letter, the first in TFDS's order
-    (rare letters have fewer).
+    x uint8 [n, 28, 28, 1], upright (TFDS stores the images transposed), and y
+    int32 [n], 0 to 9. Of each letter these are the first 4,000 images in the
+    order of TFDS; rare letters have fewer.
 
   Raises:
-    DataError: it is not on this machine, or damaged.
+    DataError: the data set is missing or damaged.
   """
   arrays = tfds_source.read_arrays("emnist", data_dir, cache_dir, _decode)
   return arrays["x"], arrays["y"]
@@ -216,7 +225,7 @@ def _decode(directory: pathlib.Path) -> cache.Arrays:
   from PIL import Image  # pylint: disable=g-import-not-at-top
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
-  # Of 697,932 images fewer than 40,000 are needed: only these are decoded.
+  # Only the needed images, fewer than 40,000 of 697,932, are decoded.
   source = tfds_source.records(
       directory, "train", decoders={"image": tfds.decode.SkipDecoding()})
   x, y = [], []

@@ -1,4 +1,4 @@
-"""Clients that never take part: the server holds their training rows."""
+"""Validation clients: they never take part; the server holds their data."""
 
 import numpy as np
 
@@ -8,7 +8,11 @@ from fedjax_alg.data.partition import HeldOut, Partition
 
 
 def check_hold_out(count: int, num_clients: int) -> None:
-  """Whether ``count`` of ``num_clients`` clients can be held out.
+  """Checks that ``count`` of ``num_clients`` clients can be held out.
+
+  Args:
+    count: clients to hold out.
+    num_clients: clients of the partition.
 
   Raises:
     DataError: a negative number, or no client would be left.
@@ -22,25 +26,25 @@ def check_hold_out(count: int, num_clients: int) -> None:
 
 
 def hold_out(partition: Partition, count: int, seed: int) -> Partition:
-  """Takes random clients out of a partition, for the server to validate on.
+  """Takes random clients out of a partition, as validation data of the server.
 
-  The others keep their order and rows and are numbered anew from 0. The held
-  out clients' training rows become ``held_out.train_order``; their local test
-  rows leave ``test_order`` and are nobody's.
+  The remaining clients keep their order and rows and are renumbered from 0.
+  The training rows of the held-out clients become ``held_out.train_order``.
+  Their local test rows are removed from ``test_order`` and are not used.
 
   Args:
-    partition: a split with no client held out; it is left alone.
-    count: N, clients held out; 0 returns ``partition`` itself.
-    seed: >= 0, of the choice alone: a stream apart from that of
-      ``make_partition`` with the same seed. Of one seed, a smaller count holds
-      out some of the clients of a larger one.
+    partition: a partition without held-out clients; it is not modified.
+    count: N, the number of clients to hold out; 0 returns ``partition``.
+    seed: seed of the choice, >= 0. The random stream differs from that of
+      ``make_partition`` with the same seed. With the same seed, the clients
+      that a smaller count holds out are a subset of those of a larger count.
 
   Returns:
-    The partition of the C - N others.
+    The partition of the remaining C - N clients.
 
   Raises:
-    DataError: fewer than 0 clients, or all of them; one line.
-    ValueError: the partition has clients held out already.
+    DataError: ``count`` is negative, or no client would be left.
+    ValueError: the partition already has held-out clients.
   """
   total = partition.num_clients
   check_hold_out(count, total)

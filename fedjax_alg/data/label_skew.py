@@ -1,6 +1,6 @@
-"""Generated splits: iid, few classes per client, Dirichlet.
+"""Generated partitions: iid, few classes per client, Dirichlet.
 
-Each is a function (y [n] int, L, C, rng, options) -> owner [n] int64, the
+Each kind is a function (y [n] int, L, C, rng, options) -> owner [n] int64, the
 client of every training example.
 """
 
@@ -31,7 +31,7 @@ def iid(
     y: np.ndarray, num_classes: int, num_clients: int,
     rng: np.random.Generator, *, size_sigma: float, min_client_size: int,
 ) -> np.ndarray:
-  """Random samples with log-normal sizes, none below the minimum."""
+  """Deals random samples with log-normal sizes of at least the minimum."""
   del num_classes
   rows = len(y)
   _check_sizes(rows, num_clients, min_client_size)
@@ -45,9 +45,9 @@ def dirichlet(
     y: np.ndarray, num_classes: int, num_clients: int,
     rng: np.random.Generator, *, dirichlet_alpha: float, min_client_size: int,
 ) -> np.ndarray:
-  """Each class over the clients by a symmetric Dirichlet(alpha).
+  """Spreads each class over the clients with a symmetric Dirichlet(alpha).
 
-  Drawn again until every client has ``min_client_size`` examples.
+  The draw is repeated until every client has ``min_client_size`` examples.
   """
   if not 0 < dirichlet_alpha < np.inf:
     raise DataError(
@@ -76,13 +76,14 @@ def classes(
     rng: np.random.Generator, *, size_sigma: float, classes_per_client: int,
     min_classes_per_client: int, min_client_size: int,
 ) -> np.ndarray:
-  """Every client holds few classes, their number uniform on [min, k].
+  """Gives every client few classes; their number is uniform on [min, k].
 
-  Sizes are log-normal. Each class has places in proportion to its examples; a
-  client takes the classes with most places left, ties at random. It asks of
-  each of its classes the same part of its weight, and a class is spread over
-  those who hold it as they ask, never less than each one's part of the
-  minimum.
+  The sizes of the clients are log-normal. Each class gets a number of places
+  in proportion to its examples. A client takes the classes with the most free
+  places; ties are broken at random. The log-normal weight of a client is
+  divided equally among its classes. The examples of a class are spread over
+  the clients that hold it in proportion to these weights, but each client gets
+  at least its share of the minimum.
   """
   available = np.bincount(y, minlength=num_classes)
   present = np.flatnonzero(available)
@@ -120,14 +121,20 @@ def classes(
 
 
 def _class_sets(available, number, rng):
-  """[C, L] bool, row sums ``number``, column sums by class frequency."""
+  """Draws the classes of each client.
+
+  Returns:
+    [C, L] bool. Row sums are ``number``; column sums are proportional to
+    ``available``.
+  """
   num_clients, num_classes = len(number), len(available)
   places = allocate.spread(
       available.astype(np.float64), int(number.sum()),
       np.ones(num_classes, np.int64), np.full(num_classes, num_clients))
   held = np.zeros((num_clients, num_classes), bool)
   for client in rng.permutation(num_clients):
-    # Taking the fullest columns first always completes (Gale and Ryser).
+    # Taking the columns with the most free places always succeeds (Gale and
+    # Ryser).
     best = np.lexsort((rng.random(num_classes), -places))[:number[client]]
     held[client, best] = True
     places[best] -= 1
@@ -135,14 +142,15 @@ def _class_sets(available, number, rng):
 
 
 def _spread_classes(available, weights, held, min_client_size):
-  """[C, L] counts over the sets, None if someone falls below the minimum."""
+  """[C, L] counts; None if a client gets fewer examples than the minimum."""
   number = held.sum(axis=1)
   floor = -(-min_client_size // number)
   counts = np.zeros(held.shape, np.int64)
   for label, rows in enumerate(available):
     who = np.flatnonzero(held[:, label])
     low = floor[who]
-    if low.sum() > rows:  # a rare class: one each, others may make up for it
+    # A rare class: one example each; other classes may make up the minimum.
+    if low.sum() > rows:
       low = np.ones_like(low)
     if low.sum() > rows:
       return None
@@ -151,6 +159,6 @@ def _spread_classes(available, weights, held, min_client_size):
   return counts if counts.sum(axis=1).min() >= min_client_size else None
 
 
-#: kind -> its function
+#: Kind of partition -> its function.
 OWNERS: dict[str, Callable[..., np.ndarray]] = {
     "iid": iid, "classes": classes, "dirichlet": dirichlet}

@@ -1,4 +1,4 @@
-"""Clients stored back to back, without padding."""
+"""The layout of clients' data: back to back, without padding in between."""
 
 from collections.abc import Sequence
 import math
@@ -11,21 +11,26 @@ import numpy as np
 
 from fedjax_alg.base import Array, ClientData, Cohort, Shard
 
-#: Zero rows after the last client, so that a block of up to this many rows
-#: that starts inside a client never runs off the end (a slice that does is
-#: moved back by XLA, onto other clients' rows).
+#: Number of zero rows after the last client. A block of up to this many rows
+#: that starts inside a client then never extends past the end of the array.
+#: (XLA would shift such a slice back to rows of other clients.)
 PADDING_ROWS = 512
 
-#: Bytes; what XLA's CPU client asks of memory it may share.
+#: Alignment in bytes of memory that XLA's CPU client can use without a copy.
 ALIGNMENT = 64
 
 _CHUNK = 4096
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-  """``np.zeros`` at an address that a JAX CPU device can use as it is.
+  """Makes zeros at an address that a JAX CPU device can use without a copy.
 
-  Other arrays are copied when they are placed on the devices.
+  Args:
+    shape: shape of the array.
+    dtype: dtype of the array.
+
+  Returns:
+    A NumPy array.
   """
   count = math.prod(shape) * np.dtype(dtype).itemsize
   buffer = np.zeros(count + ALIGNMENT, np.uint8)
@@ -42,24 +47,26 @@ def client_data(
     validation: np.ndarray | None = None,
     joins: np.ndarray | None = None,
 ) -> ClientData:
-  """Rows in the order of the clients, then PADDING_ROWS zero rows.
+  """Arranges the rows in the order of the clients.
 
-  The server's validation rows lie between them, back to back: one set of
-  arrays serves clients and server.
+  After the clients' rows follow the server's validation rows and then
+  PADDING_ROWS zero rows.
 
   Args:
-    x: [n, ...]; int32 (tokens) stays, all else becomes float32. A sequence of
-      arrays stands for their concatenation, which is not made.
+    x: [n, ...] examples. int32 arrays (word ids) keep their dtype; all others
+      are converted to float32. A sequence of arrays is treated as their
+      concatenation, without making it.
     y: [n] int labels.
-    order: [M] int, row of x at each place.
+    order: [M] int, the row of x at each place.
     offset: [C] int, first place of each client.
-    size: [C] int, rows of each client.
-    validation: [V] int, rows of x that the server holds; None: it holds none.
-    joins: [C] int, rounds played before a client takes part; None: all are
-      there from the start.
+    size: [C] int, number of rows of each client.
+    validation: [V] int, rows of x that the server holds; None if it holds
+      none.
+    joins: [C] int, rounds played before a client joins; None if all clients
+      take part from the start.
 
   Returns:
-    NumPy arrays, x and y with M + V + PADDING_ROWS rows.
+    NumPy arrays; x and y have M + V + PADDING_ROWS rows.
   """
   held: Any = None
   parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
@@ -86,7 +93,7 @@ def client_data(
       first += len(part)
   classes = aligned_zeros((places,), np.int32)
   classes[:len(order)] = y[order]
-  # NumPy stands for JAX arrays until the data are placed.
+  # The fields hold NumPy arrays until a run places them on its devices.
   arrays: tuple[Any, ...] = (
       rows, classes, np.asarray(offset, np.int32), np.asarray(size, np.int32),
       held, None if joins is None else np.asarray(joins, np.int32))
@@ -94,19 +101,35 @@ def client_data(
 
 
 def shard_of(data: ClientData, client: Array | int) -> Shard:
-  """The shard of one client ([] int32 in [0, C)); jittable."""
+  """Makes the shard of one client.
+
+  Args:
+    data: all clients.
+    client: [] int32 in [0, C).
+
+  Returns:
+    The shard.
+  """
   data = jax.tree.map(jnp.asarray, data)
   return Shard(data.x, data.y, data.offset[client], data.size[client])
 
 
 def everyone(data: ClientData) -> Cohort:
-  """All C clients as one cohort, in the order of their ids."""
+  """Makes one cohort of all C clients, in the order of their ids."""
   ids = jnp.arange(data.size.shape[0], dtype=jnp.int32)
   return take_cohort(data, ids)
 
 
 def present(data: ClientData, number: Array | int) -> Cohort:
-  """Who is there after ``number`` rounds; the others are padding slots."""
+  """Makes one cohort of all clients that have joined after some rounds.
+
+  Args:
+    data: all clients.
+    number: rounds played so far.
+
+  Returns:
+    A cohort of C slots; clients that have not joined are padding slots.
+  """
   ids = jnp.arange(data.size.shape[0], dtype=jnp.int32)
   if data.joins is not None:
     ids = jnp.where(
@@ -116,20 +139,20 @@ def present(data: ClientData, number: Array | int) -> Cohort:
 
 def take_cohort(
     data: ClientData, ids: Array, number: Array | int | None = None) -> Cohort:
-  """The participants ``ids`` as a cohort; jittable, copies no examples.
+  """Makes a cohort of the given clients without copying examples.
 
   Args:
     data: all clients.
     ids: [S] int32 in [0, C]; C marks a padding slot, which gets offset 0,
       size 0 and weight 0.
-    number: rounds played so far; None: every client is there.
+    number: rounds played so far; None if all clients have joined.
 
   Returns:
-    The cohort, its weights the numbers of examples, with the server's
-    validation rows and the participants' simulated machines where ``data``
-    has some (a padding slot has those of client 0).
+    The cohort. The weights are the numbers of examples. The cohort has the
+    server's validation rows and the participants' simulated machines if
+    ``data`` has them; a padding slot has the machine of client 0.
   """
-  data = jax.tree.map(jnp.asarray, data)  # NumPy until it is placed
+  data = jax.tree.map(jnp.asarray, data)  # NumPy arrays before placement
   num_clients = data.size.shape[0]
   padding = ids >= num_clients
   known = jnp.where(padding, 0, ids)

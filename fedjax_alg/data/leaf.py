@@ -19,12 +19,13 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   The format of LEAF (Caldas et al. 2018) and of the FedProx repository.
 
   Args:
-    path: a folder with ``train/*.json`` and ``test/*.json``, or one json file,
-      of which the last tenth of every user's examples is the test set (all
-      but ``max(1, int(.9 n))`` of its n).
+    path: a folder with ``train/*.json`` and ``test/*.json``, or one json file.
+      Of a single file, the first ``max(1, int(.9 n))`` of the n examples of
+      every user are for training and the others are the test set.
 
   Returns:
-    x float32 [n, ...], client ids in the order in which users appear.
+    The examples, x float32 [n, ...]. The clients are numbered in the order in
+    which the users appear.
 
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
@@ -61,7 +62,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
 
 
 def _stack(users: _Users, ids: dict[str, int], shapes: set):
-  """Rows of all users, with the client id of each row."""
+  """Concatenates the rows of all users, with the client id of each row."""
   held = {user: data for user, data in users.items() if len(data[1])}
   if not held:
     (shape,) = shapes

@@ -1,4 +1,4 @@
-"""Clients that take part only from some round on."""
+"""Newcomers: clients that join only after some rounds."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,17 @@ from fedjax_alg.data.partition import Partition
 def check_newcomers(
     newcomers: Sequence[tuple[int, int]], num_clients: int, fewest: int = 1
 ) -> None:
-  """Whether so many of ``num_clients`` clients can come later.
+  """Checks that so many of ``num_clients`` clients can join later.
 
   Args:
     newcomers: (rounds played before, number of clients), see
       ``with_newcomers``.
     num_clients: C.
-    fewest: clients that must be there from the start.
+    fewest: minimum number of clients that must take part from the start.
 
   Raises:
-    DataError: numbers out of range, rounds not ascending, too many; one line.
+    DataError: a number is out of range, the rounds do not ascend, or there are
+      too many newcomers.
   """
   text = ",".join(f"{number}:{count}" for number, count in newcomers)
   rounds = [number for number, _ in newcomers]
@@ -40,16 +41,18 @@ def check_newcomers(
 def with_newcomers(
     partition: Partition, newcomers: Sequence[tuple[int, int]], seed: int
 ) -> np.ndarray:
-  """Chooses the clients that come later.
+  """Chooses the clients that join later.
 
   Args:
-    partition: the split; clients keep their numbers and rows.
-    newcomers: (rounds played before, number of clients) of each group that
-      joins, rounds ascending from 1.
-    seed: >= 0, of the choice alone, a stream apart from that of the partition.
+    partition: the partition; clients keep their numbers and rows.
+    newcomers: (rounds played before, number of clients) for each set of
+      clients that joins together; the rounds ascend from 1.
+    seed: seed of the choice, >= 0. The random stream differs from that of the
+      partition.
 
   Returns:
-    [C] int32, rounds played before each client takes part; 0: from the start.
+    [C] int32, rounds played before each client joins; 0 for a client that
+    takes part from the start.
 
   Raises:
     DataError: see ``check_newcomers``.

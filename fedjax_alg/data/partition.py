@@ -1,4 +1,4 @@
-"""Dealing a data set to clients: a pure function of labels, options, seed."""
+"""Partitions: deterministic functions of the labels, the options and a seed."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -17,23 +17,23 @@ PARTITIONS = ("iid", "classes", "dirichlet", "powerlaw", "natural")
 class HeldOut(NamedTuple):
   """The N clients that never take part, see ``hold_out``."""
 
-  clients: np.ndarray  #: [N] int32, their ids before they were held out
-  #: [V] int64, the rows the server validates on: their training rows, client
-  #: by client, indices like ``Partition.train_order``
+  clients: np.ndarray  #: [N] int32, client ids before they were held out
+  #: [V] int64, training rows of these clients, client by client: the server's
+  #: validation rows; indices as in ``Partition.train_order``
   train_order: np.ndarray
-  train_size: np.ndarray  #: [N] int32, rows of each; they sum to V
-  #: [U] int64, their local test rows, which nobody uses; indices like
-  #: ``Partition.test_order``
+  train_size: np.ndarray  #: [N] int32, rows of each client, with the sum V
+  #: [U] int64, local test rows of these clients, which are not used; indices
+  #: as in ``Partition.test_order``
   test_order: np.ndarray
 
 
 class Partition(NamedTuple):
-  """Which rows each client holds, the rows of one client contiguous.
+  """The rows of the data set that each client holds.
 
-  The order arrays index the rows of x_train (train) and x_test (test). If
-  ``pooled``, both index the concatenation of x_train and x_test instead: then
-  the local test splits are carved from all rows, not from the official test
-  set.
+  The rows of one client are contiguous in the order arrays. ``train_order``
+  holds indices into x_train and ``test_order`` into x_test. If ``pooled`` is
+  true, both hold indices into the concatenation of x_train and x_test, because
+  the local test splits are then taken from all rows.
   """
 
   train_order: np.ndarray  #: [M] int64 row indices
@@ -43,12 +43,13 @@ class Partition(NamedTuple):
   test_offset: np.ndarray  #: [C] int32, into test_order
   test_size: np.ndarray  #: [C] int32, may be 0
   pooled: bool
-  name: str  #: the kind
-  flags: dict[str, Any]  #: every option that the split depends on
-  held_out: HeldOut | None = None  #: clients that are not among the C
+  name: str  #: the kind of partition
+  flags: dict[str, Any]  #: every option that the partition depends on
+  held_out: HeldOut | None = None  #: validation clients, not among the C
 
   @property
   def num_clients(self) -> int:
+    """C, without the validation clients."""
     return len(self.train_size)
 
 
@@ -68,42 +69,45 @@ def make_partition(
   """Deals the examples to clients.
 
   Kinds:
-    ``iid``: sizes log-normal, every client a random sample.
-    ``classes``: every client holds few classes; sizes log-normal.
-    ``dirichlet``: each class is spread over the clients by Dirichlet(alpha)
-      (per class over clients, the usual reading; Hsu et al. 2019 draw per
-      client over classes).
+    ``iid``: every client holds a random sample; sizes are log-normal.
+    ``classes``: every client holds few classes; sizes are log-normal.
+    ``dirichlet``: the shares of the clients in each class are drawn from
+      Dirichlet(alpha). (This is the usual definition; Hsu et al. 2019 draw the
+      shares of the classes in each client instead.)
     ``powerlaw``: the FedProx MNIST generator, see ``published.powerlaw``.
     ``natural``: the clients that the data set names.
 
-  With iid, classes and dirichlet every training example is used exactly once
-  and the official test set is spread over the clients by their own class
-  proportions (``allocate.spread_test``).
+  With iid, classes and dirichlet every training example is used exactly once,
+  and the official test set is spread over the clients in proportion to their
+  training counts of each class (``allocate.spread_test``).
 
   Args:
     kind: one of ``PARTITIONS``.
     examples: the data set; only labels and client ids are read.
-    num_clients: C. ``natural``: None takes all clients, a number a random
-      choice of so many.
-    seed: of everything random here.
-    classes_per_client: k of ``classes``, the largest number of classes.
-    min_classes_per_client: of ``classes``; the number is uniform on [min, k].
-      Default k: exactly k. 1 with k = 2 gives the diversified paper's machines
-      of one or two classes.
-    dirichlet_alpha: concentration, > 0.
-    min_client_size: fewest training examples of a client, >= 1; default 10.
-      ``natural``: clients with fewer rows are left out, default 1 (none is).
-      ``powerlaw`` ignores it (it gives everyone 10, of which 9 train).
-    size_sigma: log-normal sigma of the sizes of ``iid`` and ``classes``, in
-      [0, 10]; 0 for equal sizes. Sizes that would be too small are raised to
-      the minimum.
-    local_test_fraction: ``natural`` without test ids holds out this part.
+    num_clients: C. For ``natural``, None takes all clients, and a number takes
+      a random choice of so many clients.
+    seed: seed of all random numbers.
+    classes_per_client: k, the maximum number of classes of a client
+      (``classes``).
+    min_classes_per_client: minimum number of classes of a client
+      (``classes``); the number is uniform on [min, k]. By default every client
+      has k classes. A minimum of 1 with k = 2 gives the clients of one or two
+      classes of the diversified paper.
+    dirichlet_alpha: concentration, > 0 (``dirichlet``).
+    min_client_size: minimum number of training examples of a client, >= 1;
+      default 10. ``natural`` leaves out clients with fewer rows; its default
+      of 1 leaves out none. ``powerlaw`` ignores it: its clients have at least
+      10 examples, 9 of them for training.
+    size_sigma: log-normal sigma of the sizes, in [0, 10]; 0 gives equal sizes
+      (``iid``, ``classes``). Sizes below the minimum are raised to it.
+    local_test_fraction: share of the examples of a client that ``natural``
+      holds out if the data set names no clients of test rows.
 
   Returns:
     The partition.
 
   Raises:
-    DataError: options that are out of range or that the data cannot meet.
+    DataError: an option is out of range or impossible with these data.
   """
   if kind not in PARTITIONS:
     raise DataError(
@@ -157,7 +161,7 @@ def make_partition(
 
 
 def partition_hash(partition: Partition) -> str:
-  """sha256 (hex) of the split itself; equal splits have equal hashes."""
+  """Computes the sha256 (hex) of a partition's arrays, without its options."""
   digest = hashlib.sha256(b"pooled" if partition.pooled else b"official")
   for array, dtype in zip(partition[:6], ("<i8", "<i4", "<i4") * 2):
     digest.update(f"{array.shape}".encode())
@@ -169,14 +173,15 @@ def partition_hash(partition: Partition) -> str:
 
 
 def client_rows(offset: np.ndarray, size: np.ndarray) -> np.ndarray:
-  """Places of the clients' rows in an order array, client by client.
+  """Lists the places of the clients' rows in an order array.
 
   Args:
     offset: [C] int, first place of each client.
-    size: [C] int.
+    size: [C] int, number of rows of each client.
 
   Returns:
-    [sum of size] int64; 0, 1, 2, ... where the clients lie back to back.
+    [sum of size] int64, client by client; 0, 1, 2, ... if the clients lie
+    back to back.
   """
   size = size.astype(np.int64)
   shift = np.repeat(offset - (np.cumsum(size) - size), size)
@@ -186,13 +191,13 @@ def client_rows(offset: np.ndarray, size: np.ndarray) -> np.ndarray:
 def label_histogram(
     partition: Partition, y: np.ndarray, num_classes: int | None = None
 ) -> np.ndarray:
-  """Training examples of each class at each client.
+  """Counts the training examples of each class at each client.
 
   Args:
-    partition: the split.
-    y: [n] the labels that ``train_order`` indexes: y_train or, if the split
-      is pooled, y_train followed by y_test.
-    num_classes: L; default the largest label plus one.
+    partition: the partition.
+    y: [n] the labels that ``train_order`` indexes: y_train or, if the
+      partition is pooled, y_train followed by y_test.
+    num_classes: L; by default the largest label plus one.
 
   Returns:
     [C, L] int64.

@@ -1,4 +1,4 @@
-"""Splits that are given: the FedProx power law, and natural clients."""
+"""Published partitions: the FedProx power law, and natural clients."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 
-#: the first seven fields of ``Partition``
+#: The first seven fields of ``Partition``.
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray,
               np.ndarray, bool]
 
@@ -17,18 +17,21 @@ _FIRST = 5  # examples of each of them in the first pass
 def powerlaw(
     examples: Examples, num_clients: int, rng: np.random.Generator
 ) -> Split:
-  """The generator of the FedProx repository for MNIST, for any C and L.
+  """Generates the partition of the FedProx repository for MNIST.
 
-  Pools training and test rows. Client u holds the classes (u + j) % L, j in
-  {0, 1}. Pass 1: the next 5 rows of each. Pass 2: P is log-normal(0, 2) of
-  shape [L, ceil(C / L), 2], each class scaled to the rows that pass 1 left of
-  it; the client gets the next q = int(P[l, u // L, j]) rows if strictly more
-  than q are left, else none. Its rows are shuffled, int(.9 n) train.
+  Here it is extended to any C and L. The training and test rows are pooled.
+  Client u holds the classes l = (u + j) % L, j in {0, 1}. In pass 1 it gets
+  the next 5 rows of each of its classes. For pass 2, P [L, ceil(C / L), 2] is
+  drawn from log-normal(0, 2), and each class of P is scaled so that it sums to
+  the rows of the class that pass 1 left. The client gets the next q =
+  int(P[l, u // L, j]) rows if more than q rows are left, otherwise none. The n
+  rows of a client are shuffled; int(.9 n) of them are for training.
 
-  With C = 1000, L = 10 this is the published generator (Li et al. 2020), in
-  which every P[l, i, j] serves one client; the general form keeps that by
-  taking u // L as index. Rows of a class are used in the order of the data.
-  Some rows stay unused, as published: about 1.4 % on MNIST.
+  With C = 1000 and L = 10 this is the published generator (Li et al. 2020), in
+  which every P[l, i, j] belongs to one client. The index u // L keeps this
+  property for other C and L. The rows of a class are used in the order of the
+  data. As in the published generator some rows stay unused, about 1.4 % on
+  MNIST.
 
   Args:
     examples: the data set.
@@ -36,7 +39,10 @@ def powerlaw(
     rng: draws P first, then the shuffles.
 
   Returns:
-    The first seven fields of ``Partition``; pooled.
+    The first seven fields of ``Partition``; it is pooled.
+
+  Raises:
+    DataError: too few classes or too few examples of a class.
   """
   y = np.concatenate([examples.y_train, examples.y_test])
   labels = examples.num_classes
@@ -88,22 +94,26 @@ def natural(
     examples: Examples, num_clients: int | None, min_client_size: int,
     local_test_fraction: float, rng: np.random.Generator,
 ) -> Split:
-  """The clients named by the data set, numbered in the order of their ids.
+  """Takes the clients that the data set names, in the order of their ids.
 
-  Where the test rows name no clients, max(1, int(fraction n)) random rows of
-  every client with n >= 2 are held out of its training rows as its local test
-  split; the official test rows then belong to nobody (pooled). Test rows of a
-  client without training rows are left out.
+  If the test rows name no clients, the local test split of every client with
+  n >= 2 training rows consists of max(1, int(fraction n)) random ones of them,
+  which are then not used for training. The official test rows belong to no
+  client in this case, and the partition is pooled. Test rows of a client
+  without training rows are left out.
 
   Args:
     examples: the data set, with ``client_train``.
-    num_clients: a random choice of so many clients, None for all.
+    num_clients: number of clients, chosen at random; None takes all.
     min_client_size: clients with fewer training rows are left out.
-    local_test_fraction: see above.
-    rng: source of the draws.
+    local_test_fraction: the fraction above.
+    rng: source of the random numbers.
 
   Returns:
     The first seven fields of ``Partition``.
+
+  Raises:
+    DataError: the data set names no clients, or too few of them.
   """
   if examples.client_train is None:
     raise DataError(
@@ -130,7 +140,7 @@ def natural(
   order, offset, size = allocate.pack(owner, wanted, rng)
   held_out = np.where(
       size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0)
-  # The rows of a client are in random order: its first ones are held out.
+  # The rows of a client are in random order; the first ones are held out.
   rank = np.arange(len(order)) - np.repeat(offset, size)
   is_test = rank < np.repeat(held_out, size)
   train_size = (size - held_out).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Tweets of Sentiment140, one client for each user, as sequences of words."""
+"""Sentiment140: tweets as sequences of word ids, with one client per user."""
 
 from collections.abc import Iterable, Iterator, Mapping
 import html
@@ -15,20 +15,28 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 
 PADDING, UNKNOWN = 0, 1
-SPECIAL = 2  #: ids below it are no words
+SPECIAL = 2  #: the ids below are not words
 
 _URL, _NAME = "<url>", "<name>"
-# Links, @names, and words or numbers, with apostrophes inside. All else
-# separates: punctuation, emoticons (which gave the labels) and # of a hashtag.
+# Links, @names, and words or numbers with apostrophes inside. All other
+# characters are separators: punctuation, emoticons (from which the labels were
+# made) and the # of a hashtag.
 _TOKEN = re.compile(
     r"(?P<url>(?:https?://|www\.)\S+)|(?P<name>@\w+)|[^\W_]+(?:'[^\W_]+)*")
 _POLARITY = {0: 0, 4: 1, 2: -1}  # negative, positive, neutral (left out)
 
 
 def tokenize(text: str) -> list[str]:
-  """The words of a tweet, in lower case; html entities are resolved first.
+  """Splits a tweet into words in lower case.
 
-  Every link becomes ``<url>``, every @name ``<name>``; "don't" is one word.
+  HTML entities are decoded first. Every link becomes ``<url>`` and every @name
+  ``<name>``; "don't" is one word.
+
+  Args:
+    text: the tweet.
+
+  Returns:
+    The words.
   """
   text = html.unescape(text).lower().replace("\u2019", "'")
   return [_URL if match["url"] else _NAME if match["name"] else match[0]
@@ -36,19 +44,19 @@ def tokenize(text: str) -> list[str]:
 
 
 def encode(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
-  """Tweets as numbers; neutral ones, and those of no user, are left out.
+  """Encodes tweets as numbers; leaves out neutral tweets and those of no user.
 
   Args:
     records: each with user and text (bytes, UTF-8, or str) and polarity 0
       (negative), 4 (positive) or 2 (neutral).
 
   Returns:
-    ``user`` [n] int32 and ``label`` [n] int32 (1 is positive) of each tweet,
-    ``length`` [n] int32, and ``word`` int32, the words of all tweets one after
-    the other. Users and words are numbered in alphabetical order.
+    ``user`` [n] int32, ``label`` [n] int32 (1 is positive) and ``length`` [n]
+    int32 of each tweet, and ``word`` int32, the concatenated words of all
+    tweets. Users and words are numbered in alphabetical order.
 
   Raises:
-    DataError: a record without one of the three, or another polarity.
+    DataError: a record lacks an entry or has another polarity.
   """
   users: dict[str, int] = {}
   words: dict[str, int] = {}
@@ -85,7 +93,7 @@ def _text(value: bytes | str) -> str:
 
 
 def _alphabetical(numbers: dict[str, int]) -> np.ndarray:
-  """number -> number in the order of the names, [n] int32."""
+  """Maps numbers to their ranks in the order of the names, [n] int32."""
   place = np.empty(len(numbers), np.int32)
   place[[numbers[name] for name in sorted(numbers)]] = np.arange(len(numbers))
   return place
@@ -95,28 +103,31 @@ def sent140(
     tweets: cache.Arrays, min_client_size: int = 20, vocabulary: int = 10_000,
     sequence_length: int = 25, seed: int = 0,
 ) -> Examples:
-  """Clients, vocabulary and sequences of encoded tweets.
+  """Makes clients, a vocabulary and sequences from encoded tweets.
 
-  A client is a user with enough tweets; they are shuffled, int(.9 n) train.
-  The vocabulary is the most frequent words of all training tweets (at a tie
-  the first in the alphabet), whole tweets counted. The papers' 772 users are a
-  sample of their own, which is not published; LEAF (Caldas et al. 2018) makes
-  one of the same tweets.
+  Each user with enough tweets is a client. The n tweets of a client are
+  shuffled, and int(.9 n) of them are for training. The vocabulary consists of
+  the most frequent words of all training tweets; words are counted in whole
+  tweets, before these are cut, and ties go to the first word in the alphabet.
+  The 772 users of the papers are a sample that is not published. LEAF (Caldas
+  et al. 2018) samples users of the same tweets.
 
   Args:
-    tweets: from ``encode``.
-    min_client_size: fewest tweets of a client, training and test; a user of
-      one tweet, who could not train, is left out anyway.
-    vocabulary: number of words, V.
-    sequence_length: T; longer tweets are cut, shorter ones padded on the right.
-    seed: of the shuffles.
+    tweets: the result of ``encode``.
+    min_client_size: minimum number of tweets of a client, training and test
+      together. A user with a single tweet is always left out.
+    vocabulary: V, the number of words.
+    sequence_length: T. Longer tweets are cut, and shorter ones are padded on
+      the right.
+    seed: seed of the shuffles.
 
   Returns:
-    x int32 [n, T] in [0, V + 2): 0 is padding, 1 every other word, then the
-    words by frequency. 2 classes, 1 is positive. With client ids.
+    The examples with client ids. x int32 [n, T] lies in [0, V + 2): 0 is
+    padding, 1 is any word outside the vocabulary, and the other ids are the
+    words in the order of their frequency. There are 2 classes; 1 is positive.
 
   Raises:
-    DataError: nobody has enough tweets.
+    DataError: no user has enough tweets.
   """
   user, length = tweets["user"], tweets["length"]
   tally = np.bincount(user, minlength=1)
@@ -159,21 +170,24 @@ def load_sent140(
     data_dir: str | os.PathLike | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> Examples:
-  """``sent140`` of the 1.6 million training tweets of TFDS's sentiment140.
+  """Makes ``sent140`` from the 1.6 million training tweets of TFDS.
 
-  They are read and encoded once (some minutes) and cached.
+  The tweets are read and encoded once, which takes minutes, and then cached.
 
   Args:
-    min_client_size: see ``sent140``, as the next three.
-    vocabulary: V.
-    sequence_length: T.
-    seed: of the shuffles.
+    min_client_size: see ``sent140``.
+    vocabulary: V, see ``sent140``.
+    sequence_length: T, see ``sent140``.
+    seed: seed of the shuffles.
     data_dir: TFDS's folder; see ``load_tfds``.
     cache_dir: see ``load_tfds``.
 
+  Returns:
+    The examples.
+
   Raises:
-    DataError: the data set is not prepared or not as it should be, or nobody
-      has enough tweets.
+    DataError: the data set is not prepared or is damaged, or no user has
+      enough tweets.
   """
   tweets = tfds_source.read_arrays(
       "sentiment140", data_dir, cache_dir, lambda path: encode(_records(path)))

@@ -1,7 +1,7 @@
-"""Distribution shift: clients' data change while they train.
+"""Distribution shift: the clients' data change during the training.
 
-The kinds follow FlexCFL (Duan et al., IEEE TPDS 2022), so made that a swap
-loses and doubles no row.
+The kinds of shift follow FlexCFL (Duan et al., IEEE TPDS 2022). Unlike there, a
+swap neither loses nor duplicates rows.
 """
 
 from typing import Any
@@ -15,15 +15,22 @@ from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError
 
 SHIFTS = ("none", "swap_all", "swap_part", "increment")
-#: Those that exchange data between two clients.
+#: The kinds in which pairs of clients exchange data.
 SWAPS = ("swap_all", "swap_part")
 
 
 def num_pairs(share: float, num_clients: int) -> int:
-  """Pairs of clients that exchange data at one event.
+  """Computes the number of pairs that exchange data at one event.
+
+  Args:
+    share: share of the clients that are paired.
+    num_clients: C.
+
+  Returns:
+    The number of pairs.
 
   Raises:
-    DataError: there would be none, one line.
+    DataError: there would be no pair.
   """
   pairs = int(share * num_clients / 2 + 1e-9)  # 0.3 * 20 / 2 is below 3
   if pairs < 1:
@@ -41,31 +48,34 @@ def shifted(
     share: float,
     seed: int,
 ) -> Partition:
-  """Who holds which rows after some events.
+  """Computes the partition after some events of a shift.
 
-  ``swap_all``: the members of a random pair exchange all their data.
-  ``swap_part``: they exchange all rows of one class each, a random class of
-    the one against a random class of the other (of their training rows); what
-    a client receives stands behind what it keeps.
+  ``swap_all``: random pairs of clients exchange all their data.
+  ``swap_part``: random pairs of clients exchange all rows of one class. Each
+    client gives a class drawn at random from those of its training rows. The
+    rows that a client receives follow the rows that it keeps.
   ``increment``: clients hold the first 25, 50, 75, 100 % of their training
-    rows after 0, 1, 2, 3 events, at least one where they have any.
+    rows after 0, 1, 2, 3 events, but at least one row unless they have none.
 
-  The orders keep their lengths, and their rows under all kinds but
-  ``swap_part``. Offsets are no longer cumulative sizes under ``swap_all`` and
-  ``increment``: read a client's rows with ``partition.client_rows``.
+  The order arrays keep their lengths; only ``swap_part`` changes their
+  entries. After ``swap_all`` and ``increment`` the offsets are no longer
+  cumulative sizes: read the rows of a client with ``partition.client_rows``.
 
   Args:
-    partition: the split before the first event; it is left alone.
+    partition: the partition before the first event; it is not modified.
     y_train: labels of the rows that ``train_order`` indexes.
     y_test: labels of the rows that ``test_order`` indexes.
-    kind: of ``SHIFTS``.
-    event: events that have happened, >= 0.
-    share: of the clients that are paired at each event of a swap, (0, 1].
-    seed: >= 0, of the pairs and classes alone.
+    kind: one of ``SHIFTS``.
+    event: number of events that have happened, >= 0.
+    share: share of the clients that are paired at each swap, (0, 1].
+    seed: seed of the pairs and classes, >= 0.
+
+  Returns:
+    The new partition.
 
   Raises:
     DataError: see ``num_pairs``.
-    ValueError: an unknown kind.
+    OptionError: an unknown kind.
   """
   if kind not in SHIFTS:
     raise OptionError(f"`shift`={kind}: must be one of {', '.join(SHIFTS)}")

@@ -1,4 +1,4 @@
-"""Where data sets come from; every loader returns ``Examples``."""
+"""Loaders of data sets; every loader returns ``Examples``."""
 
 from collections.abc import Sequence
 import os
@@ -24,12 +24,12 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
-  """The 1,797 digits of scikit-learn, which need no download.
+  """Loads the 1,797 digits of scikit-learn, which need no download.
 
   Args:
-    seed: of the test split. It is not the seed of a run: every run tests on
-      the same images.
-    test_fraction: part of each class that is the test set, in (0, 1).
+    seed: seed of the test split. It is not the seed of a run: every run tests
+      on the same images.
+    test_fraction: share of each class that is in the test set, in (0, 1).
 
   Returns:
     Images float32 [n, 8, 8, 1] in [0, 1], 10 classes.
@@ -49,7 +49,7 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
 
 
 def load_npz(path: str | os.PathLike) -> Examples:
-  """A data set of the user's own.
+  """Loads the user's own data set.
 
   Args:
     path: an ``.npz`` with x_train [n, ...], y_train [n], x_test [m, ...],
@@ -73,10 +73,18 @@ def load_npz(path: str | os.PathLike) -> Examples:
 def read_npz(
     path: pathlib.Path, required: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-  """The named arrays of an ``.npz``, pickled objects refused.
+  """Reads the named arrays of an ``.npz``; pickled objects are refused.
+
+  Args:
+    path: the file.
+    required: names of the arrays that the file must have.
+    optional: names of further arrays to read if the file has them.
+
+  Returns:
+    Name -> array.
 
   Raises:
-    DataError: no such file, damaged, or a required array is missing.
+    DataError: the file is missing or damaged, or a required array is missing.
   """
   if not path.is_file() or not os.access(path, os.R_OK):
     raise DataError(

@@ -12,26 +12,28 @@ _CLASSES = 10
 def synthetic(
     alpha: float, beta: float, num_clients: int, seed: int, iid: bool = False
 ) -> Examples:
-  """Softmax-regression data whose clients differ in model and in inputs.
+  """Generates softmax-regression data with different models and inputs.
 
-  As the generator of the FedProx repository (Li et al. 2020), which differs
-  from the paper in that alpha and beta are standard deviations, not variances.
-  Client k: n_k = int(LogNormal(4, 2)) + 50; u_k ~ N(0, alpha); v_k ~ N(0,
-  beta); the entries of m_k ~ N(v_k, 1), of W_k [60, 10] and b_k [10] ~
-  N(u_k, 1); x ~ N(m_k, diag(j^-1.2)); y = argmax(x W_k + b_k). The first
-  int(.9 n_k) rows train.
+  This is the generator of the FedProx repository (Li et al. 2020). It differs
+  from the paper: alpha and beta are standard deviations, not variances. Client
+  k has n_k = int(LogNormal(4, 2)) + 50 examples; u_k ~ N(0, alpha); v_k ~ N(0,
+  beta); the entries of m_k ~ N(v_k, 1); the entries of W_k [60, 10] and b_k
+  [10] ~ N(u_k, 1); x ~ N(m_k, diag(j^-1.2)); y = argmax(x W_k + b_k). The
+  first int(.9 n_k) rows are for training.
 
-  Two warnings. u_k raises the logits of all classes alike, so argmax cancels
-  it: alpha changes no label, here as in the published code, and clients differ
-  in model by the N(0, 1) entries of W_k, whatever alpha is. And the published
-  generator sets no seed: our data follow its law but are not its files.
+  Two warnings. First, u_k raises the logits of all classes equally and so does
+  not change the argmax: alpha has no effect on the labels, in the published
+  code as well. The clients' models differ because of the N(0, 1) entries of
+  W_k, for every alpha. Second, the published generator sets no seed: our data
+  have the same distribution as its files but are not equal to them.
 
   Args:
-    alpha: standard deviation of u_k, >= 0; without effect, see above.
-    beta: standard deviation of v_k, how much inputs differ, >= 0.
-    num_clients: C; FedProx has 30, FedGroup 100.
-    seed: of everything random here.
-    iid: one W and b ~ N(0, 1) for all, m_k = 0; alpha and beta are not used.
+    alpha: standard deviation of u_k, >= 0; it has no effect, see above.
+    beta: standard deviation of v_k, >= 0; decides how much the inputs differ.
+    num_clients: C; 30 in FedProx, 100 in FedGroup.
+    seed: seed of all random numbers.
+    iid: whether all clients share one W and b ~ N(0, 1) and m_k = 0; alpha and
+      beta are then not used.
 
   Returns:
     x float32 [n, 60], 10 classes, with client ids.
@@ -46,7 +48,7 @@ def synthetic(
     raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
   rng = np.random.default_rng(seed)
   size = rng.lognormal(4.0, 2.0, num_clients).astype(np.int64) + 50
-  deviation = np.arange(1, _DIM + 1) ** -0.6  # the root of j^-1.2
+  deviation = np.arange(1, _DIM + 1) ** -0.6  # square root of j^-1.2
   shared = rng.normal(size=(_DIM + 1, _CLASSES))
   train, test = [], []
   for client, n in enumerate(size):

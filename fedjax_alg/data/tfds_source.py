@@ -15,7 +15,7 @@ from fedjax_alg.data.examples import Examples
 
 TFDS_NAMES = ("mnist", "cifar10")
 
-#: what ``prepare_tfds`` prepares -> its name (and config) in TFDS
+#: Name of a data set that ``prepare_tfds`` can prepare -> its name in TFDS.
 PREPARABLE = {name: name for name in TFDS_NAMES} | {
     "emnist": "emnist/byclass", "sentiment140": "sentiment140"}
 
@@ -23,7 +23,15 @@ _CHUNK = 1000  # records decoded per read
 
 
 def tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
-  """``data_dir``, else ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``."""
+  """Finds TFDS's folder.
+
+  Args:
+    data_dir: the folder. None means ``$TFDS_DATA_DIR`` or, if that is not set,
+      ``~/tensorflow_datasets``.
+
+  Returns:
+    The folder.
+  """
   return pathlib.Path(
       data_dir or os.environ.get("TFDS_DATA_DIR")
       or "~/tensorflow_datasets").expanduser()
@@ -34,24 +42,24 @@ def load_tfds(
     data_dir: str | os.PathLike | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> Examples:
-  """An image data set prepared by TFDS (array_record files).
+  """Loads an image data set that TFDS has prepared (array_record files).
 
-  Nothing is downloaded and TensorFlow is not imported. The images are decoded
-  once (about 10,000 a second) and kept as arrays in ``cache_dir``.
+  Nothing is downloaded, and TensorFlow is not imported. The images are decoded
+  once (about 10,000 per second) and kept as arrays in ``cache_dir``.
 
   Args:
     name: one of ``TFDS_NAMES``.
     data_dir: TFDS's folder; see ``tfds_dir`` for None.
-    cache_dir: where decoded arrays are kept; by default
-      ``<data_dir>/.fedjax_alg_cache`` if it can be written, else
+    cache_dir: folder for the decoded arrays; by default
+      ``<data_dir>/.fedjax_alg_cache`` if it can be written, otherwise
       ``~/.cache/fedjax_alg``.
 
   Returns:
-    Images uint8 [n, H, W, c] in TFDS's order (its own shuffle, not the order
-    of the original files), no client ids.
+    The examples without client ids. The images are uint8 [n, H, W, c] in the
+    order of TFDS, which shuffles the original files.
 
   Raises:
-    DataError: the name is unknown, or no readable copy is on this machine.
+    DataError: the name is unknown, or this machine has no readable copy.
   """
   _check_name(name, TFDS_NAMES)
   arrays = read_arrays(name, data_dir, cache_dir, lambda path: _decode(path))
@@ -67,16 +75,19 @@ def read_arrays(
     cache_dir: str | os.PathLike | None,
     decode: Callable[[pathlib.Path], cache.Arrays],
 ) -> cache.Arrays:
-  """What ``decode`` makes of a prepared data set; made once, then cached.
+  """Decodes a prepared data set, or reads the decoded arrays from the cache.
 
   Args:
     name: one of ``PREPARABLE``.
-    data_dir: as for ``load_tfds``.
-    cache_dir: as for ``load_tfds``.
-    decode: of the folder of the newest prepared version.
+    data_dir: see ``load_tfds``.
+    cache_dir: see ``load_tfds``.
+    decode: function of the folder of the newest prepared version.
+
+  Returns:
+    Name -> array.
 
   Raises:
-    DataError: no readable copy is on this machine.
+    DataError: this machine has no readable copy.
   """
   root = tfds_dir(data_dir)
   directory = _prepared(name, root)
@@ -91,15 +102,18 @@ def read_arrays(
 def records(
     directory: pathlib.Path, split: str, **options: Any
 ) -> Iterator[dict[str, Any]]:
-  """The records of a split, in TFDS's order.
+  """Reads the records of a split, in the order of TFDS.
 
   Args:
-    directory: of a prepared version.
-    split: its name.
-    **options: of TFDS's ``as_data_source``.
+    directory: folder of a prepared version.
+    split: name of the split.
+    **options: arguments of TFDS's ``as_data_source``.
+
+  Yields:
+    The records.
 
   Raises:
-    DataError: they cannot be read.
+    DataError: the records cannot be read.
   """
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
@@ -115,16 +129,24 @@ def records(
 
 
 def unreadable(directory: pathlib.Path, error: BaseException) -> DataError:
-  """The one line about a prepared data set that cannot be read."""
+  """Makes the error for a prepared data set that cannot be read.
+
+  Args:
+    directory: folder of the prepared version.
+    error: the cause.
+
+  Returns:
+    The error, with a message of one line.
+  """
   return DataError(
       f"cannot read {directory}: {_one_line(error)} (damaged, or not"
       " prepared with file_format=array_record?)")
 
 
 def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
-  """Downloads ``name`` and writes it where ``load_tfds`` finds it.
+  """Downloads a data set and writes it to the folder that ``load_tfds`` reads.
 
-  Needs the internet and, unlike everything else here, TensorFlow.
+  This function needs the internet and TensorFlow.
 
   Args:
     name: one of ``PREPARABLE``.
@@ -178,7 +200,7 @@ def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
 
 
 def _fingerprint(directory: pathlib.Path) -> str:
-  """Changes when the data set is prepared anew or a shard is missing."""
+  """Makes a hash that changes if the prepared files change."""
   digest = hashlib.sha256((directory / "dataset_info.json").read_bytes())
   for file in sorted(directory.glob("*array_record*")):
     digest.update(f"{file.name} {file.stat().st_size}\n".encode())
@@ -192,7 +214,7 @@ def _default_cache_dir(root: pathlib.Path) -> pathlib.Path:
 
 
 def _decode(directory: pathlib.Path) -> cache.Arrays:
-  """All images and labels of the splits train and test."""
+  """Decodes all images and labels of the splits train and test."""
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   arrays = {}

@@ -1,1 +1,1 @@
-"""The machinery every algorithm shares: clients, rounds, loop, evaluation."""
+"""What all algorithms share: client map, cohorts, round loop, evaluation."""

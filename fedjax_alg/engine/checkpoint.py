@@ -1,8 +1,9 @@
-"""Checkpoints: the whole state, checksummed, written atomically.
+"""Checkpoints: the whole state with a checksum, written atomically.
 
-A checkpoint is one file: a JSON header line (format, round, flags' hash,
-checksum, whatever the caller adds) and the state as flax msgpack. Two are
-kept; a damaged one is detected by its checksum and the one before it is used.
+A checkpoint is one file. It holds a JSON header line (checksum, format, round
+and the caller's entries) and the state as flax msgpack. The last two
+checkpoints are kept. If the newer one is damaged, which its checksum detects,
+the older one is used.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ class CheckpointError(ValueError):
 
 
 def state_hash(state: Any) -> str:
-  """sha256 over the bytes, shapes and dtypes of every leaf, in tree order."""
+  """Computes the sha256 of the bytes, shapes and dtypes of all leaves."""
   digest = hashlib.sha256()
   for leaf in jax.tree.leaves(state):
     array = np.asarray(leaf)
@@ -34,7 +35,7 @@ def state_hash(state: Any) -> str:
 
 
 def paths(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The checkpoints of a folder, newest first."""
+  """Lists the checkpoints of a folder, newest first."""
   return sorted(folder.glob("round_*.ckpt"), reverse=True)
 
 
@@ -44,10 +45,13 @@ def save(
   """Writes the checkpoint of a round and removes all but the last two.
 
   Args:
-    folder: made if missing.
+    folder: where to write; made if it does not exist.
     state: pytree of arrays.
-    round_number: rounds completed.
-    header: JSON-ready facts returned by ``load``.
+    round_number: rounds played.
+    header: entries for the header, which ``load_latest`` returns.
+
+  Returns:
+    The path of the checkpoint.
   """
   folder.mkdir(parents=True, exist_ok=True)
   payload = serialization.to_bytes(jax.device_get(state))
@@ -68,10 +72,16 @@ def save(
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
-  """Header and payload of one checkpoint file.
+  """Reads one checkpoint file.
+
+  Args:
+    path: the file.
+
+  Returns:
+    The header, and the state as bytes.
 
   Raises:
-    CheckpointError: unreadable, truncated or altered.
+    CheckpointError: the file is unreadable, truncated or altered.
   """
   try:
     raw = path.read_bytes()
@@ -100,18 +110,18 @@ def _leaf_paths(tree: Any) -> list[str]:
 def load_latest(
     folder: pathlib.Path, like: Any
 ) -> tuple[Any, dict[str, Any], list[str]]:
-  """The newest checkpoint that is whole.
+  """Reads the newest checkpoint that is not damaged.
 
   Args:
-    folder: where ``save`` wrote.
-    like: a state (or its shapes) of the structure to restore.
+    folder: the folder given to ``save``.
+    like: a state, or its shapes, with the structure to restore.
 
   Returns:
-    (state of NumPy arrays, header, warnings: one line per damaged file).
+    The state as NumPy arrays, the header, and one warning per damaged file.
 
   Raises:
-    CheckpointError: there is none, none is whole, or the state has another
-      structure.
+    CheckpointError: the folder has no undamaged checkpoint, or the state has
+      another structure.
   """
   warnings = []
   for path in paths(folder):
@@ -123,7 +133,7 @@ def load_latest(
     target = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), like)
     try:
       saved = serialization.msgpack_restore(payload)
-      # Flax drops what the target does not have without a word.
+      # Flax silently drops entries that the target does not have.
       if _leaf_paths(saved) != _leaf_paths(serialization.to_state_dict(target)):
         raise ValueError("structure")
       state = serialization.from_state_dict(target, saved)

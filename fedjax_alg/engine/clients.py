@@ -1,16 +1,17 @@
 """How the code of one client is mapped over a cohort.
 
-An algorithm calls ``map_clients(fn, shared, shards, *args)`` and never knows
-which of these runs it:
+An algorithm calls ``map_clients(fn, shared, shards, *args)``, whichever of
+these modes runs it:
 
-- ``sequential``: one client after the other, exactly the work there is. Best
-  on a CPU, where a client's loop has as many steps as the client needs.
-- ``vmap``: all at once; a loop runs to the longest client. For accelerators.
-- ``chunks``: chunks of n by vmap, one chunk after the other, clients of
-  similar size together.
+- ``sequential``: one client after the other. Best on a CPU, because the loop
+  of a client then has only as many steps as this client needs.
+- ``vmap``: all clients at once; every loop runs as long as that of the largest
+  client. For accelerators.
+- ``chunks``: chunks of n clients, one chunk after the other, with ``vmap``
+  inside a chunk. Clients of similar size are in the same chunk.
 
-With a mesh of axis ``clients`` each device takes a share of the slots with
-about the same number of examples. On a CPU the devices are its cores
+With a mesh with the axis ``clients``, every device takes a share of the slots
+with about the same number of examples. On a CPU the devices are its cores
 (``sharding.use_host_cores``).
 """
 
@@ -30,18 +31,19 @@ MODES = ("sequential", "vmap", "chunks")
 
 
 def _deal(size: Array, slots: int, devices: int) -> Array:
-  """Which slot stands where so that every device gets like work.
+  """Distributes the slots over the devices with about equal work.
 
-  Slots go, largest first, to the device with the least work that has room.
+  The slots are assigned in order of decreasing size, each to the device with
+  the least work among those that are not full.
 
   Args:
-    size: [S] int32.
-    slots: S' >= S, a multiple of devices.
+    size: [S] int32, examples of each slot.
+    slots: S' >= S, a multiple of ``devices``.
     devices: number of devices.
 
   Returns:
-    [S'] int32 slot numbers; numbers >= S are padding. Device d takes entries
-    d * S'/devices and on, largest first.
+    [S'] int32 slot numbers; numbers >= S are padding. Device d takes the
+    S'/devices entries from d * S'/devices on, largest first.
   """
   room = slots // devices
   padded = jnp.concatenate(
@@ -62,7 +64,7 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
 
 
 class _ClientMap:
-  """The two ways a client map is used (``base.MapClients``)."""
+  """A client map with its two functions (``base.MapClients``)."""
 
   def __init__(self, call: Callable[..., Any], total: Callable[..., Any]):
     self._call, self.total = call, total
@@ -81,13 +83,14 @@ def make_map_clients(
   Args:
     mode: one of ``MODES``.
     chunk: clients per chunk and device with mode "chunks".
-    mesh: devices with one axis ``clients``, or None for one device.
+    mesh: devices with the axis ``clients``, or None for a single device.
 
   Returns:
-    The client map; its result does not depend on the choice but for rounding.
+    The client map. Its results do not depend on these arguments, except for
+    rounding.
 
   Raises:
-    ValueError: unknown mode, or chunks without a size.
+    OptionError: unknown mode, or mode "chunks" without a size.
   """
   if mode not in MODES:
     raise OptionError(
@@ -113,7 +116,7 @@ def make_map_clients(
         lambda leaf: leaf.reshape((-1,) + leaf.shape[2:]), out)
 
   def deal(shards: Shard, multiple: int) -> tuple[Array, Shard]:
-    """(order, shards) with each device's slots together, all alike in work."""
+    """(order, shards), balanced so that each device's slots are contiguous."""
     slots = shards.size.shape[0]
     padded = math.ceil(slots / multiple) * multiple
     order = _deal(shards.size, padded, devices)
@@ -147,7 +150,7 @@ def make_map_clients(
       return in_order(local_map(fn, shared, dealt, args), back)
 
     def on_device(shared, dealt, args, back):
-      # Gathered here, so that what follows is not laid out over the mesh.
+      # Gathered here, so that later computations are not split over the mesh.
       out = local_map(fn, shared, dealt, args)
       return in_order(jax.lax.all_gather(out, AXIS, tiled=True), back)
 

@@ -1,9 +1,10 @@
-"""The simulated clock: what a round would take on the clients' own machines.
+"""The simulated clock: the time of a round on the clients' simulated machines.
 
-Every client has a machine of its own speed and a link of its own bandwidth; a
-batch takes a fixed time on any of them. Nothing here changes a model, and no
-time is measured: these are numbers of operations and floats over speeds.
-Setting: the analytic paper's experiments, machines of one to four cores.
+Each client has a machine with a speed and a link with a bandwidth. A batch
+takes a fixed time on every machine. No time is measured: the clock divides
+numbers of operations and floats by speeds. It does not change the training.
+The setting follows the experiments of the analytic paper, whose machines have
+one to four cores.
 """
 
 import math
@@ -20,23 +21,32 @@ BYTES_PER_FLOAT = 4.0
 
 
 class Times(NamedTuple):
-  """One round on the machines of its participants; 0 on padding slots."""
+  """The times of one round for each participant; 0 for padding slots."""
 
   computation: Array  #: [S] float32, seconds
   communication: Array  #: [S] float32, seconds
-  idle: Array  #: [S] float32, seconds, waiting for others and for the server
-  arrival: Array  #: [S] float32, computation + communication
-  duration: Array  #: [] float32, of the round; arrival + idle of anyone
+  #: [S] float32, seconds of waiting for other clients and for the server
+  idle: Array
+  arrival: Array  #: [S] float32, seconds, computation + communication
+  #: [] float32, seconds; arrival + idle is the same for every participant
+  duration: Array
 
 
 def check_machines(
     cores: tuple[int, int], core_gflops: float,
     bandwidth_gbps: tuple[float, float], batch_ms: float,
     server_gflops: float) -> None:
-  """Refuses machines that cannot be.
+  """Checks the options of the simulated machines; see ``make_devices``.
+
+  Args:
+    cores: minimum and maximum number of cores.
+    core_gflops: speed of a core.
+    bandwidth_gbps: minimum and maximum bandwidth.
+    batch_ms: fixed time of a batch.
+    server_gflops: speed of the server.
 
   Raises:
-    ValueError: one line that names the flag.
+    OptionError: a value is not positive and finite, or a range is reversed.
   """
   ranges: dict[str, tuple[float, float]] = {
       "device_cores": cores, "bandwidth_gbps": bandwidth_gbps}
@@ -55,20 +65,26 @@ def make_devices(
     core_gflops: float = 10.0,
     bandwidth_gbps: tuple[float, float] = (100.0, 100.0),
     batch_ms: float = 1.0, server_gflops: float = 1000.0) -> Devices:
-  """The machines of C clients; client i's is a function of seed and i alone.
+  """Draws the simulated machines of C clients.
+
+  The machine of client i depends only on ``seed`` and i.
 
   Args:
-    seed: of the draws.
+    seed: seed of the random draws.
     num_clients: C.
-    cores: least and most cores; a whole number of them, uniform.
-    core_gflops: 10^9 multiplications and additions a second of one core.
-    bandwidth_gbps: least and most 10^9 bits a second of the link to the
-      server; log-uniform.
-    batch_ms: milliseconds that a batch takes whatever its size.
-    server_gflops: of the server.
+    cores: minimum and maximum number of cores; whole numbers, uniform.
+    core_gflops: speed of a core in 10^9 multiplications and additions per
+      second.
+    bandwidth_gbps: minimum and maximum bandwidth to the server in 10^9 bits
+      per second; log-uniform.
+    batch_ms: fixed time of a batch in milliseconds, the same for all sizes.
+    server_gflops: speed of the server in 10^9 operations per second.
+
+  Returns:
+    The machines, [C].
 
   Raises:
-    ValueError: see ``check_machines``.
+    OptionError: see ``check_machines``.
   """
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
@@ -88,19 +104,22 @@ def make_devices(
 def round_times(
     devices: Devices, weight: Array, work: Work, down: Array, up: Array,
     central_flops: Array) -> Times:
-  """What each participant waits, computes and sends in one round.
+  """Computes the simulated times of one round.
 
-  The server waits for the slowest and computes then, everybody waits for it.
-  A round of several exchanges is one barrier: who is slow in one of them is
-  slow in all.
+  The server waits for the slowest participant and then computes; all
+  participants wait for the server. A round with several exchanges is treated
+  as one barrier, because the same client is the slowest in every exchange.
 
   Args:
-    devices: of the slots, [S].
-    weight: [S] float32, 0 on padding slots, which never count.
-    work: of the slots, [S].
+    devices: machines of the slots, [S].
+    weight: [S] float32, 0 for padding slots, which are ignored.
+    work: work of the slots, [S].
     down: [] int32, floats that each participant receives.
     up: [] int32, floats that each participant sends.
-    central_flops: [] float32, the server's arithmetic.
+    central_flops: [] float32, operations of the server.
+
+  Returns:
+    The times.
   """
   present = weight > 0
 
@@ -120,7 +139,17 @@ def round_times(
 def mean_times(
     devices: Devices, weight: Array, work: Work, cost: RoundCost
 ) -> RoundTimes:
-  """``round_times`` and the work, means over the participants."""
+  """Averages ``round_times`` and the operations over the participants.
+
+  Args:
+    devices: machines of the slots, [S].
+    weight: [S] float32, 0 for padding slots.
+    work: work of the slots, [S].
+    cost: cost of the round.
+
+  Returns:
+    The means.
+  """
   times = round_times(
       devices, weight, work, cost.down, cost.up, cost.central_flops)
   return RoundTimes(*trees.slot_mean((weight > 0).astype(jnp.float32), (
@@ -130,22 +159,23 @@ def mean_times(
 def adapted_batch(
     batch: Array, round_seconds: Array, first_minimum: Array,
     largest: Array | int) -> Array:
-  """The adaptive batch size, (7) of the analytic paper.
+  """Computes the adaptive batch size, (7) of the analytic paper.
 
-  B_k <- min(B_k t_k / min_j t_j, B_k^max), rounded and at least 1, where the
-  minimum is of the first round: who takes longer reads larger batches. B_k is
-  the current size (the paper's index allows the first as well, which would
-  swing between two sizes for ever; errata A-10). It enters the simulated clock
-  alone: the sums (6) do not depend on it (errata A-20).
+  B_k <- min(B_k t_k / min_j t_j, B_k^max), rounded and at least 1. The minimum
+  is taken in the first round. Slower clients get larger batches. B_k is the
+  current size; the paper's index could also mean the first size, with which
+  the batch size would alternate between two values (errata A-10). The batch
+  size affects the simulated clock only: the sums (6) do not depend on it
+  (errata A-20).
 
   Args:
     batch: [C] or [S], int32 or float32, B_k.
-    round_seconds: same shape as batch, float32, t_k of the last round.
+    round_seconds: same shape as ``batch``, float32, t_k of the last round.
     first_minimum: [] float32, min_j t_j of the first round.
-    largest: B_k^max, same shape as batch or one for all.
+    largest: B_k^max, a scalar or an array of the shape of ``batch``.
 
   Returns:
-    int32, same shape as batch.
+    int32, same shape as ``batch``.
   """
   size = batch.astype(jnp.float32) * (round_seconds / first_minimum)
   return jnp.clip(jnp.round(size), 1.0, jnp.asarray(

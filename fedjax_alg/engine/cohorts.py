@@ -1,4 +1,4 @@
-"""One round around an algorithm: keys, cohort, the call."""
+"""One round of an algorithm: random keys, the cohort and the call."""
 
 from typing import NamedTuple
 
@@ -12,31 +12,33 @@ from fedjax_alg.engine import clock
 
 
 class RunKeys(NamedTuple):
-  """The independent random streams of a run, one typed key each.
+  """The independent random streams of a run, one typed key for each.
 
-  Two algorithms with one seed see the same clients in every round, whatever
-  randomness they use themselves. The partition has a seed of its own, on the
-  host.
+  Two algorithms with the same seed get the same clients in every round,
+  because the stream ``cohort`` is used for nothing else. The partition has a
+  separate seed.
   """
 
-  model: Key  #: initial parameters
-  start: Key  #: init and setup of the algorithm
-  cohort: Key  #: which clients take part
-  work: Key  #: everything inside a round
-  evaluation: Key  #: everything inside client_params
+  model: Key  #: for the initial parameters
+  start: Key  #: for ``init`` and ``setup`` of the algorithm
+  cohort: Key  #: for the choice of the participants
+  work: Key  #: for the algorithm inside a round
+  evaluation: Key  #: for ``client_params``
 
 
 def run_keys(seed: int) -> RunKeys:
-  """The streams of ``seed``."""
+  """Makes the random streams of a seed."""
   return RunKeys(*jax.random.split(jax.random.key(seed), 5))
 
 
 def client_keys(key: Key, ids: Array) -> Key:
-  """One key per client, whatever slot it stands in: fold_in(key, id).
+  """Makes one key per client, fold_in(key, id).
+
+  The key of a client does not depend on the client's slot.
 
   Args:
-    key: the round's key, consumed.
-    ids: [S] int32.
+    key: key of the round; consumed.
+    ids: [S] int32, client ids.
 
   Returns:
     [S] keys.
@@ -47,28 +49,31 @@ def client_keys(key: Key, ids: Array) -> Key:
 def sample_cohort(
     data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Cohort:
-  """S clients of those that are there, uniformly without replacement.
+  """Draws S of the clients that have joined, uniformly without replacement.
 
   Args:
     data: the clients' training data.
-    cohort_size: S; all clients where it equals C. Where fewer are there, the
-      rest are padding slots.
+    cohort_size: S; all clients take part if S = C. If fewer than S clients
+      have joined, the remaining slots are padding slots.
     key: consumed.
     number: rounds played so far, for newcomers (``ClientData.joins``).
+
+  Returns:
+    The cohort, in the order of the client ids.
   """
   clients = data.size.shape[0]
   if cohort_size == clients:
     return layout.present(data, number)
   ids = jax.random.permutation(key, clients)
   if data.joins is not None:
-    # Those that are there first, each part in its random order.
+    # Stable: clients that have joined come first, in their random order.
     absent = data.joins[ids] > number
     ids = ids[jnp.argsort(absent, stable=True)]
     ids = jnp.where(data.joins[ids] > number, clients, ids)
     return layout.take_cohort(
         data, jnp.sort(ids[:cohort_size]).astype(jnp.int32), number)
   ids = ids[:cohort_size]
-  # Sorted, so that the rounding of sums does not depend on the draw's order.
+  # Sorted, so that the rounding of sums does not depend on the random order.
   return layout.take_cohort(data, jnp.sort(ids).astype(jnp.int32))
 
 
@@ -80,10 +85,22 @@ def play_round(
     number: Array,
     state: State,
 ) -> tuple[State, RoundAux]:
-  """Round ``number`` (from 0): a function of the seed and the number only.
+  """Plays one round.
 
-  Where the data have devices and the algorithm counts its work, ``aux.times``
-  is what the round takes on them.
+  The random numbers depend only on the seed and on the number of the round. If
+  ``data`` has simulated machines and the algorithm counts its work,
+  ``aux.times`` is set.
+
+  Args:
+    algorithm: the algorithm.
+    data: the clients' training data.
+    cohort_size: S.
+    keys: random streams of the run.
+    number: [] int32, the round, from 0.
+    state: state before the round.
+
+  Returns:
+    The new state and the report of the round.
   """
   cohort = sample_cohort(
       data, cohort_size, jax.random.fold_in(keys.cohort, number), number)

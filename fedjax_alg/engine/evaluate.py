@@ -1,23 +1,24 @@
-"""Evaluation protocols. Each reduces to models and counts of their mistakes.
+"""Evaluation protocols. Each protocol counts the mistakes of some models.
 
 - ``global``: every global model on the whole test set, [K] counts.
-- ``local``: what each client would deploy (``client_params``) on the client's
-  own test split; the clients' counts are added, so every test example counts
-  once. Only clients that are there from the start.
-- ``newcomers``: as ``local``, of the others alone, before and after they join.
-- ``assigned``: as ``local``, of every client that the algorithm has assigned
-  to a group by now (FedGroup's measure).
-- ``copy``: as ``local``, of the client's own copy of the global model after
-  its local work (``client_copy``; pFedMe's w_k).
-- ``preferred``: each client's preferred global model, the one of least loss
-  on its training data (diversified, (18)), on the client's own mixture of
-  classes. A model's mistakes per class come from the whole test set, weighted
-  by the class frequencies of the clients that prefer it: the accuracy on
-  "own" classes without the noise of small local test splits.
-- ``validation``: every global model on the rows the server holds, of clients
-  that never take part, [K] counts.
+- ``local``: the model that each client would deploy (``client_params``) on the
+  client's local test split. The counts of the clients are added, so every test
+  example counts once. Only clients that take part from the start are counted.
+- ``newcomers``: as ``local``, but only for the clients that join later, both
+  before and after they join.
+- ``assigned``: as ``local``, for the clients that the algorithm has assigned
+  to a group so far (the measure of FedGroup).
+- ``copy``: as ``local``, for the client's copy of the global model after local
+  training (``client_copy``; pFedMe's w_k).
+- ``preferred``: each client's preferred global model, which is the model of
+  least loss on the client's training data (diversified, (18)), on the client's
+  mixture of classes. The mistakes of a model in each class are counted on the
+  whole test set and weighted with the class frequencies of the clients that
+  prefer this model. This avoids the noise of small local test splits.
+- ``validation``: every global model on the server's validation data, [K]
+  counts.
 - ``train``: every global model on the training data of all clients, [K]
-  counts; the clients' counts are added.
+  counts; the counts of the clients are added.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,29 +37,40 @@ from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine import cohorts
 from fedjax_alg.errors import OptionError
 
-#: A caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
-#: name -> sums over the rows of the mask; they are added up over a data set.
+#: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
+#: {name: sums over the rows where mask is true}. The sums are added over a
+#: data set.
 Measure = Callable[[Params, Array, Array, Array], Mapping[str, Array]]
 
 PROTOCOLS = ("global", "local", "preferred", "validation", "train",
              "newcomers", "assigned", "copy")
-#: What a run evaluates when it is not told.
+#: The protocols of a run for which none are given.
 DEFAULT_PROTOCOLS = ("global", "local", "preferred")
-#: Those whose counts have a leading axis [K], one entry a global model.
+#: The protocols whose counts have a leading axis [K], one entry per model.
 PER_MODEL = ("global", "validation", "train")
-#: Those of what clients would deploy, on their own test splits. Of these alone
-#: there is an accuracy for each client.
+#: The protocols that are measured on the clients' local test splits. They
+#: alone give an accuracy for each client.
 PER_CLIENT = ("local", "newcomers", "assigned", "copy")
 
-#: Rows of a block of a client's own test split, where these hold no more than
-#: a larger block would on average.
+#: Rows in a block of a client's local test split, if the mean split is not
+#: larger than an ordinary block.
 _LOCAL_ROWS = 16
 
 
 def count_shard(
     model: Model, params: Params, shard: Shard,
     rows: int = objective.BLOCK_ROWS) -> metrics.Counts:
-  """Counts of one model over one shard, in blocks of ``rows``."""
+  """Counts the mistakes of one model on one shard.
+
+  Args:
+    model: the model.
+    params: parameters of the model.
+    shard: the examples.
+    rows: examples in one block.
+
+  Returns:
+    The counts.
+  """
   classes = jax.eval_shape(model.apply, params, shard.x[:1]).shape[1]
 
   def add_block(counts, x, y, mask):
@@ -77,17 +89,17 @@ def make_measures(
     measures: Mapping[str, Measure],
     map_clients: MapClients,
 ) -> Callable[[EvaluationData, State], dict[str, dict[str, Array]]]:
-  """A caller's own evaluations of the global models on the whole test set.
+  """Makes the caller's own evaluations of the global models.
 
   Args:
-    algorithm: the algorithm; it has global models.
+    algorithm: the algorithm; it must have global models.
     model: the model.
-    measures: by name.
-    map_clients: how pieces of the test set are mapped.
+    measures: name -> the caller's function.
+    map_clients: how the pieces of the test set are mapped.
 
   Returns:
-    ``measure(data, state)``: name -> what the measure returns, summed over the
-    test set, with a leading axis [K].
+    ``measure(data, state)``, which returns name -> sums over the whole test
+    set, leaves with a leading axis [K].
   """
 
   def measure(data: EvaluationData, state: State):
@@ -103,7 +115,7 @@ def make_measures(
 def _measured(
     model: Model, fn: Measure, models: Params, shards: Shard,
     map_clients: MapClients) -> dict[str, Array]:
-  """Sums of ``fn`` over all shards for each of K models, leaves [K, ...]."""
+  """Sums ``fn`` over all shards for each of K models, leaves [K, ...]."""
   rows = objective.BLOCK_ROWS
   one = trees.index(models, 0)
   shapes = jax.eval_shape(
@@ -131,11 +143,19 @@ def _measured(
 
 def over_models(
     model: Model, fn: Callable[[Params], Any], models: Params) -> Any:
-  """``fn`` of each of K models.
+  """Applies a function to each of K models.
 
-  A convolution with a kernel for each model is a grouped one, which a CPU
-  takes minutes for, so those go one after the other. Matrices of several
-  models are one product.
+  Models with convolutions are processed one after the other: vectorised, they
+  become grouped convolutions, which take minutes on a CPU. Dense layers of
+  several models are vectorised to one product.
+
+  Args:
+    model: the model; tells whether it has convolutions.
+    fn: function of the parameters of one model.
+    models: parameters, leaves [K, ...].
+
+  Returns:
+    The results, leaves [K, ...].
   """
   convolves = any(layer.positions > 1 for layer in model.layers or ())
   return jax.lax.map(fn, models) if convolves else jax.vmap(fn)(models)
@@ -144,11 +164,18 @@ def over_models(
 def supported_protocols(
     algorithm: Algorithm[State], wanted: tuple[str, ...]
 ) -> tuple[str, ...]:
-  """Those of ``wanted`` that make sense for an algorithm.
+  """Selects the protocols that an algorithm supports.
 
-  A method without a global model (each client alone) has only protocols of
-  ``PER_CLIENT``; ``assigned`` is of methods with groups of clients, ``copy``
-  of those with ``client_copy``.
+  A method without a global model supports only protocols of ``PER_CLIENT``.
+  ``assigned`` needs an algorithm that groups clients, and ``copy`` needs an
+  algorithm with ``client_copy``.
+
+  Args:
+    algorithm: the algorithm.
+    wanted: the protocols to select from.
+
+  Returns:
+    The supported protocols, in the same order.
   """
 
   def supported(protocol):
@@ -167,23 +194,24 @@ def make_evaluate(
     protocols: tuple[str, ...],
     map_clients: MapClients,
 ) -> Callable[[EvaluationData, State, Key], dict[str, metrics.Counts]]:
-  """The evaluation of one state; pure and jittable.
+  """Makes the evaluation of one state, a pure function that can be jitted.
 
   Args:
     algorithm: the algorithm.
     model: the model.
-    protocols: of ``PROTOCOLS``, each supported by the algorithm.
-    map_clients: how clients, and pieces of the test set, are mapped.
+    protocols: protocols that the algorithm supports.
+    map_clients: how the clients and the pieces of the test set are mapped.
 
   Returns:
-    ``evaluate(data, state, key)``: protocol -> Counts; leaves of a protocol in
-    ``PER_MODEL`` have a leading axis [K], those in ``PER_CLIENT`` tell the
-    clients apart (0 examples for who is not counted). It raises ValueError
-    where "validation" is wanted of data without validation rows, or
-    "newcomers" of data without newcomers.
+    ``evaluate(data, state, key)``, which returns protocol -> Counts. The
+    leaves of a protocol in ``PER_MODEL`` have a leading axis [K]. The counts
+    of a protocol in ``PER_CLIENT`` also hold hits and total of each client,
+    0 for clients that the protocol leaves out. ``evaluate`` raises an
+    OptionError for "validation" if the data have no validation rows, and for
+    "newcomers" if they have no newcomers.
 
   Raises:
-    ValueError: an unknown protocol.
+    OptionError: an unknown protocol.
   """
   unknown = [p for p in protocols if p not in PROTOCOLS]
   if unknown:
@@ -191,7 +219,7 @@ def make_evaluate(
                      f"{', '.join(PROTOCOLS)}")
 
   def whole_counts(models: Params, shards: Shard) -> metrics.Counts:
-    """Counts of K models over all shards together, leaves [K, ...]."""
+    """Counts of K models on all shards together, leaves [K, ...]."""
 
     def one_piece(models, shard):
       return over_models(
@@ -203,7 +231,7 @@ def make_evaluate(
   def client_counts(
       deployed: Callable[..., Params], data: EvaluationData, state: State,
       key: Key):
-    """Counts of every client on its own test split, leaves [C, ...]."""
+    """Counts of every client on its local test split, leaves [C, ...]."""
     cohort = layout.everyone(data.train)
     mean_rows = ((data.test.x.shape[0] - layout.PADDING_ROWS)
                  / data.test.size.shape[0])
@@ -222,7 +250,7 @@ def make_evaluate(
         data.test.size)
 
   def chosen_clients(protocol: str, data: EvaluationData, state: State):
-    """[C] bool, the clients whose counts a protocol adds; None: all."""
+    """[C] bool, the clients that a protocol counts; None means all."""
     if protocol == "assigned":
       assert algorithm.membership is not None
       return algorithm.membership(state) >= 0

@@ -1,10 +1,10 @@
-"""The run: rounds between two evaluations as one compiled program.
+"""The rounds between two evaluations as one compiled program.
 
-The number of rounds of a call is an argument of the program, not a constant
-of it, so a run compiles its rounds once, whatever remains at its end. Numeric
-hyper-parameters are arguments too, so all settings of a grid share a program.
-Several seeds, of one setting or many, are one axis of it. The state is
-donated: it is updated in place.
+The number of rounds of a call is an input of the program and not a constant,
+so a run compiles its rounds once, even if the last call plays fewer rounds.
+Numeric hyper-parameters are inputs too, so all settings of a grid share one
+program. The seeds of one or several settings form one axis of the program. The
+state is donated, so it is updated in place.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,24 +21,24 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import cohorts, sharding
 from fedjax_alg.errors import OptionError
 
-#: name -> hyper-parameter, a scalar that is an argument of the program.
+#: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
-#: The algorithm with these hyper-parameters.
+#: Makes the algorithm with the given hyper-parameters.
 Build = Callable[[Numbers], Algorithm]
 
-#: How the seeds' axis is run: one after the other, or vectorised.
+#: How the axis of the seeds is run: one after the other, or vectorised.
 MAP_SEEDS = ("sequential", "vmap")
 
 
 class RunLog(NamedTuple):
-  """What the rounds of one call left behind, [N seeds, max_rounds, ...]."""
+  """The reports of the rounds of one call, leaves [N, max_rounds, ...]."""
 
   aux: RoundAux
   finite: dict[str, Array]  #: name of a state leaf -> [N, max_rounds] bool
 
 
 def _name(path: tuple[Any, ...]) -> str:
-  # Flax wraps parameters in a dictionary {"params": ...}: not worth a word.
+  # Flax wraps parameters in a dictionary {"params": ...}, which is left out.
   parts = [str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
            for k in path
            if k != jax.tree_util.DictKey("params")]
@@ -46,28 +46,42 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def leaf_names(tree: Any) -> list[str]:
-  """A readable name of every leaf, in the order of ``jax.tree.leaves``."""
+  """Makes a readable name for every leaf, in the order of ``tree.leaves``."""
   return [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def all_finite(state: Any) -> dict[str, Array]:
-  """name -> [] bool for every floating-point leaf of a state."""
+  """Checks every floating-point leaf of a state.
+
+  Args:
+    state: pytree of arrays.
+
+  Returns:
+    Name of the leaf -> [] bool, whether all its entries are finite.
+  """
   leaves = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
-  # One sum reads a client store in a third of the time of isfinite().all(), and
-  # without a temporary; a maximum loses NaN on a CPU. Finite numbers whose sum
-  # overflows (3e38) have diverged as well.
+  # The sum of a table of all clients takes a third of the time of
+  # isfinite().all() and needs no temporary array. A maximum would lose NaN on
+  # a CPU. Finite numbers whose sum overflows (3e38) count as diverged, too.
   return {name: jnp.isfinite(leaf.sum()) for name, leaf in leaves
           if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
 
 def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
-  """Maps ``fn`` over the leading axis of its arguments, one entry a seed.
+  """Maps a function over the leading axis of its arguments, the seeds.
 
   Args:
     fn: code for one seed.
-    map_seeds: one of ``MAP_SEEDS``. ``sequential`` gives a seed the same bits
-      in any company, and on a CPU it is faster: a vectorised loop over one
-      client's data runs to the longest of all seeds.
+    map_seeds: one of ``MAP_SEEDS``. With ``sequential`` the bits of a seed do
+      not depend on the other seeds. It is also faster on a CPU, because a
+      vectorised loop over the data of one client runs as long as the longest
+      of all seeds.
+
+  Returns:
+    The mapped function.
+
+  Raises:
+    OptionError: unknown ``map_seeds``.
   """
   if map_seeds not in MAP_SEEDS:
     raise OptionError(
@@ -78,7 +92,7 @@ def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
 
 
 def fixed(algorithm: Algorithm) -> Build:
-  """Builds an algorithm whose hyper-parameters are constants."""
+  """Makes a ``Build`` that always returns ``algorithm``."""
   return lambda numbers: algorithm
 
 
@@ -91,15 +105,15 @@ def initial_states(
     numbers: Numbers,
     map_seeds: str = "sequential",
 ) -> Any:
-  """init and setup of every seed.
+  """Runs ``init`` and ``setup`` of the algorithm for every seed.
 
   Args:
-    build: makes the algorithm (``fixed`` for one that is made already).
+    build: makes the algorithm (``fixed`` for an existing one).
     model: gives the initial parameters.
-    spec: sizes.
+    spec: sizes of the problem.
     data: the clients' training data.
-    keys: each [N].
-    numbers: of ``build``, each [N].
+    keys: random keys, each [N].
+    numbers: arguments of ``build``, each [N].
     map_seeds: see ``over_seeds``.
 
   Returns:
@@ -122,20 +136,20 @@ def make_run_rounds(
     map_seeds: str = "sequential",
     mesh: Mesh | None = None,
 ) -> Any:
-  """The jitted program of a run.
+  """Makes the jitted program that plays rounds.
 
   Args:
-    build: makes the algorithm (``fixed`` for one that is made already).
+    build: makes the algorithm (``fixed`` for an existing one).
     cohort_size: S.
-    max_rounds: most rounds of one call.
+    max_rounds: maximum number of rounds in one call.
     map_seeds: see ``over_seeds``.
-    mesh: the devices of ``map_clients``; every one holds the states.
+    mesh: the devices of ``map_clients``; each of them holds the states.
 
   Returns:
-    ``run_rounds(states, data, keys, numbers, start, count)``: plays rounds
-    ``start`` to ``start + count - 1`` for every seed; ``states`` is donated.
-    Returns the states after them and a RunLog whose entries from ``count`` on
-    are zero.
+    ``run_rounds(states, data, keys, numbers, start, count)``. It plays the
+    rounds ``start`` to ``start + count - 1`` for every seed and donates
+    ``states``. It returns the new states and a ``RunLog`` whose entries from
+    index ``count`` on are zero.
   """
 
   def one_seed(data, start, count, state, keys, numbers):

@@ -1,4 +1,4 @@
-"""Devices: the mesh of axis ``clients``, and placing data on it once."""
+"""Devices: the mesh with the axis ``clients``, and placing data on it."""
 
 import os
 from typing import Any
@@ -15,7 +15,7 @@ _COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
 
 def available_cores() -> int:
-  """Cores this process may run on."""
+  """The number of CPU cores that this process may use."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
@@ -24,33 +24,35 @@ def available_cores() -> int:
 def use_host_cores(cores: int | None = None) -> None:
   """Makes each CPU core a JAX device, so that clients train in parallel.
 
-  Call it before JAX is first used; afterwards it changes nothing that JAX
-  would accept.
+  Call this before JAX is first used.
 
   Args:
-    cores: how many; all that this process may run on by default.
+    cores: number of cores; by default all that this process may use.
 
   Raises:
     RuntimeError: JAX has already started.
   """
   jax.config.update("jax_num_cpu_devices", cores or available_cores())
-  # Every device calls LAPACK (an eigendecomposition, say) on its own core;
-  # BLAS threads of their own would fight: 300 ms a round instead of 50.
+  # Every device calls LAPACK (for instance for an eigendecomposition) on one
+  # core. Additional BLAS threads would compete for the cores: a round then
+  # takes 300 ms instead of 50 ms.
   threadpoolctl.threadpool_limits(limits=1, user_api="blas")
 
 
 def start(host_devices: int = 0) -> None:
   """Turns CPU cores into devices and keeps compiled programs on disk.
 
-  ``run``, ``steps`` and ``sweep`` call it. Call it yourself, first of all,
-  where your own code uses JAX before them: a JAX that has started keeps the
-  devices it has, and this then changes none of them.
+  ``run``, ``steps`` and ``sweep`` call this function. If your code uses JAX
+  before it calls one of them, call ``start`` first: once JAX has started, its
+  devices cannot be changed, and ``start`` leaves them unchanged.
 
-  Compiled programs are kept in ~/.cache/fedjax_alg/jax, so a run given again
-  starts at once; $JAX_COMPILATION_CACHE_DIR names another folder.
+  Compiled programs are kept in ~/.cache/fedjax_alg/jax, so a repeated run
+  starts without compiling. The environment variable JAX_COMPILATION_CACHE_DIR
+  selects another folder.
 
   Args:
-    host_devices: CPU cores to use; 0: all that this process may run on.
+    host_devices: number of CPU cores to use; 0 means all that this process
+      may use.
   """
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
       getattr(jax.config, "jax_compilation_cache_dir") is None):
@@ -63,7 +65,14 @@ def start(host_devices: int = 0) -> None:
 
 
 def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
-  """A mesh of axis ``clients`` over the devices, None where there is one."""
+  """Makes a mesh with the axis ``clients`` over the devices.
+
+  Args:
+    devices: the devices; None means all.
+
+  Returns:
+    The mesh; None for a single device.
+  """
   devices = devices or jax.devices()
   if len(devices) == 1:
     return None
@@ -72,24 +81,33 @@ def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
 
 
 def replicated(mesh: Mesh | None) -> Any:
-  """The sharding of a value that every device holds; None without a mesh.
+  """Makes the sharding of a value that every device holds.
 
-  Given as ``out_shardings`` to the programs of a run it keeps the state where
-  the next call wants it, whatever the compiler would choose.
+  The programs of a run use it as ``out_shardings``, so that the state has the
+  placement that the next call expects.
+
+  Args:
+    mesh: the devices, or None.
+
+  Returns:
+    The sharding; None without a mesh.
   """
   return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
 def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
-  """``array[order]`` on every device of the mesh, placed as by ``replicate``.
+  """Computes ``array[order]`` on every device of the mesh.
 
   Args:
-    array: as ``replicate`` left it.
-    order: [n] int.
-    mesh: None leaves it on the default device.
+    array: an array placed by ``replicate``.
+    order: [n] int, indices of rows.
+    mesh: the devices; None means the default device.
+
+  Returns:
+    The rows, placed as by ``replicate``.
   """
   if jax.default_backend() == "cpu":
-    # On the host, so that the devices share one copy again.
+    # Computed on the host, so that the devices share one copy.
     return replicate(np.asarray(array)[order], mesh)
   gather = jax.jit(lambda array, order: array[order],
                    out_shardings=replicated(mesh))
@@ -97,7 +115,7 @@ def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-  """The array itself, or a copy at an address XLA can use without copying."""
+  """Returns the array, or a copy at an address that XLA need not copy from."""
   if array.flags.c_contiguous and array.ctypes.data % layout.ALIGNMENT == 0:
     return array
   out = layout.aligned_zeros(array.shape, array.dtype)
@@ -108,12 +126,15 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 def replicate(tree: Any, mesh: Mesh | None) -> Any:
   """Puts NumPy arrays on every device of the mesh.
 
-  On a CPU all devices share the one copy in memory.
+  On a CPU all devices share one copy in memory.
 
   Args:
     tree: pytree of NumPy or JAX arrays; NumPy arrays must not be written to
       afterwards.
-    mesh: None leaves them on the default device.
+    mesh: the devices; None means the default device.
+
+  Returns:
+    The tree of JAX arrays.
   """
   tree = jax.tree.map(
       lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)

@@ -1,4 +1,4 @@
-"""Grouping of clients by what they trained."""
+"""Grouping clients according to their trained models or updates."""
 
 from fedjax_alg.grouping.hierarchy import agglomerate
 from fedjax_alg.grouping.hierarchy import Hierarchy

@@ -1,7 +1,7 @@
-"""Shapes of what a caller hands in, checked when a program is traced.
+"""Checks of argument shapes, made when a program is traced.
 
-A mask or a centre of another length may broadcast to a result that looks
-right; here it is an AssertionError that says which array it was.
+A mask or a centre of a wrong length might broadcast to a plausible result.
+These checks raise an AssertionError that names the array instead.
 """
 
 import chex
@@ -10,13 +10,13 @@ from fedjax_alg.base import Array
 
 
 def masked_rows(rows: Array, mask: Array, name: str = "points") -> None:
-  """``rows`` are [S, d] and ``mask`` is [S] bool."""
+  """Checks that ``rows`` is [S, d] and ``mask`` is [S] bool."""
   chex.assert_rank(rows, 2, custom_message=f"{name} must be [S, d]")
   whose_mask(mask, rows.shape[0])
 
 
 def masked_square(square: Array, mask: Array, name: str) -> None:
-  """``square`` is [n, n] and ``mask`` is [n] bool."""
+  """Checks that ``square`` is [n, n] and ``mask`` is [n] bool."""
   chex.assert_rank(square, 2, custom_message=f"{name} must be [n, n]")
   n = square.shape[0]
   chex.assert_shape(square, (n, n), custom_message=f"{name} must be [n, n]")
@@ -24,13 +24,13 @@ def masked_square(square: Array, mask: Array, name: str) -> None:
 
 
 def whose_mask(mask: Array, n: int) -> None:
-  """``mask`` is [n] bool."""
+  """Checks that ``mask`` is [n] bool."""
   chex.assert_shape(mask, (n,), custom_message="mask: one entry for each row")
   chex.assert_type(mask, bool)
 
 
 def vectors(array: Array, width: int, name: str) -> None:
-  """``array`` is [any, width]."""
+  """Checks that ``array`` is [any, width]."""
   chex.assert_shape(
       array, (None, width),
       custom_message=f"{name}: rows as long as those they are compared with")

@@ -1,4 +1,4 @@
-"""Agglomerative clustering of a distance matrix in JAX."""
+"""Agglomerative clustering of a distance matrix, in JAX."""
 
 from typing import NamedTuple
 
@@ -9,28 +9,30 @@ from fedjax_alg.base import Array
 from fedjax_alg.grouping import checks
 
 LINKAGES = ("single", "complete", "average", "ward")
-# Distances beyond this, and NaN, count as this: such rows are merged last but
-# can be merged, and Ward's squares stay finite.
+# Larger distances and NaN are replaced by this value, so that such rows are
+# merged last and the squares in Ward's method stay finite.
 _LARGEST = 1e17
 
 
 class Hierarchy(NamedTuple):
-  """Where the merging of clusters stopped."""
+  """The result of agglomerative clustering."""
 
-  #: [n] int32 group of each row, numbered by first member; ``num_groups`` on
-  #: rows that do not count
+  #: [n] int32, group of each row; groups are numbered in the order of their
+  #: first members; ``num_groups`` for masked rows
   assignment: Array
-  number: Array  #: [] int32, groups there are
-  #: [] int32, groups the threshold alone would have left; without a
-  #: threshold, the rows that count
+  number: Array  #: [] int32, number of groups
+  #: [] int32, number of groups that the threshold alone gives; without a
+  #: threshold, the number of rows that are not masked
   wanted: Array
-  height: Array  #: [] float32, linkage distance of the last merge; -inf: none
-  #: [] float32, least linkage distance of two groups left; inf: one is left
+  #: [] float32, linkage distance of the last merge; -inf without a merge
+  height: Array
+  #: [] float32, least linkage distance of two remaining groups; inf if only
+  #: one group remains
   next_height: Array
 
 
 def _merged(linkage, d_ik, d_jk, d_ij, n_i, n_j, n_k):
-  """Lance-Williams: distances [n] of the union of i and j to every k."""
+  """Distances [n] of the union of i and j to every k (Lance-Williams)."""
   if linkage == "single":
     return jnp.minimum(d_ik, d_jk)
   if linkage == "complete":
@@ -47,29 +49,34 @@ def agglomerate(
     distance: Array, mask: Array, linkage: str, *, num_groups: int,
     threshold: Array | float = -jnp.inf,
 ) -> Hierarchy:
-  """Merges the two closest clusters until few enough, or too far, are left.
+  """Merges clusters until few clusters, or only distant ones, remain.
 
-  Every row starts as a cluster. Two are merged while more than ``num_groups``
-  are left, or while the closest are at most ``threshold`` apart: without a
-  threshold exactly ``num_groups`` come out (all rows that count, if they are
-  fewer); with one, the groups of
-  ``scipy.cluster.hierarchy.fcluster(criterion="distance")``, merged further
-  where these are more than ``num_groups``. Ties go to the lowest row, then to
-  the lowest partner.
+  At the start every row is a cluster. The two closest clusters are merged
+  while more than ``num_groups`` clusters remain or the distance of these two
+  is at most ``threshold``. Without a threshold the result has exactly
+  ``num_groups`` groups, or one group per row if there are fewer rows. With a
+  threshold the result has the groups of
+  ``scipy.cluster.hierarchy.fcluster(criterion="distance")``; if these are more
+  than ``num_groups``, they are merged further. Ties are resolved in favour of
+  the lowest row and then the lowest partner.
 
-  O(n^2) memory, O(n) passes over the matrix.
+  The function needs O(n^2) memory and O(n) passes over the matrix.
 
   Args:
-    distance: [n, n] float32, symmetric; the diagonal is not read. May be
-      negative but for ``ward``, which expects Euclidean distances, as SciPy.
-      NaN counts as the largest distance.
-    mask: [n] bool, rows that count.
+    distance: [n, n] float32, symmetric; the diagonal is not read. Distances
+      may be negative except for ``ward``, which expects Euclidean distances,
+      as in SciPy. NaN counts as the largest distance.
+    mask: [n] bool, false for rows to ignore.
     linkage: one of ``LINKAGES``.
-    num_groups: at least 1, static.
-    threshold: [] float32, largest height of a merge that needs no cap.
+    num_groups: maximum number of groups, at least 1, static.
+    threshold: [] float32, the distance up to which clusters are merged in any
+      case.
+
+  Returns:
+    The groups.
 
   Raises:
-    ValueError: no such linkage, or less than one group.
+    ValueError: unknown linkage, or ``num_groups`` below 1.
   """
   if linkage not in LINKAGES:
     raise ValueError(f"linkage {linkage!r}: one of {', '.join(LINKAGES)}")
@@ -88,7 +95,7 @@ def agglomerate(
   counted = mask.sum(dtype=jnp.int32)
 
   def closest(d):
-    """(height, i, j) of the next merge, i < j."""
+    """Finds (height, i, j) of the next merge, with i < j."""
     nearest = d.min(0)
     i = jnp.argmin(nearest)
     j = jnp.argmin(d[i])
@@ -102,10 +109,10 @@ def agglomerate(
   def merge(carry):
     d, label, number, wanted, size, _, (height, i, j) = carry
     row = _merged(linkage, d[i], d[j], d[i, j], size[i], size[j], size)
-    # Masked rows, clusters already merged, and the two themselves.
+    # Masked rows, clusters that were merged before, and i and j.
     gone = (rank == i) | (rank == j) | jnp.isinf(d[i])
     row = jnp.where(gone, far, row)
-    # Cluster i, named by its first member, takes in j.
+    # The union keeps the number i of its first member.
     d = d.at[i].set(row).at[:, i].set(row).at[j].set(far).at[:, j].set(far)
     size = size.at[i].add(size[j])
     label = jnp.where(label == j, i.astype(label.dtype), label)

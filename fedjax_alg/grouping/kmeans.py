@@ -1,4 +1,4 @@
-"""Lloyd's k-means in JAX, on few points of few dimensions."""
+"""Lloyd's k-means in JAX, for few points with few dimensions."""
 
 from typing import NamedTuple
 
@@ -13,19 +13,19 @@ from fedjax_alg.grouping import checks
 class Groups(NamedTuple):
   """The result of a grouping."""
 
-  assignment: Array  #: [S] int32 group of each point; K on points left out
+  assignment: Array  #: [S] int32, group of each point; K for masked points
   centres: Array  #: [K, d]
-  size: Array  #: [K] int32, points in each group
+  size: Array  #: [K] int32, number of points in each group
 
 
 def _squared_distances(points: Array, centres: Array) -> Array:
-  """[S, K]; differences first, so equal points are exactly 0 apart."""
+  """[S, K], computed from differences, so equal points have distance 0."""
   gap = points[:, None, :] - centres[None, :, :]
   return (gap * gap).sum(-1)
 
 
 def _assign(points: Array, mask: Array, centres: Array) -> Array:
-  """(40), (54): nearest centre, ties to the lowest index; K if masked."""
+  """Nearest centre, (40) and (54); the lowest for ties, K if masked."""
   nearest = jnp.argmin(_squared_distances(points, centres), axis=1)
   return jnp.where(mask, nearest, centres.shape[0]).astype(jnp.int32)
 
@@ -33,17 +33,17 @@ def _assign(points: Array, mask: Array, centres: Array) -> Array:
 def lloyd(
     points: Array, mask: Array, centres: Array, max_steps: int = 50
 ) -> Groups:
-  """Assigns and averages until no assignment changes.
+  """Alternates assignments and means until no assignment changes.
 
-  An empty group keeps its centre ((41) and (55) divide by zero there, errata
-  D-13). The paper's test, a spread of at most 1e-4 within the groups ((42),
-  (56)), is never met (errata D-14).
+  The centre of an empty group does not change ((41) and (55) divide by zero in
+  this case, errata D-13). The stopping criterion of the paper, a spread of at
+  most 1e-4 within the groups ((42), (56)), is never met (errata D-14).
 
   Args:
     points: [S, d].
-    mask: [S] bool, points that count.
-    centres: [K, d], the start.
-    max_steps: most assignments.
+    mask: [S] bool, false for points to ignore.
+    centres: [K, d], the initial centres.
+    max_steps: maximum number of assignments.
 
   Returns:
     The last assignment with the means of its groups.
@@ -66,7 +66,7 @@ def lloyd(
     centres, size = means(assignment, centres)
     new = _assign(points, mask, centres)
     changed = jnp.any(new != assignment) & (step + 1 < max_steps)
-    # The last assignment kept is the one the centres were made of.
+    # The returned assignment is the one from which the centres were computed.
     return step + 1, changed, jnp.where(changed, new, assignment), centres, size
 
   first = _assign(points, mask, centres)
@@ -78,21 +78,22 @@ def lloyd(
 
 
 def farthest_first(points: Array, mask: Array, origin: Array, k: int) -> Array:
-  """K points as start centres, each the farthest from those chosen before.
+  """Chooses K initial centres, each farthest from those chosen before.
 
-  The first is the point farthest from ``origin``. Splits K copies of one model
-  into groups (errata D-08: with equal centres every client would join the
-  first).
+  The first centre is the point farthest from ``origin``. The function is used
+  to form groups when the K models are still equal (errata D-08: with equal
+  centres every client would join the first group).
 
   Args:
     points: [S, d].
     mask: [S] bool, points that may be chosen.
-    origin: [d], the copies' own place, which is no centre.
+    origin: [d], the place of the equal models; it is not a centre.
     k: K.
 
   Returns:
-    [K, d]; ties to the lowest slot. With fewer than K different points some
-    are chosen again, and the groups of the copies stay empty.
+    [K, d]; the lowest slot is chosen for ties. If there are fewer than K
+    different points, some are chosen repeatedly, and the groups of the
+    repetitions stay empty.
   """
   checks.masked_rows(points, mask)
   checks.vectors(origin[None], points.shape[1], "origin")
@@ -109,7 +110,10 @@ def farthest_first(points: Array, mask: Array, origin: Array, k: int) -> Array:
 
 
 def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
-  """k-means++: each next centre is a point drawn by its squared distance.
+  """Chooses K initial centres with k-means++.
+
+  Each centre is a random point, drawn with a probability proportional to the
+  squared distance to the closest centre so far.
 
   Args:
     points: [S, d].
@@ -118,7 +122,7 @@ def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
     k: K.
 
   Returns:
-    [K, d]; where every point that counts lies on a centre, any of them again.
+    [K, d]. If all points lie on centres, a random point is chosen again.
   """
   checks.masked_rows(points, mask)
   points = jnp.where(mask[:, None], points, jnp.zeros_like(points))
@@ -131,7 +135,7 @@ def plus_plus(points: Array, mask: Array, key: Key, k: int) -> Array:
     weight = jnp.where(jnp.any(weight > 0), weight, equal)
     chosen = points[jax.random.categorical(keys[i], jnp.log(weight))]
     gap = ((points - chosen[None]) ** 2).sum(-1)
-    # The first is drawn with equal weights, not with a distance.
+    # ``closest`` holds equal weights, not distances, for the first centre.
     closest = jnp.where(i == 0, gap, jnp.minimum(closest, gap))
     return closest, centres.at[i].set(chosen)
 
@@ -143,19 +147,20 @@ def kmeans(
     points: Array, mask: Array, key: Key, k: int, restarts: int = 10,
     max_steps: int = 20
 ) -> Groups:
-  """The best of several k-means++ starts, each followed by ``lloyd``.
+  """Runs k-means++ and ``lloyd`` several times and keeps the best result.
 
   Args:
     points: [S, d].
-    mask: [S] bool, points that count.
+    mask: [S] bool, false for points to ignore.
     key: consumed.
     k: K.
     restarts: number of starts.
-    max_steps: most assignments of each.
+    max_steps: maximum number of assignments of each start.
 
   Returns:
-    The groups of least inertia (squared distances to the own centre, summed),
-    the first of equals.
+    The groups with the least inertia, which is the sum of the squared
+    distances of the points to the centres of their groups; the first of equal
+    results.
   """
 
   def run(key: Key) -> tuple[Array, Groups]:
@@ -164,7 +169,7 @@ def kmeans(
     gap = ((points - own) ** 2).sum(-1)
     return jnp.where(mask, gap, jnp.zeros_like(gap)).sum(), groups
 
-  # One after the other: the steps of one start do not wait for the longest.
+  # Sequential, so that a start does not take the steps of the longest start.
   inertia, groups = jax.lax.map(run, jax.random.split(key, restarts))
   best = jnp.argmin(inertia)
   return jax.tree.map(lambda leaf: leaf[best], groups)

@@ -1,4 +1,4 @@
-"""The group that one client's vector is closest to."""
+"""Finds the group that is closest to the vector of one client."""
 
 import jax.numpy as jnp
 
@@ -7,17 +7,32 @@ from fedjax_alg.base import Array
 
 
 def nearest_centre(vector: Array, centres: Array) -> Array:
-  """The centre [K, P] at the least L2 distance of ``vector`` [P], [] int32."""
+  """Finds the centre with the least L2 distance to a vector.
+
+  Args:
+    vector: [P].
+    centres: [K, P].
+
+  Returns:
+    [] int32, index of the centre.
+  """
   gap = centres - vector[None]
   return jnp.argmin((gap * gap).sum(1)).astype(jnp.int32)
 
 
 def closest_direction(
     update: Array, directions: Array, populated: Array) -> Array:
-  """The direction [K, P] of least (1 - cos) / 2 to ``update`` [P], [] int32.
+  """Finds the direction with the least (1 - cos) / 2 to an update.
 
-  FedGroup (9). A zero vector has cosine 0 with everything; groups that are not
-  ``populated`` ([K] bool) are left out.
+  This is FedGroup (9). The cosine with a zero vector is 0.
+
+  Args:
+    update: [P].
+    directions: [K, P], one direction for each group.
+    populated: [K] bool, false for empty groups, which are left out.
+
+  Returns:
+    [] int32, index of the group.
   """
   inner = jnp.matmul(directions, update, precision=trees.HIGHEST)
   norms = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(update)

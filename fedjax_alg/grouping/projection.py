@@ -1,8 +1,9 @@
-"""Projection on principal components through the Gram matrix.
+"""Projection on principal components, computed from the Gram matrix.
 
-The P-dimensional decomposition is never formed: with W [P, S] the centred
-vectors, W'W = V diag(lambda) V' gives U = W V diag(lambda)^{-1/2}, so every
-product with U is one with W (diversified, (29)-(38), (48)-(51); errata D-12).
+The P-dimensional decomposition is never formed. Let W [P, S] hold the centred
+vectors. W'W = V diag(lambda) V' gives U = W V diag(lambda)^{-1/2}, so every
+product with U can be computed with W (diversified, (29)-(38), (48)-(51);
+errata D-12).
 """
 
 from typing import NamedTuple
@@ -13,33 +14,33 @@ from fedjax_alg.base import Array
 from fedjax_alg.grouping import checks
 from fedjax_alg.trees import HIGHEST
 
-# An eigenvalue of a float32 Gram matrix below this share of the largest is
-# rounding: its direction is dropped.
+# An eigenvalue of a float32 Gram matrix that is smaller than this share of the
+# largest one is a rounding error; its direction is dropped.
 RELATIVE_TOLERANCE = 1e-6
 
 
 class Projection(NamedTuple):
-  """The top d components of the S masked rows of a matrix."""
+  """The first d principal components of the rows of a matrix."""
 
-  mean: Array  #: [P], mean of the rows that count
-  centred: Array  #: [S, P], zero on rows that do not count
+  mean: Array  #: [P], mean of the rows that are not masked
+  centred: Array  #: [S, P], centred rows; 0 for masked rows
   dual: Array  #: [S, d], V diag(lambda)^{-1/2}; U = centred' dual
   points: Array  #: [S, d], the projected rows, V diag(lambda)^{1/2}
 
 
 def leading_eigenpairs(gram: Array, number: int) -> tuple[Array, Array]:
-  """The largest eigenvalues of a Gram matrix, and their eigenvectors.
+  """Computes the largest eigenvalues of a Gram matrix and their eigenvectors.
 
-  The sign of an eigenvector makes its entry of largest magnitude positive
-  (the first of equals).
+  The sign of an eigenvector is chosen so that its entry of largest magnitude
+  (the first one for ties) is positive.
 
   Args:
     gram: [S, S].
-    number: how many; no more than S.
+    number: number of eigenvalues; at most S are returned.
 
   Returns:
-    The eigenvalues [min(number, S)], largest first, 0 where they are rounding;
-    the eigenvectors [S, min(number, S)].
+    The eigenvalues [min(number, S)], largest first, with rounding errors set
+    to 0, and the eigenvectors [S, min(number, S)].
   """
   values, vectors = jnp.linalg.eigh(gram)
   kept = min(number, gram.shape[0])
@@ -53,12 +54,15 @@ def leading_eigenpairs(gram: Array, number: int) -> tuple[Array, Array]:
 
 
 def project(rows: Array, mask: Array, dimensions: int) -> Projection:
-  """Centres the rows and projects them on their first components.
+  """Centres the rows and projects them on their first principal components.
 
   Args:
     rows: [S, P] float32.
-    mask: [S] bool, rows that count.
+    mask: [S] bool, false for rows to ignore.
     dimensions: d; components beyond the rank are zero.
+
+  Returns:
+    The projection.
   """
   checks.masked_rows(rows, mask, "rows")
   rows = jnp.where(mask[:, None], rows, jnp.zeros_like(rows))
@@ -78,13 +82,13 @@ def project(rows: Array, mask: Array, dimensions: int) -> Projection:
 
 
 def place(projection: Projection, vectors: Array, *, centre: bool) -> Array:
-  """U'(v - mean) for vectors that did not make the projection.
+  """Projects further vectors: U'(v - mean).
 
   Args:
-    projection: from ``project``.
+    projection: the result of ``project``.
     vectors: [R, P].
-    centre: subtract the mean of the projected rows; (39) and (53) as printed
-      do not (errata D-11).
+    centre: whether to subtract the mean of the rows of the projection; (39)
+      and (53) as printed do not (errata D-11).
 
   Returns:
     [R, d].
@@ -97,10 +101,10 @@ def place(projection: Projection, vectors: Array, *, centre: bool) -> Array:
 
 
 def lift(projection: Projection, points: Array) -> Array:
-  """U z + mean (diversified, (43) and the bracket of (57)).
+  """Maps points back: U z + mean (diversified, (43) and the bracket of (57)).
 
   Args:
-    projection: from ``project``.
+    projection: the result of ``project``.
     points: [R, d].
 
   Returns:

@@ -1,8 +1,8 @@
-"""How alike clients' updates are: cosines, EDC and MADC (FedGroup, (5)-(8)).
+"""Similarity of clients' updates: cosines, EDC and MADC (FedGroup, (5)-(8)).
 
-All of it goes through the Gram matrix of the n updates: no decomposition of
-P-dimensional vectors and no array of n^3 entries. Rows that do not count
-(NaN in them included) change nothing and are 0 in what takes a mask.
+Everything is computed from the Gram matrix of the n updates. No decomposition
+of P-dimensional vectors and no array of n^3 entries is needed. Masked rows are
+ignored, even if they hold NaN, and their entries in a result are 0.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from fedjax_alg.grouping.projection import leading_eigenpairs
 from fedjax_alg.trees import HIGHEST
 
 METRICS = ("l1", "l2", "cosine")
-# A Gram matrix of many rows is made in blocks of rows, those below the diagonal
-# left out (5/8 of the work remains), from so many coordinates at a time that
-# no second copy of the rows is needed.
+# A Gram matrix of many rows is computed in blocks. Blocks below the diagonal
+# are left out, so 5/8 of the work remains. Only a part of the coordinates is
+# read at a time, so that the rows are not copied as a whole.
 _BLOCKS, _MANY_ROWS, _COORDINATES = 4, 256, 4096
-# Coordinates per pass over the n^2 sums of ``_gaps``: fewer read and write the
-# sums too often.
+# Number of coordinates in one pass over the n^2 sums of ``_gaps``. With a
+# smaller number the sums would be read and written too often.
 _UNROLL = 16
 
 
 def _pairs(mask: Array) -> Array:
-  """[n, n] bool, both rows count."""
+  """[n, n] bool, whether neither row is masked."""
   return mask[:, None] & mask[None, :]
 
 
@@ -35,18 +35,18 @@ def _only(mask: Array, square: Array) -> Array:
 
 
 def _inverse_root(squares: Array) -> Array:
-  """1 / sqrt of what is above 0, else 0."""
+  """1 / sqrt of every positive entry, and 0 for the others."""
   real = squares > 0
   return jnp.where(real, jax.lax.rsqrt(jnp.where(real, squares, 1.0)), 0.0)
 
 
 def _by_columns(rows, width, add, sums):
-  """``add(columns [n, width], sums)`` over all columns of the rows [n, P]."""
+  """Folds ``add(columns [n, width], sums)`` over all columns of rows [n, P]."""
   whole = rows.shape[1] // width
 
   def step(i, sums):
     columns = jax.lax.dynamic_slice_in_dim(rows, i * width, width, axis=1)
-    # Else the strided reads are fused into whatever is done with them.
+    # Without the barrier XLA fuses the strided reads into the computation.
     return add(jax.lax.optimization_barrier(columns), sums)
 
   if whole:
@@ -55,10 +55,10 @@ def _by_columns(rows, width, add, sums):
 
 
 def _gaps(rows: Array, entry: Callable[[Array], Array]) -> Array:
-  """[n, n], sums of ``entry`` of the differences of the rows [n, P].
+  """[n, n], sums of ``entry`` over the differences of the rows [n, P].
 
-  Coordinate after coordinate into the n^2 sums: each pass is plain vector
-  arithmetic, where a sum along a row would be one number at a time.
+  The coordinates are added one after the other to the n^2 sums, because this
+  vectorises well; a sum along a row would add one number at a time.
   """
   n = len(rows)
 
@@ -72,14 +72,14 @@ def _gaps(rows: Array, entry: Callable[[Array], Array]) -> Array:
 
 
 def gram(rows: Array, mask: Array) -> Array:
-  """Inner products of all pairs of rows.
+  """Computes the inner products of all pairs of rows.
 
   Args:
     rows: [n, P] float32.
-    mask: [n] bool, rows that count.
+    mask: [n] bool, false for rows to ignore.
 
   Returns:
-    [n, n] float32, symmetric bit for bit.
+    [n, n] float32, exactly symmetric.
   """
   checks.masked_rows(rows, mask, "rows")
   n = len(rows)
@@ -99,40 +99,40 @@ def gram(rows: Array, mask: Array) -> Array:
   upper = jnp.triu(jnp.concatenate([
       jnp.pad(part, ((0, 0), (begin, 0)))
       for part, (begin, _) in zip(parts, spans, strict=True)]))
-  # A masked row's NaN is in its own row and column only.
+  # NaN in a masked row only affects the row and column that are masked here.
   return _only(mask, upper + jnp.triu(upper, 1).T)
 
 
 def cosine(gram_: Array) -> Array:
-  """(5), (6): cosines of all pairs of rows.
+  """Computes the cosines of all pairs of rows, (5) and (6).
 
   Args:
-    gram_: [n, n], from ``gram``.
+    gram_: [n, n], the result of ``gram``.
 
   Returns:
-    [n, n] in [-1, 1], as symmetric as ``gram_``; 0 where a row is zero, on
-    its diagonal too.
+    [n, n] in [-1, 1], exactly symmetric; 0 for pairs with a zero row, also on
+    the diagonal.
   """
   inverse = _inverse_root(jnp.diagonal(gram_))
   return jnp.clip(gram_ * (inverse[:, None] * inverse[None, :]), -1.0, 1.0)
 
 
 def edc_points(gram_: Array, mask: Array, m: int) -> Array:
-  """K(dW, V^T) of (8): the cosines of the rows with their m main directions.
+  """Computes the cosines of the rows with m main directions, (8).
 
-  V are the left singular vectors of dW^T, not centred. With G = Q diag(l) Q'
-  the cosine of row i with v_j is sqrt(l_j) Q_ij / sqrt(G_ii) (errata F-06),
-  taken as (G Q)_ij / sqrt(l_j G_ii), which is the same and as exact on short
-  rows as on long ones. The sign of a direction is that of
-  ``leading_eigenpairs``.
+  This is K(dW, V^T), where V are the left singular vectors of dW^T, not
+  centred. With G = Q diag(l) Q' the cosine of row i with v_j is sqrt(l_j) Q_ij
+  / sqrt(G_ii) (errata F-06). It is computed as (G Q)_ij / sqrt(l_j G_ii), which
+  is equal and has the same accuracy for short and long rows.
+  ``leading_eigenpairs`` decides the sign of a direction.
 
   Args:
-    gram_: [n, n], from ``gram``.
-    mask: [n] bool, rows that count.
-    m: number of directions; those beyond the rank are zero.
+    gram_: [n, n], the result of ``gram``.
+    mask: [n] bool, false for rows to ignore.
+    m: number of directions; directions beyond the rank are zero.
 
   Returns:
-    [n, m]; a zero row, or one that does not count, is 0.
+    [n, m]; 0 for a zero row and for a masked row.
   """
   checks.masked_square(gram_, mask, "gram_")
   gram_ = _only(mask, gram_)
@@ -144,34 +144,35 @@ def edc_points(gram_: Array, mask: Array, m: int) -> Array:
 
 
 def edc(points: Array) -> Array:
-  """(8): 1/m ||E_i - E_j||.
+  """Computes the EDC of all pairs of rows, (8): 1/m ||E_i - E_j||.
 
   Args:
-    points: [n, m], from ``edc_points``.
+    points: E [n, m], the result of ``edc_points``.
 
   Returns:
-    [n, n]; rows that do not count are taken as the zero points they are.
+    [n, n]; masked rows are treated as zero points.
   """
   return jnp.sqrt(_gaps(points, jnp.square)) / max(points.shape[1], 1)
 
 
 def madc(cosine_: Array, mask: Array) -> Array:
-  """(7): mean over z other than i, j of |S(i, z) - S(j, z)|.
+  """Computes the MADC of all pairs of rows, (7).
 
-  z and n are of the rows that count.
+  This is the mean of |S(i, z) - S(j, z)| over all rows z that are not masked
+  and differ from i and j.
 
   Args:
-    cosine_: [n, n], from ``cosine``.
-    mask: [n] bool, rows that count.
+    cosine_: S [n, n], the result of ``cosine``.
+    mask: [n] bool, false for rows to ignore.
 
   Returns:
-    [n, n]; 0 where a row does not count, and all 0 unless more than two count
-    (errata F-10).
+    [n, n]; 0 for masked rows, and 0 everywhere if at most two rows are not
+    masked (errata F-10).
   """
   checks.masked_square(cosine_, mask, "cosine_")
   cosine_ = _only(mask, cosine_)
   own = jnp.diagonal(cosine_)
-  # z = i and z = j, to be taken out of the sum over all z.
+  # The terms z = i and z = j, which are subtracted from the sum over all z.
   ends = (jnp.abs(own[:, None] - cosine_) + jnp.abs(own[None, :] - cosine_))
   others = mask.sum() - 2
   total = jnp.maximum(_gaps(cosine_, jnp.abs) - ends, 0.0)
@@ -181,23 +182,22 @@ def madc(cosine_: Array, mask: Array) -> Array:
 
 
 def distances(rows: Array, mask: Array, metric: str) -> Array:
-  """Distances of all pairs of rows.
+  """Computes the distances of all pairs of rows.
 
-  ``l1`` and ``l2`` are sums over differences, O(n^2 P) without cancellation
-  (through the Gram matrix, close rows far from zero would lose all digits);
-  ``cosine`` is 1 - cosine, 1 to a zero row.
+  ``l1`` and ``l2`` are computed from differences, in O(n^2 P) operations. (A
+  computation from the Gram matrix would lose all digits for close rows that
+  are far from zero.) ``cosine`` is 1 - cosine; it is 1 for a zero row.
 
   Args:
     rows: [n, P] float32.
-    mask: [n] bool, rows that count.
+    mask: [n] bool, false for rows to ignore.
     metric: one of ``METRICS``.
 
   Returns:
-    [n, n] float32, symmetric; 0 on the diagonal and where a row does not
-    count.
+    [n, n] float32, symmetric; 0 on the diagonal and for masked rows.
 
   Raises:
-    ValueError: no such metric.
+    ValueError: an unknown metric.
   """
   if metric not in METRICS:
     raise ValueError(f"metric {metric!r}: one of {', '.join(METRICS)}")

@@ -1,7 +1,7 @@
-"""How the layers of a model are fitted, one after the other: options, fits.
+"""Fitting the layers of a model one after the other, with its options.
 
-What ``rounds.layerwise`` does at the server and at a client once the sums of
-a layer are there (analytic, (1), (5), (11)-(13)).
+``rounds.layerwise`` calls these functions at the server and at a client when
+the sums of a layer are known (analytic, (1), (5), (11)-(13)).
 """
 
 from collections.abc import Callable
@@ -22,54 +22,61 @@ PRECISIONS = ("float64", "float32")
 
 @dataclasses.dataclass(frozen=True)
 class LayerFits:
-  """How layers are fitted; shared by every method that does."""
+  """The options of fitting layers, for all methods in closed form."""
 
   ridge: str = hyper(
       "1", "gamma of every layer's least squares, added once by the server: "
       "one number, or one for each layer, separated by commas", source="(1)")
   ridge_unit: str = hyper(
-      "absolute", "of `ridge`: absolute, or relative to the mean of the Gram "
-      "matrix's diagonal", choices=("absolute", "relative"))
+      "absolute", "unit of `ridge`: absolute, or relative to the mean of the "
+      "Gram matrix's diagonal", choices=("absolute", "relative"))
   bias: str = hyper(
-      "ones", "none; ones = a column of ones, penalised as the rest; centred "
-      "= fitted to centred data, not penalised", choices=solve.BIASES)
+      "ones", "none = no bias; ones = a column of ones, with the penalty of "
+      "the weights; centred = fitted to centred data, without penalty",
+      choices=solve.BIASES)
   code: str = hyper(
-      "position", "what hidden layers are fitted to: position = a random code "
-      "for every output position and channel, class = the same at all "
-      "positions; random_filters = not fitted at all, whitened random filters "
-      "(a control)", choices=codes.CODES, source="T = Y Q, (1)")
+      "position", "targets of the hidden layers: position = a random code for "
+      "every output position and channel; class = the same code at all "
+      "positions; random_filters = no targets but whitened random filters (a "
+      "control)", choices=codes.CODES, source="T = Y Q, (1)")
   code_centred: bool = hyper(
-      False, "codes less their mean over examples")
+      False, "subtract from the codes their mean over examples")
   code_high_passed: int = hyper(
-      0, "convolutions, from the first, whose codes are high-passed over "
-      "space", minimum=0, when=("code", ("position",)))
+      0, "number of convolutions, counted from the first, whose codes are "
+      "high-passed over space", minimum=0, when=("code", ("position",)))
   normalize: bool = hyper(
-      False, "outputs of hidden layers divided by their standard deviation")
+      False, "divide the outputs of hidden layers by their standard deviation")
   precision: str = hyper(
-      "float64", "of products, sums and clients' own solutions; the server "
-      "solves in float64 either way", choices=PRECISIONS)
+      "float64", "precision of the products, the sums and the clients' "
+      "personal solutions; the server always solves in float64",
+      choices=PRECISIONS)
   batch_size: int = hyper(
-      32, "B, examples that a client's simulated machine takes at a time at "
-      "first; it changes no weight", minimum=1, source="(6)")
+      32, "B, initial batch size on a client's simulated machine; it does not "
+      "change the weights", minimum=1, source="(6)")
   adaptive_batch: bool = hyper(
-      True, "whether B grows on clients that arrive late", source="(7)")
+      True, "whether B grows on slow clients", source="(7)")
   max_batch_size: int = hyper(
-      512, "B_max, what fits into a client's memory", minimum=1,
-      source="(7); value not stated", when=("adaptive_batch", (True,)))
+      512, "B_max, the largest batch that fits into a client's memory",
+      minimum=1, source="(7); value not stated",
+      when=("adaptive_batch", (True,)))
 
 
 def per_layer(
     name: str, text: str, num_layers: int, zero: bool) -> tuple[float, ...]:
-  """A flag's number for each layer.
+  """Parses an option that has one number for all layers or one for each.
 
   Args:
-    name: of the flag.
-    text: one number, or one for each layer, separated by commas.
-    num_layers: of the model.
-    zero: whether 0 is allowed, else infinity is.
+    name: name of the option.
+    text: numbers separated by commas.
+    num_layers: number of layers of the model.
+    zero: if true, 0 is allowed and infinity is not; if false, the reverse.
+
+  Returns:
+    One number for each layer.
 
   Raises:
-    ValueError: not numbers, out of range, or neither one nor one a layer.
+    OptionError: ``text`` does not hold numbers, a number is out of range, or
+      there are too few or too many of them.
   """
   said = f"`{name}`={text}"
   try:
@@ -87,10 +94,17 @@ def per_layer(
 
 
 def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
-  """The model's layers.
+  """Returns the layers of a model.
+
+  Args:
+    model: the model.
+    name: name of the algorithm, for the message.
+
+  Returns:
+    The layers with weights.
 
   Raises:
-    ValueError: it has others than dense layers and convolutions.
+    OptionError: the model has other layers than dense ones and convolutions.
   """
   if model.layers is None:
     raise OptionError(
@@ -106,10 +120,11 @@ class Plan:
   layers: tuple[Layer, ...]
   options: LayerFits
   gammas: tuple[float, ...]  #: ridge of each layer
-  #: (ridge [], clients of the round []) -> the ridge of the sum
+  #: (ridge [], number of clients in the round []) -> ridge of the summed
+  #: equations
   total_ridge: Callable[[Array, Array], Array]
-  #: lambda of (12) for each layer, infinity for one that stays the group's;
-  #: empty: nothing is personal
+  #: lambda of (12) for each layer, infinity for a layer that all clients of a
+  #: group share; empty without personal layers
   personal_ridge: tuple[float, ...]
 
   @property
@@ -119,20 +134,20 @@ class Plan:
 
   @property
   def product(self) -> jnp.dtype:
-    """Dtype in which clients take products and sums."""
+    """The dtype in which clients compute products and sums."""
     return jnp.dtype(self.options.precision)
 
   @property
   def num_rounds(self) -> int:
-    """Rounds until nothing more is fitted: one a layer, one a personal one."""
+    """The number of rounds: one per layer, and one per personal layer."""
     return len(self.layers) + len(self.personal_ridge)
 
   def keeps_group_layer(self, l: int) -> bool:
-    """Whether layer l of a client is its group's."""
+    """Whether layer l of a client equals that of the client's group."""
     return self.has_random_filters(l) or math.isinf(self.personal_ridge[l])
 
   def has_random_filters(self, l: int) -> bool:
-    """Whether layer l is drawn, not fitted."""
+    """Whether layer l has random filters instead of fitted weights."""
     return self.options.code == "random_filters" and l < self.last
 
   def is_high_passed(self, l: int) -> bool:
@@ -142,7 +157,7 @@ class Plan:
             and self.layers[l].positions > 1)
 
   def columns(self, l: int, num_classes: int) -> int:
-    """r, right-hand sides of layer l."""
+    """r, the number of right-hand sides in the equations of layer l."""
     shared = (self.layers[l].positions == 1 or self.options.code == "class"
               or l == self.last)
     if shared and not self.has_random_filters(l):
@@ -151,13 +166,24 @@ class Plan:
 
 
 def layer_key(seed: Array, l: int) -> Key:
-  """The key of layer l, the same at every client."""
+  """Makes the key of layer l, which is the same at every client."""
   return jax.random.fold_in(jax.random.wrap_key_data(seed), l)
 
 
 def code_of(
     plan: Plan, seed: Array, l: int, counts: Array, dtype: Any) -> Array:
-  """Q of layer l for a group with ``counts`` [L] examples by class."""
+  """Makes Q of layer l for a group of clients.
+
+  Args:
+    plan: how the layers are fitted.
+    seed: seed of the codes.
+    l: index of the layer.
+    counts: [L] examples of the group by class.
+    dtype: dtype of the result.
+
+  Returns:
+    [L, positions or 1, width].
+  """
   num_classes = counts.shape[0]
   if l == plan.last:
     return codes.identity(num_classes, dtype)
@@ -169,7 +195,7 @@ def code_of(
 
 def empty_fit(
     plan: Plan, l: int, k: int, num_classes: int, dtype: Any) -> solve.Fit:
-  """The fit of layer l for K groups before any, [K, ...]."""
+  """Makes placeholders for the fits of layer l of K groups, [K, ...]."""
   layer = plan.layers[l]
   d = layer.fan_in + (
       plan.options.bias == "ones" and not plan.has_random_filters(l))
@@ -180,7 +206,7 @@ def empty_fit(
 
 def put_weights(
     layer: Layer, params: Params, kernel: Array, bias: Array) -> Params:
-  """``params`` with a layer's weights, in the dtype they had."""
+  """Sets the weights of a layer, in the dtype of its old weights."""
   dtype = layer.get(params)[0].dtype
   return layer.put(params, kernel.astype(dtype), bias.astype(dtype))
 
@@ -188,19 +214,22 @@ def put_weights(
 def fit_layer(
     plan: Plan, l: int, clients: Array, seed: Array, counts: Array,
     moments: moments_lib.Moments) -> tuple[solve.Fit, Array, Array]:
-  """(5), (11): layer l from the sums of a group: (Fit, W, b).
+  """Fits layer l to the sums of a group, (5) and (11).
 
   Args:
-    plan: how.
+    plan: how the layers are fitted.
     l: index of the layer.
-    clients: [] of the round.
-    seed: of the codes.
+    clients: [] number of clients in the round.
+    seed: seed of the codes.
     counts: [L], examples of the group by class.
-    moments: of the group.
+    moments: sums of the group.
+
+  Returns:
+    The fit, W [d, width] and b [width].
   """
   layer, dtype, bias = plan.layers[l], moments.gram.dtype, plan.options.bias
   drawn = plan.has_random_filters(l)
-  if drawn:  # no targets: of the equations only the Gram is read
+  if drawn:  # no targets: only the Gram matrix of the equations is read
     bias = "centred" if bias == "centred" else "none"
     code = jnp.zeros((counts.shape[0], layer.positions, layer.width), dtype)
   else:
@@ -230,15 +259,18 @@ def fit_layer(
 def fit_personal_layer(
     plan: Plan, l: int, seed: Array, counts: Array, meta: solve.Fit,
     moments: moments_lib.Moments) -> tuple[Array, Array]:
-  """(13): layer l from a client's own sums: (W, b).
+  """Fits layer l to the sums of one client, (13).
 
   Args:
-    plan: how.
+    plan: how the layers are fitted.
     l: index of the layer.
-    seed: of the codes.
+    seed: seed of the codes.
     counts: [L], examples of the group by class.
-    meta: the group's fit of this layer.
-    moments: of the client.
+    meta: fit of this layer for the group.
+    moments: sums of the client.
+
+  Returns:
+    W [d, width] and b [width].
   """
   layer, dtype, bias = plan.layers[l], moments.gram.dtype, plan.options.bias
   code = code_of(plan, seed, l, counts.astype(dtype), dtype)

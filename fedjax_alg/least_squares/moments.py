@@ -1,12 +1,12 @@
-"""What a client sends of a layer: sums over its rows, exact in any partition.
+"""Sums that a client sends for a layer; their total is exact in any partition.
 
-With X_k the unfolded inputs of client k at a layer (a row for every example
-and output position) and Y_k its one-hot labels, the least-squares problem
-needs only R_k = X_k' X_k and X_k' T_k (analytic, (4)-(6)). The targets are
-T = Y Q for a code Q that every client can draw, so X_k' T_k follows from the
-sums of the layer's inputs by class: with a dense layer it is (X_k' Y_k) Q.
-Those sums are linear in the data, so they may be added over clients before the
-code is applied.
+Let X_k be the unfolded inputs of client k at a layer (one row for every
+example and output position) and Y_k the one-hot labels. The least-squares
+problem needs only R_k = X_k' X_k and X_k' T_k (analytic, (4)-(6)). The targets
+are T = Y Q for a code Q that every client can draw. X_k' T_k therefore follows
+from the sums of the layer's inputs by class; for a dense layer it is
+(X_k' Y_k) Q. These sums are linear in the data, so they can be added over
+clients before the code is applied.
 """
 
 from typing import NamedTuple
@@ -19,27 +19,27 @@ from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 
-#: Numbers in one unfolded block, at most: 32 MB in float64.
+#: Maximum number of entries in one unfolded block: 32 MB in float64.
 _BLOCK_ENTRIES = 2 ** 22
 
 
 class Moments(NamedTuple):
-  """Sums over the examples of one client, or of many; they add."""
+  """Sums over the examples of one or more clients; they can be added."""
 
   gram: Array  #: [d, d] X'X
   total: Array  #: [d] sum of the rows of X
-  classes: Array  #: [L, *input_shape] sum of the layer's inputs by class
+  classes: Array  #: [L, *input_shape] sums of the layer's inputs by class
   counts: Array  #: [L] examples by class
 
 
 def block_rows(layer: Layer) -> int:
-  """Examples of one block: its unfolded matrix bounds the memory."""
+  """The number of examples in one block, bounded by the unfolded matrix."""
   rows = _BLOCK_ENTRIES // (layer.positions * layer.fan_in)
   return max(1, min(rows, 128 if layer.fan_in < 2048 else layout.PADDING_ROWS))
 
 
 def zeros(layer: Layer, num_classes: int, dtype: jnp.dtype) -> Moments:
-  """The moments of no example."""
+  """Makes the moments of zero examples."""
   d = layer.fan_in
   return Moments(
       jnp.zeros((d, d), dtype), jnp.zeros(d, dtype),
@@ -50,31 +50,31 @@ def zeros(layer: Layer, num_classes: int, dtype: jnp.dtype) -> Moments:
 def add_shard(
     moments: Moments, layer: Layer, params: Params, shard: Shard,
     product: jnp.dtype, rows: int | None = None) -> Moments:
-  """Adds a client's examples, block by block.
+  """Adds the examples of a client, block by block.
 
   Args:
-    moments: so far; their dtype is that of the sums.
-    layer: whose inputs; ``params`` hold the layers before it.
-    params: the model's.
+    moments: the sums so far; their dtype is that of the result.
+    layer: the layer.
+    params: parameters of the model; the preceding layers are read.
     shard: the client.
-    product: dtype in which a block's products are taken.
-    rows: examples of a block; None: ``block_rows``. It changes rounding only
-      (the weight-invariant property).
+    product: dtype in which the products of a block are computed.
+    rows: examples in a block; None means ``block_rows``. It changes only the
+      rounding (the weight-invariant property).
 
   Returns:
-    The moments with the client's.
+    The new sums.
   """
   labels = jnp.arange(moments.counts.shape[0], dtype=jnp.int32)
   dtype = moments.gram.dtype
 
   def product_of(a: Array, b: Array) -> Array:
-    """a' b of two matrices with a row for each example or position."""
+    """a' b of two matrices with one row for each example or position."""
     return jax.lax.dot_general(
         a.astype(product), b.astype(product), (((0,), (0,)), ((), ())),
         precision=trees.HIGHEST).astype(dtype)
 
   def add_block(moments, x, y, mask):
-    # Accelerators shorten the factors of float32 products unless told.
+    # By default accelerators reduce the precision of float32 products.
     with jax.default_matmul_precision("highest"):
       inputs = layer.inputs(params, x)
     shape = (-1,) + (1,) * (inputs.ndim - 1)
@@ -94,16 +94,19 @@ def add_shard(
 
 
 def floats_sent(layer: Layer, num_classes: int, width: int) -> int:
-  """Floats of a client's upload for one layer.
+  """Counts the floats that a client uploads for one layer.
 
-  The upper triangle of X'X; of X'T the smaller of its two exact forms, X'T
-  itself and the sums by class it is made of (X'Y of a dense layer); the
-  column sums and the class counts.
+  The upload consists of the upper triangle of X'X, the smaller of X'T and the
+  sums by class from which X'T follows (X'Y for a dense layer), the column sums
+  and the class counts.
 
   Args:
     layer: the layer.
     num_classes: L.
-    width: columns of T; 0 where there is no T.
+    width: columns of T; 0 without targets.
+
+  Returns:
+    The number of floats.
   """
   d = layer.fan_in
   by_class = num_classes
@@ -113,5 +116,5 @@ def floats_sent(layer: Layer, num_classes: int, width: int) -> int:
 
 
 def flops(layer: Layer) -> float:
-  """Multiplications and additions that one example adds: X'X."""
+  """Counts the multiplications and additions of X'X for one example."""
   return 2.0 * layer.positions * layer.fan_in ** 2

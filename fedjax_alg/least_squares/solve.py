@@ -1,12 +1,12 @@
 """The closed-form solution of one layer, shared or personal.
 
-(5)/(11): W = (sum_k X_k'X_k + gamma I)^-1 sum_k X_k'T_k, gamma added once, not
-by every client (errata A-03). (13): W = (X'X + lambda I)^-1 (X'T + lambda
-W_meta).
+(5)/(11): W = (sum_k X_k'X_k + gamma I)^-1 sum_k X_k'T_k. gamma is added once
+and not by every client (errata A-03). (13): W = (X'X + lambda I)^-1 (X'T +
+lambda W_meta).
 
-Where all positions share a code, T = Y Q with Q [L, width], and W = B Q with B
-the solution for Y itself: L right-hand sides whatever the width. A ``Fit``
-keeps B; (13) holds for B as it does for W.
+If all positions share a code, then T = Y Q with Q [L, width], and W = B Q,
+where B is the solution for the targets Y. This needs L right-hand sides for
+any width. A ``Fit`` stores B; (13) holds for B as well as for W.
 """
 
 from typing import NamedTuple
@@ -20,25 +20,26 @@ from fedjax_alg.base import Array, Layer
 from fedjax_alg.least_squares import codes
 from fedjax_alg.least_squares.moments import Moments
 
-#: none; ones: a column of ones in X, penalised like the others; centred: X
-#: and T are centred, the bias makes up for it and is not penalised.
+#: none: no bias; ones: a column of ones in X, penalised like the others;
+#: centred: X and T are centred, and the bias is not penalised.
 BIASES = ("none", "ones", "centred")
 
 
 class Problem(NamedTuple):
-  """Normal equations A B = C, before any ridge."""
+  """Normal equations A B = C, without a ridge."""
 
   gram: Array  #: A [D, D]; D = d, or d + 1 with a column of ones
   cross: Array  #: C [D, r]
   target: Array  #: [r] mean of the targets
-  mix: Array | None  #: [r, width] code applied to the solution; None: r = width
+  #: [r, width], the code to apply to the solution; None if r = width
+  mix: Array | None
 
 
 class Fit(NamedTuple):
   """A fitted layer: W = B mix / scale."""
 
   basis: Array  #: B [D, r]
-  scale: Array  #: [width] what every output was divided by
+  scale: Array  #: [width] the divisor of every output
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -48,14 +49,18 @@ def _product(a: Array, b: Array) -> Array:
 def problem(
     moments: Moments, layer: Layer, code: Array, bias: str,
     high_pass: bool = False) -> Problem:
-  """The normal equations of a layer.
+  """Makes the normal equations of a layer.
 
   Args:
-    moments: of the examples it is fitted to.
+    moments: sums over the examples.
     layer: the layer.
     code: Q, [L, positions or 1, width].
     bias: one of ``BIASES``.
-    high_pass: the code is high-passed over space (a code for each position).
+    high_pass: whether the code, one for each position, is high-passed over
+      space.
+
+  Returns:
+    The equations.
   """
   classes, d = moments.counts.shape[0], layer.fan_in
   chex.assert_shape(
@@ -81,7 +86,7 @@ def problem(
         "lpd,lpj->dj", by_class, code, precision=trees.HIGHEST)
     target = jnp.tensordot(counts, code.sum(1), axes=1) / rows
     mix = None
-    if high_pass:  # sums over positions to 0
+    if high_pass:  # a high-passed code sums to 0 over the positions
       target = jnp.zeros_like(target)
   total = moments.total[:, None]
   if bias == "none":
@@ -96,15 +101,25 @@ def problem(
 
 
 def absolute(ridge: float, gram: Array, relative: bool) -> Array:
-  """The number added to the diagonal; relative: times its mean."""
+  """Computes the number that is added to the diagonal of a Gram matrix.
+
+  Args:
+    ridge: the ridge.
+    gram: [D, D].
+    relative: whether ``ridge`` is relative to the mean of the diagonal.
+
+  Returns:
+    [] in the dtype of ``gram``.
+  """
   size = jnp.asarray(ridge, gram.dtype)
   return size * jnp.trace(gram) / gram.shape[0] if relative else size
 
 
 def _factor(gram: Array, ridge: Array) -> Array:
-  """Cholesky factor L of gram + ridge I, NaN where that is singular.
+  """Cholesky factor L of gram + ridge I; NaN if this matrix is singular.
 
-  A pivot below D eps times the largest diagonal entry is rounding.
+  The matrix counts as singular if a squared pivot is below D eps times the
+  largest diagonal entry, because such a pivot is a rounding error.
   """
   a = gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)
   factor = jnp.linalg.cholesky(a)
@@ -116,16 +131,16 @@ def _factor(gram: Array, ridge: Array) -> Array:
 def solve(
     gram: Array, cross: Array, ridge: Array, prior: Array | None = None
 ) -> Array:
-  """(gram + ridge I)^-1 (cross + ridge prior).
+  """Computes (gram + ridge I)^-1 (cross + ridge prior).
 
   Args:
     gram: [D, D].
     cross: [D, r].
     ridge: [], at least 0.
-    prior: [D, r] what the ridge pulls towards; None: 0.
+    prior: [D, r], the solution for an infinite ridge; None means 0.
 
   Returns:
-    [D, r]; NaN where gram + ridge I is singular.
+    [D, r]; NaN if gram + ridge I is singular.
   """
   chex.assert_shape(gram, (cross.shape[0],) * 2)
   if prior is not None:
@@ -136,7 +151,16 @@ def solve(
 
 
 def random_filters(gram: Array, ridge: Array, draw: Array) -> Array:
-  """L^-T R for gram + ridge I = L L': random filters, whitened by the Gram."""
+  """Whitens random filters: L^-T R, where gram + ridge I = L L'.
+
+  Args:
+    gram: [D, D].
+    ridge: [], at least 0.
+    draw: R [D, r], random numbers.
+
+  Returns:
+    [D, r]; NaN if gram + ridge I is singular.
+  """
   return jax.scipy.linalg.solve_triangular(
       _factor(gram, ridge), draw, trans="T", lower=True)
 
@@ -144,7 +168,18 @@ def random_filters(gram: Array, ridge: Array, draw: Array) -> Array:
 def weights(
     fit: Fit, equations: Problem, moments: Moments, layer: Layer, bias: str
 ) -> tuple[Array, Array]:
-  """(W [d, width], b [width]) of a fit."""
+  """Computes the weights of a fitted layer.
+
+  Args:
+    fit: the fit.
+    equations: the equations that it solves.
+    moments: sums over the examples.
+    layer: the layer.
+    bias: one of ``BIASES``.
+
+  Returns:
+    W [d, width] and b [width].
+  """
   d = layer.fan_in
   kernel = fit.basis[:d]
   if bias == "ones":
@@ -164,12 +199,15 @@ def weights(
 
 
 def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
-  """Standard deviation of every output over all rows, [width]; 1 where 0.
+  """Computes the standard deviation of every output over all rows.
 
   Args:
     kernel: W [d, width].
-    moments: of the examples.
+    moments: sums over the examples.
     layer: the layer.
+
+  Returns:
+    [width]; 1 for a constant output.
   """
   counts = moments.counts
   rows = jnp.maximum(counts.sum(), jnp.ones((), counts.dtype)) * (
@@ -178,5 +216,5 @@ def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
   square = (kernel * _product(moments.gram, kernel)).sum(0) / rows
   variance = square - mean * mean
   one = jnp.ones((), kernel.dtype)
-  # Below that it is rounding: an output that does not change.
+  # A smaller variance is a rounding error: the output is constant.
   return jnp.sqrt(jnp.where(variance > 1e-12 * square, variance, one))

@@ -1,8 +1,8 @@
-"""Every classification metric from one pass: sums that merge.
+"""Classification metrics from sums that can be added over data sets.
 
-A ``Counts`` of two halves of a data set is the sum of theirs, so the numbers
-merge over clients, devices and models. Sums are taken in JAX, ratios on the
-host in float64.
+The ``Counts`` of a data set are the sum of the ``Counts`` of its parts, so they
+can be added over clients and devices. Sums are computed in JAX, and ratios on
+the host in float64.
 """
 
 from typing import NamedTuple
@@ -20,24 +20,28 @@ METRICS = ("accuracy", "loss", "macro_precision", "macro_recall", "macro_f1",
 
 
 class Counts(NamedTuple):
-  """Sums over examples; leaves add."""
+  """Sums over examples, which can be added."""
 
-  confusion: Array  #: [L, L] float32, rows the true class, columns predicted
-  loss_sum: Array  #: [L] float32, by true class
-  #: [C] float32, each client's right predictions, and its examples; None where
-  #: clients are not told apart
+  #: [L, L] float32, rows are true classes, columns are predicted classes
+  confusion: Array
+  loss_sum: Array  #: [L] float32, sum of the losses by true class
+  #: [C] float32, correct predictions of each client; None if the counts are
+  #: not kept per client
   hits: Array | None = None
-  total: Array | None = None
+  total: Array | None = None  #: [C] float32, examples of each client, or None
 
 
 def count(logits: Array, losses: Array, y: Array, weight: Array) -> Counts:
-  """Counts of a batch.
+  """Counts a batch.
 
   Args:
-    logits: [B, L]; the prediction is the argmax, ties to the lowest class.
-    losses: [B] float32.
-    y: [B] int32.
-    weight: [B] float32 (0 leaves an example out).
+    logits: [B, L]. The prediction is the argmax, the lowest class for ties.
+    losses: [B] float32, loss of each example.
+    y: [B] int32, labels.
+    weight: [B] float32; an example of weight 0 is ignored.
+
+  Returns:
+    The counts.
   """
   classes = logits.shape[1]
   weight = weight.astype(jnp.float32)
@@ -45,17 +49,20 @@ def count(logits: Array, losses: Array, y: Array, weight: Array) -> Counts:
   predicted = jax.nn.one_hot(jnp.argmax(logits, axis=1), classes)
   confusion = jnp.matmul(
       true.T, predicted, precision=jax.lax.Precision.HIGHEST)
-  # A masked row may hold anything, so it is dropped, not multiplied by 0.
+  # The loss of an ignored example may be NaN, and 0 * NaN is NaN.
   losses = jnp.where(weight > 0, losses, jnp.zeros_like(losses))
   return Counts(confusion, true.T @ losses)
 
 
 def over_clients(each: Counts, chosen: Array | None = None) -> Counts:
-  """Adds the counts of clients, and keeps what each of them got right.
+  """Adds the counts of clients and keeps hits and total of each client.
 
   Args:
-    each: leaves [C, ...].
-    chosen: [C] bool, the clients that count; None: all.
+    each: counts of each client, leaves [C, ...].
+    chosen: [C] bool, the clients to count; None means all.
+
+  Returns:
+    The sum, with ``hits`` and ``total``.
   """
   if chosen is not None:
     each = jax.tree.map(
@@ -72,13 +79,13 @@ def _ratio(a, b):
 
 
 def _of_clients(counts: Counts, nothing: np.ndarray) -> dict[str, np.ndarray]:
-  """Mean accuracy of the clients, and of the worst tenth of them."""
+  """Averages the accuracy over all clients and over the worst tenth of them."""
   if counts.hits is None:
     return {"client_accuracy": nothing, "worst_decile": nothing}
   hits = np.asarray(counts.hits, np.float64)
   total = np.asarray(counts.total, np.float64)
   tested = (total > 0).sum(-1)
-  # Those without test examples behind all others.
+  # Clients without test examples are sorted to the end.
   accuracy = np.sort(np.divide(
       hits, total, out=np.full_like(hits, 2.0), where=total > 0), axis=-1)
 
@@ -92,23 +99,25 @@ def _of_clients(counts: Counts, nothing: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def summarise(counts: Counts) -> dict[str, np.ndarray]:
-  """The metrics of ``METRICS``.
+  """Computes the metrics of ``METRICS``.
 
-  Macro averages run over the classes that occur as truth or prediction, as
-  scikit-learn's do; a class never predicted has precision 0. For single-label
-  data micro precision = micro recall = micro F1 = accuracy (errata D-30); all
-  are given because the diversified paper prints them apart.
+  Macro averages are taken over the classes that occur as true or predicted
+  classes, as in scikit-learn. A class that is never predicted has precision 0.
+  For data with a single label per example, micro precision = micro recall =
+  micro F1 = accuracy (errata D-30). All of them are computed because the
+  diversified paper prints them separately.
 
-  Where clients are told apart, ``client_accuracy`` is the mean of their own
-  accuracies, each client counting alike, and ``worst_decile`` that of the
-  worst tenth of them, rounded up; without the clients that have no examples.
+  ``client_accuracy`` is the mean of the clients' accuracies, in which all
+  clients have the same weight. ``worst_decile`` is the mean accuracy of the
+  worst tenth of the clients, rounded up. Both ignore clients without examples,
+  and both are NaN if the counts are not kept per client.
 
   Args:
     counts: leaves with any number of leading axes, [..., L, L], [..., L] and
       [..., C].
 
   Returns:
-    name -> float64 [...]; NaN where nothing was counted.
+    name -> float64 [...]; NaN if no example was counted.
   """
   confusion = np.asarray(counts.confusion, np.float64)
   total = confusion.sum((-2, -1))

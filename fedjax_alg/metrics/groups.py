@@ -1,4 +1,4 @@
-"""How well groups of clients agree with what the clients hold."""
+"""Measures how well groups of clients agree with the clients' classes."""
 
 from typing import NamedTuple
 
@@ -6,46 +6,53 @@ import numpy as np
 
 
 class Agreement(NamedTuple):
-  """Groups against kinds of clients; NaN where the comparison says nothing."""
+  """Agreement of groups with kinds of clients; NaN if it is not defined."""
 
   purity: float
   ari: float
 
 
 def kinds(label_histogram: np.ndarray) -> np.ndarray:
-  """Clients that hold the same set of classes are of one kind.
+  """Finds the kind of each client: the set of classes that it holds.
 
   Args:
     label_histogram: [C, L] int, training examples of each class.
 
   Returns:
-    [C] int64, numbered from 0.
+    [C] int64, the kinds, numbered from 0.
   """
   return np.unique(
       label_histogram > 0, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def sizes(membership: np.ndarray, num_groups: int) -> np.ndarray:
-  """[K] int64, clients of each group.
+  """Counts the clients of each group.
 
   Args:
-    membership: [C] int in [0, K), -1 for a client in no group.
+    membership: [C] int in [0, K), -1 for a client without a group.
     num_groups: K.
+
+  Returns:
+    [K] int64.
   """
   return np.bincount(membership[membership >= 0], minlength=num_groups)
 
 
 def agreement(membership: np.ndarray, kind: np.ndarray) -> Agreement:
-  """Compares the groups with the kinds, over the clients in a group.
+  """Compares the groups with the kinds of the clients.
 
-  ``purity`` is the share of these clients that are of their group's most
-  frequent kind, ``ari`` the adjusted Rand index (Hubert and Arabie 1985).
-  Both are NaN where nobody is in a group, and where all clients are of one
-  kind or each is of its own: then no grouping is the right one.
+  Clients without a group are ignored. ``purity`` is the share of the clients
+  that are of the most frequent kind in their group. ``ari`` is the adjusted
+  Rand index (Hubert and Arabie 1985). Both are NaN if no client has a group, if
+  all clients are of one kind, or if every client is of a different kind: in
+  the latter two cases no grouping is better than another.
 
   Args:
-    membership: [C] int, -1 for a client in no group.
-    kind: [C] int, of all clients.
+    membership: [C] int, -1 for a client without a group.
+    kind: [C] int, kind of each client.
+
+  Returns:
+    The two measures.
   """
   inside = membership >= 0
   if not inside.any() or len(np.unique(kind)) in (1, len(kind)):
@@ -63,6 +70,6 @@ def agreement(membership: np.ndarray, kind: np.ndarray) -> Agreement:
       table.sum(0))
   chance = in_group * of_kind / max(pairs(np.array(total)), 1.0)
   most = (in_group + of_kind) / 2
-  # All in one group and of one kind, or every client apart in both.
+  # Groups and kinds are both trivial: one for all, or one for each client.
   ari = 1.0 if most == chance else (both - chance) / (most - chance)
   return Agreement(float(table.max(1).sum()) / total, ari)

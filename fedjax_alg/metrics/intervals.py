@@ -7,14 +7,14 @@ from scipy import stats
 
 
 def confidence_95(values: Sequence[float]) -> tuple[float, float]:
-  """Mean and half-width of its 95 % Student-t interval over seeds.
+  """Computes the mean over seeds and its 95 % Student-t confidence interval.
 
   Args:
     values: one number per seed.
 
   Returns:
-    (mean, half-width); the half-width is 0 with a single seed, where no
-    interval can be given.
+    The mean and the half-width of the interval. The half-width is 0 for a
+    single seed, which does not determine an interval.
   """
   array = np.asarray(values, np.float64)
   mean = float(array.mean())

@@ -1,7 +1,8 @@
-"""Models by name, of flax modules or of pure functions, with their objective.
+"""Models with their objective: by name, from flax modules or from functions.
 
-Softmax, perceptrons, convolutional networks and any other stack of layers can
-also be seen layer by layer (``Model.layers``), for least squares.
+Softmax regression, perceptrons, convolutional networks and other stacks of
+layers also give access to their single layers (``Model.layers``), for least
+squares.
 """
 
 from fedjax_alg.models.adapt import with_flops

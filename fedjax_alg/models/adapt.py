@@ -1,7 +1,7 @@
-"""What the adapters of modules and functions share: checks, and the mode.
+"""Checks that the adapters for modules and functions share; the mode arguments.
 
-A module that behaves otherwise in training (dropout) says so by an argument of
-its ``__call__``: ``deterministic``, ``train`` or ``training``.
+A module that behaves differently in training (dropout) has an argument
+``deterministic``, ``train`` or ``training`` of its ``__call__``.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,24 @@ from fedjax_alg.base import Key, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models.flops import forward_flops
 
-#: name of the argument -> whether it is true in training
+#: Name of the argument -> its value in training.
 MODE_ARGUMENTS = {"deterministic": False, "train": True, "training": True}
 
-# Rows of the examples that a model is tried on. More than one, so that an
-# axis of examples that is lost or mixed up is noticed.
+# Number of examples with which a model is checked. It is larger than one, so
+# that a lost or permuted axis of examples is detected.
 _ROWS = 7
 
 
 def mode_arguments(
     call: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-  """What to call a module with in evaluation and in training.
+  """Finds the mode arguments of a module.
 
   Args:
     call: the ``__call__`` of a module.
 
   Returns:
-    Keyword arguments of evaluation and of training; empty where the module
-    has no argument of ``MODE_ARGUMENTS``.
+    Keyword arguments for evaluation and for training; both are empty if the
+    module has no argument of ``MODE_ARGUMENTS``.
   """
   known = inspect.signature(call).parameters
   training = {name: value for name, value in MODE_ARGUMENTS.items()
@@ -41,18 +41,21 @@ def mode_arguments(
 
 
 def first_line(error: BaseException) -> str:
-  """The kind of an error and the first line of what it says."""
+  """Describes an error by its type and the first line of its message."""
   lines = str(error).strip().splitlines() or [""]
   return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
 
 
 def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
-  """``jax.eval_shape`` whose errors are one line.
+  """Calls ``jax.eval_shape`` and turns every error into one line.
 
   Args:
-    fn: the user's code; traced, never run.
-    what: it is, the beginning of the line.
-    *shapes: its arguments.
+    fn: the user's code; it is traced but never run.
+    what: description of ``fn`` for the error message.
+    *shapes: arguments of ``fn``.
+
+  Returns:
+    The shapes of the result.
 
   Raises:
     OptionError: ``fn`` cannot be traced.
@@ -67,19 +70,19 @@ def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
 
 
 def _is_float(dtype: Any) -> bool:
-  """Whether it is float32, or what stands for it where JAX has 64 bits."""
+  """Whether a dtype is float32, or JAX's default float (x64 mode)."""
   return dtype in (jnp.float32, jax.dtypes.canonicalize_dtype(float))
 
 
 def check_params(shapes: Any, what: str) -> None:
-  """Parameters are float32, every one of them.
+  """Checks that all parameters are float32.
 
   Args:
-    shapes: of the parameters.
-    what: has them, the beginning of the line.
+    shapes: shapes and dtypes of the parameters.
+    what: description of the model for the error message.
 
   Raises:
-    OptionError: a leaf of another dtype; none at all.
+    OptionError: a parameter has another dtype, or there are no parameters.
   """
   leaves = jax.tree_util.tree_leaves_with_path(shapes)
   if not leaves:
@@ -100,19 +103,23 @@ def _example(
 
 def params_shapes(
     init: Callable[[Key], Params], what: str = "init(key)") -> Any:
-  """Shapes of the parameters, all float32.
+  """Finds the shapes of the parameters and checks that they are float32.
 
   Args:
-    init: key -> parameters; traced, never run.
-    what: it is, for the errors.
+    init: key -> parameters; it is traced but never run.
+    what: description of ``init`` for the error message.
+
+  Returns:
+    The shapes.
 
   Raises:
-    OptionError: a parameter is of another dtype; there is none; ``init``
-      cannot be traced.
+    OptionError: a parameter has another dtype, there are no parameters, or
+      ``init`` cannot be traced.
   """
-  # Mixed dtypes may meet in it, so that the parameter at fault can be named.
+  # Mixed dtypes are allowed here, so that check_params can name the parameter
+  # of another dtype.
   with jax.numpy_dtype_promotion("standard"):
-    # The key inside: one made outside would start JAX.
+    # The key is made inside: a key made outside would start JAX.
     shapes = shape_of(lambda: init(jax.random.key(0)), what)
   check_params(shapes, what)
   return shapes
@@ -121,12 +128,15 @@ def params_shapes(
 def with_flops(
     model: Model, input_shape: tuple[int, ...], input_dtype: Any = jnp.float32
 ) -> Model:
-  """The model with ``flops`` counted, where they are 0 (``forward_flops``).
+  """Counts the ``flops`` of a model if they are 0 (``forward_flops``).
 
   Args:
     model: any model.
     input_shape: shape of one example.
     input_dtype: dtype of the examples.
+
+  Returns:
+    The model with ``flops``.
   """
   if model.flops:
     return model
@@ -138,18 +148,21 @@ def with_flops(
 def checked(
     model: Model, input_shape: tuple[int, ...], input_dtype: Any = jnp.float32,
     num_classes: int | None = None) -> Model:
-  """The model with ``flops`` counted, tried on shapes.
+  """Checks the shapes of a model's functions and counts its ``flops``.
 
   Args:
     model: any model.
     input_shape: shape of one example.
     input_dtype: dtype of the examples.
-    num_classes: L; None: any.
+    num_classes: L; None allows any number of classes.
+
+  Returns:
+    The model with ``flops``.
 
   Raises:
-    OptionError: parameters other than float32; logits other than [B, L]
-      float32, in evaluation or in training; a loss other than [B] float32;
-      whatever the model's functions raise.
+    OptionError: a parameter is not float32; logits are not [B, L] float32, in
+      evaluation or in training; the loss is not [B] float32; or a function of
+      the model cannot be traced.
   """
   params = params_shapes(model.init)
   x = _example(input_shape, input_dtype, _ROWS)

@@ -1,4 +1,4 @@
-"""What a function costs, counted from what JAX traces of it."""
+"""Counts the floating-point operations of a function from its JAX trace."""
 
 from collections.abc import Callable
 import math
@@ -9,16 +9,20 @@ from jax.extend import core
 
 
 def forward_flops(fn: Callable[..., Any], *shapes: Any) -> float:
-  """Multiplications and additions of the products in ``fn(*shapes)``.
+  """Counts the multiplications and additions of all products in a function.
 
-  A product of [m, k] with [k, n] counts 2 m n k, a convolution likewise, zero
-  padding included. What else there is (activations, pooling, sums) is not
-  counted. A scan counts as often as it runs, a while loop once, of a
-  condition's branches the most expensive.
+  A product of [m, k] with [k, n] counts 2 m n k. A convolution counts in the
+  same way, including its zero padding. All other operations (activations,
+  pooling, sums) are ignored. The body of a scan is counted for every
+  iteration, the body of a while loop once, and of a conditional only the most
+  expensive branch.
 
   Args:
-    fn: traced, never run; starts no device unless ``fn`` does.
-    *shapes: its arguments, pytrees of ``jax.ShapeDtypeStruct`` or arrays.
+    fn: the function. It is traced but never run, and tracing starts no device.
+    *shapes: arguments of ``fn``, pytrees of ``jax.ShapeDtypeStruct`` or arrays.
+
+  Returns:
+    The number of operations.
   """
   return _count(jax.make_jaxpr(fn)(*shapes).jaxpr)
 
@@ -40,7 +44,7 @@ def _of_equation(equation: core.JaxprEqn) -> float:
         left[axis] for axis in contracted)
   if name == "conv_general_dilated":
     kernel = _shape(equation.invars[1])
-    # The first of rhs_spec is the axis of the output's channels.
+    # The first entry of rhs_spec is the axis of the output channels.
     channels = kernel[params["dimension_numbers"].rhs_spec[0]]
     return 2.0 * math.prod(_shape(equation.outvars[0])) * (
         math.prod(kernel) // channels)

@@ -1,4 +1,4 @@
-"""A model of two pure functions."""
+"""Makes a model from pure functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,23 +22,26 @@ def from_functions(
     linear: bool = False,
     scale_features: Callable[[Params, Array], Params] | None = None,
 ) -> Model:
-  """Makes a ``Model`` of pure functions.
+  """Makes a ``Model`` from pure functions.
 
   Args:
     init: key -> parameters, a pytree of float32 arrays.
     apply: (params, x [B, *input_shape]) -> logits [B, L] float32.
-    input_shape: shape of one example. None: the functions are checked and
-      ``flops`` counted where the examples are known (``as_model``).
+    input_shape: shape of one example. If None, ``as_model`` later checks the
+      functions and counts ``flops``, when the shape is known.
     l2: coefficient of (l2/2) ||w||^2.
     loss: (logits [B, L], y [B]) -> loss of each example [B].
     input_dtype: dtype of the examples.
-    train_apply: (params, x, key) -> logits in training, with random numbers of
-      the key (dropout). None: ``apply``.
+    train_apply: (params, x, key) -> logits in training, with random numbers
+      from the key (dropout). None means ``apply``.
     linear: whether the logits are linear in the parameters.
-    scale_features: as of ``base.Model``; FSVRG's scaling of rare features.
+    scale_features: see ``base.Model``; FSVRG scales rare features with it.
+
+  Returns:
+    The model.
 
   Raises:
-    OptionError: the functions do not fit together, or the examples.
+    OptionError: the functions do not fit each other or the examples.
   """
   model = Model(init, apply, loss, float(l2), scale_features, linear=linear,
                 train_apply=train_apply)

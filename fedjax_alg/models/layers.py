@@ -1,8 +1,8 @@
-"""Models that are a sequence of layers, described once.
+"""Models that are a sequence of layers.
 
-The description (a tuple of ``Dense``, ``Conv``, ``AvgPool``, ``MaxPool`` and
-``Flatten``) is played as a flax module, ``Stack``, and taken apart for
-layer-wise least squares by ``layer_views``.
+A model is described by a tuple of ``Dense``, ``Conv``, ``AvgPool``,
+``MaxPool`` and ``Flatten``. The flax module ``Stack`` computes it, and
+``layer_views`` gives access to the single layers, for layer-wise least squares.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array, Layer, Params
 from fedjax_alg.errors import OptionError
 
-#: Words for ``parse_layers``: those of ``models.CNN``.
+#: The hidden layers of ``models.CNN`` as words for ``parse_layers``.
 DEFAULT_LAYERS = ("conv3-16", "max2", "conv3-32", "max2", "dense64")
 
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-  """A dense layer with ReLU; the first flattens what it reads."""
+  """A dense layer with ReLU; its input is flattened."""
 
   width: int
 
@@ -34,9 +34,10 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True)
 class Conv:
-  """A square convolution with ReLU, stride 1, that keeps the image's size.
+  """A square convolution with ReLU and stride 1 that keeps the image size.
 
-  Zero padding: (kernel - 1) // 2 rows and columns before, kernel // 2 after.
+  It pads with (kernel - 1) // 2 zero rows and columns before the image and
+  kernel // 2 after it.
   """
 
   kernel: int
@@ -48,7 +49,7 @@ class Conv:
 
 @dataclasses.dataclass(frozen=True)
 class AvgPool:
-  """Means of size x size squares side by side, whole ones only."""
+  """Means of adjacent size x size squares; incomplete squares are dropped."""
 
   size: int
 
@@ -58,7 +59,7 @@ class AvgPool:
 
 @dataclasses.dataclass(frozen=True)
 class MaxPool:
-  """Maxima of size x size squares side by side, whole ones only."""
+  """Maxima of adjacent size x size squares; incomplete squares are dropped."""
 
   size: int
 
@@ -68,7 +69,7 @@ class MaxPool:
 
 @dataclasses.dataclass(frozen=True)
 class Flatten:
-  """Makes each example a vector: row, column, channel."""
+  """Flattens each example to a vector, in the order row, column, channel."""
 
   def __str__(self) -> str:
     return "flatten"
@@ -81,17 +82,20 @@ _WORDS: dict[str, type] = {"conv": Conv, "avg": AvgPool, "max": MaxPool,
 
 
 def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
-  """The layers that words such as conv5-64, avg2, dense1024 name.
+  """Parses words such as conv5-64, avg2, dense1024.
 
   Args:
-    words: convK-C (kernel, channels), avgS, maxS, denseW or flatten each.
+    words: each is convK-C (kernel, channels), avgS, maxS, denseW or flatten.
+
+  Returns:
+    The layers.
 
   Raises:
-    ValueError: an unknown word, a size below 1, or a convolution or pool after
-      a layer that makes vectors.
+    OptionError: an unknown word, a size below 1, or a convolution or pool
+      after a layer that makes vectors.
   """
   layers: list[StackLayer] = []
-  vectors = None  # the first word that makes them
+  vectors = None  # the first word whose layer makes vectors
   for word in words:
     match = re.fullmatch("([a-z]+)([0-9]+(?:-[0-9]+)*)?", word)
     kind = _WORDS.get(match[1]) if match else None
@@ -111,7 +115,7 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
 
 
 def _reads(layer: StackLayer, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """What ``layer`` takes an example of this shape for: (H, W, c) or (d,)."""
+  """The shape (H, W, c) or (d,) to which a layer reshapes its input."""
   if isinstance(layer, (Dense, Flatten)):
     return (math.prod(shape),)
   if len(shape) not in (2, 3):
@@ -123,11 +127,11 @@ def _reads(layer: StackLayer, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _with_inputs(
     layers: Sequence[StackLayer], input_shape: Sequence[int]
 ) -> Iterator[tuple[StackLayer, tuple[int, ...]]]:
-  """Each layer and the shape of what it reads: (H, W, c) or (d,).
+  """Yields each layer with the shape of its input, (H, W, c) or (d,).
 
   Raises:
-    ValueError: a convolution or pool of something that is no image, or a pool
-      that leaves nothing.
+    OptionError: the input of a convolution or pool is not an image, or a pool
+      is larger than its input.
   """
   shape = tuple(input_shape)
   for layer in layers:
@@ -146,11 +150,15 @@ def _with_inputs(
 
 def check_layers(
     layers: Sequence[StackLayer], input_shape: Sequence[int]) -> None:
-  """Whether examples of ``input_shape`` can be read.
+  """Checks that the layers can read examples of a shape.
+
+  Args:
+    layers: the layers.
+    input_shape: shape of one example.
 
   Raises:
-    ValueError: a convolution or pool of something that is no image, a kernel
-      larger than its image, or a pool that leaves nothing.
+    OptionError: the input of a convolution or pool is not an image, or a
+      kernel or pool is larger than its input.
   """
   for layer, shape in _with_inputs(layers, input_shape):
     if isinstance(layer, Conv) and layer.kernel > min(shape[:2]):
@@ -160,7 +168,7 @@ def check_layers(
 
 
 def _average(x: Array, size: int) -> Array:
-  """Means of squares. The gradient of nn.avg_pool takes 3 times as long."""
+  """Average pooling; the gradient of nn.avg_pool takes 3 times as long."""
   batch, height, width, channels = x.shape
   rows, columns = height // size, width // size
   squares = x[:, :rows * size, :columns * size].reshape(
@@ -169,7 +177,7 @@ def _average(x: Array, size: int) -> Array:
 
 
 def _play(layers: Sequence[StackLayer], x: Array) -> Array:
-  """All of ``layers``, in a flax module that makes their parameters."""
+  """Applies the layers inside a flax module, which makes their parameters."""
   for layer in layers:
     x = x.reshape(x.shape[0], *_reads(layer, x.shape[1:]))
     if isinstance(layer, Dense):
@@ -185,10 +193,10 @@ def _play(layers: Sequence[StackLayer], x: Array) -> Array:
 
 
 class Stack(nn.Module):
-  """Layers one after the other, then a dense one with a unit for each class.
+  """A sequence of layers and then a dense layer with one unit per class.
 
-  Images [B, H, W] get an axis of one channel. Parameters are named Dense_0,
-  Dense_1, ... and Conv_0, ... in order.
+  Images [B, H, W] get an axis of one channel. The parameters are named
+  Dense_0, Dense_1, ... and Conv_0, ... in the order of the layers.
   """
 
   num_classes: int
@@ -196,13 +204,13 @@ class Stack(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """[B, ...] -> logits [B, L]."""
+    """Computes [B, ...] -> logits [B, L]."""
     x = _play(self.layers, x)
     return nn.Dense(self.num_classes)(x.reshape(x.shape[0], -1))
 
 
 class _Front(nn.Module):
-  """The first layers of a ``Stack``, played with the whole one's parameters."""
+  """The first layers of a ``Stack``, applied with its parameters."""
 
   layers: tuple[StackLayer, ...]
 
@@ -216,20 +224,23 @@ def layer_views(
     num_classes: int,
     input_shape: Sequence[int],
 ) -> tuple[Layer, ...]:
-  """The layers with weights of ``Stack(num_classes, layers)``, in order.
+  """Lists the layers with weights of ``Stack(num_classes, layers)``.
 
-  Where (W, b) = get(params), unfold(inputs(params, x)) @ W + b is what the
-  model computes there before the activation. A view works on float32 or
-  float64, parameters and examples alike.
+  With (W, b) = get(params), the output of a layer before the activation is
+  unfold(inputs(params, x)) @ W + b. Parameters and examples may both be
+  float32 or both float64.
 
   Args:
-    layers: as the stack's.
+    layers: hidden layers of the stack.
     num_classes: L.
     input_shape: shape of one example.
 
+  Returns:
+    The layers, in order.
+
   Raises:
-    ValueError: a convolution or pool of something that is no image, or a pool
-      that leaves nothing.
+    OptionError: the input of a convolution or pool is not an image, or a pool
+      is larger than its input.
   """
   everything = (*layers, Dense(num_classes))
   views: list[Layer] = []
@@ -237,7 +248,7 @@ def layer_views(
     if not isinstance(layer, (Dense, Conv)):
       continue
     before = sum(type(other) is type(layer) for other in everything[:i])
-    name = f"{type(layer).__name__}_{before}"  # flax's classes: same names
+    name = f"{type(layer).__name__}_{before}"  # the name that flax gives it
     front = _Front(tuple(everything[:i]))
     if isinstance(layer, Conv):
       kernel = (layer.kernel, layer.kernel, shape[2], layer.channels)
@@ -253,7 +264,7 @@ def layer_views(
 def _view(name: str, shape: tuple[int, ...], grid: tuple[int, ...],
           kernel: tuple[int, ...], front: nn.Module,
           unfold: Callable[[Array], Array]) -> Layer:
-  """The view of the flax layer ``name`` with a kernel of this shape."""
+  """Makes the view of the flax layer ``name`` with this kernel shape."""
 
   def inputs(params: Params, x: Array) -> Array:
     return jnp.asarray(front.apply(params, x)).reshape(x.shape[0], *shape)
@@ -271,15 +282,15 @@ def _view(name: str, shape: tuple[int, ...], grid: tuple[int, ...],
 
 
 def one_row(x: Array) -> Array:
-  """What a dense layer reads, [B, d] -> [B, 1, d]."""
+  """Unfolds the input of a dense layer, [B, d] -> [B, 1, d]."""
   return x[:, None]
 
 
 def _patches(x: Array, kernel: int) -> Array:
-  """[B, H, W, c] -> [B, H * W, kernel * kernel * c], zero padding.
+  """Unfolds [B, H, W, c] -> [B, H * W, kernel * kernel * c], zero padding.
 
-  Shifted slices, not lax.conv_general_dilated_patches, which convolves with an
-  identity and is slow on a CPU.
+  Shifted slices are used because lax.conv_general_dilated_patches convolves
+  with an identity, which is slow on a CPU.
   """
   batch, height, width, channels = x.shape
   around = ((kernel - 1) // 2, kernel // 2)

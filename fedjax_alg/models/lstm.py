@@ -1,4 +1,4 @@
-"""Two LSTM layers that read words, for two classes."""
+"""A model of two LSTM layers that reads words, for two classes."""
 
 from flax import linen as nn
 import jax
@@ -7,17 +7,24 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array
 
 EMBEDDINGS = ("frozen", "learned")
-PADDING = 0  #: token that is no word
+PADDING = 0  #: the token that marks padding
 
 _EMBEDDING_SEED = 0
 
 
 def frozen_embedding(tokens: Array, dim: int) -> Array:
-  """The same random vector for a token everywhere, [..., dim] float32.
+  """Computes a fixed random vector for every token.
 
-  Entries are uniform on [-sqrt 3, sqrt 3] (mean 0, variance 1), drawn from a
-  constant seed and the token's number where they are needed: no table has to
+  The entries are uniform on [-sqrt 3, sqrt 3] (mean 0, variance 1). They are
+  computed from a constant seed and the number of the token, so no table has to
   be stored, sent or compiled into the program.
+
+  Args:
+    tokens: [...] int32.
+    dim: length of a vector.
+
+  Returns:
+    [..., dim] float32.
   """
   key = jax.random.key(_EMBEDDING_SEED)
 
@@ -29,22 +36,23 @@ def frozen_embedding(tokens: Array, dim: int) -> Array:
 
 
 class _Layer(nn.Module):
-  """One LSTM layer; a padding token leaves its state as it is.
+  """One LSTM layer; a padding token leaves its state unchanged.
 
-  As TensorFlow's BasicLSTMCell: one kernel [D + H, 4H] for inputs and state,
-  gates i, j, f, o, Glorot uniform, 1 added to the forget gate.
+  It follows TensorFlow's BasicLSTMCell: one kernel [D + H, 4H] for inputs and
+  state, gates i, j, f, o, Glorot uniform initialisation, and 1 added to the
+  forget gate.
   """
 
   width: int
 
   @nn.compact
   def __call__(self, x: Array, real: Array) -> Array:
-    """(x [B, T, D], real [B, T] bool) -> state after each token [B, T, H]."""
+    """Computes (x [B, T, D], real [B, T] bool) -> all states [B, T, H]."""
     batch, _, dim = x.shape
     kernel = self.param("kernel", nn.initializers.glorot_uniform(),
                         (dim + self.width, 4 * self.width))
     bias = self.param("bias", nn.initializers.zeros, (4 * self.width,))
-    inputs = x @ kernel[:dim] + bias[None, None]  # of all tokens at once
+    inputs = x @ kernel[:dim] + bias[None, None]  # for all tokens at once
 
     def step(carry, now):
       cell, state = carry
@@ -63,19 +71,20 @@ class _Layer(nn.Module):
 
 
 class LSTM(nn.Module):
-  """Words -> 300 numbers each -> two LSTM layers -> dense 30, ReLU -> dense 1.
+  """Embedding of 300 numbers, two LSTM layers, dense 30 with ReLU, dense 1.
 
-  The classifier of the FedGroup paper for Sent140. Its 243,861 parameters are
-  those of the layers, so its embedding (GloVe, which is not shipped here) is
-  not trained: ``frozen`` stands in with random vectors, ``learned`` has a
-  table of its own, 300 parameters a token more. One logit z becomes two, 0 and
-  z, whose cross entropy is the binary one of z.
+  This is the classifier of the FedGroup paper for Sent140. Its 243,861
+  parameters are those of the layers after the embedding, so the paper does not
+  train the embedding (GloVe, which is not included here). Instead, ``frozen``
+  uses fixed random vectors, and ``learned`` trains a table with 300 additional
+  parameters per token. The single logit z becomes the two logits 0 and z,
+  whose cross entropy is the binary cross entropy of z.
 
-  Tokens 0 are padding and change nothing; an example without words gets what
-  the dense layers make of a state of zeros.
+  Padding tokens do not change the state. For an example without words the
+  dense layers read a state of zeros.
   """
 
-  tokens: int  #: number of different tokens, padding included
+  tokens: int  #: number of different tokens, including padding
   embedding: str = "frozen"
   dim: int = 300
   width: int = 100
@@ -83,7 +92,7 @@ class LSTM(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """[B, T] int32 -> logits [B, 2]."""
+    """Computes [B, T] int32 -> logits [B, 2]."""
     real = x != PADDING
     if self.embedding == "learned":
       table = self.param(

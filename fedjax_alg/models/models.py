@@ -1,4 +1,4 @@
-"""Softmax regression, a perceptron, a small CNN, any stack; all by name."""
+"""The named models: softmax regression, perceptron, CNN, stack and LSTM."""
 
 from collections.abc import Callable, Sequence
 import math
@@ -18,30 +18,31 @@ from fedjax_alg.models.layers import Stack
 
 
 class Softmax(nn.Module):
-  """Multinomial logistic regression (MCLR), zero-initialised.
+  """Multinomial logistic regression (MCLR), initialised with zeros.
 
-  The kernel is stored [L, D], one row per class: on a CPU a step of ten
-  examples then takes half the time of the usual [D, L] (both products read
-  contiguous rows). With 784 features and 10 classes it has 7,850 parameters.
+  The kernel is stored as [L, D], one row per class. On a CPU a step of ten
+  examples then takes half the time that it takes with [D, L], because both
+  products read contiguous rows. With 784 features and 10 classes the model has
+  7,850 parameters.
   """
 
   num_classes: int
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """[B, ...] -> logits [B, L]."""
+    """Computes [B, ...] -> logits [B, L]."""
     x = x.reshape(x.shape[0], -1)
     kernel = self.param(
         "kernel", nn.initializers.zeros, (self.num_classes, x.shape[1]))
     bias = self.param("bias", nn.initializers.zeros, (self.num_classes,))
-    # [L, B], then transposed: a tenth of a step faster on a CPU, if the
-    # compiler is kept from folding the transpose into the product.
+    # Computing [L, B] and transposing makes a step 10 % faster on a CPU. The
+    # barrier keeps the compiler from merging the transpose into the product.
     logits = jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
     return jax.lax.optimization_barrier(logits).T + bias[None]
 
 
 def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
-  """The one layer of ``Softmax``; W is its kernel transposed."""
+  """The single layer of ``Softmax``; W is the transposed kernel."""
   features = math.prod(input_shape)
 
   def inputs(params: Params, x: Array) -> Array:
@@ -60,17 +61,33 @@ def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
 
 
 def MLP(num_classes: int, hidden: Sequence[int] = (128,)) -> Stack:
-  """Dense layers with ReLU between them; the last has L units."""
+  """Makes a perceptron: dense layers with ReLU between them.
+
+  Args:
+    num_classes: L, the width of the last layer.
+    hidden: widths of the hidden layers.
+
+  Returns:
+    The flax module.
+  """
   return Stack(num_classes, tuple(map(layers_lib.Dense, hidden)))
 
 
 def CNN(
     num_classes: int, channels: Sequence[int] = (16, 32), hidden: int = 64
 ) -> Stack:
-  """3x3 convolutions, each with 2x2 max-pooling, then dense layers.
+  """Makes a CNN: 3x3 convolutions with 2x2 max-pooling, then dense layers.
 
-  With two convolutions it takes images [B, H, W] or [B, H, W, c] of at least
+  With two convolutions the images [B, H, W] or [B, H, W, c] need at least
   4 x 4 pixels.
+
+  Args:
+    num_classes: L.
+    channels: channels of each convolution.
+    hidden: width of the hidden dense layer.
+
+  Returns:
+    The flax module.
   """
   layers: list[layers_lib.StackLayer] = []
   for width in channels:
@@ -79,15 +96,15 @@ def CNN(
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
-  """-log softmax(logits)[y] of each example, [B] float32."""
-  # A comparison, not a gather, whose gradient would be a scatter.
+  """Computes -log softmax(logits)[y] of each example, [B] float32."""
+  # A comparison instead of a gather, whose gradient would be a scatter.
   labels = jnp.arange(logits.shape[1], dtype=y.dtype)
   picked = jnp.where(y[:, None] == labels[None], logits, 0.0).sum(1)
   return jax.nn.logsumexp(logits, axis=1) - picked
 
 
 def _scale_softmax(tree: Params, scale: Array) -> Params:
-  """Scales column j of the kernel; the bias belongs to no feature."""
+  """Scales column j of the kernel; leaves the bias unchanged."""
   inner = tree["params"]
   return {"params": {"kernel": inner["kernel"] * scale[None],
                      "bias": inner["bias"]}}
@@ -101,26 +118,29 @@ def from_flax(
     loss: Callable[[Array, Array], Array] = cross_entropy,
     input_dtype: Any = jnp.float32,
 ) -> Model:
-  """Makes a ``Model`` of a flax.linen module without state.
+  """Makes a ``Model`` from a flax.linen module without state.
 
-  Least squares sees the layers of a ``Softmax`` or a ``Stack``, of no other. A
-  module whose ``__call__`` has an argument ``deterministic``, ``train`` or
-  ``training`` is in training mode in the steps of local training, with a key
-  for ``dropout`` that is new in every step, and in evaluation mode, without
-  random numbers, everywhere else.
+  Only a ``Softmax`` or a ``Stack`` can be fitted layer by layer with least
+  squares. If the ``__call__`` of a module has an argument ``deterministic``,
+  ``train`` or ``training``, the module is in training mode in the steps of
+  local training, with a new key for ``dropout`` in every step. Everywhere else
+  it is in evaluation mode, without random numbers.
 
   Args:
     module: maps [B, *input_shape] to logits [B, L].
     input_shape: shape of one example.
     l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> [B].
+    loss: (logits [B, L], y [B]) -> loss of each example [B].
     input_dtype: dtype of the examples.
 
+  Returns:
+    The model.
+
   Raises:
-    OptionError: the module keeps state besides its parameters (batch
-      statistics, say), which no algorithm here would average; it draws random
-      numbers in evaluation, or others than ``dropout`` in training; it has
-      parameters other than float32; or it does not fit the examples.
+    OptionError: the module keeps state besides its parameters (for instance
+      batch statistics), which no algorithm averages; it draws random numbers
+      in evaluation, or others than for ``dropout`` in training; a parameter is
+      not float32; or the module does not fit the examples.
   """
   layers: tuple[Layer, ...] | None = None
   if isinstance(module, Softmax):
@@ -163,10 +183,10 @@ def from_flax(
 
 
 def _without(name: str, where: str, run: Callable[[], Array]) -> Array:
-  """Runs a module that has no key for more than it should draw.
+  """Runs a module and reports random numbers for which it has no key.
 
   Raises:
-    OptionError: it draws more, one line with the ``name`` of the module.
+    OptionError: the module draws such numbers.
   """
   try:
     return run()
@@ -176,7 +196,7 @@ def _without(name: str, where: str, run: Callable[[], Array]) -> Array:
         f"{adapt.first_line(error)}") from error
 
 
-#: name -> module of (num_classes, options of ``make_model``)
+#: Name -> function (num_classes, options of ``make_model``) -> module.
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "softmax": lambda num_classes, **_: Softmax(num_classes),
     "mlp": lambda num_classes, hidden, **_: MLP(num_classes, hidden),
@@ -199,7 +219,7 @@ def make_model(
     tokens: int = 10_002,
     embedding: str = "frozen",
 ) -> Model:
-  """A model of ``MODELS`` for examples of ``input_shape``.
+  """Makes a named model.
 
   Args:
     name: one of ``MODELS``.
@@ -207,14 +227,17 @@ def make_model(
     num_classes: L.
     l2: coefficient of (l2/2) ||w||^2.
     hidden: widths of the hidden layers (mlp).
-    layers: words for ``parse_layers``, the hidden layers (stack).
-    tokens: examples hold numbers in [0, tokens) (lstm).
+    layers: the hidden layers as words for ``parse_layers`` (stack).
+    tokens: number of word ids; examples hold ids in [0, tokens) (lstm).
     embedding: one of ``lstm.EMBEDDINGS`` (lstm).
 
+  Returns:
+    The model.
+
   Raises:
-    ValueError: an unknown name, a cnn on something that is no image, layers
-      that cannot be or do not fit the examples, or an lstm on something that
-      is no sequence, or for other than two classes.
+    OptionError: an unknown name; a cnn for examples that are not images;
+      layers that are invalid or do not fit the examples; or an lstm for
+      examples that are not sequences, or for other than two classes.
   """
   if name not in MODELS:
     raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")

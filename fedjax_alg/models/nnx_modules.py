@@ -1,4 +1,4 @@
-"""Modules of flax.nnx."""
+"""Makes models from modules of flax.nnx."""
 
 from collections.abc import Callable
 import inspect
@@ -23,35 +23,39 @@ def from_nnx(
     loss: Callable[[Array, Array], Array] = cross_entropy,
     input_dtype: Any = jnp.float32,
 ) -> Model:
-  """Makes a ``Model`` of a flax.nnx module without state.
+  """Makes a ``Model`` from a flax.nnx module without state.
 
-  Its ``nnx.Param`` become a nested dictionary of arrays. It is in training mode
-  (``module.train()``) in the steps of local training, where its random streams
-  start from a new key in every step, and in evaluation mode everywhere else.
-  Arguments ``deterministic``, ``train`` or ``training`` of its ``__call__`` are
-  set likewise; an argument ``rngs`` gets an ``nnx.Rngs`` in training, None in
-  evaluation.
+  The ``nnx.Param`` of the module become a nested dictionary of arrays. In the
+  steps of local training the module is in training mode (``module.train()``)
+  and its random streams start from a new key in every step. Everywhere else it
+  is in evaluation mode. The arguments ``deterministic``, ``train`` and
+  ``training`` of its ``__call__`` are set accordingly. An argument ``rngs`` is
+  an ``nnx.Rngs`` in training and None in evaluation.
 
   Args:
-    module: makes a module of an ``nnx.Rngs``, ``lambda rngs: nnx.Linear(784,
-      10, rngs=rngs)`` for one: ``init`` draws new parameters for every key. Or
-      a module, whose parameters every ``init`` then starts from: those of all
-      seeds, and of all K models of a method that draws several. It maps
-      [B, *input_shape] to logits [B, L], and is not changed.
+    module: a function that makes a module from an ``nnx.Rngs``, for instance
+      ``lambda rngs: nnx.Linear(784, 10, rngs=rngs)``; ``init`` then draws new
+      parameters for every key. Or a module; ``init`` then always returns the
+      parameters of this module, for all seeds and for all K models of a
+      method that draws several. The module maps [B, *input_shape] to logits
+      [B, L] and is not modified.
     input_shape: shape of one example.
     l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> [B].
+    loss: (logits [B, L], y [B]) -> loss of each example [B].
     input_dtype: dtype of the examples.
+
+  Returns:
+    The model.
 
   Raises:
     OptionError: the module keeps state besides its parameters (``BatchNorm``),
-      which no algorithm here would average; parameters other than float32; or
-      it does not fit the examples.
+      which no algorithm averages; a parameter is not float32; or the module
+      does not fit the examples.
   """
   if isinstance(module, nnx.Module):
     made: Any = module
     name = type(module).__name__
-    # NumPy: an array on a device would be bound to it.
+    # NumPy arrays, because JAX arrays would be bound to a device.
     values = jax.tree.map(
         np.asarray, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
 
@@ -85,7 +89,7 @@ def from_nnx(
                  for _, part in nnx.iter_modules(made))
 
   def merged(params: Params, key: Key) -> Any:
-    """The module with these parameters; its streams start from the key."""
+    """Makes the module with parameters; random streams start from the key."""
     state, streams = jax.tree.map(lambda leaf: leaf, shapes)
     nnx.replace_by_pure_dict(state, params)
     streams = jax.tree.map(
@@ -106,7 +110,7 @@ def from_nnx(
   def train_apply(params: Params, x: Array, key: Key) -> Array:
     new = merged(params, key)
     new.train()
-    # Beside those of the module's own streams.
+    # A key that differs from those of the module's random streams.
     rngs = {"rngs": nnx.Rngs(jax.random.fold_in(key, len(tags)))}
     return new(x, **training, **(rngs if takes_rngs else {}))
 
@@ -117,10 +121,10 @@ def from_nnx(
 
 
 def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:
-  """The factory's module, shapes in place of arrays.
+  """Makes the factory's module with shapes instead of arrays.
 
   Raises:
-    OptionError: it makes none.
+    OptionError: the factory fails or does not make a module.
   """
 
   def make() -> nnx.Module:

@@ -1,4 +1,4 @@
-"""Whatever may be given as the model of a run, as a ``base.Model``."""
+"""Makes a ``base.Model`` from any model that a caller may give."""
 
 from collections.abc import Callable
 import inspect
@@ -14,7 +14,7 @@ from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.models.nnx_modules import from_nnx
 
-#: Options of a named model, ``make_model``'s own.
+#: Options that only named models have (arguments of ``make_model``).
 OPTIONS = ("hidden", "layers", "tokens", "embedding")
 
 
@@ -28,23 +28,26 @@ def as_model(
     loss: Callable[[Array, Array], Array] | None = None,
     **options: Any,
 ) -> Model:
-  """The model of a run, its ``flops`` counted.
+  """Makes the model of a run, checks it and counts its ``flops``.
 
   Args:
-    model: a name of ``MODELS``; a ``base.Model``; a flax.linen module; a
-      flax.nnx module or what makes one (``from_nnx``).
+    model: a name of ``MODELS``; a ``base.Model``; a flax.linen module; or a
+      flax.nnx module or a function that makes one (``from_nnx``).
     input_shape: shape of one example.
     num_classes: L.
     input_dtype: dtype of the examples.
-    l2: coefficient of (l2/2) ||w||^2. None: a ``base.Model`` keeps its own,
-      others have 0.
-    loss: (logits [B, L], y [B]) -> [B]. None: a ``base.Model`` keeps its own,
-      others have the cross entropy.
-    **options: of a named model, see ``make_model``.
+    l2: coefficient of (l2/2) ||w||^2. None keeps the value of a
+      ``base.Model`` and means 0 for all others.
+    loss: (logits [B, L], y [B]) -> loss of each example [B]. None keeps the
+      loss of a ``base.Model`` and means the cross entropy for all others.
+    **options: options of a named model, see ``make_model``.
+
+  Returns:
+    The model.
 
   Raises:
-    OptionError: none of these, an option that does not belong to it, or
-      something that does not fit the examples and classes.
+    OptionError: ``model`` is none of these, it does not fit the examples and
+      classes, or it does not have an option that was given.
   """
   for option in options:
     if option not in OPTIONS:

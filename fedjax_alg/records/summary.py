@@ -1,4 +1,4 @@
-"""What a run leaves in its folder beside its tables: the summary."""
+"""Makes summary.json and partition.json, which summarise a run."""
 
 import hashlib
 import json
@@ -21,7 +21,12 @@ from fedjax_alg import metrics
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file whole or not at all."""
+  """Writes a text file atomically.
+
+  Args:
+    path: the file.
+    text: its content.
+  """
   partial = path.with_name(path.name + ".partial")
   partial.write_text(text, encoding="utf-8")
   os.replace(partial, path)
@@ -39,12 +44,27 @@ def as_json(value: Any) -> Any:
 
 
 def write_json(path: pathlib.Path, facts: Any) -> None:
-  """Writes JSON whole or not at all; NaN becomes null."""
-  write_text(path, json.dumps(as_json(facts), indent=1) + "\n")
+  """Writes a JSON file atomically; NaN and infinities become null.
+
+  Args:
+    path: the file.
+    facts: its content.
+  """
+  write_text(path, json.dumps(as_json(facts), indent=1) + "
+")
 
 
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
-  """[seeds, evaluated rounds] of one metric, in order of seed and round."""
+  """Collects one metric of one protocol.
+
+  Args:
+    rows: rows of metrics.csv.
+    protocol: the protocol.
+    metric: the metric.
+
+  Returns:
+    [seeds, evaluated rounds], in the order of seeds and rounds.
+  """
   chosen = [r for r in rows if r["protocol"] == protocol]
   seeds = sorted({r["seed"] for r in chosen})
   return np.array([
@@ -54,7 +74,14 @@ def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
 
 
 def factor(metric: str) -> float:
-  """What a table multiplies a metric by: shares become percent."""
+  """The factor that converts a metric to the unit of a table.
+
+  Args:
+    metric: name of the metric.
+
+  Returns:
+    100 for a share, which a table shows in percent; 1 for the loss.
+  """
   return 1.0 if metric == "loss" else 100.0
 
 
@@ -64,7 +91,15 @@ def protocols(rows: list[Row]) -> list[str]:
 
 
 def spread(values: Any) -> dict[str, Any]:
-  """Mean, half-width of the 95 % interval over seeds, and the values."""
+  """Summarises one number per seed.
+
+  Args:
+    values: the number of each seed.
+
+  Returns:
+    "mean", "ci95" (half-width of the 95 % confidence interval of the mean)
+    and "values".
+  """
   mean, ci95 = metrics.confidence_95(values)
   return {"mean": mean, "ci95": ci95, "values": [float(v) for v in values]}
 
@@ -78,10 +113,18 @@ def _aggregate(rows: list[Row], reduce: Any) -> dict[str, Any]:
 
 
 def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
-  """For each target, per seed the first evaluated round at or above it.
+  """Finds the first evaluated round that reaches each target accuracy.
 
-  Of the first protocol's accuracy; null where a seed never gets there, and
-  the mean is over the seeds that do.
+  The accuracy is that of the first protocol.
+
+  Args:
+    rows: rows of metrics.csv.
+    targets: accuracies.
+
+  Returns:
+    target -> "values" (the round of each seed, None for a seed that does not
+    reach the target), "reached" (the number of seeds that do) and "mean" (the
+    mean round of these seeds).
   """
   protocol = protocols(rows)[0]
   accuracy = by_seed(rows, protocol, "accuracy")
@@ -98,17 +141,26 @@ def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
 
 
 def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
-  """final, best, mean_last_10 and rounds_to of summary.json.
+  """Makes final, best, mean_last_10 and rounds_to of summary.json.
 
-  ``best`` is each metric's best evaluated round (least for the loss), chosen
-  on test data, as the papers do; ``mean_last_10`` averages the evaluations of
-  the last ten rounds.
+  ``best`` is the best value of each metric over all evaluations (the least
+  loss, the largest other metric). The best round is chosen on test data, as
+  in the papers. ``mean_last_10`` averages the evaluations of the last ten
+  rounds.
+
+  Args:
+    rows: rows of metrics.csv.
+    targets: accuracies for rounds_to.
+
+  Returns:
+    The four entries.
   """
   numbers = sorted({r["round"] for r in rows})
   late = np.array([n > numbers[-1] - 10 for n in numbers])
 
   def best(metric, curve):
-    counted = curve[~np.isnan(curve)]  # nobody may have been at first
+    # The first evaluations are NaN if no client was counted then.
+    counted = curve[~np.isnan(curve)]
     curve = counted if counted.size else curve
     return curve.min() if metric == "loss" else curve.max()
 
@@ -120,11 +172,15 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
 
 
 def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
-  """groups of summary.json, from the last rows of groups.csv.
+  """Makes groups of summary.json from the last round in groups.csv.
 
   Args:
-    rows: groups.csv.
+    rows: rows of groups.csv.
     num_groups: K.
+
+  Returns:
+    Spreads over seeds of assigned, purity, ari and empty_groups, and the
+    sizes of the groups.
   """
   last = sorted((r for r in rows if r["round"] == rows[-1]["round"]),
                 key=lambda r: r["seed"])
@@ -138,17 +194,18 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
 
 def cost(
     rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:
-  """cost of summary.json.
+  """Makes cost of summary.json.
 
   Args:
-    rows: metrics.csv.
+    rows: rows of metrics.csv.
     cohort: S.
-    rounds: rounds.csv.
+    rounds: rows of rounds.csv.
 
   Returns:
-    The totals, each a spread over seeds: those of the last row, and of the
-    simulated times a participant's mean in all rounds; ``last_round``, the
-    mean over seeds of one round's share; clients_per_round; rounds.
+    Spreads over seeds of the totals after the last round, and of the simulated
+    times of a mean participant, summed over all rounds; ``last_round``, the
+    cost of the last round, averaged over seeds; ``clients_per_round``; and
+    ``rounds``.
   """
   final = rows[-1]
   last = [r for r in rows if r["round"] == final["round"]
@@ -165,21 +222,24 @@ def cost(
 def summary(
     records: Records, *, targets: tuple[float, ...], compile_s: float,
     hashes: dict[str, str], identity: str | None) -> dict[str, Any]:
-  """summary.json of a finished run.
+  """Makes the content of summary.json of a finished run.
 
   Args:
-    records: its tables.
+    records: tables of the run.
     targets: accuracies for rounds_to.
-    compile_s: seconds that compiling took.
-    hashes: of data, partition and final state.
-    identity: of the command line's flags; None: it had none.
+    compile_s: compile time in seconds.
+    hashes: sha256 of the data, the partition and the final state.
+    identity: hash of the command line's flags; None for a run from Python.
+
+  Returns:
+    A dictionary that can be written as JSON.
   """
   steady = records.seconds_per_round()
   more = {}
   if records.num_groups is not None:
     more["groups"] = groups(records.tables["groups"], records.num_groups)
   measured = {}
-  if records.rows:  # none where only measures of the caller's own were taken
+  if records.rows:  # empty if only the caller's own measures were evaluated
     measured = summarise(records.rows, targets) | {"cost": cost(
         records.rows, records.cohort, records.tables["rounds"])}
   return {
@@ -192,7 +252,14 @@ def summary(
 
 
 def partition_facts(federation: Federation) -> dict[str, Any]:
-  """partition.json: the split itself, its flags, hash and sizes."""
+  """Makes the content of partition.json.
+
+  Args:
+    federation: the clients.
+
+  Returns:
+    The partition with its options, its hash and the label histogram.
+  """
   partition, histogram = federation.partition, federation.label_histogram
   held = partition.held_out
   more: dict[str, Any] = {}
@@ -215,7 +282,7 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
 
 
 def peak_memory_mb() -> float:
-  """Largest resident memory of this process so far, plus the accelerator's."""
+  """The peak memory of this process plus that of the accelerator, in MB."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   mb = peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
   if jax.default_backend() != "cpu":
@@ -225,7 +292,7 @@ def peak_memory_mb() -> float:
 
 
 def versions() -> dict[str, str]:
-  """What produced a result."""
+  """The versions of this package, JAX, NumPy and Python, and the commit."""
   found = {"fedjax_alg": fedjax_alg.__version__, "jax": jax.__version__,
            "numpy": np.__version__, "python": platform.python_version()}
   root = pathlib.Path(__file__).parent
@@ -240,6 +307,6 @@ def versions() -> dict[str, str]:
 
 
 def device() -> str:
-  """The devices in words."""
+  """Describes the devices in words."""
   first = jax.devices()[0]
   return f"{jax.device_count()} x {first.device_kind} ({first.platform})"

@@ -1,10 +1,10 @@
 """The tables of a run: metrics.csv, rounds.csv, timing.csv, groups.csv.
 
-Rows are appended after every stretch of rounds, before the checkpoint, so
-what lies after the last checkpoint is dropped on resume and written again.
-Wall times stand in timing.csv alone: the others are the same bits in every run
-of the same flags, simulated times among them. groups.csv is of methods with
-groups of clients.
+Rows are appended at every evaluation, before the checkpoint is written. A
+resumed run therefore drops the rows after the last checkpoint and writes them
+again. Wall times are in timing.csv only: all other tables, including their
+simulated times, have the same bits in every run with the same options.
+groups.csv is written for methods that group the clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,29 +24,36 @@ from fedjax_alg.metrics import groups
 
 Row = dict[str, Any]
 
-#: What a participant's mean round takes on the simulated machines; together
-#: the round's duration.
+#: Simulated seconds of a round, averaged over the participants. The three add
+#: up to the duration of the round.
 SIMULATED = ("computation_s", "communication_s", "idle_s")
-#: Cost of a row's own round, all but ``central_flops`` per participating
-#: client. NaN from ``client_flops`` on where a method does not count its work.
+#: Cost of the round of a row, per participating client except for
+#: ``central_flops``. ``client_flops`` and the columns after it are NaN if the
+#: method does not count its work.
 ROUND_COST = ("floats_down", "floats_up", "exchanges", "example_gradients",
               "central_flops", "client_flops", *SIMULATED)
-#: Running totals up to the row's round: over the whole cohort, and the
-#: duration of the rounds on the simulated machines.
+#: Running totals up to the round of a row, over the whole cohort, and the total
+#: duration of these rounds on the simulated machines.
 TOTALS = ("total_floats", "total_example_gradients", "total_central_flops",
           "simulated_s")
 COLUMNS = ("round", "seed", "protocol", *metrics.METRICS, *ROUND_COST, *TOTALS)
 TIMING = ("round", "seconds")
 
-#: Arrays of ``RoundAux.server`` of more entries are not written, nor the
-#: sizes of more groups.
+#: Arrays of ``RoundAux.server`` with more entries are not written, and neither
+#: are the sizes of the groups if there are more groups.
 MOST_ENTRIES = 64
 
 
 def write_rows(
     path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS
 ) -> None:
-  """A table, whole or not at all."""
+  """Writes a table atomically.
+
+  Args:
+    path: the file.
+    rows: rows of the table.
+    columns: names of the columns.
+  """
   partial = path.with_name(path.name + ".partial")
   with open(partial, "w", newline="", encoding="utf-8") as file:
     writer = csv.DictWriter(file, columns)
@@ -58,13 +65,19 @@ def write_rows(
 def append_rows(
     path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS
 ) -> None:
-  """Adds rows to a table."""
+  """Appends rows to a table.
+
+  Args:
+    path: the file.
+    rows: the new rows.
+    columns: names of the columns.
+  """
   with open(path, "a", newline="", encoding="utf-8") as file:
     csv.DictWriter(file, columns).writerows(rows)
 
 
 def _value(text: str) -> Any:
-  """The number a cell was written from, else its text."""
+  """Converts a cell to a number if possible; otherwise returns its text."""
   for kind in (int, float):
     try:
       return kind(text)
@@ -75,17 +88,20 @@ def _value(text: str) -> Any:
 
 def read_rows(
     path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> list[Row]:
-  """A table with its numbers as numbers.
+  """Reads a table.
 
-  A last line that a killed run left incomplete is dropped: it belongs to a
-  round after the last checkpoint.
+  An incomplete last line, which an interrupted run may leave, is dropped. It
+  belongs to a round after the last checkpoint.
 
   Args:
-    path: of the table.
-    columns: those it must have; None takes what is there.
+    path: the file.
+    columns: the columns that the table must have; None accepts any columns.
+
+  Returns:
+    The rows, with numbers converted.
 
   Raises:
-    OptionError: it is not there or has other columns.
+    OptionError: the file is missing or has other columns.
   """
   try:
     with open(path, newline="", encoding="utf-8") as file:
@@ -104,13 +120,13 @@ def read_rows(
 
 
 def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
-  """Columns of rounds.csv for ``RoundAux.server``, sorted by name.
+  """Lists the columns of rounds.csv for ``RoundAux.server``, sorted by name.
 
   Args:
-    server: shapes or arrays of one round, with two leading axes [N, R].
+    server: arrays or their shapes, with two leading axes [N, R].
 
   Returns:
-    A scalar's name; name_0, name_1, ... of a small array.
+    For a scalar its name; for a small array name_0, name_1, ...
   """
   names = []
   for name, leaf in sorted(server.items()):
@@ -125,14 +141,17 @@ def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
 def round_rows(
     aux: RoundAux, start: int, count: int, seeds: Sequence[int], cohort: int
 ) -> list[Row]:
-  """Rows of rounds.csv: every round and seed of one stretch.
+  """Makes the rows of rounds.csv for some rounds, one per round and seed.
 
   Args:
-    aux: of the stretch, leaves [N seeds, at least count, ...].
-    start: rounds played before it.
-    count: its rounds.
-    seeds: N of them.
-    cohort: S, participating clients of a round.
+    aux: report of the rounds, leaves [N, at least count, ...].
+    start: rounds played before them.
+    count: number of rounds.
+    seeds: the N seeds.
+    cohort: S, the number of clients in each round.
+
+  Returns:
+    The rows.
   """
   cost, server, times = jax.device_get((aux.cost, aux.server, aux.times))
   if times is None:
@@ -154,7 +173,7 @@ def round_rows(
         columns[key] = flat[:, :, i]
 
   def number(value):
-    # Not float() of all: whole numbers are written as such.
+    # Whole numbers stay int, so that they are written without a fraction.
     value = value.item()
     return int(value) if isinstance(value, bool) else value
 
@@ -166,7 +185,7 @@ def round_rows(
 def _best_and_mean(
     name: str, values: dict[str, np.ndarray]
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Metrics [N, K] of K models: those of the most accurate, and the mean."""
+  """Reduces metrics [N, K] to those of the most accurate model and the mean."""
   best = values["accuracy"].argmax(1)
   pick = np.arange(len(best))
   table = {name: {k: v[pick, best] for k, v in values.items()}}
@@ -176,7 +195,14 @@ def _best_and_mean(
 
 
 def group_columns(num_groups: int) -> tuple[str, ...]:
-  """Columns of groups.csv for K groups."""
+  """Lists the columns of groups.csv.
+
+  Args:
+    num_groups: K.
+
+  Returns:
+    Names of the columns; the sizes are left out if K > ``MOST_ENTRIES``.
+  """
   sizes = tuple(f"size_{k}" for k in range(num_groups)
                 if num_groups <= MOST_ENTRIES)
   return ("round", "seed", "assigned", "used", *sizes, "purity", "ari")
@@ -185,14 +211,17 @@ def group_columns(num_groups: int) -> tuple[str, ...]:
 def group_rows(
     membership: np.ndarray, label_histogram: np.ndarray, number: int,
     seeds: Sequence[int], num_groups: int) -> list[Row]:
-  """Rows of groups.csv after round ``number``.
+  """Makes the rows of groups.csv for one evaluation.
 
   Args:
-    membership: [N seeds, C], -1 for a client in no group.
-    label_histogram: [C, L], what clients hold now.
+    membership: [N, C] int, -1 for a client without a group.
+    label_histogram: [C, L] int, training examples that the clients hold now.
     number: rounds played.
-    seeds: N of them.
+    seeds: the N seeds.
     num_groups: K.
+
+  Returns:
+    One row per seed.
   """
   kinds = groups.kinds(label_histogram)
   rows = []
@@ -208,14 +237,18 @@ def group_rows(
 
 def metric_values(
     counts: dict[str, metrics.Counts]) -> dict[str, dict[str, np.ndarray]]:
-  """protocol -> metric -> [N] of one evaluation.
+  """Computes the metrics of one evaluation.
 
-  Of K models a protocol of ``evaluate.PER_MODEL`` shows the most accurate
-  one, as in the papers' figures (optimistic: for ``global`` the choice reads
-  test data), and ``<protocol>_mean`` the mean over the K.
+  If there are K models, a protocol of ``evaluate.PER_MODEL`` reports the most
+  accurate model, as in the papers' figures, and ``<protocol>_mean`` reports
+  the mean over the K models. The most accurate model is an optimistic choice:
+  for ``global`` it is chosen on test data.
 
   Args:
-    counts: by protocol, leaves [N, ...].
+    counts: protocol -> counts, leaves [N, ...].
+
+  Returns:
+    protocol -> metric -> [N].
   """
   table: dict[str, dict[str, np.ndarray]] = {}
   for protocol, counted in counts.items():
@@ -226,19 +259,20 @@ def metric_values(
 
 
 class Records:
-  """The tables of one run, in memory and, where it has a folder, on disk."""
+  """The tables of one run, in memory and, if a folder is given, on disk."""
 
   def __init__(
       self, folder: pathlib.Path | None, seeds: Sequence[int], cohort: int,
       server: Sequence[str], num_groups: int | None = None):
-    """Empty tables; nothing is written yet.
+    """Makes empty tables; nothing is written yet.
 
     Args:
-      folder: of the run; None: the tables stay in memory.
-      seeds: of the run.
+      folder: folder of the run; None keeps the tables in memory only.
+      seeds: seeds of the run.
       cohort: S.
-      server: ``server_names`` of the run.
-      num_groups: K; None: clients have no groups, there is no groups.csv.
+      server: columns for the server's report, see ``server_names``.
+      num_groups: K; None if the method does not group clients, which omits
+        groups.csv.
     """
     self.folder, self.seeds, self.cohort = folder, list(seeds), cohort
     self.columns = {
@@ -252,16 +286,26 @@ class Records:
 
   @property
   def rows(self) -> list[Row]:
-    """Rows of metrics.csv."""
+    """The rows of metrics.csv."""
     return self.tables["metrics"]
 
   def path(self, name: str) -> pathlib.Path:
-    """The file of a table."""
+    """Returns the path of a table's file.
+
+    Args:
+      name: name of the table.
+
+    Returns:
+      The path.
+    """
     assert self.folder is not None
     return self.folder / f"{name}.csv"
 
   def read(self, done: int) -> None:
-    """Takes up what a run left, up to round ``done``.
+    """Reads the tables that an interrupted run left, up to round ``done``.
+
+    Args:
+      done: rounds played before the checkpoint.
 
     Raises:
       OptionError: a table is missing, damaged or lacks rounds.
@@ -277,7 +321,7 @@ class Records:
                        f"{done} rounds are missing; start anew")
 
   def write(self) -> None:
-    """All tables, whole."""
+    """Writes all tables atomically."""
     for name, columns in self.columns.items():
       write_rows(self.path(name), self.tables[name], columns)
 
@@ -291,7 +335,11 @@ class Records:
     return [rows[i:i + width] for i in range(0, len(rows), width)]
 
   def _add_totals(self, rows: list[Row]) -> None:
-    """Adds one round, in the same order however often a run is resumed."""
+    """Adds one round to the totals.
+
+    The order of additions, and so the rounding, does not depend on how often
+    a run is resumed.
+    """
     for row in rows:
       total = self._totals[row["seed"]]
       total["total_floats"] += self.cohort * (
@@ -303,13 +351,13 @@ class Records:
 
   def add_rounds(
       self, aux: RoundAux, start: int, count: int, seconds: float) -> None:
-    """Records a stretch of ``count`` rounds after round ``start``.
+    """Records the rounds since the previous evaluation.
 
     Args:
-      aux: see ``round_rows``.
-      start: rounds played before it.
-      count: its rounds.
-      seconds: what it took, all seeds together.
+      aux: report of the rounds, see ``round_rows``.
+      start: rounds played before them.
+      count: number of rounds.
+      seconds: wall time of these rounds, all seeds together.
     """
     rows = round_rows(aux, start, count, self.seeds, self.cohort)
     for group in self._grouped(rows):
@@ -321,7 +369,11 @@ class Records:
                              before + seconds / len(self.seeds)}])
 
   def add_metrics(self, table: dict[str, dict[str, np.ndarray]]) -> None:
-    """Records an evaluation of the last round, see ``metric_values``."""
+    """Records the evaluation after the last recorded round.
+
+    Args:
+      table: protocol -> metric -> [N], see ``metric_values``.
+    """
     rows = []
     for i, last in enumerate(self.tables["rounds"][-len(self.seeds):]):
       for protocol, values in table.items():
@@ -333,14 +385,19 @@ class Records:
 
   def add_groups(
       self, membership: np.ndarray, label_histogram: np.ndarray) -> None:
-    """Records the groups after the last round, see ``group_rows``."""
+    """Records the groups after the last recorded round.
+
+    Args:
+      membership: [N, C] int, see ``group_rows``.
+      label_histogram: [C, L] int, see ``group_rows``.
+    """
     assert self.num_groups is not None
     self._append("groups", group_rows(
         membership, label_histogram, self.tables["rounds"][-1]["round"],
         self.seeds, self.num_groups))
 
   def seconds_per_round(self) -> float:
-    """Median over the stretches of the seconds a round and seed takes."""
+    """The median over evaluations of the seconds per round and seed."""
     rows = [{"round": 0, "seconds": 0.0}, *self.tables["timing"]]
     times = [(b["seconds"] - a["seconds"]) / (b["round"] - a["round"])
              for a, b in zip(rows, rows[1:])]
