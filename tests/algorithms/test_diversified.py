@@ -157,7 +157,7 @@ def test_no_model_goes_without_clients_in_the_split(seed):
   vectors = (kinds + jax.random.normal(keys[1], (3, 5, 30))).reshape(15, 30)
   present = jnp.arange(15) != seed
   _, groups = diversified.group_vectors(
-      diversified.Groups(num_models=4), vectors, jnp.zeros((4, 30)), present,
+      diversified.KModels(num_models=4), vectors, jnp.zeros((4, 30)), present,
       jnp.bool_(True))
   assert groups.size.min() > 0 and groups.size.sum() == 14
 

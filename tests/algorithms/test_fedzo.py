@@ -77,4 +77,4 @@ def test_many_directions_are_nearly_fedavg(problem):
 def test_it_warns_of_differences_that_float32_cannot_see():
   assert registry.get("fedzo").caution is caution
   assert not caution(FedZOHParams(), 7850)
-  assert "smoothing=1e-05" in caution(FedZOHParams(smoothing=1e-5), 7850)
+  assert "`smoothing`=1e-05" in caution(FedZOHParams(smoothing=1e-5), 7850)

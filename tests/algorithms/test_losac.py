@@ -221,4 +221,4 @@ def test_a_table_of_no_fixed_size_is_refused(problem, flag, name, more):
     registry.build(
         name, problem.model, map_clients=clients.make_map_clients(),
         variant="table", **{**WORK, flag: 0}, **more)
-  assert str(error.value) == f"--{flag}=0: variant=table needs at least 1"
+  assert str(error.value) == f"{flag}=0: variant=table needs at least 1"

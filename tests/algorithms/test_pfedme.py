@@ -154,8 +154,8 @@ def test_it_warns_where_it_must_diverge_or_cannot_see():
   assert not registry.get("pfedme").caution(good, 7850)
   bad = pfedme.PFedMeHParams(lam=20.0, personal_lr=0.1)
   found = registry.get("pfedme").caution(bad, 7850)
-  assert found.startswith("personal_lr=0.1 with lam=20: ")
+  assert found.startswith("`personal_lr`=0.1 with `lam`=20: ")
   caution = registry.get("pfedzo").caution
   assert not caution(pfedme.PFedZOHParams(), 7850)
-  assert "lam=20" in caution(pfedme.PFedZOHParams(lam=20.0), 7850)
+  assert "`lam`=20" in caution(pfedme.PFedZOHParams(lam=20.0), 7850)
   assert "smoothing" in caution(pfedme.PFedZOHParams(smoothing=1e-6), 7850)

@@ -12,6 +12,7 @@ import pytest
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
+from fedjax_alg.errors import with_names
 from tests import problems
 
 pytestmark = pytest.mark.program
@@ -269,7 +270,7 @@ def test_losses_are_of_exact_products(problem):
     ("sphere", 1e-6, 7850, "2.1e-04"), ("gaussian", 1e-4, 10**7, None),
     ("gaussian", 1e-6, 10, "2.4e-06")])
 def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
-  found = zeroth_order.caution(kind, smoothing, size)
+  found = with_names(zeroth_order.caution(kind, smoothing, size))
   if least is None:
     assert not found
     return
