@@ -50,8 +50,7 @@ def write_json(path: pathlib.Path, facts: Any) -> None:
     path: the file.
     facts: its content.
   """
-  write_text(path, json.dumps(as_json(facts), indent=1) + "
-")
+  write_text(path, json.dumps(as_json(facts), indent=1) + "\n")
 
 
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
