@@ -505,7 +505,7 @@ def test_nothing_fits_a_singular_gram_matrix():
       states[1]).items()}
   assert not flags["fits/0/basis"] and flags["centres"]
   for name in ("fedacnnl", "pfedacnnl"):
-    assert "ridge more than 0" in registry.get(name).nonfinite
+    assert "`ridge` more than 0" in registry.get(name).nonfinite
 
 
 # Costs and time.
