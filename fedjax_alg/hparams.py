@@ -40,7 +40,7 @@ def hyper(
     choices: tuple[str, ...] | None = None,
     when: tuple[str, Sequence[Any]] | None = None,
     traced: bool | None = None,
-    zero_is_off: bool = False,
+    neutral: float | None = None,
 ) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
@@ -61,19 +61,16 @@ def hyper(
       program. By default floats are traced; ints, bools and strings are not.
       Give False for a float that decides structure or is read on the host,
       and True for an int that decides neither shapes nor structure.
-    zero_is_off: whether a zero switches part of the method off. That part is
-      then left out of the program, so it costs nothing: ``traced_names`` does
-      not list a field that is zero. (A traced zero gives the same numbers.)
-
-  Returns:
-    The field.
+    neutral: the value with which part of the method has no effect (0 of a
+      term, 1 of a factor). ``traced_names`` leaves a field of this value out,
+      so that the part is not in the program and costs nothing.
   """
   if traced is None:
     traced = isinstance(default, float)
   return dataclasses.field(default=default, metadata=dict(
       help=help, source=source, minimum=minimum, above=above, maximum=maximum,
       below=below, choices=choices, when=when, traced=traced,
-      zero_is_off=zero_is_off))
+      neutral=neutral))
 
 
 def allowed(field: dataclasses.Field) -> str:
@@ -143,7 +140,7 @@ def traced_names(hparams: Any) -> tuple[str, ...]:
 
   Args:
     hparams: a dataclass of ``hyper`` fields, or an instance of one. For an
-      instance, fields with ``zero_is_off`` that are zero are left out.
+      instance, fields that have their ``neutral`` value are left out.
 
   Returns:
     The names of the fields.
@@ -151,11 +148,12 @@ def traced_names(hparams: Any) -> tuple[str, ...]:
   instance = not isinstance(hparams, type)
 
   def is_off(field: dataclasses.Field) -> bool:
-    return (instance and field.metadata["zero_is_off"]
-            and is_zero(getattr(hparams, field.name)))
+    neutral = field.metadata.get("neutral")
+    return (instance and neutral is not None
+            and is_zero(getattr(hparams, field.name) - neutral))
 
   return tuple(field.name for field in dataclasses.fields(hparams)
-               if field.metadata["traced"] and not is_off(field))
+               if field.metadata.get("traced") and not is_off(field))
 
 
 def with_values(hparams: HParams, values: Mapping[str, Any]) -> HParams:

@@ -16,7 +16,7 @@ class Sample:
   steps: int = hparams.hyper(3, "steps", minimum=1)
   start: int = hparams.hyper(3, "round", minimum=1, traced=True)
   rate: float = hparams.hyper(0.1, "rate", above=0.0, below=1.0)
-  pull: float = hparams.hyper(0.1, "pull", minimum=0.0, zero_is_off=True)
+  pull: float = hparams.hyper(0.1, "pull", minimum=0.0, neutral=0.0)
   bound: float = hparams.hyper(0.1, "bound", traced=False)
   free: float = hparams.hyper(0.0, "free")
   rule: str = hparams.hyper("a", "rule", choices=("a", "b"))

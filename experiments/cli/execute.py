@@ -22,7 +22,6 @@ from experiments.reports import plots
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, loop
-from fedjax_alg.errors import with_names
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
@@ -292,7 +291,7 @@ def _played(
   except play_lib.NonFiniteError as error:
     kept = f"round {writer.saved}" if writer.saved else "none yet"
     raise RunError(
-        f"{with_names(str(error), '--')}; last good checkpoint: {kept}, in "
+        f"{flags.as_flags(error.text)}; last good checkpoint: {kept}, in "
         f"{writer.config.out_dir}") from error
 
 

@@ -77,7 +77,7 @@ class BaffleHParams:
       choices=zeroth_order.SCHEMES)
   clip: float = hyper(
       0.3, "largest absolute entry of a client's estimate; an estimate with a "
-      "larger entry is scaled down; 0: no limit", minimum=0.0, zero_is_off=True,
+      "larger entry is scaled down; 0: no limit", minimum=0.0, neutral=0.0,
       when=("protocol", ("per_client",)))
   server: str = hyper(
       "adam", "the server's optimiser", choices=("sgd", "adam"))

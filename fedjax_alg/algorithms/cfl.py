@@ -57,7 +57,7 @@ class CFLHParams(GroupWork):
       "where a is the largest cosine between members of different halves; 0: "
       "no such test",
       minimum=0.0, below=1.0,
-      zero_is_off=True,
+      neutral=0.0,
       source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
       "complete", "linkage of the clustering into two halves: single = the "

@@ -64,7 +64,7 @@ class Aggregate:
 
   aggregate_lr: float = hyper(
       1.0, "alpha_g, factor of the participants' mean update", above=0.0,
-      source="conjugate (22)", when=(
+      source="conjugate (22)", neutral=1.0, when=(
           "server", ("adaptive", "conjugate_gradient", "cg_line_search")))
 
 

@@ -41,7 +41,7 @@ class Proximal:
 
   mu: float = hyper(
       0.1, "weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
-      source="Li et al. (2)", zero_is_off=True,
+      source="Li et al. (2)", neutral=0.0,
       when=("client_update", ("prox",)))
 
 

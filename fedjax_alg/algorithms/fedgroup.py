@@ -81,7 +81,7 @@ class FedGroupHParams(GroupWork):
   eta_g: float = hyper(
       0.0, "inter-group learning rate, by which the models of the groups pull "
       "each other after every round; 0: no pull", minimum=0.0,
-      zero_is_off=True,
+      neutral=0.0,
       source="Algorithm 2 line 19")
   inter_group: str = hyper(
       "printed", "form of the inter-group step: printed = along the models' "

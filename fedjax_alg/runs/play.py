@@ -11,13 +11,21 @@ import numpy as np
 from fedjax_alg.metrics import Counts
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import loop
+from fedjax_alg.errors import with_names
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.programs import Programs
 
 
 class NonFiniteError(RuntimeError):
-  """Training became NaN or infinite; the message is one line."""
+  """Training became NaN or infinite; the message is one line.
+
+  As in ``OptionError``, ``text`` has the names of parameters in backticks.
+  """
+
+  def __init__(self, text: str):
+    super().__init__(with_names(text))
+    self.text = text
 
 
 @dataclasses.dataclass(frozen=True)
