@@ -64,7 +64,8 @@ def usage() -> str:
   for name in _NAMES:
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
-    lines.append(f"  --{name}: {flag.help}{tail}")
+    text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
+    lines.append(f"  --{name}: {text}{tail}")
   lines += ["", "Any other --flag=value is passed on to the run of every "
             "setting; python -m", "experiments.run --help lists these flags. "
             "--resume continues the settings that are", "not finished, and "
