@@ -134,7 +134,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
 
 def _traceable_parts(group: list[Config]) -> list[list[Config]]:
   """The group, or its settings one by one if their numbers cannot be traced."""
-  if len(group) == 1:
+  if len(group) == 1 or group[0].method.registered:
     return [group]
   if execute.prepared_run(group[0]).numbers:
     return [group]

@@ -31,6 +31,11 @@ class Method(NamedTuple):
   entry: registry.Entry
   hparams: Any  #: an instance of ``entry.hparams``
 
+  @property
+  def registered(self) -> bool:
+    """Whether it is an algorithm of the registry, which all accept tracers."""
+    return self.entry is registry.ALGORITHMS.get(self.name)
+
   def resolved(self) -> "Method":
     """Returns the method with all dependent defaults filled in."""
     return self._replace(hparams=resolved(self.hparams))

@@ -181,7 +181,7 @@ def _traceable(
   hyper-parameter (``if mu:``), in the builder or in any of its functions. All
   of them are therefore traced once to find out.
   """
-  if method.entry is registry.ALGORITHMS.get(method.name):
+  if method.registered:
     return True
   build = method.builder(model, map_clients)
   keys = jax.tree.map(lambda key: key[None], cohorts.run_keys(0))

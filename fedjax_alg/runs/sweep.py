@@ -276,7 +276,7 @@ def _together(
   All settings share one program, unless the algorithm does not accept traced
   hyper-parameters: then each setting needs a separate program.
   """
-  if len(indices) == 1:
+  if len(indices) == 1 or requests[indices[0]].method.registered:
     return [indices]
   if requests[indices[0]].prepare(federation).numbers:
     return [indices]
