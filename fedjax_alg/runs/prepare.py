@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import models, registry, trees
+from fedjax_alg import models, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
