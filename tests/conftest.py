@@ -1,7 +1,7 @@
 """How JAX is started for the tests, and the small problems they share."""
 
 import os
-
+import re
 import sys
 
 import hypothesis
@@ -16,16 +16,11 @@ from tests import problems
 #: ``program`` do.
 PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 
-# Before JAX starts; workers of xdist know the option by the environment only.
-if "--fast" in sys.argv:
-  os.environ["FEDJAX_ALG_FAST_TESTS"] = "1"
-if "FEDJAX_ALG_FAST_TESTS" in os.environ:
-  # All programs are compiled as by problems.quick_options. A jaxlib that does
-  # not know the flag would not start.
-  if jaxlib.__version__.startswith("0.10."):
-    os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "")
-        + " --xla_cpu_use_fusion_emitters=false")
+# Before JAX starts: all programs are compiled as by problems.quick_options. A
+# jaxlib that does not know the flag would not start.
+if jaxlib.__version__.startswith("0.10."):
+  os.environ["XLA_FLAGS"] = (
+      os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false")
 # A run on an accelerator sets JAX_PLATFORMS itself.
 if "JAX_PLATFORMS" not in os.environ:
   jax.config.update("jax_platforms", "cpu")
@@ -47,12 +42,34 @@ def pytest_addoption(parser):
       "compiles no whole round, and those marked `fast`")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+  """What shares compiled programs goes to one worker.
+
+  The groups are read from the names of the tests: xdist 3.8 cannot hand its
+  marks to the scheduler of pytest 9.2, and says nothing.
+  """
+  if config.getvalue("dist") != "loadgroup":
+    return None
+  from xdist.scheduler import LoadScopeScheduling  # pylint: disable=C0415
+
+  class Groups(LoadScopeScheduling):
+
+    def _split_scope(self, nodeid):
+      return group(nodeid)
+
+  return Groups(config, log)
+
+
+def group(nodeid):
+  """A file, or in the contract a file's tests of one algorithm."""
+  path, _, case = nodeid.partition("::")
+  bench = re.search(r"\[(\w+)", case) if "contract" in path else None
+  return f"{path}[{bench[1]}]" if bench else path
+
+
 def pytest_collection_modifyitems(config, items):
-  """The tests of ``--fast``; what shares a fixture goes to one worker."""
-  for item in items:
-    name = item.nodeid.split("::")[0] + _bench(item)
-    item.add_marker(pytest.mark.xdist_group(name))
+  """The tests of ``--fast``."""
   if not config.getoption("--fast"):
     return
   chosen, left, seen = [], [], set()

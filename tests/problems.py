@@ -105,13 +105,22 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@functools.cache
 def quick_options() -> dict[str, Any]:
   """``compiler_options`` that compile in a third of the time.
 
   XLA's older way to fuse loops; where it is gone, nothing.
   """
-  options = {"xla_cpu_use_fusion_emitters": False}
+  return _fusion_emitters(False)
+
+
+def usual_options() -> dict[str, Any]:
+  """``compiler_options`` of a run, whatever conftest has set for the tests."""
+  return _fusion_emitters(True)
+
+
+@functools.cache
+def _fusion_emitters(used: bool) -> dict[str, Any]:
+  options = {"xla_cpu_use_fusion_emitters": used}
   try:
     jax.jit(lambda x: x + 1, compiler_options=options)(1)
   except Exception:  # pylint: disable=broad-except

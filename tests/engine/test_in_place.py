@@ -35,7 +35,8 @@ def compiled(name, seeds, **settings):
       lambda data, keys: loop.initial_states(
           build, model, spec, data, keys, {}), data, keys)
   return loop.make_run_rounds(build, SLOTS, 10).lower(
-      states, data, keys, {}, jnp.int32(0), jnp.int32(2)).compile()
+      states, data, keys, {}, jnp.int32(0), jnp.int32(2)).compile(
+          problems.usual_options())
 
 
 def computations(text):
@@ -137,7 +138,8 @@ def test_a_copy_would_be_seen():
     return jax.lax.fori_loop(0, count, body, (table, jnp.zeros(())))
 
   text = run.lower(
-      jnp.zeros((CLIENTS, 3)), jnp.int32(3)).compile().as_text()
+      jnp.zeros((CLIENTS, 3)), jnp.int32(3)).compile(
+          problems.usual_options()).as_text()
   all_lines = computations(text)
   lines = [line for part in all_lines.values() for line in part]
   assert any(re.match(rf"%?copy[\w.\-]* = f32\[{CLIENTS},3\]", line)
