@@ -164,7 +164,8 @@ def test_a_model_made_before_is_the_named_one(fed, named):
   # It has its own l2, unless another is asked for.
   prepared = [list(fa.steps(
       "fedavg", fed, model=model._replace(l2=0.5), rounds=1, cohort_size=3,
-      evaluate="global", **more))[-1] for more in ({}, dict(l2=0.5), dict(l2=0.0))]
+      evaluate="global", **more))[-1]
+      for more in ({}, dict(l2=0.5), dict(l2=0.0))]
   first, same, other = (np.asarray(jax.tree.leaves(step.states)[0])
                         for step in prepared)
   np.testing.assert_array_equal(first, same)
