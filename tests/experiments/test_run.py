@@ -275,7 +275,8 @@ def test_fewer_rounds_than_there_are_is_refused(finished, capsys):
 
 
 def test_killed_run_resumes_to_the_same_bits(tmp_path):
-  words = [*SMALL, "--algorithm=fedavg", "--rounds=4000"]
+  words = [*SMALL, "--algorithm=fedavg", "--rounds=4000",
+           "--eval_protocols=global"]
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
   def command(folder):
@@ -419,7 +420,8 @@ def test_npz_of_the_user(tmp_path):
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):
-  assert play(tmp_path / "run", "--algorithm=ga_fsvrg", "--dry_run") == 0
+  assert play(tmp_path / "run", "--algorithm=ga_fsvrg", "--dry_run",
+              "--eval_protocols=global") == 0
   said = capsys.readouterr().out
   for word in ("map_clients", "program_mb", "cohort_size", "state models/"):
     assert word in said
@@ -437,6 +439,7 @@ def test_reference_rows(tmp_path):
   """Pooled optimum above FedAvg on the whole test set; local on its own."""
   assert run.main([*[w for w in SMALL if "cohort" not in w],
                    "--algorithm=central", "--rounds=20",
+                   "--eval_protocols=global",
                    f"--out_dir={tmp_path / 'central'}"]) == 0
   assert play(tmp_path / "local", "--algorithm=local", "--rounds=20",
               "--local_epochs=5") == 0

@@ -164,7 +164,8 @@ def test_a_model_made_before_is_the_named_one(fed, named):
   # It has its own l2, unless another is asked for.
   prepared = [list(fa.steps(
       "fedavg", fed, model=model._replace(l2=0.5), rounds=1, cohort_size=3,
-      **more))[-1] for more in ({}, dict(l2=0.5), dict(l2=0.0))]
+      evaluate="global", **more))[-1]
+      for more in ({}, dict(l2=0.5), dict(l2=0.0))]
   first, same, other = (np.asarray(jax.tree.leaves(step.states)[0])
                         for step in prepared)
   np.testing.assert_array_equal(first, same)
@@ -215,7 +216,7 @@ def test_numbers_are_arguments_unless_python_asks_for_one(fed, where):
 
 def test_a_builder_may_ask_for_a_number(fed):
   """It then gets a program for each setting, with the same results."""
-  given = dict(cohort_size=3, rounds=1, evaluate="local")
+  given = dict(cohort_size=3, rounds=1, evaluate="global")
   found = fa.sweep(with_gain("round"), fed, grid={"gain": [1.0, 1.5]}, **given)
   assert found.num_programs == 2
   one, two = (result.state_hash() for result in found.results)

@@ -107,7 +107,7 @@ def test_several_names_and_a_zero_that_switches_something_off(fed, compiled):
   assert [tuple(setting.values()) for setting in found.settings] == [
       (0, 0.1), (0, 0.3), (0.1, 0.1), (0.1, 0.3), (1, 0.1), (1, 0.3)]
   assert len({result.state_hash() for result in found.results}) == 6
-  for i in (1, 2, 5):
+  for i in (1, 5):  # one of each program
     alone = fa.run("fedprox", fed, **given, **found.settings[i])
     assert found.results[i].state_hash() == alone.state_hash()
     chex.assert_trees_all_equal(found.results[i].clients, alone.clients)
