@@ -13,6 +13,7 @@ distinguishes a constant zero from all other values.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any, TypeVar
@@ -276,6 +277,12 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
   return value
 
 
+@functools.cache
+def _hints(options: Any) -> dict[str, Any]:
+  """The annotations of a dataclass; resolving them takes milliseconds."""
+  return typing.get_type_hints(options)
+
+
 def typed(options: HParams) -> HParams:
   """Converts every value to the type of its field (``of_type``).
 
@@ -288,7 +295,8 @@ def typed(options: HParams) -> HParams:
   Raises:
     OptionError: a value has another type.
   """
-  hints = typing.get_type_hints(type(options))
+  kind: Any = type(options)
+  hints = _hints(kind)
   found = {name: of_type(name, getattr(options, name), kind)
            for name, kind in hints.items()}
   return with_values(options, found)

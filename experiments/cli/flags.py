@@ -6,6 +6,7 @@ process can parse many command lines, and absl's global flags stay as they are.
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any
@@ -46,7 +47,7 @@ class OutputOptions:
 
 
 #: title of a group of flags -> the options whose fields are its flags.
-GROUPS: dict[str, tuple[type[Any], ...]] = {
+GROUPS: dict[str, tuple[Any, ...]] = {
     "Run": (AlgorithmOptions, run_options.LengthOptions),
     "Data": (data_options.SourceOptions,),
     "Partition": (data_options.PartitionOptions,),
@@ -79,7 +80,8 @@ class Flag(typing.NamedTuple):
   field: dataclasses.Field
 
 
-def _flags_of(options: type[Any]) -> tuple[Flag, ...]:
+@functools.cache
+def _flags_of(options: Any) -> tuple[Flag, ...]:
   hints, found = typing.get_type_hints(options), []
   for field in dataclasses.fields(options):
     hint = hints[field.name]
