@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import typing
 from typing import Any, NamedTuple
 
@@ -224,6 +225,14 @@ def default_rounds(method: Method, layers: int) -> int:
   return method.entry.rounds(method.hparams, layers)
 
 
+@functools.cache
+def _tiny_model(layers: int) -> Model:
+  """A perceptron of so many layers of one unit; 0: softmax regression."""
+  if not layers:
+    return make_model("softmax", (1,), 2)
+  return make_model("mlp", (1,), 2, hidden=(1,) * (layers - 1))
+
+
 def check_builds(method: Method, layers: int) -> None:
   """Checks that hyper-parameters fit together, without any data.
 
@@ -236,8 +245,6 @@ def check_builds(method: Method, layers: int) -> None:
   Raises:
     OptionError: the builder refuses the hyper-parameters.
   """
-  model = make_model("softmax", (1,), 2)
-  if method.entry.rounds is not None:
-    model = make_model("mlp", (1,), 2, hidden=(1,) * (layers - 1))
+  model = _tiny_model(0 if method.entry.rounds is None else layers)
   method.entry.build(
       model, method.hparams, map_clients=clients.make_map_clients())
