@@ -31,6 +31,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile(
     "fedjax_alg", deadline=None, derandomize=True, database=None,
     max_examples=40)
+hypothesis.settings.register_profile(
+    "fast", hypothesis.settings.get_profile("fedjax_alg"), max_examples=10)
 hypothesis.settings.load_profile("fedjax_alg")
 
 
@@ -39,6 +41,12 @@ def pytest_addoption(parser):
       "--fast", action="store_true",
       help="every room in under a minute: the first case of every test that "
       "compiles no whole round, and those marked `fast`")
+
+
+def pytest_configure(config):
+  """Fewer examples with ``--fast``; before tests are imported."""
+  if config.getoption("--fast"):
+    hypothesis.settings.load_profile("fast")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,8 @@ from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
 
+pytestmark = pytest.mark.program
+
 KEY = jax.random.key(5)
 KEEP = 0.5
 #: Of a client of 90 examples, two blocks of a full pass.

@@ -14,6 +14,8 @@ from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
 
+pytestmark = pytest.mark.program
+
 KEY = jax.random.key(2)
 WORK = dict(local_steps=3, batch_size=5, client_lr=0.2)
 X = np.random.default_rng(0).normal(size=(50, 6, 6)).astype(np.float32)

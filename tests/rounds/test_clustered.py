@@ -14,6 +14,8 @@ from fedjax_alg.engine import clients
 from fedjax_alg.rounds.clustered import compose_clustered, Extra, Rule
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 KEY = jax.random.key(2)
 K, IDS = 3, [1, 4, 6, 10, 12]  # the last is a padding slot
 

@@ -19,6 +19,8 @@ from fedjax_alg.rounds.phases import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 KEY = jax.random.key(5)
 RATE = 0.5
 ONE_STEP = LocalWork(local_steps=1, batch_size=0)
