@@ -126,19 +126,9 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
     else:
       waiting.append(config)
   for group in by_program(waiting):
-    for part in _traceable_parts(group):
-      for played in _play_program(part):
-        found[played.config.out_dir] = played
+    for played in _play_program(group):
+      found[played.config.out_dir] = played
   return [found[config.out_dir] for config in all_configs]
-
-
-def _traceable_parts(group: list[Config]) -> list[list[Config]]:
-  """The group, or its settings one by one if their numbers cannot be traced."""
-  if len(group) == 1 or group[0].method.registered:
-    return [group]
-  if execute.prepared_run(group[0]).numbers:
-    return [group]
-  return [[config] for config in group]
 
 
 def _play_program(group: Sequence[Config]) -> list[Played]:

@@ -22,6 +22,8 @@ from fedjax_alg.data.layout import client_data
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.options import field_values
+from fedjax_alg.data.options import PartitionOptions
+from fedjax_alg.data.options import ShiftOptions
 from fedjax_alg.data.partition import label_histogram
 from fedjax_alg.data.partition import make_partition
 from fedjax_alg.data.partition import Partition
@@ -262,13 +264,9 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   """
   if options.dataset in ("synthetic", "femnist", "sent140"):
     return options
-  default = DataOptions()
-  dealt = ("partition", "num_clients", "classes_per_client",
-           "min_classes_per_client", "dirichlet_alpha", "min_client_size",
-           "size_sigma", "local_test_fraction", "partition_seed",
-           "validation_clients", "newcomers_at", "shift", "shift_every",
-           "shift_share")
-  return dataclasses.replace(options, **field_values(default, dealt))
+  return dataclasses.replace(
+      options, **field_values(PartitionOptions()),
+      **field_values(ShiftOptions()))
 
 
 def from_options(

@@ -4,7 +4,6 @@
 from them. Two runs with equal options train on the same data.
 """
 
-from collections.abc import Collection
 import dataclasses
 from typing import Any
 
@@ -261,17 +260,14 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
       num_pairs(self.shift_share, num_clients)
 
 
-def field_values(
-    options: Any, names: Collection[str] | None = None) -> dict[str, Any]:
+def field_values(options: Any) -> dict[str, Any]:
   """Makes a dictionary of the fields of an options dataclass.
 
   Args:
     options: an instance of a dataclass.
-    names: the fields to include; None includes all.
 
   Returns:
     name -> value, in the order of the fields.
   """
   return {field.name: getattr(options, field.name)
-          for field in dataclasses.fields(options)
-          if names is None or field.name in names}
+          for field in dataclasses.fields(options)}
