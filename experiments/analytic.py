@@ -8,8 +8,8 @@
 from collections.abc import Sequence
 import sys
 
-from experiments.papers.analytic.figures import PAPER
-from experiments.reports import figures
+from .papers.analytic.figures import PAPER
+from .reports import figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 import pathlib
 import sys
 
-from experiments.cli import config as config_lib
-from experiments.cli import guard
-from experiments.reports import plots, suite
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
+from .cli import config as config_lib
+from .cli import guard
+from .reports import plots, suite
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 

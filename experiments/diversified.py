@@ -8,8 +8,8 @@
 from collections.abc import Sequence
 import sys
 
-from experiments.papers.diversified.figures import PAPER
-from experiments.reports import figures
+from .papers.diversified.figures import PAPER
+from .reports import figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,9 +10,9 @@ need it. Runs find the data with the same --data_dir.
 from collections.abc import Sequence
 import sys
 
-from experiments.cli import config as config_lib
-from experiments.cli import guard
 from fedjax_alg import data
+from .cli import config as config_lib
+from .cli import guard
 
 
 def command(argv: Sequence[str]) -> None:

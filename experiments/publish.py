@@ -21,14 +21,14 @@ import sys
 from absl import flags as absl_flags
 from PIL import Image
 
-from experiments.papers.analytic import figures as analytic
-from experiments.papers.conjugate import figures as conjugate
-from experiments.papers.diversified import figures as diversified
-from experiments.papers.fedgroup import figures as fedgroup
-from experiments.reports import figures
-from experiments.cli import config as config_lib
-from experiments.cli import guard
 from fedjax_alg.records import summary as results
+from .cli import config as config_lib
+from .cli import guard
+from .papers.analytic import figures as analytic
+from .papers.conjugate import figures as conjugate
+from .papers.diversified import figures as diversified
+from .papers.fedgroup import figures as fedgroup
+from .reports import figures
 
 PAPERS: dict[str, figures.Paper] = {
     paper.name: paper

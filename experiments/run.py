@@ -10,9 +10,9 @@ the hyper-parameters of an algorithm.
 from collections.abc import Sequence
 import sys
 
-from experiments.cli import config as config_lib
-from experiments.cli.execute import execute, print_summary
-from experiments.cli.guard import guarded
+from .cli import config as config_lib
+from .cli.execute import execute, print_summary
+from .cli.guard import guarded
 
 
 def command(argv: Sequence[str]) -> None:

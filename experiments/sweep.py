@@ -20,14 +20,14 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from experiments.cli import config as config_lib
-from experiments.cli import sweeps
-from experiments.cli.guard import guarded, RunError
-from experiments.reports import sweeps as report
 from fedjax_alg import metrics, registry
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs.sweep import combinations
+from .cli import config as config_lib
+from .cli import sweeps
+from .cli.guard import guarded, RunError
+from .reports import sweeps as report
 
 
 def _flag_values() -> absl_flags.FlagValues:

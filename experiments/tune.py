@@ -34,13 +34,13 @@ from typing import NamedTuple
 
 from absl import flags as absl_flags
 
-from experiments import sweep
-from experiments.cli import config as config_lib
-from experiments.cli import guard, sweeps
-from experiments.reports import suite
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 from fedjax_alg import registry
+from . import sweep
+from .cli import config as config_lib
+from .cli import guard, sweeps
+from .reports import suite
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
 RATES: dict[tuple[str, str], tuple[float, ...]] = {

@@ -14,8 +14,6 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from experiments.cli import flags
-from experiments.cli.flags import OutputOptions
 from fedjax_alg import registry
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
@@ -24,6 +22,8 @@ from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
+from . import flags
+from .flags import OutputOptions
 
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 

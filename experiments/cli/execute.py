@@ -13,12 +13,6 @@ import weakref
 import jax
 import numpy as np
 
-from experiments.cli import config as config_lib
-from experiments.cli import flags
-from experiments.cli import folder as folder_lib
-from experiments.cli.config import Config
-from experiments.cli.guard import RunError
-from experiments.reports import plots
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, loop
@@ -29,6 +23,12 @@ from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.prepare import prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
+from ..reports import plots
+from . import config as config_lib
+from . import flags
+from . import folder as folder_lib
+from .config import Config
+from .guard import RunError
 
 #: The states are saved after every evaluation. If saving takes longer than
 #: ``_SLOW_SAVE`` seconds, as with large tables of all clients' models, the next

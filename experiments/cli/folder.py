@@ -4,7 +4,7 @@ import os
 import pathlib
 import shutil
 
-from experiments.cli.config import Config, UsageError
+from .config import Config, UsageError
 
 
 def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:

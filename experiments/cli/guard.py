@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 import os
 import sys
 
-from experiments.cli import config as config_lib
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.play import NonFiniteError
+from . import config as config_lib
 
 
 class RunError(RuntimeError):

@@ -10,11 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.cli import config as config_lib
-from experiments.cli import execute, flags
-from experiments.cli import folder as folder_lib
-from experiments.cli.config import Config
-from experiments.cli.execute import RunWriter
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records.tables import Records
@@ -23,6 +18,11 @@ from fedjax_alg.runs.play import Divergence
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sweep import combinations
+from . import config as config_lib
+from . import execute, flags
+from . import folder as folder_lib
+from .config import Config
+from .execute import RunWriter
 
 
 class Played(NamedTuple):

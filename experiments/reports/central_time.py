@@ -17,9 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.cli import config as config_lib
-from experiments.cli import execute
-from experiments.reports import report, timing
 from fedjax_alg.records import summary as results
 from fedjax_alg import models, trees
 from fedjax_alg.algorithms import conjugate, diversified
@@ -29,6 +26,9 @@ from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
+from ..cli import config as config_lib
+from ..cli import execute
+from . import report, timing
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.reports import report, suite, verdicts
 from fedjax_alg.records import tables as records, summary as results
+from . import report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
 
-from experiments.cli import config as config_lib
-from experiments.cli import guard
-from experiments.reports import plots, report, suite, verdicts
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
+from ..cli import config as config_lib
+from ..cli import guard
+from . import plots, report, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
 #: tables "(stated)" follows the name of a method in the second setting.

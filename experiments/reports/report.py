@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.reports import suite
 from fedjax_alg.records import tables as records, summary as results
-from experiments.reports.verdicts import TIE
+from . import suite
+from .verdicts import TIE
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 

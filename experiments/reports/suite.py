@@ -13,9 +13,9 @@ import pathlib
 import sys
 from typing import Any, NamedTuple
 
-from experiments.cli import config as config_lib
-from experiments.cli import execute
 from fedjax_alg.records import tables as records
+from ..cli import config as config_lib
+from ..cli import execute
 
 
 @dataclasses.dataclass(frozen=True)

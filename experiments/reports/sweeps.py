@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from matplotlib import pyplot as plt
 import numpy as np
 
-from experiments.reports import plots
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from . import plots
 
 #: Which evaluations of a setting count: the last one, those of the last ten
 #: rounds, or all of them (which measures speed).

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.reports import suite
 from fedjax_alg.records import summary as results
 from fedjax_alg import metrics
+from . import suite
 
 #: Results that differ by at most this many points count as equal: the papers
 #: say "approximately", and two readings of one formula differ by as much.

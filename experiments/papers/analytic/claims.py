@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.reports import suite, verdicts
 from fedjax_alg.records import tables as records, summary as results
-from experiments.reports.verdicts import above, every, for_paper, higher
-from experiments.reports.verdicts import higher_than_all, NotRun, pick, same
-from experiments.reports.verdicts import Verdict
 from fedjax_alg import registry
+from ...reports import suite, verdicts
+from ...reports.verdicts import above, every, for_paper, higher
+from ...reports.verdicts import higher_than_all, NotRun, pick, same
+from ...reports.verdicts import Verdict
 
 NAME = "analytic"
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cli import config as config_lib
-from experiments.reports import figures, plots, report, suite
 from fedjax_alg.records import tables as records
-from experiments.reports import cost_to_accuracy as targets, verdicts
-from experiments.papers.analytic import claims
-from experiments.reports.figures import Figure, Lines, Panel, Request
-from experiments.reports.report import line, shown
 from fedjax_alg import registry
+from ...cli import config as config_lib
+from ...reports import figures, plots, report, suite
+from ...reports import cost_to_accuracy as targets, verdicts
+from ...reports.figures import Figure, Lines, Panel, Request
+from ...reports.report import line, shown
+from . import claims
 
 NAME = claims.NAME
 

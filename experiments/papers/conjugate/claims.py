@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 
-from experiments.reports import cost_to_accuracy as targets, verdicts
-from experiments.reports.verdicts import NotRun, above, both, every, for_paper
-from experiments.reports.verdicts import grows
-from experiments.reports.verdicts import higher, higher_than_all, late
-from experiments.reports.verdicts import mean_over
-from experiments.reports.verdicts import pick, rounds_to, same, wobble
+from ...reports import cost_to_accuracy as targets, verdicts
+from ...reports.verdicts import NotRun, above, both, every, for_paper
+from ...reports.verdicts import grows
+from ...reports.verdicts import higher, higher_than_all, late
+from ...reports.verdicts import mean_over
+from ...reports.verdicts import pick, rounds_to, same, wobble
 
 NAME = "conjugate"
 CLS, _CF, LOSAC = "CLSFSVRG", "CFSVRG", "LoSAC"

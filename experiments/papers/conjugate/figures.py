@@ -4,11 +4,11 @@
 """
 
 
-from experiments.reports import central_time
-from experiments.reports import figures, plots, report, suite
-from experiments.reports import cost_to_accuracy as targets, verdicts
-from experiments.papers.conjugate import claims
-from experiments.reports.figures import Figure, Request, Table
+from ...reports import central_time
+from ...reports import figures, plots, report, suite
+from ...reports import cost_to_accuracy as targets, verdicts
+from ...reports.figures import Figure, Request, Table
+from . import claims
 
 NAME = "conjugate"
 #: The accuracies of Figs. 7 and 8.

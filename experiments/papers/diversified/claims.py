@@ -1,10 +1,10 @@
 """Claims of the diversified paper without a number, and their checks."""
 
-from experiments.reports import verdicts
-from experiments.reports.verdicts import above, both, ends, for_paper, grows
-from experiments.reports.verdicts import higher
-from experiments.reports.verdicts import higher_than_all, late, mean_over, pick
-from experiments.reports.verdicts import wobble
+from ...reports import verdicts
+from ...reports.verdicts import above, both, ends, for_paper, grows
+from ...reports.verdicts import higher
+from ...reports.verdicts import higher_than_all, late, mean_over, pick
+from ...reports.verdicts import wobble
 
 NAME = "diversified"
 _MA, _GA = "MA-FSVRG", "GA-FSVRG"

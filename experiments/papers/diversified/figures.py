@@ -5,9 +5,9 @@
 
 from typing import Any
 
-from experiments.reports import central_time, figures, report
-from experiments.papers.diversified import claims
-from experiments.reports.figures import Figure, Panel
+from ...reports import central_time, figures, report
+from ...reports.figures import Figure, Panel
+from . import claims
 
 NAME = "diversified"
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from experiments.reports import verdicts
-from experiments.reports.verdicts import above, best, every, for_paper, grows
-from experiments.reports.verdicts import higher, higher_than_all, mean_over
-from experiments.reports.verdicts import of_rounds
-from experiments.reports.verdicts import NotRun, pick, same, Verdict, wobble
+from ...reports import verdicts
+from ...reports.verdicts import above, best, every, for_paper, grows
+from ...reports.verdicts import higher, higher_than_all, mean_over
+from ...reports.verdicts import of_rounds
+from ...reports.verdicts import NotRun, pick, same, Verdict, wobble
 
 NAME = "fedgroup"
 

@@ -10,14 +10,14 @@ import pathlib
 import sys
 from typing import NamedTuple
 
-from experiments.cli import config as config_lib
-from experiments.papers.fedgroup import pretraining, tables
-from experiments.reports import figures, plots, report
-from experiments.reports import suite
-from experiments.papers.fedgroup import claims
-from experiments.reports.figures import Figure, Lines, Panel, Request
 from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import load_examples
+from ...cli import config as config_lib
+from ...reports import figures, plots, report
+from ...reports import suite
+from ...reports.figures import Figure, Lines, Panel, Request
+from . import pretraining, tables
+from . import claims
 
 NAME = "fedgroup"
 #: alpha: FedGroup pre-trains alpha m clients.

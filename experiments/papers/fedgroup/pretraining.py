@@ -12,15 +12,15 @@ import jax
 import numpy as np
 import scipy.stats
 
-from experiments.cli import config as config_lib
-from experiments.cli import execute
-from experiments.reports import plots, report, suite, verdicts
-from experiments.papers.fedgroup import claims
-from experiments.reports.report import line, shown
 from fedjax_alg import data, grouping, models
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
+from ...cli import config as config_lib
+from ...cli import execute
+from ...reports import plots, report, suite, verdicts
+from ...reports.report import line, shown
+from . import claims
 
 #: A cloud of points with at least this Pearson correlation counts as a line.
 LINEAR = 0.9

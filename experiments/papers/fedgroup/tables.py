@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.reports import report, suite, verdicts
 from fedjax_alg.records import summary as results
-from experiments.papers.fedgroup import claims
-from experiments.reports.report import line, shown
+from ...reports import report, suite, verdicts
+from ...reports.report import line, shown
+from . import claims
 
 PROTOCOL = "local"
 
