@@ -60,7 +60,7 @@ def agglomerate(
   than ``num_groups``, they are merged further. Ties are resolved in favour of
   the lowest row and then the lowest partner.
 
-  The function needs O(n^2) memory and O(n) passes over the matrix.
+  The function needs O(n^2) memory and, but for unlucky ties, O(n^2) time.
 
   Args:
     distance: [n, n] float32, symmetric; the diagonal is not read. Distances
@@ -94,37 +94,70 @@ def agglomerate(
   threshold = jnp.asarray(threshold, jnp.float32)
   counted = mask.sum(dtype=jnp.int32)
 
-  def closest(d):
-    """Finds (height, i, j) of the next merge, with i < j."""
-    nearest = d.min(0)
-    i = jnp.argmin(nearest)
-    j = jnp.argmin(d[i])
-    height = jnp.sqrt(jnp.maximum(nearest[i], 0.0)) if ward else nearest[i]
-    return height, jnp.minimum(i, j), jnp.maximum(i, j)
+  def least(carry):
+    """The least bound as a height, and whether it may be too low."""
+    bound, stale = carry[-2:]
+    i = jnp.argmin(bound)
+    return jnp.sqrt(jnp.maximum(bound[i], 0.0)) if ward else bound[i], stale[i]
 
   def more(carry):
-    number, (height, _, _) = carry[2], carry[-1]
-    return (number > 1) & ((number > num_groups) | (height <= threshold))
+    (height, stale), number = least(carry), carry[3]
+    return (number > 1) & (
+        stale | (number > num_groups) | (height <= threshold))
 
-  def merge(carry):
-    d, label, number, wanted, size, _, (height, i, j) = carry
-    row = _merged(linkage, d[i], d[j], d[i, j], size[i], size[j], size)
+  def step(carry):
+    """Takes the minimum of one row again, or merges two clusters.
+
+    A merge only makes distances grow, so the least distance of a row before it
+    is a lower bound after it. It is taken again only where the bound is the
+    least of all rows, which keeps the work at O(n) a merge. For the same
+    reason only the row of the union is written; of two clusters, the row of
+    the one that was formed later has their distance.
+    """
+    d, formed, label, number, wanted, size, last, bound, stale = carry
+    height, again = least(carry)
+
+    def distances(k):
+      row = jnp.where(formed[k] >= formed, d[k], d[:, k])
+      return jnp.where((rank == k) | (size == 0), far, row)
+
+    row = jnp.argmin(bound)
+    partner = jnp.argmin(distances(row))
+    i, j = jnp.minimum(row, partner), jnp.maximum(row, partner)
+    d_i, d_j = distances(i), distances(j)
+    union = _merged(linkage, d_i, d_j, d_i[j], size[i], size[j], size)
     # Masked rows, clusters that were merged before, and i and j.
-    gone = (rank == i) | (rank == j) | jnp.isinf(d[i])
-    row = jnp.where(gone, far, row)
+    union = jnp.where((rank == i) | (rank == j) | jnp.isinf(d_i), far, union)
+    # Rounding may bring the union closer than both its parts.
+    new_bound = jnp.minimum(bound, union).at[i].set(union.min()).at[j].set(far)
+    new_stale = (stale | (d_i == bound) | (d_j == bound)).at[i].set(
+        False).at[j].set(False)
+    minimum = jnp.where(row == i, d_i, d_j).min()
+    bound = jnp.where(again, bound.at[row].set(minimum), new_bound)
+    stale = jnp.where(again, stale.at[row].set(False), new_stale)
     # The union keeps the number i of its first member.
-    d = d.at[i].set(row).at[:, i].set(row).at[j].set(far).at[:, j].set(far)
-    size = size.at[i].add(size[j])
-    label = jnp.where(label == j, i.astype(label.dtype), label)
-    within = (height <= threshold) & (number == wanted)
-    number = number - 1
+    # XLA writes in place only if what is written depends on all that is read.
+    # The minimum is never NaN.
+    read = jnp.where(stale, bound, far).min() + minimum + bound.min()
+    row = jnp.where(again, d_i, union)
+    row = jnp.where(jnp.isnan(read), far, row)
+    d = jax.lax.dynamic_update_index_in_dim(d, row, i, 0)
+    merged = ~again
+    formed = formed.at[i].max(jnp.where(merged, n - number, 0))
+    size = size.at[i].add(jnp.where(merged, size[j], 0.0))
+    size = size.at[j].multiply(jnp.where(merged, 0.0, 1.0))
+    label = jnp.where(merged & (label == j), i.astype(label.dtype), label)
+    within = merged & (height <= threshold) & (number == wanted)
+    number = number - merged.astype(number.dtype)
     wanted = jnp.where(within, number, wanted)
-    return d, label, number, wanted, size, height, closest(d)
+    last = jnp.where(merged, height, last)
+    return d, formed, label, number, wanted, size, last, bound, stale
 
-  _, label, number, wanted, _, height, (next_height, _, _) = (
-      jax.lax.while_loop(more, merge, (
-          start, rank, counted, counted, jnp.ones(n, jnp.float32), -far,
-          closest(start))))
+  end = jax.lax.while_loop(more, step, (
+      start, jnp.full(n, -1, jnp.int32), rank, counted, counted,
+      mask.astype(jnp.float32), -far, start.min(0), jnp.zeros(n, bool)))
+  _, _, label, number, wanted, _, height, _, _ = end
+  next_height, _ = least(end)
   first = (label == rank) & mask
   order = jnp.cumsum(first, dtype=jnp.int32) - 1
   assignment = jnp.where(mask, order[label], jnp.int32(num_groups))
