@@ -69,8 +69,9 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
       refresh=lambda memory, params, cohort, map_clients: (
           features.refresh_statistics(memory, cohort, map_clients)),
       shared=lambda memory: memory.share,
-      scale=lambda memory, participants, update: features.scale_aggregate(
-          model, hparams.aggregate_scaling, memory, participants, update),
+      scale=lambda memory, cohort, update: features.scale_aggregate(
+          model, hparams.aggregate_scaling, memory,
+          cohort.present.sum().astype(jnp.float32), update),
       needs_anchor=True, gradients_per_step=2)
 
 

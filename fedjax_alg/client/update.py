@@ -15,6 +15,8 @@ class Received(NamedTuple):
   reference: Params  #: the model at which the anchor gradient was measured
   anchor: Params  #: mean gradient of the cohort at ``reference``, or ()
   shared: Any  #: ``ClientUpdate.shared`` of the server's memory
+  round: Array  #: [] int32, rounds completed before this one
+  client_id: Array  #: [] int32
 
 
 class Trained(NamedTuple):
@@ -59,9 +61,10 @@ class ClientUpdate(NamedTuple):
   #: (memory, cohort, uploads [S, ...], anchors [K, ...] or ()) -> memory
   merge: Callable[[Any, Cohort, Any, Any], Any] = (
       lambda memory, cohort, uploads, anchors: memory)
-  #: (memory, |S|, mean update) -> the update that is applied
-  scale: Callable[[Any, Array, Params], Params] = (
-      lambda memory, participants, update: update)
+  #: (memory, cohort, mean update) -> the update that is applied;
+  #: ``cohort.present.sum()`` is |S|
+  scale: Callable[[Any, Cohort, Params], Params] = (
+      lambda memory, cohort, update: update)
   needs_anchor: bool = False  #: whether ``train`` reads the anchor gradient
   #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""

@@ -46,6 +46,26 @@ def client_keys(key: Key, ids: Array) -> Key:
   return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
 
+#: What the server draws random numbers for in a round; see ``server_key``.
+SERVER_STEP, AGGREGATION = 2 ** 32 - 1, 2 ** 32 - 2
+
+
+def server_key(key: Key, purpose: int) -> Key:
+  """Makes a key of the server, fold_in(key, purpose).
+
+  It differs from the keys of ``client_keys``, because client ids, and the
+  numbers that rounds add to them, are far smaller.
+
+  Args:
+    key: key of the round; consumed.
+    purpose: ``SERVER_STEP`` or ``AGGREGATION``.
+
+  Returns:
+    The key.
+  """
+  return jax.random.fold_in(key, jnp.uint32(purpose))
+
+
 def sample_cohort(
     data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Cohort:

@@ -41,7 +41,7 @@ from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
-from fedjax_alg.rounds.phases import TwoHalves
+from fedjax_alg.rounds.phases import Turn, TwoHalves
 from fedjax_alg.rounds.weights import participation
 
 
@@ -116,17 +116,18 @@ def _round(
     state = state._replace(memory=method.client.refresh(
         state.memory, trees.index(state.models, 0), cohort,
         method.map_clients))
-  begin = functools.partial(phases.begin, method, cohort=cohort)
+  turn = Turn(cohort, key, state.round)
+  begin = functools.partial(phases.begin, method, turn=turn)
   beginning, choice = _for_one_or_all(
       method, state.round, begin, (state.models, state.server))
-  trained = phases.train(method, beginning, choice, state.memory, cohort, key)
+  trained = phases.train(method, beginning, choice, state.memory, turn)
   choice = _reported(method, state.round, choice, trained)
   vectors: Params = ()
   if method.grouping:
     vectors = method.grouping.vectors(trained.params, cohort)
   finish = functools.partial(
-      _finish, method, state=state, choice=choice, trained=trained,
-      vectors=vectors, cohort=cohort)
+      _finish, method, memory=state.memory, choice=choice, trained=trained,
+      vectors=vectors, turn=turn)
   (models, server), aux = _for_one_or_all(
       method, state.round, finish, beginning)
   memory = method.client.merge(
@@ -191,18 +192,17 @@ def _reported(
 
 
 def _finish(
-    method: TwoHalves, k: int, beginning: Beginning, *, state: ComposedState,
-    choice: Choice, trained: Trained, vectors: Params, cohort: Cohort
+    method: TwoHalves, k: int, beginning: Beginning, *, memory: Any,
+    choice: Choice, trained: Trained, vectors: Params, turn: Turn
 ) -> tuple[tuple[Params, Any], RoundAux]:
   """Updates k models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
-  starts = beginning.starts
+  starts, cohort = beginning.starts, turn.cohort
   update, groups = phases.update(
-      method, k, beginning, state.memory, state.round, trained.params, vectors,
-      cohort)
+      method, k, beginning, memory, trained.params, vectors, turn)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
-        method, k, trees.scale(-1.0, update), server_state, starts, cohort)
+        method, k, trees.scale(-1.0, update), server_state, starts, turn)
   else:
     models = trees.add_scaled(starts, server.aggregate_lr, update)
   discrepancy = phases.discrepancy(
@@ -211,7 +211,7 @@ def _finish(
     _, gradients = phases.full_passes(method, k, models, cohort)
     models, server_state = phases.server_step(
         method, k, trees.slot_mean(method.weigh(cohort), gradients),
-        server_state, models, cohort)
+        server_state, models, turn)
   per_client, logged = _log(method, choice, groups, server_state, cohort)
   logged["discrepancy"] = discrepancy
   cost, work = _cost(
