@@ -42,6 +42,7 @@ def hyper(
     when: tuple[str, Sequence[Any]] | None = None,
     traced: bool | None = None,
     neutral: float | None = None,
+    later: bool = False,
 ) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
@@ -65,13 +66,21 @@ def hyper(
     neutral: the value with which part of the method has no effect (0 of a
       term, 1 of a factor). ``traced_names`` leaves a field of this value out,
       so that the part is not in the program and costs nothing.
+    later: whether the field came after runs had been saved. At its default it
+      then stays out of the identity of a run, so that those runs are found
+      again (``experiments.cli.config``).
   """
   if traced is None:
     traced = isinstance(default, float)
   return dataclasses.field(default=default, metadata=dict(
       help=help, source=source, minimum=minimum, above=above, maximum=maximum,
       below=below, choices=choices, when=when, traced=traced,
-      neutral=neutral))
+      neutral=neutral, later=later))
+
+
+def at_later_default(field: dataclasses.Field, value: Any) -> bool:
+  """Whether a field has its default and came after runs had been saved."""
+  return bool(field.metadata.get("later")) and value == field.default
 
 
 def allowed(field: dataclasses.Field) -> str:
@@ -141,17 +150,20 @@ def traced_names(hparams: Any) -> tuple[str, ...]:
 
   Args:
     hparams: a dataclass of ``hyper`` fields, or an instance of one. For an
-      instance, fields that have their ``neutral`` value are left out.
+      instance, fields that have their ``neutral`` value or are not read
+      (``reads``) are left out.
 
   Returns:
     The names of the fields.
   """
-  instance = not isinstance(hparams, type)
 
   def is_off(field: dataclasses.Field) -> bool:
+    if isinstance(hparams, type):
+      return False
     neutral = field.metadata.get("neutral")
-    return (instance and neutral is not None
-            and is_zero(getattr(hparams, field.name) - neutral))
+    return not reads(hparams, field.name) or (
+        neutral is not None
+        and is_zero(getattr(hparams, field.name) - neutral))
 
   return tuple(field.name for field in dataclasses.fields(hparams)
                if field.metadata.get("traced") and not is_off(field))

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
 from fedjax_alg.algorithms import diversified, fedacnnl, fedavg, fedgroup
-from fedjax_alg.algorithms import fedzo, fesem, flhc, fsvrg, ifca, losac, mime
-from fedjax_alg.algorithms import per_fedavg, pfedme, references, scaffold
+from fedjax_alg.algorithms import fedopt, fedzo, fesem, flhc, fsvrg, ifca
+from fedjax_alg.algorithms import losac, mime, per_fedavg, pfedme, references
+from fedjax_alg.algorithms import scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import did_you_mean, OptionError
 
@@ -47,6 +48,7 @@ _CONJUGATE = "Zhao, Cai, Lu: conjugated central acceleration"
 _FEDGROUP = "Duan et al., FedGroup, 2020"
 _ANALYTIC = "Gu et al., arXiv:2502.06915"
 _SINGULAR = "a layer's Gram matrix is singular, give "
+_FEDOPT = "Reddi et al., ICLR 2021"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 
 ALGORITHMS: dict[str, Entry] = {
@@ -54,6 +56,14 @@ ALGORITHMS: dict[str, Entry] = {
                     "McMahan et al., AISTATS 2017"),
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
                      "Li et al., MLSys 2020"),
+    "fedavgm": Entry(fedopt.FedAvgMHParams, fedopt.fedavgm, "FedAvgM",
+                     "Hsu et al., arXiv:1909.06335"),
+    "fedadagrad": Entry(fedopt.FedAdagradHParams, fedopt.fedadagrad,
+                        "FedAdagrad", _FEDOPT),
+    "fedyogi": Entry(fedopt.FedAdamHParams, fedopt.fedyogi, "FedYogi",
+                     _FEDOPT),
+    "fedadam": Entry(fedopt.FedAdamHParams, fedopt.fedadam, "FedAdam",
+                     _FEDOPT),
     "fsvrg": Entry(fsvrg.FSVRGHParams, fsvrg.fsvrg, "FSVRG",
                    "Konecny et al., arXiv:1610.02527"),
     "ma_fsvrg": Entry(diversified.DiversifiedHParams, diversified.ma_fsvrg,

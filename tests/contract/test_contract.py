@@ -76,6 +76,10 @@ def analytic_ledger(bias=1, grouped=0):
 LEDGER = {
     "fedavg": lambda d, k, n, read: (d, d, 1, read),
     "fedprox": lambda d, k, n, read: (d, d, 1, read),
+    "fedavgm": lambda d, k, n, read: (d, d, 1, read),
+    "fedadagrad": lambda d, k, n, read: (d, d, 1, read),
+    "fedyogi": lambda d, k, n, read: (d, d, 1, read),
+    "fedadam": lambda d, k, n, read: (d, d, 1, read),
     "fsvrg": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
     "ma_fsvrg": diversified_ledger(0),
     "ga_fsvrg": diversified_ledger(1),
