@@ -19,6 +19,7 @@ from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
@@ -44,7 +45,8 @@ _SVRG = ("client_update", ("svrg",))
 class ComposedHParams(
     fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
     conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
-    fedopt.Adaptivity, diversified.AdamOptions, diversified.KModels, LocalWork):
+    fedopt.Adaptivity, diversified.AdamOptions, diversified.KModels,
+    ClientOptimizer, LocalWork):
   """Hyper-parameters of all combinations.
 
   A combination reads those of its local method and of its server step.
@@ -103,17 +105,17 @@ class ComposedHParams(
 
 
 def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
-  rate = h.client_lr
+  rate, optimizer = h.client_lr, local_optimizer(h)
   if h.client_update == "sgd":
-    return sgd_update(model, h, rate)
+    return sgd_update(model, h, rate, optimizer=optimizer)
   if h.client_update == "prox":
-    return sgd_update(model, h, rate, h.mu)
+    return sgd_update(model, h, rate, h.mu, optimizer)
   if h.client_update == "svrg":
     return fsvrg.svrg_update(model, FSVRGHParams(
         h.local_steps, h.local_epochs, h.batch_size, rate, h.local_scaling,
         h.aggregate_scaling))
   if h.client_update == "scaffold":
-    return scaffold.scaffold_update(model, h, rate, h.option)
+    return scaffold.scaffold_update(model, h, rate, h.option, optimizer)
   if h.client_update == "losac":
     return losac.losac_update(model, h, rate, h)
   return mime.mime_update(

@@ -17,6 +17,7 @@ import dataclasses
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
+from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
@@ -84,7 +85,8 @@ def _build(
     model: Model, hparams: ServerHParams, server: steps.ServerStep,
     map_clients: MapClients) -> Algorithm[ComposedState]:
   return compose(
-      model, sgd_update(model, hparams, hparams.client_lr), server,
+      model, sgd_update(model, hparams, hparams.client_lr,
+                        optimizer=local_optimizer(hparams)), server,
       map_clients=map_clients, weights=hparams.client_weights)
 
 

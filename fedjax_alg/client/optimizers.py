@@ -14,7 +14,7 @@ optimiser.
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -84,22 +84,22 @@ class ClientOptimizer:
       when=("client_lr_schedule", ("exponential", "step")), later=True)
 
 
-#: Their names, for methods or settings that cannot read them.
-NAMES = tuple(field.name for field in dataclasses.fields(ClientOptimizer))
-
-
 class LocalOptimizer(NamedTuple):
   """What ``local_optimizer`` makes of the options."""
 
   #: from the gradient to d, which is subtracted; None: d is the gradient
   transform: optax.GradientTransformation | None
-  #: (rounds completed, local steps taken), [] int32 -> f(t), [] float32; None:
-  #: constant
-  schedule: Callable[[Array, Array], Array] | None = None
-  over_steps: bool = False  #: whether the schedule reads the steps taken
+  #: t [] int32 -> f(t) [] float32; None: constant
+  schedule: Callable[[Array], Array] | None = None
+  over_steps: bool = False  #: whether t counts local steps, not rounds
   #: whether ``transform`` makes the step itself, learning rate and sign
   #: included, as the optimisers of optax do
   whole_step: bool = False
+
+
+#: A transformation of optax makes the steps itself, learning rate included;
+#: None is plain SGD.
+Optimizer: TypeAlias = LocalOptimizer | optax.GradientTransformation | None
 
 
 def refuse_options(options: Any, why: str) -> None:
@@ -139,9 +139,11 @@ def local_optimizer(
   if own is not None:
     refuse_options(options, "not read with an optimiser of one's own")
     return LocalOptimizer(own, whole_step=True)
-  made = LocalOptimizer(
-      _transform(options), _schedule(options), options.client_lr_over == "steps")
-  return None if made.transform is made.schedule is None else made
+  transform, schedule = _transform(options), _schedule(options)
+  if transform is None and schedule is None:
+    return None
+  return LocalOptimizer(
+      transform, schedule, options.client_lr_over == "steps")
 
 
 def _transform(
@@ -170,8 +172,7 @@ def _transform(
   return optax.chain(*parts) if parts else None
 
 
-def _schedule(
-    options: ClientOptimizer) -> Callable[[Array, Array], Array] | None:
+def _schedule(options: ClientOptimizer) -> Callable[[Array], Array] | None:
   """The factor f; optax's schedules cannot take their numbers traced."""
   kind, decay = options.client_lr_schedule, options.client_lr_decay
   period = options.client_lr_period
@@ -184,9 +185,8 @@ def _schedule(
         f"so many {options.client_lr_over} the learning rate is 0; must be at "
         "least 2")
 
-  def factor(rounds: Array, steps: Array) -> Array:
-    taken = rounds if options.client_lr_over == "rounds" else steps
-    t = taken.astype(jnp.float32) / jnp.asarray(period, jnp.float32)
+  def factor(count: Array) -> Array:
+    t = count.astype(jnp.float32) / jnp.asarray(period, jnp.float32)
     if kind == "cosine":
       return 0.5 * (1.0 + jnp.cos(math.pi * jnp.minimum(t, 1.0)))
     if kind == "inverse_sqrt":
@@ -207,8 +207,8 @@ class Descent(NamedTuple):
 
 
 def descent(
-    learning_rate: Any, optimizer: LocalOptimizer | None = None,
-    rounds: Array | int = 0) -> Descent:
+    learning_rate: Any, optimizer: Optimizer = None, rounds: Array | int = 0
+) -> Descent:
   """The steps of a client in one round.
 
   Args:
@@ -223,15 +223,17 @@ def descent(
     return Descent(
         lambda params: (), lambda gradient, params, kept: (
             trees.add_scaled(params, -learning_rate, gradient), kept))
+  if isinstance(optimizer, optax.GradientTransformation):
+    optimizer = LocalOptimizer(optimizer, whole_step=True)
   transform, schedule, over_steps, whole_step = optimizer
-  rounds = jnp.asarray(rounds, jnp.int32)
-  rate = learning_rate
+  counts = schedule is not None and over_steps
+  rate_of_round = learning_rate
   if schedule is not None and not over_steps:
-    rate = learning_rate * schedule(rounds, jnp.int32(0))
+    rate_of_round = learning_rate * schedule(jnp.asarray(rounds, jnp.int32))
 
   def init(params):
     state = () if transform is None else trees.strong(transform.init(params))
-    return state, jnp.int32(0) if over_steps else ()
+    return state, jnp.int32(0) if counts else ()
 
   def step(gradient, params, kept):
     state, taken = kept
@@ -240,10 +242,23 @@ def descent(
         gradient, state = transform.update(gradient, state, params)
     if whole_step:
       return optax.apply_updates(params, gradient), (state, taken)
-    now = rate
-    if over_steps:
-      now = learning_rate * schedule(rounds, taken)
-      taken = taken + 1
-    return trees.add_scaled(params, -now, gradient), (state, taken)
+    rate = rate_of_round
+    if schedule is not None and counts:
+      rate, taken = learning_rate * schedule(taken), taken + 1
+    return trees.add_scaled(params, -rate, gradient), (state, taken)
+
+  return Descent(init, step)
+
+
+def with_sum(steps: Descent) -> Descent:
+  """The same steps, which keep (what they keep, the sum of the gradients)."""
+
+  def init(params):
+    return steps.init(params), jax.tree.map(jnp.zeros_like, params)
+
+  def step(gradient, params, kept):
+    kept, total = kept
+    params, kept = steps.step(gradient, params, kept)
+    return params, (kept, trees.add(total, gradient))
 
   return Descent(init, step)

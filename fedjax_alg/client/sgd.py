@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
-from fedjax_alg.client.optimizers import Descent, descent, LocalOptimizer
+from fedjax_alg.client.optimizers import Descent, descent, Optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import is_zero
 
@@ -39,7 +39,7 @@ def sgd(
     learning_rate: Any,
     key: Key,
     correct: Correction | None = None,
-    optimizer: LocalOptimizer | None = None,
+    optimizer: Optimizer = None,
     rounds: Array | int = 0,
 ) -> tuple[Params, Array]:
   """v <- v - learning_rate * correct(g(v; B)) for the client's local steps.
@@ -55,7 +55,9 @@ def sgd(
     learning_rate: learning rate of every step.
     key: consumed.
     correct: corrects the gradient of every step; None: no correction.
-    optimizer: the optimiser, whose state starts afresh; None: plain SGD.
+    optimizer: the optimiser, whose state starts afresh. A transformation of
+      optax makes the steps itself, and learning_rate is not read. None: plain
+      SGD.
     rounds: [] int32, rounds completed, for the optimiser's schedule.
 
   Returns:
@@ -89,7 +91,7 @@ def descend(
 
 def sgd_update(
     model: Model, work: minibatches.LocalWork, client_lr: Any,
-    mu: Any = 0.0, optimizer: LocalOptimizer | None = None) -> ClientUpdate:
+    mu: Any = 0.0, optimizer: Optimizer = None) -> ClientUpdate:
   """Local training by SGD or another optimiser.
 
   Args:
@@ -98,8 +100,9 @@ def sgd_update(
     client_lr: learning rate of the local steps.
     mu: weight of FedProx's proximal term, which joins the objective if it is
       not 0.
-    optimizer: the optimiser, see ``optimizers.local_optimizer``; None: plain
-      SGD.
+    optimizer: the optimiser (``optimizers.local_optimizer``), or a
+      transformation of optax that makes the steps itself, so that client_lr is
+      not read; None: plain SGD.
 
   Returns:
     The client's half of a method.
