@@ -30,8 +30,8 @@ import optax
 
 from fedjax_alg.base import Array
 from fedjax_alg.central.adaptive import adaptive
+from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
-from fedjax_alg.central.fedopt import fedopt
 from fedjax_alg.central.line_search import backtracking
 
 
