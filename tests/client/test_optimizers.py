@@ -96,10 +96,11 @@ def test_a_schedule_over_rounds_or_steps(problem, over):
 
 
 def test_any_transformation_of_optax(problem):
-  """It makes the whole step: sgd's of optax at LR is ours."""
-  one = trained(problem, optax.sgd(LR, 0.9))
-  problems.assert_close(
-      one, trained(problem, local_optimizer(given(optimizer="momentum"))))
+  """It makes the whole step, with its own learning rate and schedule."""
+  w, model = expected(problem, lambda k: 0.2 * 0.7 ** k, kind="nesterov")
+  found = trained(problem, optax.sgd(
+      optax.exponential_decay(0.2, 1, 0.7), 0.9, nesterov=True))
+  bridge.assert_step_close(w, found, model)
 
 
 def test_what_is_off_is_not_in_the_program():
@@ -112,6 +113,17 @@ ROUNDS = dict(
     client_lr_schedule="exponential", client_lr_decay=0.5)
 
 
+def two_rounds(problem, name, **settings):
+  return bridge.model_of(bridge.chain(
+      problem, name, [[0, 1, 4], [2, 4, 5]], [KEY, jax.random.key(4)],
+      problems.some_params(problem.model), **settings, **ROUNDS)[0])
+
+
+@pytest.fixture(scope="module", name="fedavg")
+def fixture_fedavg(problem):
+  return two_rounds(problem, "fedavg")
+
+
 @pytest.mark.parametrize("name, settings", [
     ("ifca", dict(num_groups=1, group_init="shared")),
     ("per_fedavg", dict(
@@ -119,14 +131,10 @@ ROUNDS = dict(
     ("composed", dict(client_update="prox", mu=0.0)),
     ("fedavgm", dict(server_momentum=0.0)),
 ])
-def test_methods_that_are_fedavg_then_are_it(problem, name, settings):
+def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
   """With momentum, and a rate that is halved in the second round."""
-  ids, keys = [[0, 1, 4], [2, 4, 5]], [KEY, jax.random.key(4)]
-  start = problems.some_params(problem.model)
-  models = [bridge.model_of(bridge.chain(
-      problem, *method, ids, keys, start, **more, **ROUNDS)[0])
-            for *method, more in (("fedavg", {}), (name, settings))]
-  problems.assert_close(*models, rtol=1e-4, atol=1e-5)
+  problems.assert_close(
+      two_rounds(problem, name, **settings), fedavg, rtol=1e-4, atol=1e-5)
 
 
 def test_local_training_counts_its_rounds(problem):
