@@ -18,6 +18,7 @@ from fedjax_alg.algorithms import fsvrg, losac, mime, scaffold
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
@@ -46,7 +47,7 @@ class ComposedHParams(
     fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
     conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
     fedopt.Adaptivity, diversified.AdamOptions, diversified.KModels,
-    ClientOptimizer, LocalWork):
+    ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of all combinations.
 
   A combination reads those of its local method and of its server step.
@@ -112,8 +113,8 @@ def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
     return sgd_update(model, h, rate, h.mu, optimizer)
   if h.client_update == "svrg":
     return fsvrg.svrg_update(model, FSVRGHParams(
-        h.local_steps, h.local_epochs, h.batch_size, rate, h.local_scaling,
-        h.aggregate_scaling))
+        h.local_steps, h.local_epochs, h.batch_size, client_lr=rate,
+        local_scaling=h.local_scaling, aggregate_scaling=h.aggregate_scaling))
   if h.client_update == "scaffold":
     return scaffold.scaffold_update(model, h, rate, h.option, optimizer)
   if h.client_update == "losac":
@@ -195,4 +196,4 @@ def composed(
   return compose(
       model, _client(model, hparams), _server(hparams),
       map_clients=map_clients, weights=hparams.client_weights,
-      grouping=groups)
+      grouping=groups, aggregator=hparams.aggregator)

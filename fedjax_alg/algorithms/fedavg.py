@@ -19,6 +19,7 @@ import optax
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
@@ -27,7 +28,7 @@ from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgHParams(ClientOptimizer, LocalWork):
+class FedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of FedAvg."""
 
   client_lr: float = hyper(
@@ -82,7 +83,8 @@ def fedavg(
   return compose(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams, optimizer)),
-      steps.average(hparams.server_lr), map_clients=map_clients)
+      steps.average(hparams.server_lr), map_clients=map_clients,
+      aggregator=hparams.aggregator)
 
 
 def fedprox(
@@ -113,4 +115,5 @@ def fedprox(
   return compose(
       model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
                         local_optimizer(hparams, optimizer)),
-      steps.average(hparams.server_lr), map_clients=map_clients)
+      steps.average(hparams.server_lr), map_clients=map_clients,
+      aggregator=hparams.aggregator)

@@ -87,7 +87,8 @@ def _build(
   return compose(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)), server,
-      map_clients=map_clients, weights=hparams.client_weights)
+      map_clients=map_clients, weights=hparams.client_weights,
+      aggregator=hparams.aggregator)
 
 
 def fedavgm(
