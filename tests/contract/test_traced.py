@@ -119,7 +119,8 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
 
 
 @pytest.mark.parametrize("name, more, devices", [
-    ("fedprox", {}, 4),
+    ("fedprox", dict(client_optimizer="nesterov", client_clip=1.0,
+                     client_lr_schedule="exponential"), 4),
     ("ga_fsvrg", dict(threshold=0), 1),
     ("mime", dict(base="adam"), 1),
     ("composed", dict(server="cg_line_search", num_models=1), 1),
