@@ -150,17 +150,20 @@ def traced_names(hparams: Any) -> tuple[str, ...]:
 
   Args:
     hparams: a dataclass of ``hyper`` fields, or an instance of one. For an
-      instance, fields that have their ``neutral`` value are left out.
+      instance, fields that have their ``neutral`` value or are not read
+      (``reads``) are left out.
 
   Returns:
     The names of the fields.
   """
-  instance = not isinstance(hparams, type)
 
   def is_off(field: dataclasses.Field) -> bool:
+    if isinstance(hparams, type):
+      return False
     neutral = field.metadata.get("neutral")
-    return (instance and neutral is not None
-            and is_zero(getattr(hparams, field.name) - neutral))
+    return not reads(hparams, field.name) or (
+        neutral is not None
+        and is_zero(getattr(hparams, field.name) - neutral))
 
   return tuple(field.name for field in dataclasses.fields(hparams)
                if field.metadata.get("traced") and not is_off(field))

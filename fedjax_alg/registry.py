@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
 from fedjax_alg.algorithms import diversified, fedacnnl, fedavg, fedgroup
-from fedjax_alg.algorithms import fedzo, fesem, flhc, fsvrg, ifca, losac, mime
-from fedjax_alg.algorithms import per_fedavg, pfedme, references, scaffold
+from fedjax_alg.algorithms import fedopt, fedzo, fesem, flhc, fsvrg, ifca
+from fedjax_alg.algorithms import losac, mime, per_fedavg, pfedme, references
+from fedjax_alg.algorithms import scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.rounds import expected
@@ -54,6 +55,7 @@ _CONJUGATE = "Zhao, Cai, Lu: conjugated central acceleration"
 _FEDGROUP = "Duan et al., FedGroup, 2020"
 _ANALYTIC = "Gu et al., arXiv:2502.06915"
 _SINGULAR = "a layer's Gram matrix is singular, give "
+_FEDOPT = "Reddi et al., ICLR 2021"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 #: One model down and one up; and with an anchor gradient before.
 _PLAIN = expected.vectors(1, 1)
@@ -68,6 +70,14 @@ ALGORITHMS: dict[str, Entry] = {
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
                      "Li et al., MLSys 2020",
                      ledger=_PLAIN),
+    "fedavgm": Entry(fedopt.FedAvgMHParams, fedopt.fedavgm, "FedAvgM",
+                     "Hsu et al., arXiv:1909.06335"),
+    "fedadagrad": Entry(fedopt.FedAdagradHParams, fedopt.fedadagrad,
+                        "FedAdagrad", _FEDOPT, ledger=_PLAIN),
+    "fedyogi": Entry(fedopt.FedAdamHParams, fedopt.fedyogi, "FedYogi",
+                     _FEDOPT, ledger=_PLAIN),
+    "fedadam": Entry(fedopt.FedAdamHParams, fedopt.fedadam, "FedAdam",
+                     _FEDOPT, ledger=_PLAIN),
     "fsvrg": Entry(fsvrg.FSVRGHParams, fsvrg.fsvrg, "FSVRG",
                    "Konecny et al., arXiv:1610.02527",
                    ledger=_ANCHORED,

@@ -20,12 +20,18 @@ class Sample:
   bound: float = hparams.hyper(0.1, "bound", traced=False)
   free: float = hparams.hyper(0.0, "free")
   rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
+  gain: float = hparams.hyper(1.0, "gain", when=("rule", ("b",)))
   on: bool = hparams.hyper(True, "on")
 
 
 def test_floats_are_traced_unless_said_otherwise():
-  assert hparams.traced_names(Sample) == ("start", "rate", "pull", "free")
-  assert hparams.traced_names(Sample()) == hparams.traced_names(Sample)
+  assert hparams.traced_names(Sample) == (
+      "start", "rate", "pull", "free", "gain")
+  assert hparams.traced_names(Sample(rule="b")) == hparams.traced_names(Sample)
+
+
+def test_what_is_not_read_is_not_traced():
+  assert hparams.traced_names(Sample()) == ("start", "rate", "pull", "free")
 
 
 def test_a_zero_that_switches_something_off_is_not_traced():

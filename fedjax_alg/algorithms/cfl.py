@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
 from fedjax_alg.base import num_params, Params
+from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.hparams import hyper, is_zero, validate
 from fedjax_alg.rounds import clustered
@@ -116,7 +117,7 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
       def half():
         update = clustered.pretrain(
             model, hparams, hparams.client_lr, trees.index(tree.model, made),
-            shard, jax.random.fold_in(key, made))
+            shard, jax.random.fold_in(key, made), local_optimizer(hparams))
         return grouping.closest_direction(
             update, directions, jnp.ones(2, bool))
 
@@ -241,6 +242,7 @@ def cfl(
   """
   validate(hparams)
   return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr),
+      model, sgd_update(model, hparams, hparams.client_lr,
+                        optimizer=local_optimizer(hparams)),
       bipartition_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

@@ -1,7 +1,8 @@
 """Methods that combine any local method with any server step.
 
   `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac
-  `server`=average|sgd|adam|adaptive|conjugate_gradient|cg_line_search
+  `server`=average|sgd|adam|yogi|adagrad|adaptive|conjugate_gradient|
+           cg_line_search
   `num_models`=1|K, with K > 1 grouped by `grouping`=model|gradient
 
 Many named algorithms are such combinations with other defaults: FedAvg is sgd x
@@ -12,13 +13,14 @@ MA-FSVRG is svrg x adaptive x K models.
 import dataclasses
 from typing import Any
 
-from fedjax_alg.algorithms import conjugate, diversified, fedavg, fsvrg
-from fedjax_alg.algorithms import losac, mime, scaffold
+from fedjax_alg.algorithms import conjugate, diversified, fedavg, fedopt
+from fedjax_alg.algorithms import fsvrg, losac, mime, scaffold
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
@@ -28,14 +30,14 @@ from fedjax_alg.rounds.weights import WEIGHTS
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
                   "losac")
-SERVERS = ("average", "sgd", "adam", "adaptive", "conjugate_gradient",
-           "cg_line_search")
+SERVERS = ("average", "sgd", "adam", "yogi", "adagrad", "adaptive",
+           "conjugate_gradient", "cg_line_search")
 
 #: Default learning rates of the local methods and of the server steps. A local
 #: method that is not named here has 0.1.
 CLIENT_LR = {"svrg": 12.0}
-SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "adaptive": 0.02,
-             "conjugate_gradient": 0.02}
+SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "yogi": 0.01,
+             "adagrad": 0.1, "adaptive": 0.02, "conjugate_gradient": 0.02}
 
 _SVRG = ("client_update", ("svrg",))
 
@@ -44,7 +46,8 @@ _SVRG = ("client_update", ("svrg",))
 class ComposedHParams(
     fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
     conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
-    diversified.AdamOptions, diversified.KModels, Aggregation, LocalWork):
+    fedopt.Adaptivity, diversified.AdamOptions, diversified.KModels,
+    ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of all combinations.
 
   A combination reads those of its local method and of its server step.
@@ -67,8 +70,8 @@ class ComposedHParams(
       minimum=0.0)
   server_lr: float = hyper(
       0.0, "learning rate of the server; 0 stands for the default, which is 1 "
-      "with average and sgd, 0.01 with adam, and 0.02 with adaptive and "
-      "conjugate_gradient", minimum=0.0, when=(
+      "with average and sgd, 0.01 with adam and yogi, 0.1 with adagrad, and "
+      "0.02 with adaptive and conjugate_gradient", minimum=0.0, when=(
           "server", tuple(SERVER_LR)))
   server_momentum: float = hyper(
       0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
@@ -103,17 +106,17 @@ class ComposedHParams(
 
 
 def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
-  rate = h.client_lr
+  rate, optimizer = h.client_lr, local_optimizer(h)
   if h.client_update == "sgd":
-    return sgd_update(model, h, rate)
+    return sgd_update(model, h, rate, optimizer=optimizer)
   if h.client_update == "prox":
-    return sgd_update(model, h, rate, h.mu)
+    return sgd_update(model, h, rate, h.mu, optimizer)
   if h.client_update == "svrg":
     return fsvrg.svrg_update(model, FSVRGHParams(
         h.local_steps, h.local_epochs, h.batch_size, client_lr=rate,
         local_scaling=h.local_scaling, aggregate_scaling=h.aggregate_scaling))
   if h.client_update == "scaffold":
-    return scaffold.scaffold_update(model, h, rate, h.option)
+    return scaffold.scaffold_update(model, h, rate, h.option, optimizer)
   if h.client_update == "losac":
     return losac.losac_update(model, h, rate, h)
   return mime.mime_update(
@@ -129,6 +132,8 @@ def _server(h: ComposedHParams) -> steps.ServerStep:
     return steps.sgd(rate, h.server_momentum)
   if h.server == "adam":
     return steps.adam(rate, h.beta1, h.beta2, h.eps)
+  if h.server in ("yogi", "adagrad"):
+    return steps.fedopt_step(h.server, rate, h.beta1, h.beta2, h.tau)
   if h.server == "adaptive":
     return steps.adaptive_step(
         rate, h.beta1, h.beta2, h.eps, h.central_rule)._replace(

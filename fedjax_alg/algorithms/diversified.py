@@ -62,11 +62,12 @@ class AdamOptions:
   beta1: float = hyper(
       0.9, "decay of the first moment of the server's gradient",
       minimum=0.0, below=1.0, source="diversified (62)",
-      when=("server", ("adam", "adaptive")))
+      when=("server", ("adam", "yogi", "adagrad", "adaptive")))
   beta2: float = hyper(
       0.999, "decay of the second moment of the server's gradient",
       minimum=0.0, below=1.0,
-      source="diversified (63)", when=("server", ("adam", "adaptive")))
+      source="diversified (63)",
+      when=("server", ("adam", "yogi", "adaptive")))
   eps: float = hyper(
       1e-8, "small number against division by zero; it is added to the second "
       "moment inside the root (adaptive) or to the root (adam)", above=0.0,

@@ -15,17 +15,20 @@ uniformly.)
 
 import dataclasses
 
+import optax
+
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgHParams(Aggregation, LocalWork):
+class FedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of FedAvg."""
 
   client_lr: float = hyper(
@@ -52,7 +55,8 @@ class FedProxHParams(Proximal, FedAvgHParams):
 
 
 def fedavg(
-    model: Model, hparams: FedAvgHParams, *, map_clients: MapClients
+    model: Model, hparams: FedAvgHParams, *, map_clients: MapClients,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Algorithm[ComposedState]:
   """FedAvg: the weighted average of the locally trained models.
 
@@ -66,6 +70,8 @@ def fedavg(
     hparams: the hyper-parameters; every field has a documented default.
     map_clients: how one client's code is mapped over the participants
       (``engine.clients.make_map_clients``).
+    optimizer: an optimiser of the caller's for the local steps, its learning
+      rate included, instead of `client_lr` and `client_optimizer`.
 
   Returns:
     The algorithm, as the pure functions of ``base.Algorithm``.
@@ -75,13 +81,15 @@ def fedavg(
   """
   validate(hparams)
   return compose(
-      model, sgd_update(model, hparams, hparams.client_lr),
+      model, sgd_update(model, hparams, hparams.client_lr,
+                        optimizer=local_optimizer(hparams, optimizer)),
       steps.average(hparams.server_lr), map_clients=map_clients,
       aggregator=hparams.aggregator)
 
 
 def fedprox(
-    model: Model, hparams: FedProxHParams, *, map_clients: MapClients
+    model: Model, hparams: FedProxHParams, *, map_clients: MapClients,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Algorithm[ComposedState]:
   """FedProx: FedAvg whose local models are pulled towards the global model.
 
@@ -94,6 +102,8 @@ def fedprox(
     hparams: the hyper-parameters; every field has a documented default.
     map_clients: how one client's code is mapped over the participants
       (``engine.clients.make_map_clients``).
+    optimizer: an optimiser of the caller's for the local steps, its learning
+      rate included, instead of `client_lr` and `client_optimizer`.
 
   Returns:
     The algorithm, as the pure functions of ``base.Algorithm``.
@@ -103,6 +113,7 @@ def fedprox(
   """
   validate(hparams)
   return compose(
-      model, sgd_update(model, hparams, hparams.client_lr, hparams.mu),
+      model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
+                        local_optimizer(hparams, optimizer)),
       steps.average(hparams.server_lr), map_clients=map_clients,
       aggregator=hparams.aggregator)

@@ -29,6 +29,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.errors import OptionError
@@ -184,7 +185,8 @@ def first_update(
   work = LocalWork(
       local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size)
   return clustered.pretrain(
-      model, work, hparams.client_lr, start, shard, key)
+      model, work, hparams.client_lr, start, shard, key,
+      local_optimizer(hparams))
 
 
 def first_examples(hparams: FedGroupHParams, size: Array) -> Array:
@@ -420,7 +422,8 @@ def direction_rule(
 def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
   validate(hparams)
   return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr, mu),
+      model, sgd_update(model, hparams, hparams.client_lr, mu,
+                        local_optimizer(hparams)),
       direction_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)
 

@@ -25,6 +25,7 @@ from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
@@ -86,7 +87,8 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     params = start
     if hparams.first_group == "trained" and hparams.pretrain_steps:
       params, _ = sgd(
-          model, start, shard, before_all, hparams.client_lr, key)
+          model, start, shard, before_all, hparams.client_lr, key,
+          optimizer=local_optimizer(hparams))
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):
@@ -152,6 +154,7 @@ def fesem(
   """
   validate(hparams)
   return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr),
+      model, sgd_update(model, hparams, hparams.client_lr,
+                        optimizer=local_optimizer(hparams)),
       nearest_rule(model, hparams), map_clients=map_clients,
       weights=hparams.client_weights)

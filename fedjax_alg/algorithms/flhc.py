@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params
+from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
@@ -69,7 +70,8 @@ def once_rule(
 
   def update_of(params, shard, key):
     return clustered.pretrain(
-        model, hparams, hparams.client_lr, params, shard, key)
+        model, hparams, hparams.client_lr, params, shard, key,
+        local_optimizer(hparams), hparams.cluster_after)
 
   def init(params, spec, key):
     del spec, key
@@ -168,6 +170,7 @@ def flhc(
   """
   validate(hparams)
   return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr),
+      model, sgd_update(model, hparams, hparams.client_lr,
+                        optimizer=local_optimizer(hparams)),
       once_rule(model, hparams, map_clients), map_clients=map_clients,
       weights=hparams.client_weights)

@@ -20,6 +20,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
@@ -123,7 +124,8 @@ def _spread(
     shards = everyone.shards
     shard = Shard(
         shards.x, shards.y, shards.offset[chosen], shards.size[chosen])
-    new, _ = sgd(model, params, shard, hparams, hparams.client_lr, work)
+    new, _ = sgd(model, params, shard, hparams, hparams.client_lr, work,
+                 optimizer=local_optimizer(hparams))
     return jax.tree.map(lambda all, one: all.at[j].set(one), models, new)
 
   return jax.lax.fori_loop(jnp.int32(0), k, add, trees.repeat(params, k))
@@ -193,8 +195,11 @@ def ifca(
     OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
-  client = sgd_update(model, hparams, hparams.client_lr)
+  client = sgd_update(model, hparams, hparams.client_lr,
+                      optimizer=local_optimizer(hparams))
   if hparams.averaging == "gradient":
+    refuse_options(hparams, "not read with `averaging`=gradient, whose clients "
+                   "take no local steps")
     client = _gradient_update(model, hparams.client_lr)
   return compose_clustered(
       model, client, least_loss_rule(model, hparams, map_clients),

@@ -11,6 +11,9 @@ A local step draws independent mini-batches D, D', D'':
   exact: w <- w - beta (u - alpha h), h = Hessian(w; D'') u, computed by
          forward-over-reverse differentiation
 
+Another optimiser of the local steps takes what stands after beta; the step of
+size alpha stays one of SGD.
+
 The global model is evaluated without adaptation. ``client_params`` is the
 global model after one step of size alpha on a mini-batch of the client's
 *training* data. (Some public code adapts on test batches, which leaks them.)
@@ -20,6 +23,7 @@ an absolute d the difference would vanish in float32 when u is small.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +34,8 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, descent
+from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
@@ -37,7 +43,7 @@ from fedjax_alg.rounds.weights import WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgHParams(Aggregation, LocalWork):
+class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 
   adapt_lr: float = hyper(
@@ -84,6 +90,7 @@ def adapt(
 def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
   alpha, kind = hparams.adapt_lr, hparams.hessian
   batches = 2 if kind == "fo" else 3
+  optimizer = local_optimizer(hparams)
 
   def hessian_times(gradient, params, u):
     if kind == "exact":
@@ -95,8 +102,8 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
         trees.add_scaled(params, delta, u), trees.add_scaled(params, -delta, u))
     return trees.scale(0.5 / delta, trees.subtract(ahead, behind))
 
-  def step(*args):
-    first, second, *third, (params, _) = args
+  def step(descend, *args):
+    first, second, *third, (params, _, kept) = args
     ((_, inner),) = first(params)
     adapted = trees.add_scaled(params, -alpha, inner)
     ((loss, u),) = second(adapted)
@@ -104,12 +111,16 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     if third:
       direction = trees.add_scaled(
           u, -alpha, hessian_times(third[0], params, u))
-    return trees.add_scaled(params, -hparams.client_lr, direction), loss
+    params, kept = descend(direction, params, kept)
+    return params, loss, kept
 
   def train(received, shard, client_row, key):
     del client_row
-    params, loss = minibatches.fold_steps(
-        model, shard, hparams, key, step, (received.start, jnp.zeros(())),
+    start = received.start
+    local_steps = descent(hparams.client_lr, optimizer, received.round)
+    params, loss, _ = minibatches.fold_steps(
+        model, shard, hparams, key, functools.partial(step, local_steps.step),
+        (start, jnp.zeros(()), local_steps.init(start)),
         batches_per_step=batches)
     # A product with the Hessian counts as two gradients on D''.
     cost = jnp.array([1, 1, 2], jnp.int32)

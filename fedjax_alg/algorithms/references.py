@@ -7,7 +7,7 @@ client alone and sends nothing.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from fedjax_alg.base import Model, Params, RoundAux, Work, no_setup
 from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
@@ -111,7 +112,7 @@ def central(
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalHParams(LocalWork):
+class LocalHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of local training."""
 
   client_lr: float = hyper(
@@ -123,6 +124,8 @@ class LocalState(NamedTuple):
 
   table: Params  #: [C, ...], one model for each client
   newcomer: Params  #: the initial model, for a client not in the table
+  #: [] int32, rounds completed, for the schedule of an optimiser; () without
+  round: Any = ()
 
 
 def local(
@@ -147,19 +150,22 @@ def local(
     OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
+  optimizer = local_optimizer(hparams)
 
   def init(params: Params, spec: FedSpec, key: Key) -> LocalState:
     del key
-    return LocalState(trees.repeat(params, spec.num_clients), params)
+    return LocalState(trees.repeat(params, spec.num_clients), params,
+                      () if optimizer is None else jnp.zeros((), jnp.int32))
 
   def round_(state: LocalState, cohort: Cohort, key: Key):
     client_rows = trees.rows(state.table, cohort.ids)
 
-    def train(_, shard, params, key):
-      return sgd(model, params, shard, hparams, hparams.client_lr, key)
+    def train(rounds, shard, params, key):
+      return sgd(model, params, shard, hparams, hparams.client_lr, key,
+                 optimizer=optimizer, rounds=rounds)
 
     trained, loss = map_clients(
-        train, (), cohort.shards, client_rows,
+        train, state.round, cohort.shards, client_rows,
         client_keys(key, cohort.ids))
     # The id of a padding slot is C, so its row is dropped.
     table = jax.tree.map(
@@ -171,7 +177,8 @@ def local(
                 jax.vmap(hparams.num_steps)(size).astype(jnp.float32))
     aux = RoundAux({"loss": loss}, {"train_loss": trees.slot_mean(
         cohort.weight, loss)}, round_cost(0, 0, 0, read.sum()), work)
-    return state._replace(table=table), aux
+    return LocalState(table, state.newcomer, jax.tree.map(
+        lambda rounds: rounds + 1, state.round)), aux
 
   def client_params(state, client_id, shard, key):
     del shard, key

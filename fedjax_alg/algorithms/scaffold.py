@@ -7,6 +7,12 @@ Every client keeps c_i, and the server keeps c, the mean of all c_i. All are
 zero at the start; starting from a copy of the model, as some public code does,
 would break that equality. The server's learning rate moves the model, not c.
 
+With another optimiser than plain SGD, which the paper does not have, it acts on
+the corrected gradient g_i - c_i + c. If it came before the correction, the
+momentum of g_i would be corrected by c_i once. Option II then takes the mean
+gradient of the local steps itself: (x - y) / (K eta_l) is that mean with plain
+SGD alone, and up to 1 / (1 - momentum) times as long with momentum.
+
 The paper's N is the number of clients that are present and have examples. A
 newcomer's c_i is zero, so c is scaled down to the mean over more clients when
 clients join.
@@ -24,7 +30,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.optimizers import ClientOptimizer, descent
+from fedjax_alg.client.optimizers import local_optimizer, Optimizer, with_sum
+from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
@@ -44,7 +52,7 @@ class VariateOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaffoldHParams(VariateOptions, Aggregation, LocalWork):
+class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 
   client_lr: float = hyper(
@@ -67,8 +75,8 @@ class ControlVariates(NamedTuple):
 
 
 def scaffold_update(
-    model: Model, work: LocalWork, client_lr: float, option: str
-) -> ClientUpdate:
+    model: Model, work: LocalWork, client_lr: Any, option: str,
+    optimizer: Optimizer = None) -> ClientUpdate:
   """The client's part of SCAFFOLD: steps along g_i(y; B) - c_i + c."""
 
   def init(params, spec):
@@ -84,14 +92,21 @@ def scaffold_update(
 
   def train(received, shard, client_row, key):
     start, shift = received.start, trees.subtract(received.shared, client_row)
-    params, loss = sgd(
-        model, start, shard, work, client_lr, key,
+    sums = option == "II" and optimizer is not None
+    local_steps = descent(client_lr, optimizer, received.round)
+    params, loss, kept = descend(
+        model, start, shard, work, key,
+        with_sum(local_steps) if sums else local_steps,
         lambda gradient, params, start: trees.add(gradient, shift))
+    steps_taken = jnp.maximum(
+        work.num_steps(shard.size).astype(jnp.float32), 1.0)
     if option == "I":
       _, new = objective.full_value_and_grad(model, start, shard)
+    elif sums:
+      new = jax.tree.map(
+          lambda total, shift: total / steps_taken - shift, kept[1], shift)
     else:
-      steps_taken = work.num_steps(shard.size).astype(jnp.float32)
-      per_step = 1.0 / (jnp.maximum(steps_taken, 1.0) * client_lr)
+      per_step = 1.0 / (steps_taken * client_lr)
       new = jax.tree.map(
           lambda start, end, shift: (start - end) * per_step - shift,
           start, params, shift)
@@ -147,7 +162,8 @@ def scaffold(
     OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
-  client = scaffold_update(model, hparams, hparams.client_lr, hparams.option)
+  client = scaffold_update(model, hparams, hparams.client_lr, hparams.option,
+                           local_optimizer(hparams))
   return compose(model, client, steps.average(hparams.server_lr),
                  map_clients=map_clients, weights=hparams.client_weights,
                  aggregator=hparams.aggregator)

@@ -30,6 +30,7 @@ import optax
 
 from fedjax_alg.base import Array
 from fedjax_alg.central.adaptive import adaptive
+from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
 
@@ -78,8 +79,13 @@ def sgd(learning_rate: float = 1.0, momentum: float = 0.9) -> ServerStep:
 def adam(
     learning_rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.999,
     eps: float = 1e-8) -> ServerStep:
-  """Adam on the mean update (FedAdam; optax's, with bias correction)."""
+  """Adam on the mean update (optax's, with bias correction)."""
   return _step(optax.adam(learning_rate, beta1, beta2, eps), "aggregate")
+
+
+def fedopt_step(*args: Any, **kwargs: Any) -> ServerStep:
+  """FedAdagrad, FedYogi or FedAdam; the arguments are ``fedopt``'s."""
+  return _step(fedopt(*args, **kwargs), "aggregate")
 
 
 def adaptive_step(*args: Any, **kwargs: Any) -> ServerStep:

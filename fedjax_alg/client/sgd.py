@@ -1,12 +1,18 @@
-"""Local stochastic gradient descent, with an optional gradient correction."""
+"""Local stochastic gradient descent.
+
+The gradient may be corrected, and the steps may be those of another optimiser
+(``client.optimizers``).
+"""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
+from fedjax_alg.client.optimizers import Descent, descent, Optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import is_zero
 
@@ -30,11 +36,16 @@ def sgd(
     start: Params,
     shard: Shard,
     work: minibatches.LocalWork,
-    learning_rate: float,
+    learning_rate: Any,
     key: Key,
     correct: Correction | None = None,
+    optimizer: Optimizer = None,
+    rounds: Array | int = 0,
 ) -> tuple[Params, Array]:
   """v <- v - learning_rate * correct(g(v; B)) for the client's local steps.
+
+  With an optimiser, a step goes along what it makes of the corrected gradient,
+  and the learning rate is multiplied by its schedule.
 
   Args:
     model: the model.
@@ -44,32 +55,64 @@ def sgd(
     learning_rate: learning rate of every step.
     key: consumed.
     correct: corrects the gradient of every step; None: no correction.
+    optimizer: the optimiser, whose state starts afresh. A transformation of
+      optax makes the steps itself, and learning_rate is not read. None: plain
+      SGD.
+    rounds: [] int32, rounds completed, for the optimiser's schedule.
 
   Returns:
     The trained parameters, and the loss of the last mini-batch, [] float32,
     which is 0 for a client that takes no step.
   """
+  params, loss, _ = descend(
+      model, start, shard, work, key, descent(learning_rate, optimizer, rounds),
+      correct)
+  return params, loss
 
-  def step(gradient: minibatches.Gradient, carry: tuple[Params, Array]):
-    params, _ = carry
+
+def descend(
+    model: Model, start: Params, shard: Shard, work: minibatches.LocalWork,
+    key: Key, steps: Descent, correct: Correction | None = None
+) -> tuple[Params, Array, Any]:
+  """As ``sgd``, with the steps given; returns what they kept as well."""
+
+  def step(gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]):
+    params, _, kept = carry
     ((loss, grad),) = gradient(params)
     if correct is not None:
       grad = correct(grad, params, start)
-    return trees.add_scaled(params, -learning_rate, grad), loss
+    params, kept = steps.step(grad, params, kept)
+    return params, loss, kept
 
   return minibatches.fold_steps(
-      model, shard, work, key, step, (start, jnp.zeros(())))
+      model, shard, work, key, step,
+      (start, jnp.zeros(()), steps.init(start)))
 
 
 def sgd_update(
-    model: Model, work: minibatches.LocalWork, client_lr: float,
-    mu: float = 0.0) -> ClientUpdate:
-  """Local SGD; with mu > 0 it is on FedProx's objective."""
+    model: Model, work: minibatches.LocalWork, client_lr: Any,
+    mu: Any = 0.0, optimizer: Optimizer = None) -> ClientUpdate:
+  """Local training by SGD or another optimiser.
+
+  Args:
+    model: the model and its objective.
+    work: number of steps and batch size.
+    client_lr: learning rate of the local steps.
+    mu: weight of FedProx's proximal term, which joins the objective if it is
+      not 0.
+    optimizer: the optimiser (``optimizers.local_optimizer``), or a
+      transformation of optax that makes the steps itself, so that client_lr is
+      not read; None: plain SGD.
+
+  Returns:
+    The client's half of a method.
+  """
   correct = None if is_zero(mu) else proximal(mu)
 
   def train(received, shard, client_row, key):
     del client_row
     return Trained(*sgd(
-        model, received.start, shard, work, client_lr, key, correct))
+        model, received.start, shard, work, client_lr, key, correct, optimizer,
+        received.round))
 
   return ClientUpdate(train, work)

@@ -31,6 +31,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.base import round_cost
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys
@@ -44,7 +45,7 @@ STARTS = ("shared", "independent")
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupWork(LocalWork):
+class GroupWork(ClientOptimizer, LocalWork):
   """Hyper-parameters that every clustered method has."""
 
   client_lr: float = hyper(
@@ -138,9 +139,15 @@ def flat(params: Params) -> Array:
 
 def pretrain(
     model: Model, work: LocalWork, client_lr: float, start: Params,
-    shard: Shard, key: Key) -> Array:
-  """The update of one client that trains by ``work`` from ``start``, [P]."""
-  params, _ = sgd(model, start, shard, work, client_lr, key)
+    shard: Shard, key: Key, optimizer: LocalOptimizer | None = None,
+    rounds: Array | int = 0) -> Array:
+  """The update of one client that trains by ``work`` from ``start``, [P].
+
+  The learning rate is that after ``rounds`` rounds. With the default it is that
+  of round 1, for work whose result must not depend on when a client comes.
+  """
+  params, _ = sgd(model, start, shard, work, client_lr, key,
+                  optimizer=optimizer, rounds=rounds)
   return flat(trees.subtract(params, start))
 
 

@@ -9,6 +9,7 @@ from tests import problems
 from tests.algorithms import bridge
 from tests.reference import baselines
 from tests.reference import diversified as oracle
+from tests.reference import optimisers
 
 #: Clients that come again, and clients that never come.
 COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 3, 6, 9], [0, 4, 7, 8, 10, 11]]
@@ -62,6 +63,38 @@ def test_rounds_are_the_oracles(problem, settings):
       read += sum(len(problem.clients[i][1]) for i in ids)
     assert [int(count) for count in aux.cost[:4]] == [104, 104, 1, read]
   assert np.abs(oracle.to_vector(table[4])).max() > 0.01
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_with_momentum_c_i_is_the_mean_gradient_all_the_same(problem, option):
+  """Momentum acts on the corrected gradient, and never gets into c_i."""
+  settings = dict(option=option, client_optimizer="momentum",
+                  client_momentum=0.8, **WORK)
+  states, _, cohorts = play(
+      problem, cohorts=COHORTS[:1] * 3, **settings)
+  work = registry.get("scaffold").hparams(**settings)
+  ids, (before, after), key = COHORTS[0], states[2:], KEYS[2]
+  batches = bridge.batches(problem, cohorts[2], key, work)
+  w, c = bridge.model_of(before), before.memory.server
+  moves = []
+  for i in ids:
+    shift = oracle.to_vector(bridge.to_oracle(c)) - oracle.to_vector(
+        client_entry(before.memory.clients, i))
+    assert np.abs(shift).max() > 0.01
+    trained, mean = optimisers.local_training(
+        bridge.to_oracle(w), *problem.clients[i], batches[i],
+        lambda k: work.client_lr, problems.L2, shift=shift, kind="momentum",
+        momentum=0.8)
+    moves.append(trained)
+    if option == "I":
+      mean = oracle.to_vector(oracle.gradient(
+          bridge.to_oracle(w), *problem.clients[i], problems.L2))
+    np.testing.assert_allclose(
+        oracle.to_vector(client_entry(after.memory.clients, i)), mean,
+        rtol=0, atol=3e-5)
+  bridge.assert_step_close(
+      bridge.to_oracle(w), bridge.model_of(after), oracle.uniform_mean(moves),
+      2e-4)
 
 
 @pytest.mark.parametrize("option", ["I", "II"])

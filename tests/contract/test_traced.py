@@ -4,6 +4,7 @@ All of them at once, for every algorithm and for the settings that read them.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +29,20 @@ SMALL = dict(
 #: Settings beside those of every algorithm alone, which read other fields.
 VARIANTS = [
     ("fedavg", dict(local_steps=0, local_epochs=2)),
+    ("fedprox", dict(client_optimizer="nesterov", client_clip=1.0,
+                     client_lr_schedule="cosine", client_lr_period=5)),
+    ("per_fedavg", dict(client_optimizer="adamw", client_weight_decay=0.1)),
+    ("local", dict(client_optimizer="rmsprop", client_lr_schedule="step")),
+    ("fedgroup", dict(client_optimizer="adagrad", client_lr_over="steps",
+                      client_lr_schedule="inverse_sqrt")),
+    ("cfl", dict(client_optimizer="momentum")),
+    ("flhc", dict(client_lr_schedule="exponential")),
+    ("fesem", dict(client_optimizer="adam")),
+    ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
     ("ma_fsvrg", dict(central_rule="printed", split="copies")),
     ("fsvrg", dict(aggregate_scaling="paper")),
     ("scaffold", dict(option="I")),
+    ("scaffold", dict(client_optimizer="momentum")),
     ("mime", dict(base="adam")),
     ("mime_lite", dict(base="momentum")),
     ("losac", dict(variant="table")),
@@ -44,11 +56,14 @@ VARIANTS = [
     ("composed", dict(client_update="svrg", server="adam",
                       grouping="gradient")),
     ("composed", dict(client_update="svrg", server="adaptive")),
+    ("composed", dict(client_update="prox", server="yogi",
+                      client_optimizer="adam")),
     ("composed", dict(client_update="mime", base="adam", num_models=1,
                       server="conjugate_gradient")),
     ("composed", dict(client_update="losac", num_models=1,
                       server="cg_line_search")),
 ]
+PROGRAMS = [*((name, {}) for name in registry.ALGORITHMS), *VARIANTS]
 
 
 def settings_of(name, more):
@@ -96,8 +111,7 @@ def types(tree):
       lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
 
 
-@pytest.mark.parametrize("name, more", [
-    *((name, {}) for name in registry.ALGORITHMS), *VARIANTS])
+@pytest.mark.parametrize("name, more", PROGRAMS)
 def test_traced_values_give_the_types_of_constants(name, more, problem):
   hparams = settings_of(name, more)
   run = program(name, hparams, problem, clients.make_map_clients())
@@ -106,7 +120,8 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
 
 
 @pytest.mark.parametrize("name, more, devices", [
-    ("fedprox", {}, 4),
+    ("fedprox", dict(client_optimizer="nesterov", client_clip=1.0,
+                     client_lr_schedule="exponential"), 4),
     ("ga_fsvrg", dict(threshold=0), 1),
     ("mime", dict(base="adam"), 1),
     ("composed", dict(server="cg_line_search", num_models=1), 1),
@@ -128,6 +143,12 @@ def test_traced_values_give_the_numbers_of_constants(
       traced(arguments(hparams)), constant(), rtol=1e-5, atol=1e-5)
 
 
+@functools.cache
+def read_in_the_programs_above():
+  return {field for name, more in PROGRAMS
+          for field in arguments(settings_of(name, more))}
+
+
 @pytest.mark.parametrize("name", [
     name for name in registry.ALGORITHMS if ":" not in name])
 def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
@@ -135,8 +156,7 @@ def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
   floats = {field.name for field in fields if isinstance(field.default, float)}
   names = set(traced_names(registry.get(name).hparams))
   assert floats - names == ({"client_ridge"} if name == "afl" else set())
-  # All of them are in the programs above.
-  assert names == set(arguments(settings_of(name, {})))
+  assert names <= read_in_the_programs_above()
 
 
 def test_a_traced_zero_switches_off_too():

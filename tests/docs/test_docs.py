@@ -46,6 +46,12 @@ def test_the_models_of_the_page_are_models():
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
 
 
+def test_an_optimiser_of_ones_own():
+  text = (ROOT / "docs" / "optimizers.md").read_text("utf-8")
+  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
+  exec(compile(block, "optimizers.md", "exec"), {"__name__": "optimizers"})
+
+
 @pytest.mark.fast
 def test_pages_name_files_that_exist():
   """Every path in backticks or links of README and docs is there."""

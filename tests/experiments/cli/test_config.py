@@ -1,12 +1,13 @@
 """Flags: what is refused, in one line; presets; replay; help."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 
 import pytest
 
-from experiments.cli import config, flags
+from experiments.cli import config, execute, flags
 from fedjax_alg import registry
 
 pytestmark = pytest.mark.fast
@@ -287,6 +288,35 @@ def test_identity_ignores_where_and_sees_what():
   assert config.parse([*base, "--out_dir=x", "--rounds=7"]).identity() == one
   assert config.parse([*base, "--seed=1"]).identity() != one
   assert config.parse([*base, "--client_lr=0.2"]).identity() != one
+
+
+@pytest.mark.parametrize("words, identity", [
+    ("--algorithm=fedavg", "a7529411daa769d8"),
+    ("--algorithm=fedgroup --num_groups=3", "f30acbe8b0cd386c"),
+    ("--client_update=scaffold --server=adam", "3086c027050b373a")])
+def test_identity_is_that_of_version_0_2(words, identity):
+  """What came later is not in it at its default, and is in it otherwise."""
+  parsed = config.parse(words.split())
+  assert parsed.identity().startswith(identity)
+  other = config.parse([*words.split(), "--client_clip=1"])
+  assert not other.identity().startswith(identity)
+
+
+def test_a_folder_of_version_0_2_is_resumed(tmp_path):
+  """Its config.json does not have the options that came later."""
+  parsed = config.parse(["--algorithm=fedavg"])
+  later = {name for name, field in parsed.fields.items()
+           if field.metadata["later"]}
+  assert "client_optimizer" in later and "client_lr" not in later
+  flags = {k: v for k, v in parsed.values.items() if k not in later}
+  hparams = {k: v for k, v in parsed.hparams.items() if k not in later}
+  (tmp_path / "config.json").write_text(json.dumps(
+      {"identity": parsed.identity(), "flags": flags, "hparams": hparams}))
+  execute.check_same(tmp_path, parsed)
+  with pytest.raises(config.UsageError, match=(
+      "^--client_optimizer=adam: the run in .* has sgd; resume with")):
+    execute.check_same(tmp_path, config.parse(
+        ["--algorithm=fedavg", "--client_optimizer=adam"]))
 
 
 def test_validation_clients_leave_the_rest():

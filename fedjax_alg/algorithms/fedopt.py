@@ -1,0 +1,199 @@
+"""FedAvgM, FedAdagrad, FedYogi and FedAdam: FedAvg with a server optimiser.
+
+References:
+  Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for
+  Federated Visual Classification", arXiv:1909.06335 (FedAvgM).
+  Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2 (the
+  other three).
+
+The mean update is weighted by n_i as in both papers' experiments; Algorithm 2
+is printed with equal weights (`client_weights`=uniform), and with K steps per
+client where the experiments count epochs. `server_lr` and `client_lr` are tuned
+for every task in the papers. The defaults here are values from their grids.
+"""
+
+import dataclasses
+
+from fedjax_alg.algorithms.fedavg import FedAvgHParams
+from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central import steps
+from fedjax_alg.client.optimizers import local_optimizer
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptivity:
+  """Hyper-parameters of the adaptive server steps that are the paper's."""
+
+  tau: float = hyper(
+      1e-3, "degree of adaptivity: it is added to the root of the second "
+      "moment, which starts at tau^2", above=0.0,
+      source="Reddi et al. Algorithm 2", when=("server", ("yogi", "adagrad")),
+      later=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerHParams(FedAvgHParams):
+  """Hyper-parameters that these methods share."""
+
+  client_weights: str = hyper(
+      "examples", "weights of the participants in the mean update: examples = "
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS,
+      source="Reddi et al. section 5; Algorithm 2 has equal weights")
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAvgMHParams(ServerHParams):
+  """Hyper-parameters of FedAvgM."""
+
+  server_momentum: float = hyper(
+      0.9, "beta, momentum of the server", minimum=0.0, below=1.0,
+      source="Hsu et al. section 4.3")
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAdagradHParams(Adaptivity, ServerHParams):
+  """Hyper-parameters of FedAdagrad."""
+
+  server_lr: float = hyper(
+      0.1, "eta, learning rate of the server", above=0.0,
+      source="Reddi et al. Algorithm 2; tuned")
+  beta1: float = hyper(
+      0.0, "decay of the first moment of the mean update", minimum=0.0,
+      below=1.0, source="Reddi et al. section 5")
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAdamHParams(Adaptivity, ServerHParams):
+  """Hyper-parameters of FedAdam and FedYogi."""
+
+  server_lr: float = hyper(
+      0.01, "eta, learning rate of the server", above=0.0,
+      source="Reddi et al. Algorithm 2; tuned")
+  beta1: float = hyper(
+      0.9, "decay of the first moment of the mean update", minimum=0.0,
+      below=1.0, source="Reddi et al. section 5")
+  beta2: float = hyper(
+      0.99, "decay of the second moment of the mean update", minimum=0.0,
+      below=1.0, source="Reddi et al. section 5")
+
+
+def _build(
+    model: Model, hparams: ServerHParams, server: steps.ServerStep,
+    map_clients: MapClients) -> Algorithm[ComposedState]:
+  return compose(
+      model, sgd_update(model, hparams, hparams.client_lr,
+                        optimizer=local_optimizer(hparams)), server,
+      map_clients=map_clients, weights=hparams.client_weights,
+      aggregator=hparams.aggregator)
+
+
+def fedavgm(
+    model: Model, hparams: FedAvgMHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedAvgM: FedAvg with momentum on the server.
+
+  Participants train as in FedAvg. With their mean update Delta the server moves
+    v <- server_momentum v + Delta,    w <- w + server_lr v.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  return _build(model, hparams, steps.sgd(
+      hparams.server_lr, hparams.server_momentum), map_clients)
+
+
+def fedadagrad(
+    model: Model, hparams: FedAdagradHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedAdagrad: FedAvg with Adagrad on the server.
+
+  Participants train as in FedAvg. With their mean update Delta the server moves
+    m <- beta1 m + (1 - beta1) Delta,    v <- v + Delta^2,
+    w <- w + server_lr m / (sqrt(v) + tau),
+  from m = 0 and v = tau^2.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  return _build(model, hparams, steps.fedopt_step(
+      "adagrad", hparams.server_lr, hparams.beta1, tau=hparams.tau),
+      map_clients)
+
+
+def fedyogi(
+    model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedYogi: FedAvg with Yogi on the server.
+
+  As ``fedadam``, but with the second moment
+    v <- v - (1 - beta2) Delta^2 sign(v - Delta^2).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  return _build(model, hparams, steps.fedopt_step(
+      "yogi", hparams.server_lr, hparams.beta1, hparams.beta2, hparams.tau),
+      map_clients)
+
+
+def fedadam(
+    model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedAdam: FedAvg with Adam on the server, without bias correction.
+
+  Participants train as in FedAvg. With their mean update Delta the server moves
+    m <- beta1 m + (1 - beta1) Delta,    v <- beta2 v + (1 - beta2) Delta^2,
+    w <- w + server_lr m / (sqrt(v) + tau),
+  from m = 0 and v = tau^2. (The cell `server`=adam of the grid is optax's Adam,
+  with bias correction and v = 0 at the start.)
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  return _build(model, hparams, steps.fedopt_step(
+      "adam", hparams.server_lr, hparams.beta1, hparams.beta2, hparams.tau),
+      map_clients)

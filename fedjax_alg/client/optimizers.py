@@ -1,0 +1,264 @@
+"""The optimiser of local training: any optax transformation, with a schedule.
+
+A step is v <- v - client_lr f(t) d, where d is what the optimiser makes of the
+step's gradient and f is the schedule of the learning rate. Every round starts
+with a fresh state of the optimiser, so clients keep nothing and send no more
+than with plain SGD.
+
+The gradient passes these parts in this order, and a part that is switched off
+is not in the program: the method's own correction (FedProx's pull, SCAFFOLD's
+control variates), clipping, weight decay (with adamw after the next part), the
+optimiser.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Params
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper, is_zero
+
+OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop",
+              "adagrad")
+SCHEDULES = ("constant", "cosine", "exponential", "step", "inverse_sqrt")
+
+#: Local methods of the grid that take an optimiser.
+_UPDATES = ("client_update", ("sgd", "prox", "scaffold"))
+_VARYING = ("client_lr_schedule", SCHEDULES[1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientOptimizer:
+  """Hyper-parameters of the clients' optimiser."""
+
+  client_optimizer: str = hyper(
+      "sgd", "optimiser of the local steps; its state is fresh in every round",
+      choices=OPTIMIZERS, when=_UPDATES, later=True)
+  client_momentum: float = hyper(
+      0.9, "momentum of the local steps", minimum=0.0, below=1.0, neutral=0.0,
+      when=("client_optimizer", ("momentum", "nesterov")), later=True)
+  client_beta1: float = hyper(
+      0.9, "decay of the first moment of the local gradients", minimum=0.0,
+      below=1.0, when=("client_optimizer", ("adam", "adamw")), later=True)
+  client_beta2: float = hyper(
+      0.999, "decay of the second moment of the local gradients", minimum=0.0,
+      below=1.0, when=("client_optimizer", ("adam", "adamw", "rmsprop")),
+      later=True)
+  client_eps: float = hyper(
+      1e-8, "small number against division by zero; it is added to the root of "
+      "the second moment of the local gradients, with adagrad inside the root",
+      above=0.0, when=(
+          "client_optimizer", ("adam", "adamw", "rmsprop", "adagrad")),
+      later=True)
+  client_weight_decay: float = hyper(
+      0.0, "factor of the weights that is added to every local gradient, with "
+      "adamw to the step instead; 0: none", minimum=0.0, neutral=0.0,
+      when=_UPDATES, later=True)
+  client_clip: float = hyper(
+      0.0, "largest norm of a local gradient, over all parameters; a longer "
+      "one is shortened to it; 0: no limit", minimum=0.0, neutral=0.0,
+      when=_UPDATES, later=True)
+  client_lr_schedule: str = hyper(
+      "constant", "factor of `client_lr` after t rounds, with T = "
+      "`client_lr_period`: cosine = (1 + cos(pi t/T)) / 2 and 0 after T, "
+      "exponential = `client_lr_decay`^(t/T), step = `client_lr_decay`^"
+      "floor(t/T), inverse_sqrt = 1 / sqrt(1 + t/T)", choices=SCHEDULES,
+      when=_UPDATES, later=True)
+  client_lr_over: str = hyper(
+      "rounds", "what t of `client_lr_schedule` counts: the rounds completed, "
+      "or the local steps that the client has taken in this round",
+      choices=("rounds", "steps"), when=_VARYING, later=True)
+  client_lr_period: int = hyper(
+      1, "T of `client_lr_schedule`, in rounds or steps; cosine needs it",
+      minimum=1, traced=True, when=_VARYING, later=True)
+  client_lr_decay: float = hyper(
+      0.99, "factor of the learning rate in every T rounds or steps",
+      above=0.0, maximum=1.0,
+      when=("client_lr_schedule", ("exponential", "step")), later=True)
+
+
+class LocalOptimizer(NamedTuple):
+  """What ``local_optimizer`` makes of the options."""
+
+  #: from the gradient to d, which is subtracted; None: d is the gradient
+  transform: optax.GradientTransformation | None
+  #: t [] int32 -> f(t) [] float32; None: constant
+  schedule: Callable[[Array], Array] | None = None
+  over_steps: bool = False  #: whether t counts local steps, not rounds
+  #: whether ``transform`` makes the step itself, learning rate and sign
+  #: included, as the optimisers of optax do
+  whole_step: bool = False
+
+
+#: A transformation of optax makes the steps itself, learning rate included;
+#: None is plain SGD.
+Optimizer: TypeAlias = LocalOptimizer | optax.GradientTransformation | None
+
+
+def refuse_options(options: Any, why: str) -> None:
+  """Refuses options of the optimiser that would not be read.
+
+  Args:
+    options: an instance of ``ClientOptimizer``.
+    why: the rest of the message.
+
+  Raises:
+    OptionError: an option differs from its default.
+  """
+  for field in dataclasses.fields(ClientOptimizer):
+    value = getattr(options, field.name)
+    if isinstance(value, jax.core.Tracer) or value != field.default:
+      raise OptionError(f"`{field.name}`={value}: {why}")
+
+
+def local_optimizer(
+    options: ClientOptimizer,
+    own: optax.GradientTransformation | None = None,
+) -> LocalOptimizer | None:
+  """Makes the optimiser of the local steps.
+
+  Args:
+    options: the hyper-parameters.
+    own: a transformation of the caller's that makes the steps: any optimiser
+      of optax, its learning rate included. Neither ``options`` nor the
+      learning rate of the method are read with it.
+
+  Returns:
+    The optimiser; None for plain SGD with a constant learning rate.
+
+  Raises:
+    OptionError: options do not fit together, or are given besides ``own``.
+  """
+  if own is not None:
+    refuse_options(options, "not read with an optimiser of one's own")
+    return LocalOptimizer(own, whole_step=True)
+  transform, schedule = _transform(options), _schedule(options)
+  if transform is None and schedule is None:
+    return None
+  return LocalOptimizer(
+      transform, schedule, options.client_lr_over == "steps")
+
+
+def _transform(
+    options: ClientOptimizer) -> optax.GradientTransformation | None:
+  kind, parts = options.client_optimizer, []
+  if not is_zero(options.client_clip):
+    parts.append(optax.clip_by_global_norm(options.client_clip))
+  decay = []
+  if not is_zero(options.client_weight_decay):
+    decay = [optax.add_decayed_weights(options.client_weight_decay)]
+  if kind != "adamw":
+    parts += decay
+  if kind in ("momentum", "nesterov"):
+    if not is_zero(options.client_momentum):
+      parts.append(optax.trace(options.client_momentum, kind == "nesterov"))
+  elif kind in ("adam", "adamw"):
+    parts.append(optax.scale_by_adam(
+        options.client_beta1, options.client_beta2, options.client_eps))
+  elif kind == "rmsprop":
+    parts.append(optax.scale_by_rms(
+        options.client_beta2, options.client_eps, eps_in_sqrt=False))
+  elif kind == "adagrad":
+    parts.append(optax.scale_by_rss(0.0, options.client_eps))
+  if kind == "adamw":
+    parts += decay
+  return optax.chain(*parts) if parts else None
+
+
+def _schedule(options: ClientOptimizer) -> Callable[[Array], Array] | None:
+  """The factor f; optax's schedules cannot take their numbers traced."""
+  kind, decay = options.client_lr_schedule, options.client_lr_decay
+  period = options.client_lr_period
+  if kind == "constant":
+    return None
+  if kind == "cosine" and not isinstance(
+      period, jax.core.Tracer) and period < 2:
+    raise OptionError(
+        f"`client_lr_period`={period}: with `client_lr_schedule`=cosine, after "
+        f"so many {options.client_lr_over} the learning rate is 0; must be at "
+        "least 2")
+
+  def factor(count: Array) -> Array:
+    t = count.astype(jnp.float32) / jnp.asarray(period, jnp.float32)
+    if kind == "cosine":
+      return 0.5 * (1.0 + jnp.cos(math.pi * jnp.minimum(t, 1.0)))
+    if kind == "inverse_sqrt":
+      return 1.0 / jnp.sqrt(1.0 + t)
+    return jnp.asarray(decay, jnp.float32) ** (
+        jnp.floor(t) if kind == "step" else t)
+
+  return factor
+
+
+class Descent(NamedTuple):
+  """How a client moves its model along a gradient, in one round."""
+
+  #: params -> what the optimiser keeps during the round
+  init: Callable[[Params], Any]
+  #: (gradient, params, kept) -> (new params, kept)
+  step: Callable[[Params, Params, Any], tuple[Params, Any]]
+
+
+def descent(
+    learning_rate: Any, optimizer: Optimizer = None, rounds: Array | int = 0
+) -> Descent:
+  """The steps of a client in one round.
+
+  Args:
+    learning_rate: the learning rate, before the schedule.
+    optimizer: the optimiser; None: plain SGD with a constant learning rate.
+    rounds: [] int32, rounds completed, for the schedule.
+
+  Returns:
+    The steps; plain SGD keeps nothing.
+  """
+  if optimizer is None:
+    return Descent(
+        lambda params: (), lambda gradient, params, kept: (
+            trees.add_scaled(params, -learning_rate, gradient), kept))
+  if isinstance(optimizer, optax.GradientTransformation):
+    optimizer = LocalOptimizer(optimizer, whole_step=True)
+  transform, schedule, over_steps, whole_step = optimizer
+  counts = schedule is not None and over_steps
+  rate_of_round = learning_rate
+  if schedule is not None and not over_steps:
+    rate_of_round = learning_rate * schedule(jnp.asarray(rounds, jnp.int32))
+
+  def init(params):
+    state = () if transform is None else trees.strong(transform.init(params))
+    return state, jnp.int32(0) if counts else ()
+
+  def step(gradient, params, kept):
+    state, taken = kept
+    if transform is not None:
+      with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+        gradient, state = transform.update(gradient, state, params)
+    if whole_step:
+      return optax.apply_updates(params, gradient), (state, taken)
+    rate = rate_of_round
+    if schedule is not None and counts:
+      rate, taken = learning_rate * schedule(taken), taken + 1
+    return trees.add_scaled(params, -rate, gradient), (state, taken)
+
+  return Descent(init, step)
+
+
+def with_sum(steps: Descent) -> Descent:
+  """The same steps, which keep (what they keep, the sum of the gradients)."""
+
+  def init(params):
+    return steps.init(params), jax.tree.map(jnp.zeros_like, params)
+
+  def step(gradient, params, kept):
+    kept, total = kept
+    params, kept = steps.step(gradient, params, kept)
+    return params, (kept, trees.add(total, gradient))
+
+  return Descent(init, step)

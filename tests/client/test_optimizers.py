@@ -1,0 +1,191 @@
+"""The clients' optimiser against loops in NumPy, and where it is refused."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
+from fedjax_alg.client.sgd import proximal, sgd
+from fedjax_alg.data import layout
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs import methods
+from tests import problems
+from tests.algorithms import bridge
+from tests.reference import optimisers as oracle
+
+CLIENT, KEY, LR = 4, jax.random.key(3), 0.1
+WORK = LocalWork(local_steps=7, batch_size=8)
+
+
+def trained(problem, optimizer, rounds=0, mu=0.0):
+  return problems.quick_jit(lambda w: sgd(
+      problem.model, w, layout.shard_of(problem.data, CLIENT), WORK, LR, KEY,
+      proximal(mu), optimizer, rounds))(problems.some_params(problem.model))[0]
+
+
+def expected(problem, rate=lambda k: LR, **options):
+  w = bridge.to_oracle(problems.some_params(problem.model))
+  batches = bridge.client_batches(problem, CLIENT, KEY, WORK)
+  return w, oracle.local_training(
+      w, *problem.clients[CLIENT], batches, rate, problems.L2, **options)[0]
+
+
+def given(**options):
+  return ClientOptimizer(**{f"client_{k}": v for k, v in options.items()})
+
+
+@pytest.mark.parametrize("options, theirs, mu", [
+    (dict(optimizer="momentum", momentum=0.8), dict(momentum=0.8), 0.0),
+    (dict(optimizer="momentum"), {}, 0.7),  # FedProx with momentum
+    (dict(optimizer="nesterov", clip=0.9, weight_decay=0.2),
+     dict(clip=0.9, decay=0.2), 0.0),
+    (dict(clip=0.5), dict(clip=0.5), 0.7),
+    (dict(optimizer="adam", beta1=0.7, beta2=0.9, eps=1e-3, weight_decay=0.1),
+     dict(b1=0.7, b2=0.9, eps=1e-3, decay=0.1), 0.0),
+    (dict(optimizer="adamw", beta2=0.99, eps=1e-2, weight_decay=0.3),
+     dict(b2=0.99, eps=1e-2, decay=0.3), 0.0),
+    (dict(optimizer="rmsprop", beta2=0.9, eps=1e-2), dict(b2=0.9, eps=1e-2),
+     0.0),
+    (dict(optimizer="adagrad", eps=1e-2), dict(eps=1e-2), 0.0),
+])
+def test_local_training_is_the_oracles(problem, options, theirs, mu):
+  w, model = expected(
+      problem, mu=mu, kind=options.get("optimizer", "sgd"), **theirs)
+  found = trained(problem, local_optimizer(given(**options)), mu=mu)
+  bridge.assert_step_close(w, found, model, 2e-4)
+
+
+SCHEDULES = [
+    (dict(lr_schedule="cosine", lr_period=10),
+     lambda t: (1 + math.cos(math.pi * min(t, 10) / 10)) / 2),
+    (dict(lr_schedule="exponential", lr_decay=0.9), lambda t: 0.9 ** t),
+    (dict(lr_schedule="exponential", lr_decay=0.5, lr_period=4),
+     lambda t: 0.5 ** (t / 4)),
+    (dict(lr_schedule="step", lr_decay=0.5, lr_period=4),
+     lambda t: 0.5 ** (t // 4)),
+    (dict(lr_schedule="inverse_sqrt", lr_period=3),
+     lambda t: (1 + t / 3) ** -0.5),
+]
+
+
+@pytest.mark.parametrize("options, factor", SCHEDULES)
+def test_schedules_are_their_formulas(options, factor):
+  made = local_optimizer(given(**options))
+  assert made.transform is None and not made.over_steps
+  times = jnp.arange(14, dtype=jnp.int32)
+  np.testing.assert_allclose(
+      jax.vmap(made.schedule)(times), [factor(t) for t in range(14)],
+      rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("over", ["rounds", "steps"])
+def test_a_schedule_over_rounds_or_steps(problem, over):
+  optimizer = local_optimizer(given(
+      optimizer="momentum", lr_schedule="exponential", lr_decay=0.7,
+      lr_over=over))
+  w, model = expected(
+      problem, lambda k: LR * 0.7 ** (5 if over == "rounds" else k),
+      kind="momentum")
+  bridge.assert_step_close(w, trained(problem, optimizer, rounds=5), model)
+
+
+def test_any_transformation_of_optax(problem):
+  """It makes the whole step, with its own learning rate and schedule."""
+  w, model = expected(problem, lambda k: 0.2 * 0.7 ** k, kind="nesterov")
+  found = trained(problem, optax.sgd(
+      optax.exponential_decay(0.2, 1, 0.7), 0.9, nesterov=True))
+  bridge.assert_step_close(w, found, model)
+
+
+def test_what_is_off_is_not_in_the_program():
+  assert local_optimizer(ClientOptimizer()) is None
+  assert local_optimizer(given(optimizer="momentum", momentum=0.0)) is None
+
+
+ROUNDS = dict(
+    local_steps=3, batch_size=0, client_lr=0.2, client_optimizer="momentum",
+    client_lr_schedule="exponential", client_lr_decay=0.5)
+
+
+def two_rounds(problem, name, **settings):
+  return bridge.model_of(bridge.chain(
+      problem, name, [[0, 1, 4], [2, 4, 5]], [KEY, jax.random.key(4)],
+      problems.some_params(problem.model), **settings, **ROUNDS)[0])
+
+
+@pytest.fixture(scope="module", name="fedavg")
+def fixture_fedavg(problem):
+  return two_rounds(problem, "fedavg")
+
+
+@pytest.mark.parametrize("name, settings", [
+    ("ifca", dict(num_groups=1, group_init="shared")),
+    ("per_fedavg", dict(
+        adapt_lr=0.0, client_weights="examples")),
+    ("composed", dict(client_update="prox", mu=0.0)),
+    ("fedavgm", dict(server_momentum=0.0)),
+])
+def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
+  """With momentum, and a rate that is halved in the second round."""
+  problems.assert_close(
+      two_rounds(problem, name, **settings), fedavg, rtol=1e-4, atol=1e-5)
+
+
+def test_local_training_counts_its_rounds(problem):
+  """Of each client alone, whose model stays with it."""
+  keys, start = [KEY, jax.random.key(4)], problems.some_params(problem.model)
+  states, _, _ = bridge.history(
+      problem, "local", [[CLIENT]] * 2, keys, start, **ROUNDS)
+  model = bridge.to_oracle(start)
+  for rounds in range(2):
+    model, _ = oracle.local_training(
+        model, *problem.clients[CLIENT], [np.arange(45)] * 3,
+        lambda k: 0.2 * 0.5 ** rounds, problems.L2,  # noqa: B023
+        kind="momentum")
+  bridge.assert_step_close(
+      bridge.to_oracle(start),
+      jax.tree.map(lambda leaf: leaf[CLIENT], states[-1].table), model)
+
+
+@pytest.mark.parametrize("name, options, said", [
+    ("fedavg", dict(client_momentum=0.9), "client_momentum: not read with "
+     "client_optimizer=sgd (only with client_optimizer=momentum|nesterov"),
+    ("fedavg", dict(client_lr_decay=0.9), "client_lr_decay: not read with "
+     "client_lr_schedule=constant (only with"),
+    ("fedavg", dict(client_optimizer="adma"), "client_optimizer=adma: must"),
+    ("fedprox", dict(client_lr_schedule="cosine"), "client_lr_period=1: with "
+     "client_lr_schedule=cosine, after so many rounds the learning rate is "
+     "0; must be at least 2"),
+    ("composed", dict(client_update="svrg", client_clip=1.0), "client_clip: "
+     "not read with client_update=svrg (only with client_update=sgd|prox"),
+    ("ifca", dict(averaging="gradient", client_optimizer="adam"),
+     "client_optimizer=adam: not read with averaging=gradient"),
+])
+def test_what_cannot_be_read_is_refused_in_one_line(name, options, said):
+  with pytest.raises(OptionError) as error:
+    method = methods.with_keywords(methods.method_of(name), options)
+    methods.check_builds(method, 0)
+  assert said in str(error.value)
+  assert "\n" not in str(error.value)
+
+
+def test_options_beside_an_optimiser_of_ones_own():
+  local_optimizer(ClientOptimizer(), optax.lion(1e-3))
+  with pytest.raises(OptionError, match="client_clip=1.0: not read with an op"):
+    local_optimizer(given(clip=1.0), optax.lion(1e-3))
+
+
+def test_numbers_that_are_not_read_are_no_inputs_of_the_program():
+  plain = methods.method_of("fedavg")
+  names = {field.name for field in dataclasses.fields(ClientOptimizer)}
+  assert not names & set(plain.traced)
+  adam = methods.with_keywords(plain, dict(
+      client_optimizer="adam", client_clip=1.0))
+  assert names & set(adam.traced) == {
+      "client_beta1", "client_beta2", "client_eps", "client_clip"}
