@@ -5,9 +5,10 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
-from fedjax_alg.algorithms import diversified, fedacnnl, fedavg, fedgroup
-from fedjax_alg.algorithms import fedzo, fesem, flhc, fsvrg, ifca, losac, mime
-from fedjax_alg.algorithms import per_fedavg, pfedme, references, scaffold
+from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
+from fedjax_alg.algorithms import fedgroup, fednova, fedzo, fesem, flhc, fsvrg
+from fedjax_alg.algorithms import ifca, losac, mime, per_fedavg, pfedme
+from fedjax_alg.algorithms import references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import did_you_mean, OptionError
 
@@ -73,6 +74,10 @@ ALGORITHMS: dict[str, Entry] = {
                        _MIME),
     "losac": Entry(losac.LosacHParams, losac.losac, "LoSAC",
                    "Chen et al., ACM TKDD 2023; reconstructed"),
+    "fednova": Entry(fednova.FedNovaHParams, fednova.fednova, "FedNova",
+                     "Wang et al., NeurIPS 2020", caution=fednova.caution),
+    "feddyn": Entry(feddyn.FedDynHParams, feddyn.feddyn, "FedDyn",
+                    "Acar et al., ICLR 2021"),
     "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
                         "PFedAvg", "Fallah et al., NeurIPS 2020",
                         adapts=True),
@@ -110,6 +115,8 @@ ALGORITHMS: dict[str, Entry] = {
     "pfedzo": Entry(pfedme.PFedZOHParams, pfedme.pfedzo, "pFedZO",
                     "Chen et al., ICPP 2024; reconstructed", adapts=True,
                     caution=pfedme.caution_zo),
+    "ditto": Entry(ditto.DittoHParams, ditto.ditto, "Ditto",
+                   "Li et al., ICML 2021", adapts=True, caution=ditto.caution),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any `client_update` with any `server`",
