@@ -43,7 +43,8 @@ _SVRG = ("client_update", ("svrg",))
 class ComposedHParams(
     fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
     feddyn.DynOptions, conjugate.LineSearch, conjugate.Conjugate,
-    conjugate.Aggregate, diversified.AdamOptions, diversified.KModels, LocalWork):
+    conjugate.Aggregate, diversified.AdamOptions, diversified.KModels,
+    LocalWork):
   """Hyper-parameters of all combinations.
 
   A combination reads those of its local method and of its server step.

@@ -2,7 +2,7 @@
 
 Reference: Acar et al., "Federated Learning Based on Dynamic Regularization",
 ICLR 2021, arXiv:2111.04263, Algorithm 1. Client k keeps G_k, an estimate of its
-gradient, and the server keeps h, the mean of all G_k. All are zero at the start.
+gradient, and the server keeps h, the mean of all G_k. All start at zero.
 
 A participant minimises f_k(v) - <G_k, v> + (alpha/2) ||v - w||^2 by SGD from w.
 Then

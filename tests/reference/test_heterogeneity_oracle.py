@@ -41,7 +41,8 @@ def test_accumulation_is_the_papers():
       heterogeneity.accumulation(tau, momentum=rho),
       (1 - rho ** left) / (1 - rho))
   np.testing.assert_allclose(
-      heterogeneity.accumulation(tau, shrink=shrink), (1 - shrink) ** (left - 1))
+      heterogeneity.accumulation(tau, shrink=shrink),
+      (1 - shrink) ** (left - 1))
 
 
 @pytest.mark.parametrize("more", [
