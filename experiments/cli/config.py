@@ -18,6 +18,7 @@ from fedjax_alg import registry
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import at_later_default
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs.methods import Method
@@ -78,10 +79,21 @@ class Config:
     return {"algorithm": self.algorithm, **field_values(self.run),
             **field_values(self.data), **field_values(self.output)}
 
+  @property
+  def fields(self) -> dict[str, dataclasses.Field]:
+    """flag or hyper-parameter -> the field it is made of."""
+    own = {field.name: field
+           for field in dataclasses.fields(self.method.hparams)}
+    return {flag.name: flag.field for flag in flags.run_flags()} | own
+
   def identity(self) -> str:
     """A sha256 hash of everything that decides the numbers of the run."""
-    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL}
-    text = json.dumps([what, self.hparams], sort_keys=True, default=str)
+    fields = self.fields
+    what = [{name: value for name, value in values.items()
+             if name not in flags.NEUTRAL
+             and not at_later_default(fields[name], value)}
+            for values in (self.values, self.hparams)]
+    text = json.dumps(what, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
   def flag_lines(self) -> list[str]:

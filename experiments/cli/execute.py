@@ -118,6 +118,8 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   if identity == config.identity():
     return
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
+  old = {name: field.default for name, field in config.fields.items()
+         if field.metadata.get("later")} | old
   changed = [k for k in new
              if k not in flags.NEUTRAL and new[k] != old.get(k)]
   name = changed[0] if changed else "?"

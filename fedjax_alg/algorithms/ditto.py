@@ -35,6 +35,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -49,7 +50,7 @@ _PERSONAL = 0xD177
 
 
 @dataclasses.dataclass(frozen=True)
-class DittoHParams(LocalWork):
+class DittoHParams(Aggregation, LocalWork):
   """Hyper-parameters of Ditto."""
 
   client_lr: float = hyper(
@@ -161,7 +162,8 @@ def ditto(
   validate(hparams)
   algorithm = compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, weights=hparams.client_weights)
+      map_clients=map_clients, weights=hparams.client_weights,
+      aggregator=hparams.aggregator)
 
   def client_params(state, client_id, shard, key):
     memory, centre = state.memory, trees.index(state.models, 0)

@@ -24,7 +24,8 @@ stands for the weight of client k everywhere, and then the objective is that of
 FedAvg, sum_k n_k f_k. The paper's m is the number of clients that are present
 and have examples. A newcomer's D_k is zero, so the mean is scaled down to that
 over more clients when clients join. Where the clients' data change in size
-(--shift), the mean keeps the old weights.
+(`shift`), the mean keeps the old weights. An `aggregator` other than the mean
+replaces that of the v_k, while h stays the mean of what clients keep.
 """
 
 import dataclasses
@@ -36,6 +37,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -51,11 +53,11 @@ class DynOptions:
   alpha: float = hyper(
       0.1, "alpha, weight of the dynamic regulariser; the smaller, the further "
       "clients go in a round", above=0.0, source="Acar et al. (1)",
-      when=("client_update", ("dyn",)))
+      when=("client_update", ("dyn",)), later=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDynHParams(DynOptions, LocalWork):
+class FedDynHParams(DynOptions, Aggregation, LocalWork):
   """Hyper-parameters of FedDyn."""
 
   client_lr: float = hyper(
@@ -152,4 +154,5 @@ def feddyn(
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
                       hparams.client_weights)
   return compose(model, client, steps.average(), map_clients=map_clients,
-                 weights=hparams.client_weights)
+                 weights=hparams.client_weights,
+                 aggregator=hparams.aggregator)

@@ -34,6 +34,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import proximal, sgd
@@ -44,7 +45,7 @@ from fedjax_alg.rounds.weights import participation, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
-class FedNovaHParams(LocalWork):
+class FedNovaHParams(Aggregation, LocalWork):
   """Hyper-parameters of FedNova."""
 
   client_lr: float = hyper(
@@ -177,7 +178,8 @@ def fednova(
       model, hparams, hparams.client_lr, hparams.client_weights, hparams.mu,
       hparams.client_momentum, hparams.tau_eff)
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights)
+                 map_clients=map_clients, weights=hparams.client_weights,
+                 aggregator=hparams.aggregator)
 
 
 def caution(hparams: FedNovaHParams, num_params: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import Shard, Traffic
 from fedjax_alg.client.minibatches import LocalWork
 
 
@@ -69,8 +69,11 @@ class ClientUpdate(NamedTuple):
   #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""
   # Costs besides those of the model itself and of the anchor gradient:
-  extra_down: int = 0  #: vectors of P floats that each participant receives
-  extra_up: int = 0  #: vectors of P floats that each participant sends
+  extra_down: Traffic = 0  #: what more each participant receives in a round
+  extra_up: Traffic = 0  #: what more each participant sends in a round
+  #: P -> bytes of the trained model or its change as the participant sends it
+  #: (one bit a parameter, a seed); None: 4 P
+  upload_bytes: Callable[[int], int] | None = None
   gradients_per_step: int = 1  #: gradients of every example that a step reads
   full_passes: int = 0  #: gradients on all of the client's data
   #: n_i [] int32 -> number of forward passes over single examples in the local

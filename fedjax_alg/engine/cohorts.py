@@ -46,8 +46,11 @@ def client_keys(key: Key, ids: Array) -> Key:
   return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
 
-#: What the server draws random numbers for in a round; see ``server_key``.
-SERVER_STEP, AGGREGATION = 2 ** 32 - 1, 2 ** 32 - 2
+#: What the server draws random numbers for in a round (``server_key``): its
+#: step, and the aggregates of updates and of the gradients at the start and at
+#: the end of the round.
+SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS = (
+    2 ** 32 - 1, 2 ** 32 - 2, 2 ** 32 - 3, 2 ** 32 - 4)
 
 
 def server_key(key: Key, purpose: int) -> Key:
@@ -58,7 +61,7 @@ def server_key(key: Key, purpose: int) -> Key:
 
   Args:
     key: key of the round; consumed.
-    purpose: ``SERVER_STEP`` or ``AGGREGATION``.
+    purpose: ``SERVER_STEP`` or one of the others.
 
   Returns:
     The key.

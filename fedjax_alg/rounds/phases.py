@@ -15,11 +15,13 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Model, Params
+from fedjax_alg.central.aggregation import Aggregator
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys, server_key, SERVER_STEP
+from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS
+from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
 
 
 class ModelGrouping(NamedTuple):
@@ -36,6 +38,12 @@ class ModelGrouping(NamedTuple):
   full_passes: int = 0
   #: (slots, P, K) -> flops of the server
   flops: Callable[[int, int, int], float] = lambda slots, size, k: 0.0
+  #: (w_k [...], vectors [S, ...], scale) -> the participants' changes of w_k
+  #: [S, ...], for aggregators other than the mean. The mean of the changes of
+  #: group k is w*_k - w_k.
+  changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
+      lambda model, vectors, scale: jax.tree.map(
+          lambda all, one: all - one[None], vectors, model))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +57,7 @@ class TwoHalves:
   #: cohort -> weights of the participants in every mean, [S]
   weigh: Callable[[Cohort], Array]
   grouping: ModelGrouping | None  #: None for one model
+  aggregator: Aggregator
 
   @property
   def num_models(self) -> int:
@@ -105,7 +114,7 @@ def begin(
     # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
     # members never receive the accelerated models. Every participant counts for
     # every k (errata D-06).
-    anchors = trees.slot_mean(method.weigh(cohort), gradients)
+    anchors = aggregate(method, k, FIRST_GRADIENTS, gradients, turn)
   elif k > 1:
     losses = method.map_clients(
         functools.partial(objective.full_losses, method.model), models,
@@ -116,6 +125,18 @@ def begin(
     starts, server_state = server_step(
         method, k, anchors, server_state, models, turn)
   return Beginning(models, starts, anchors, server_state), choice
+
+
+def aggregate(
+    method: TwoHalves, k: int, purpose: int, sent: Params, turn: Turn
+) -> Params:
+  """Aggregates [k, ...] of what participants send for k models [S, k, ...]."""
+  weights, cohort = method.weigh(turn.cohort), turn.cohort
+  keys, combine = _keys(turn, purpose, k), method.aggregator.combine
+  if method.aggregator.is_mean:
+    return combine(sent, weights, cohort, keys[0])
+  return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
+                  in_axes=(1, 0))(sent, keys)
 
 
 def full_passes(
@@ -207,14 +228,34 @@ def update(
     splitting = turn.round == method.grouping.threshold
     target, groups = method.grouping.regroup(
         starts, vectors, beginning.anchors, cohort, splitting, scale)
+    if not method.aggregator.is_mean:
+      target = trees.add(starts, _changes_of_groups(
+          method, k, starts, vectors, groups, scale, turn))
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)
   else:
-    mean = trees.slot_mean(
-        method.weigh(cohort), trees.subtract(trained, starts))
+    mean = method.aggregator.combine(
+        trees.subtract(trained, starts), method.weigh(cohort), cohort,
+        _keys(turn, UPDATES, 1)[0])
     update = jax.tree.map(lambda leaf: leaf[None], mean)
   return _over_models(scale, k)(update), groups  # (60)
+
+
+def _changes_of_groups(
+    method: TwoHalves, k: int, starts: Params, vectors: Params, groups: Any,
+    scale: Callable[[Params], Params], turn: Turn) -> Params:
+  """The aggregates of the k groups [k, ...]; in a group all count alike."""
+  assert method.grouping is not None
+  changes, cohort = method.grouping.changes, turn.cohort
+  weights = (trees.members(groups.assignment, k) & cohort.present[None]).astype(
+      jnp.float32)
+
+  def one(start, weights, key):
+    return method.aggregator.combine(
+        changes(start, vectors, scale), weights, cohort, key)
+
+  return _over_models(one, k)(starts, weights, _keys(turn, UPDATES, k))
 
 
 def discrepancy(

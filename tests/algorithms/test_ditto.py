@@ -16,7 +16,7 @@ from tests.reference import heterogeneity
 
 #: Clients that come again, clients that never come, one without examples.
 COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 6, 9, 11], [0, 4, 7, 8, 10]]
-EMPTY, NOBODY, NEVER = 11, 12, 3
+EMPTY, NOBODY, NEVER = 9, 12, 3
 KEYS = [jax.random.key(seed) for seed in (3, 4, 5)]
 KEY = jax.random.key(9)
 WORK = dict(local_steps=4, batch_size=6, client_lr=0.2, personal_lr=0.1,
@@ -62,7 +62,7 @@ def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
       **settings)
   w, personal = bridge.to_oracle(params), {}
   if work.personal_start == "initial":
-    personal = {i: w for i in range(EMPTY)}
+    personal = {i: w for i in range(12)}
   for state, aux, ids, key in zip(
       states[1:], log, COHORTS, KEYS, strict=True):
     ids = [i for i in ids if i != EMPTY]
