@@ -37,17 +37,28 @@ def test_a_round_is_the_oracles(problem, settings):
   assert [int(count) for count in aux.cost[:4]] == [52, 52, 1, read]
 
 
-@pytest.mark.parametrize("more, name", [
-    ({}, "fedavg"), (dict(mu=0.4), "fedprox")])
-def test_with_equal_steps_it_is_fedavg(problem, more, name):
-  """And FedProx, since tau_eff then is what the client's steps add up to."""
+def test_with_equal_steps_it_is_fedprox(problem):
+  """tau_eff then is what any client's steps add up to; mu = 0 is FedAvg."""
   params = problems.some_params(problem.model)
-  settings = dict(local_steps=4, batch_size=6, client_lr=0.2, **more)
+  settings = dict(local_steps=4, batch_size=6, client_lr=0.2, mu=0.4)
   found, expected = (
       bridge.play(problem, method, IDS, KEY, params, **settings)[0]
-      for method in ("fednova", name))
+      for method in ("fednova", "fedprox"))
   problems.assert_close(found, expected, rtol=1e-6, atol=1e-6)
   assert problems.differ(found, params)
+
+
+def test_with_equal_sizes_it_is_fedavg(problem):
+  """Clients of equal sizes take equally many steps per epoch."""
+  size = problem.data.size
+  alike = problem._replace(data=problem.data._replace(
+      size=np.minimum(size, 15)))
+  params = problems.some_params(problem.model)
+  found, expected = (
+      bridge.play(alike, method, [1, 4, 8, 11], KEY, params, local_epochs=2,
+                  batch_size=4, client_lr=0.2)[0]
+      for method in ("fednova", "fedavg"))
+  problems.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("momentum, shrink", [

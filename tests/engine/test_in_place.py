@@ -93,7 +93,6 @@ NO_WORK = ("parameter", "get-tuple-element", "bitcast", "tuple")
 @pytest.mark.parametrize("name, seeds, settings", [
     ("scaffold", 1, {}),
     ("scaffold", 2, {}),
-    ("feddyn", 1, {}),
     ("ditto", 1, {}),
     ("losac", 1, {"variant": "client"}),
     ("losac", 1, {"variant": "table"}),
