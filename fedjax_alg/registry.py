@@ -5,10 +5,10 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
-from fedjax_alg.algorithms import diversified, fedacnnl, fedavg, fedgroup
-from fedjax_alg.algorithms import fedopt, fedzo, fesem, flhc, fsvrg, ifca
-from fedjax_alg.algorithms import losac, mime, per_fedavg, pfedme, references
-from fedjax_alg.algorithms import scaffold
+from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
+from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
+from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
+from fedjax_alg.algorithms import references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.rounds import expected
@@ -112,6 +112,13 @@ ALGORITHMS: dict[str, Entry] = {
     "losac": Entry(losac.LosacHParams, losac.losac, "LoSAC",
                    "Chen et al., ACM TKDD 2023; reconstructed",
                    ledger=expected.vectors(2, 2)),
+    "fednova": Entry(fednova.FedNovaHParams, fednova.fednova, "FedNova",
+                     "Wang et al., NeurIPS 2020", caution=fednova.caution,
+                     ledger=_PLAIN,
+                     small={"mu": 0.1, "client_momentum": 0.5}),
+    "feddyn": Entry(feddyn.FedDynHParams, feddyn.feddyn, "FedDyn",
+                    "Acar et al., ICLR 2021",
+                    ledger=_PLAIN),
     "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
                         "PFedAvg", "Fallah et al., NeurIPS 2020",
                         adapts=True,
@@ -168,6 +175,9 @@ ALGORITHMS: dict[str, Entry] = {
                     caution=pfedme.caution_zo,
                     ledger=expected.vectors(1, 1, steps=0),
                     small={"client_lr": 0.3}),
+    "ditto": Entry(ditto.DittoHParams, ditto.ditto, "Ditto",
+                   "Li et al., ICML 2021", adapts=True, caution=ditto.caution,
+                   ledger=expected.vectors(1, 1, steps=2)),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any `client_update` with any `server`",

@@ -1,6 +1,6 @@
 """Methods that combine any local method with any server step.
 
-  `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac
+  `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac|nova|dyn
   `server`=average|sgd|adam|yogi|adagrad|adaptive|conjugate_gradient|
            cg_line_search
   `num_models`=1|K, with K > 1 grouped by `grouping`=model|gradient
@@ -13,8 +13,8 @@ MA-FSVRG is svrg x adaptive x K models.
 import dataclasses
 from typing import Any
 
-from fedjax_alg.algorithms import conjugate, diversified, fedavg, fedopt
-from fedjax_alg.algorithms import fsvrg, losac, mime, scaffold
+from fedjax_alg.algorithms import conjugate, diversified, fedavg, feddyn
+from fedjax_alg.algorithms import fednova, fedopt, fsvrg, losac, mime, scaffold
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
@@ -29,7 +29,7 @@ from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.rounds.weights import WEIGHTS
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
-                  "losac")
+                  "losac", "nova", "dyn")
 SERVERS = ("average", "sgd", "adam", "yogi", "adagrad", "adaptive",
            "conjugate_gradient", "cg_line_search")
 
@@ -45,9 +45,9 @@ _SVRG = ("client_update", ("svrg",))
 @dataclasses.dataclass(frozen=True)
 class ComposedHParams(
     fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
-    conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
-    fedopt.Adaptivity, diversified.AdamOptions, diversified.KModels,
-    ClientOptimizer, Aggregation, LocalWork):
+    feddyn.DynOptions, conjugate.LineSearch, conjugate.Conjugate,
+    conjugate.Aggregate, fedopt.Adaptivity, diversified.AdamOptions,
+    diversified.KModels, ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters of all combinations.
 
   A combination reads those of its local method and of its server step.
@@ -119,6 +119,10 @@ def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
     return scaffold.scaffold_update(model, h, rate, h.option, optimizer)
   if h.client_update == "losac":
     return losac.losac_update(model, h, rate, h)
+  if h.client_update == "nova":
+    return fednova.nova_update(model, h, rate, h.client_weights)
+  if h.client_update == "dyn":
+    return feddyn.dyn_update(model, h, rate, h.alpha, h.client_weights)
   return mime.mime_update(
       model, h, rate, h, h.client_update == "mime_lite",
       h.client_weights == "uniform")

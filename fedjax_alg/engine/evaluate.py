@@ -9,7 +9,7 @@
 - ``assigned``: as ``local``, for the clients that the algorithm has assigned
   to a group so far (the measure of FedGroup).
 - ``copy``: as ``local``, for the client's copy of the global model after local
-  training (``client_copy``; pFedMe's w_k).
+  training (``client_copy``; w_k of pFedMe and Ditto).
 - ``preferred``: each client's preferred global model, which is the model of
   least loss on the client's training data (diversified, (18)), on the client's
   mixture of classes. The mistakes of a model in each class are counted on the

@@ -109,9 +109,9 @@ class EvaluationOptions:
       "on its own test split, newcomers = as local, for the clients of "
       "`newcomers_at`, which local leaves out, assigned = as local, for the "
       "clients that the algorithm has put into a group, copy = as local, for "
-      "the client's copy of the global model after local training (pFedMe's "
-      "w_k; only for algorithms that have it), preferred = each client's "
-      "preferred global model, on the client's mixture of classes")
+      "the client's copy of the global model after local training (w_k of "
+      "pFedMe and Ditto; only for algorithms that have it), preferred = each "
+      "client's preferred global model, on the client's mixture of classes")
   targets: tuple[float, ...] = hyper(
       (0.90, 0.95, 0.98), "accuracies; summary.json says under rounds_to in "
       "which round the first protocol of `eval_protocols` reaches each")

@@ -20,7 +20,7 @@ KEY = jax.random.key(0)
 
 CONJUGATE = ("conjugate_gradient", "cg_line_search")
 #: Local methods whose memory belongs to one model.
-ONE_MODEL = ("scaffold", "losac")
+ONE_MODEL = ("scaffold", "losac", "dyn")
 #: Local methods that need the anchor gradient.
 ANCHORED = ("svrg", "mime")
 #: Local methods that send a vector more each way: variates, estimates.
@@ -43,6 +43,7 @@ REFUSED = [cell for cell in TRIPLES if not allowed(*cell)]
 SAMPLE = [
     ("sgd", "average", "model"), ("prox", "sgd", "model"),
     ("svrg", "adam", "model"), ("mime", "adaptive", "model"),
+    ("nova", "average", "model"),
     ("mime_lite", "conjugate_gradient", "model"),
     ("svrg", "cg_line_search", "model"), ("svrg", "average", "gradient"),
     ("mime", "sgd", "gradient"), ("mime", "adam", "gradient"),
@@ -228,6 +229,9 @@ NAMED = {
                   cell("mime", "average", base="sgd")),
     "losac": (dict(variant="table", client_weights="uniform"),
               cell("losac", "average")),
+    "fednova": (dict(client_lr=0.2, server_lr=0.9), cell("nova", "average")),
+    "feddyn": (dict(alpha=0.3, client_weights="uniform"),
+               cell("dyn", "average")),
     "cfsvrg": (dict(_SVRG, beta_rule="hs", server_lr=0.1, aggregate_lr=0.8),
                cell("svrg", "conjugate_gradient")),
     "clsfsvrg": (dict(_SVRG, beta_rule="dy", gamma=0.7, initial_step=2.0,

@@ -24,7 +24,7 @@ SMALL = dict(
     max_groups=2, pretrain_scale=2, pretrain_steps=2, cluster_after=1,
     split_after=0, eps1=1e3, eps2=1e-6, gamma_max=0.1, directions=2,
     smoothing=0.1, inner_steps=2, eta_g=0.1, distance_threshold=0.2,
-    max_tries=5, aggregate_lr=0.9)
+    max_tries=5, aggregate_lr=0.9, mu=0.1, client_momentum=0.5)
 
 #: Settings beside those of every algorithm alone, which read other fields.
 VARIANTS = [
@@ -60,6 +60,10 @@ VARIANTS = [
                       client_optimizer="adam")),
     ("composed", dict(client_update="mime", base="adam", num_models=1,
                       server="conjugate_gradient")),
+    ("fednova", dict(tau_eff="steps")),
+    ("ditto", dict(personal_steps=3)),
+    ("composed", dict(client_update="nova", server="adaptive")),
+    ("composed", dict(client_update="dyn", num_models=1)),
     ("composed", dict(client_update="losac", num_models=1,
                       server="cg_line_search")),
 ]

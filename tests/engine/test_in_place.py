@@ -93,6 +93,7 @@ NO_WORK = ("parameter", "get-tuple-element", "bitcast", "tuple")
 @pytest.mark.parametrize("name, seeds, settings", [
     ("scaffold", 1, {}),
     ("scaffold", 2, {}),
+    ("ditto", 1, {}),
     ("losac", 1, {"variant": "client"}),
     ("losac", 1, {"variant": "table"}),
 ])

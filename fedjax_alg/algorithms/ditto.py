@@ -1,0 +1,193 @@
+"""Ditto: a personal model for each client beside FedAvg's global model.
+
+Reference: Li et al., "Ditto: Fair and Robust Federated Learning Through
+Personalization", ICML 2021, arXiv:2012.04221, Algorithm 1. The personal
+objective of client k is min_v f_k(v) + (lam/2) ||v - w||^2, w the global model.
+
+A participant does FedAvg's local steps for the global model, and then s steps
+of its own, which nobody else ever sees:
+
+  v_k <- v_k - personal_lr (g(v_k; B) + lam (v_k - w))
+
+The clients' v_k are kept from round to round, [C, P]. ``client_params`` is v_k
+as the client's last round left it. A client that has not taken part yet, a
+newcomer among them, solves the personal objective as it would in a round: it
+deploys the model that the s steps make of the current global model on the
+client's training data. ``client_copy`` is w_k, the global model after FedAvg's
+local steps, as FedAvg with fine-tuning would deploy it.
+
+With lam = 0 clients train alone; as lam grows, v_k tends to the global model.
+
+Deviations: the paper leaves open where v_k starts. Here it starts at the global
+model that the client receives when it first takes part, so that it is no worse
+off than the day before; `personal_start`=initial is the initial model for all
+clients, as in the authors' code. Mini-batches of the two models are drawn
+independently.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
+from fedjax_alg.base import Shard
+from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import WEIGHTS
+
+_SOURCE = "Li et al., Algorithm 1"
+
+# Folded into a client's key for the mini-batches and the dropout of v_k.
+_PERSONAL = 0xD177
+
+
+@dataclasses.dataclass(frozen=True)
+class DittoHParams(Aggregation, LocalWork):
+  """Hyper-parameters of Ditto."""
+
+  client_lr: float = hyper(
+      0.1, "learning rate of the local steps of the global model", above=0.0,
+      source=_SOURCE)
+  server_lr: float = hyper(
+      1.0, "factor of the participants' mean update", above=0.0,
+      source=_SOURCE)
+  lam: float = hyper(
+      1.0, "lambda, strength of the pull of the personal model to the global "
+      "model; keep `personal_lr` x `lam` below 2", minimum=0.0,
+      source="Li et al. (2)")
+  personal_lr: float = hyper(
+      0.1, "eta, learning rate of the personal model", above=0.0,
+      source=_SOURCE)
+  personal_steps: int = hyper(
+      0, "s, mini-batch steps of the personal model per round; 0: as many as "
+      "of the global model", minimum=0, source=_SOURCE)
+  personal_start: str = hyper(
+      "received", "where a personal model starts: received = at the global "
+      "model that the client receives when it first takes part, initial = at "
+      "the initial model (the authors' code)",
+      choices=("received", "initial"), source=_SOURCE)
+  client_weights: str = hyper(
+      "examples", "weights of the participants in the mean: examples = "
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS, source=_SOURCE)
+
+  @property
+  def personal_work(self) -> LocalWork:
+    """The local steps of the personal model."""
+    if not self.personal_steps:
+      return self
+    return LocalWork(
+        local_steps=self.personal_steps, batch_size=self.batch_size)
+
+
+class Personal(NamedTuple):
+  """What the clients keep."""
+
+  models: Params  #: [C, ...], v_k
+  met: Array  #: [C] bool, whether the client has taken part
+
+
+def _personalise(
+    model: Model, hparams: DittoHParams, start: Params, centre: Params,
+    shard: Shard, key: Key) -> Params:
+  """The s steps of v_k from ``start``, pulled to ``centre``."""
+
+  def pull(gradient, params, _):
+    return trees.add_scaled(
+        gradient, hparams.lam, trees.subtract(params, centre))
+
+  return sgd(model, start, shard, hparams.personal_work, hparams.personal_lr,
+             jax.random.fold_in(key, _PERSONAL), pull)[0]
+
+
+def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
+
+  def init(params, spec):
+    return Personal(trees.repeat(params, spec.num_clients),
+                    jnp.zeros(spec.num_clients, bool))
+
+  def train(received, shard, client_row, key):
+    kept, met = client_row
+    params, loss = sgd(
+        model, received.start, shard, hparams, hparams.client_lr, key)
+    start = kept
+    if hparams.personal_start == "received":
+      # A client without data has not taken part: it keeps what it has.
+      start = trees.where(met | (shard.size == 0), kept, received.start)
+    personal = _personalise(
+        model, hparams, start, received.start, shard, key)
+    read = hparams.examples_read(shard.size) + (
+        hparams.personal_work.examples_read(shard.size))
+    return Trained(
+        params, loss, Personal(personal, met | (shard.size > 0)), read)
+
+  return ClientUpdate(
+      train, hparams, init=init,
+      client_rows=lambda memory, cohort, keys: trees.rows(memory, cohort.ids),
+      merge=lambda memory, cohort, kept, anchors: trees.set_rows(
+          memory, cohort.ids, kept))
+
+
+def ditto(
+    model: Model, hparams: DittoHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """Ditto: a personal model for each client beside FedAvg's global model.
+
+  The global model w is that of FedAvg, bit for bit. Beside its local steps for
+  w, a participant takes steps for its personal model, which it keeps,
+    v_k <- v_k - personal_lr (g(v_k; B) + lam (v_k - w)).
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm. Its ``client_params`` is v_k, and for a client that has not
+    taken part yet the global model after the steps of v_k on the client's
+    training data. Its ``client_copy`` is the global model after the local steps
+    of w.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  algorithm = compose(
+      model, _update(model, hparams), steps.average(hparams.server_lr),
+      map_clients=map_clients, weights=hparams.client_weights,
+      aggregator=hparams.aggregator)
+
+  def client_params(state, client_id, shard, key):
+    memory, centre = state.memory, trees.index(state.models, 0)
+    kept, met = trees.rows(memory, client_id)
+    met = met & (client_id < memory.met.shape[0])
+    # Without steps: the model that the client has kept.
+    shard = shard._replace(size=jnp.where(met, 0, shard.size))
+    return _personalise(
+        model, hparams, trees.where(met, kept, centre), centre, shard, key)
+
+  def client_copy(state, client_id, shard, key):
+    del client_id
+    return sgd(model, trees.index(state.models, 0), shard, hparams,
+               hparams.client_lr, key)[0]
+
+  return algorithm._replace(
+      client_params=client_params, client_copy=client_copy)
+
+
+def caution(hparams: DittoHParams, num_params: int) -> str:
+  """A warning if the personal steps diverge on any data, else ""."""
+  del num_params
+  if hparams.personal_lr * hparams.lam < 2.0:
+    return ""
+  return (f"`personal_lr`={hparams.personal_lr:g} with `lam`="
+          f"{hparams.lam:g}: the personal steps diverge from a product of 2 "
+          f"on; take `personal_lr` below {2.0 / hparams.lam:.1e}")

@@ -1,0 +1,158 @@
+"""FedDyn: a linear term for each client makes local optima global ones.
+
+Reference: Acar et al., "Federated Learning Based on Dynamic Regularization",
+ICLR 2021, arXiv:2111.04263, Algorithm 1. Client k keeps G_k, an estimate of its
+gradient, and the server keeps h, the mean of all G_k. All start at zero.
+
+A participant minimises f_k(v) - <G_k, v> + (alpha/2) ||v - w||^2 by SGD from w.
+Then
+  G_k <- G_k - alpha (v_k - w),    h <- h - (alpha/m) sum_k (v_k - w),
+  w <- mean_k v_k - h / alpha.
+Clients that do not take part keep their G_k; m counts them too.
+
+What is kept here is D_k = -G_k / alpha, the sum of the updates of client k, and
+their mean -h / alpha. No division by alpha is then needed. Since D_k is no
+update of this round, a client sends and receives as much as with FedAvg.
+
+As alpha tends to 0, local training tends to FedAvg's, but h / alpha does not
+vanish: with all clients in every round the server's step tends to Nesterov's
+with momentum 1. The first round goes 1 + |P|/m times as far as FedProx with
+mu = alpha.
+
+Deviations: the paper's means are uniform. With `client_weights`=examples n_k
+stands for the weight of client k everywhere, and then the objective is that of
+FedAvg, sum_k n_k f_k. The paper's m is the number of clients that are present
+and have examples. A newcomer's D_k is zero, so the mean is scaled down to that
+over more clients when clients join. Where the clients' data change in size
+(`shift`), the mean keeps the old weights. An `aggregator` other than the mean
+replaces that of the v_k, while h stays the mean of what clients keep.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
+from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import participation, WEIGHTS
+
+
+@dataclasses.dataclass(frozen=True)
+class DynOptions:
+  """How strongly FedDyn regularises."""
+
+  alpha: float = hyper(
+      0.1, "alpha, weight of the dynamic regulariser; the smaller, the further "
+      "clients go in a round", above=0.0, source="Acar et al. (1)",
+      when=("client_update", ("dyn",)), later=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class FedDynHParams(DynOptions, Aggregation, LocalWork):
+  """Hyper-parameters of FedDyn."""
+
+  client_lr: float = hyper(
+      0.1, "learning rate of the local steps", above=0.0,
+      source="Acar et al., section 4")
+  client_weights: str = hyper(
+      "uniform", "weights of the clients in the objective: uniform = all equal "
+      "(the paper), examples = n_k / n", choices=WEIGHTS,
+      source="Acar et al., Algorithm 1")
+
+
+class Drift(NamedTuple):
+  """The sums of the clients' updates, which stand for G_k and h."""
+
+  mean: Params  #: -h / alpha, the mean of all D_k
+  clients: Params  #: [C, ...], D_k = -G_k / alpha
+
+
+def dyn_update(
+    model: Model, work: LocalWork, client_lr: float, alpha: float,
+    weights: str) -> ClientUpdate:
+  """The client's part of FedDyn, and the server's h."""
+  weigh = participation(weights)
+
+  def total(cohort: Cohort, chosen: Array | None = None) -> Array:
+    """The weight of all clients that are present, or of those ``chosen``."""
+    assert cohort.everyone is not None
+    size = cohort.everyone.size.astype(jnp.float32)
+    if chosen is not None:
+      size = jnp.where(chosen, size, 0.0)
+    return jnp.maximum(weigh(cohort._replace(weight=size)).sum(), 1.0)
+
+  def init(params, spec):
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return Drift(zeros, trees.repeat(zeros, spec.num_clients))
+
+  def refresh(memory, params, cohort, map_clients):
+    del params, map_clients
+    share = total(cohort, ~cohort.newcomers) / total(cohort)
+    return memory._replace(mean=trees.scale(share, memory.mean))
+
+  def train(received, shard, drift, key):
+
+    def correct(gradient, params, start):
+      return trees.add_scaled(gradient, alpha, trees.add(
+          drift, trees.subtract(params, start)))
+
+    params, loss = sgd(
+        model, received.start, shard, work, client_lr, key, correct)
+    return Trained(params, loss, trees.subtract(params, received.start))
+
+  def scale(memory, cohort, update):
+    # mean_k v_k - h / alpha, with the h after this round.
+    share = weigh(cohort).sum() / total(cohort)
+    return trees.add_scaled(memory.mean, 1.0 + share, update)
+
+  def merge(memory, cohort, updates, anchors):
+    del anchors
+    moved = trees.slot_sum(weigh(cohort) / total(cohort), updates)
+    return Drift(trees.add(memory.mean, moved),
+                 trees.add_rows(memory.clients, cohort.ids, updates))
+
+  return ClientUpdate(
+      train, work, init=init, refresh=refresh,
+      client_rows=lambda memory, cohort, keys: trees.rows(
+          memory.clients, cohort.ids),
+      merge=merge, scale=scale,
+      one_model="a client's linear term belongs to one model")
+
+
+def feddyn(
+    model: Model, hparams: FedDynHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedDyn: a linear term for each client makes local optima global ones.
+
+  A participant takes steps from the global model, v = w,
+    v <- v - client_lr (g_k(v; B) - G_k + alpha (v - w)),
+  and updates its linear term, G_k <- G_k - alpha (v_k - w). The server moves
+    h <- h - (alpha/m) sum_k (v_k - w),    w <- mean_k v_k - h / alpha.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
+                      hparams.client_weights)
+  return compose(model, client, steps.average(), map_clients=map_clients,
+                 weights=hparams.client_weights,
+                 aggregator=hparams.aggregator)

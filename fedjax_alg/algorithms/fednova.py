@@ -1,0 +1,192 @@
+"""FedNova: updates normalised by what the client's local steps add up to.
+
+Reference: Wang et al., "Tackling the Objective Inconsistency Problem in
+Heterogeneous Federated Optimization", NeurIPS 2020, arXiv:2007.07481, sections
+3 and 4.
+
+After tau_i local steps the model of participant i has moved by -eta G_i a_i,
+where the columns of G_i are its mini-batch gradients. FedAvg weighs clients by
+p_i ||a_i||_1, and so prefers those that take more steps. FedNova averages the
+normalised directions d_i = G_i a_i / ||a_i||_1:
+
+  w <- w - tau_eff sum_i p_i eta d_i
+
+The vector a_i depends on the local solver. It is all ones for SGD. With
+momentum rho its entries are (1 - rho^(tau - k)) / (1 - rho), and with the
+proximal term mu they are (1 - eta mu)^(tau - 1 - k), k = 0 ... tau - 1. For
+both at once ``normaliser`` plays the recursion behind these formulas. The
+authors' code adds the terms of the two formulas up in that case, which is not
+what its steps do.
+
+The factor tau_eff / ||a_i||_1 is applied to the client's update before the mean
+and not, in two parts, before and after it. This is the same but for rounding: a
+model that has moved by a small part of its update would lose the last digits
+of the move.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
+from fedjax_alg.base import Shard
+from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import proximal, sgd
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.rounds.two_halves import ComposedState, compose
+from fedjax_alg.rounds.weights import participation, WEIGHTS
+
+
+@dataclasses.dataclass(frozen=True)
+class FedNovaHParams(Aggregation, LocalWork):
+  """Hyper-parameters of FedNova."""
+
+  client_lr: float = hyper(
+      0.1, "eta, learning rate of the local steps", above=0.0,
+      source="Wang et al. (2)")
+  server_lr: float = hyper(
+      1.0, "factor of the normalised mean update", above=0.0)
+  mu: float = hyper(
+      0.0, "weight of the proximal term (mu/2)||v - w||^2 of the local steps; "
+      "keep `client_lr` x `mu` below 1", minimum=0.0, neutral=0.0,
+      source="Wang et al., section 3")
+  client_momentum: float = hyper(
+      0.0, "rho, momentum of the local steps, whose buffer is zero at the "
+      "start of a round", minimum=0.0, below=1.0, neutral=0.0,
+      source="Wang et al., section 3")
+  tau_eff: str = hyper(
+      "normaliser", "tau_eff, the length of the server's step: normaliser = "
+      "sum_i p_i ||a_i||_1 (FedAvg's), steps = sum_i p_i tau_i (the authors' "
+      "code with `mu`); they differ with `mu` or `client_momentum` only",
+      choices=("normaliser", "steps"), source="Wang et al., section 4")
+  client_weights: str = hyper(
+      "examples", "p_i, weights of the participants: examples = n_i / n^r (the "
+      "paper), uniform = all equal", choices=WEIGHTS,
+      source="Wang et al. (1)")
+
+
+def normaliser(
+    num_steps: Array, momentum: float = 0.0, shrink: float = 0.0) -> Array:
+  """||a_i||_1, the sum of the weights with which gradients add up.
+
+  Args:
+    num_steps: [] int32, tau_i.
+    momentum: rho.
+    shrink: eta mu, below 1.
+
+  Returns:
+    [] float32; 0 for a client that takes no step.
+  """
+  if is_zero(momentum) and is_zero(shrink):
+    return num_steps.astype(jnp.float32)
+
+  def step(k, carry):
+    del k
+    buffer, total = carry  # sums of the weights in the buffer and in v - w
+    buffer = 1.0 + momentum * buffer
+    return buffer, (1.0 - shrink) * total + buffer
+
+  zero = jnp.zeros(())
+  return jax.lax.fori_loop(jnp.int32(0), num_steps, step, (zero, zero))[1]
+
+
+def _heavy_ball(
+    model: Model, start: Params, shard: Shard, work: LocalWork,
+    client_lr: float, momentum: float, mu: float, key: Key
+) -> tuple[Params, Array]:
+  """m <- momentum m + g(v; B),  v <- v - client_lr (m + mu (v - start))."""
+  correct = proximal(mu)
+
+  def step(gradient, carry):
+    params, buffer, _ = carry
+    ((loss, grad),) = gradient(params)
+    buffer = trees.add_scaled(grad, momentum, buffer)
+    return trees.add_scaled(
+        params, -client_lr, correct(buffer, params, start)), buffer, loss
+
+  params, _, loss = minibatches.fold_steps(
+      model, shard, work, key, step,
+      (start, jax.tree.map(jnp.zeros_like, start), jnp.zeros(())))
+  return params, loss
+
+
+def nova_update(
+    model: Model, work: LocalWork, client_lr: float, weights: str,
+    mu: float = 0.0, momentum: float = 0.0, tau_eff: str = "normaliser",
+) -> ClientUpdate:
+  """Local SGD whose update is multiplied by tau_eff / ||a_i||_1.
+
+  Nothing is sent for it: n_i tells the server tau_i.
+  """
+  weigh = participation(weights)
+  shrink: Any = 0.0 if is_zero(mu) else client_lr * mu
+
+  def factors(memory, cohort, keys):
+    del memory, keys
+    taken = jax.vmap(work.num_steps)(cohort.shards.size)
+    norms = jax.vmap(lambda tau: normaliser(tau, momentum, shrink))(taken)
+    length = norms if tau_eff == "normaliser" else taken.astype(jnp.float32)
+    return trees.slot_mean(weigh(cohort), length) / jnp.where(
+        taken > 0, norms, 1.0)
+
+  def train(received, shard, factor, key):
+    start = received.start
+    if is_zero(momentum):
+      params, loss = sgd(
+          model, start, shard, work, client_lr, key, proximal(mu))
+    else:
+      params, loss = _heavy_ball(
+          model, start, shard, work, client_lr, momentum, mu, key)
+    return Trained(trees.add_scaled(
+        start, factor, trees.subtract(params, start)), loss)
+
+  return ClientUpdate(train, work, client_rows=factors)
+
+
+def fednova(
+    model: Model, hparams: FedNovaHParams, *, map_clients: MapClients
+) -> Algorithm[ComposedState]:
+  """FedNova: FedAvg in which a client's number of steps is no weight.
+
+  Participant i takes tau_i steps from the global model, v = w,
+    m <- client_momentum m + g_i(v; B),  v <- v - client_lr (m + mu (v - w)),
+  in which its gradients add up with the weights a_i. The server moves
+    w <- w + server_lr tau_eff sum_i p_i (v_i - w) / ||a_i||_1.
+  If all participants take equally many steps, FedNova is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  client = nova_update(
+      model, hparams, hparams.client_lr, hparams.client_weights, hparams.mu,
+      hparams.client_momentum, hparams.tau_eff)
+  return compose(model, client, steps.average(hparams.server_lr),
+                 map_clients=map_clients, weights=hparams.client_weights,
+                 aggregator=hparams.aggregator)
+
+
+def caution(hparams: FedNovaHParams, num_params: int) -> str:
+  """A warning if the weights a_i of the gradients change sign, else ""."""
+  del num_params
+  if hparams.client_lr * hparams.mu < 1.0:
+    return ""
+  return (f"`mu`={hparams.mu:g} with `client_lr`={hparams.client_lr:g}: "
+          "gradients cancel each other from a product of 1 on; take `mu` below "
+          f"{1.0 / hparams.client_lr:.1e}")
