@@ -42,6 +42,7 @@ def hyper(
     when: tuple[str, Sequence[Any]] | None = None,
     traced: bool | None = None,
     neutral: float | None = None,
+    later: bool = False,
 ) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
@@ -65,13 +66,16 @@ def hyper(
     neutral: the value with which part of the method has no effect (0 of a
       term, 1 of a factor). ``traced_names`` leaves a field of this value out,
       so that the part is not in the program and costs nothing.
+    later: whether the field came after runs had been saved. At its default it
+      then stays out of the identity of a run, so that those runs are found
+      again (``experiments.cli.config``).
   """
   if traced is None:
     traced = isinstance(default, float)
   return dataclasses.field(default=default, metadata=dict(
       help=help, source=source, minimum=minimum, above=above, maximum=maximum,
       below=below, choices=choices, when=when, traced=traced,
-      neutral=neutral))
+      neutral=neutral, later=later))
 
 
 def allowed(field: dataclasses.Field) -> str:

@@ -14,10 +14,12 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from fedjax_alg import registry
+from fedjax_alg import own, registry
+from fedjax_alg.base import Model
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs.methods import Method
@@ -73,15 +75,41 @@ class Config:
     return list(self.run.seeds)
 
   @property
+  def sources(self) -> dict[str, own.Source]:
+    """The user's own files that decide the run, by the flags naming them."""
+    found = self.run.sources()
+    if self.method.source is not None:
+      found["algorithm"] = self.method.source
+    return found
+
+  @property
   def values(self) -> dict[str, Any]:
     """flag -> value of every flag that is no hyper-parameter."""
     return {"algorithm": self.algorithm, **field_values(self.run),
             **field_values(self.data), **field_values(self.output)}
 
+  def later_defaults(self) -> dict[str, Any]:
+    """name -> default of what older runs do not know (``hparams.hyper``)."""
+    return {field.name: field.default for options in (
+        self.run, self.data, self.output, self.method.hparams)
+            for field in dataclasses.fields(options)
+            if field.metadata.get("later")}
+
   def identity(self) -> str:
-    """A sha256 hash of everything that decides the numbers of the run."""
-    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL}
-    text = json.dumps([what, self.hparams], sort_keys=True, default=str)
+    """A sha256 hash of everything that decides the numbers of the run.
+
+    Of the user's own files it holds how the flag names them and their content,
+    so that a run is not resumed by code that has changed.
+    """
+    later = self.later_defaults()
+    what, hparams = (
+        {k: v for k, v in values.items() if k not in later or v != later[k]}
+        for values in (self.values, self.hparams))
+    for name in flags.NEUTRAL:
+      what.pop(name, None)
+    for name, source in self.sources.items():
+      what[f"{name} sha256"] = source.sha256
+    text = json.dumps([what, hparams], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
   def flag_lines(self) -> list[str]:
@@ -147,14 +175,18 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     HelpRequested: the flags ask for --help.
   """
   wants_help = asks_help(argv)
-  argv = [word for word in argv if word not in _HELP]
+  argv = expand_flagfiles([word for word in argv if word not in _HELP])
   parsed = absl_flags.FlagValues()
-  flags.define(parsed)
   try:
-    rest = parsed([program, *expand_flagfiles(argv)])
-  except absl_flags.Error as error:
-    raise UsageError(" ".join(str(error).split())) from error
-  try:
+    name = _algorithm_named(argv)
+    more: tuple[dataclasses.Field, ...] = ()
+    if own.is_own(name):
+      more = flags.own_fields(methods.method_of(name))
+    flags.define(parsed, more)
+    try:
+      rest = parsed([program, *argv])
+    except absl_flags.Error as error:
+      raise UsageError(" ".join(str(error).split())) from error
     if wants_help:
       raise HelpRequested(flags.help_text(program, parsed.algorithm))
     if len(rest) > 1:
@@ -166,6 +198,21 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     return _checked(values, given)
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
+
+
+def _algorithm_named(argv: Sequence[str]) -> str | None:
+  """The value of --algorithm, whatever the other flags are.
+
+  The flags of a run depend on the algorithm, if it is the user's own.
+  """
+  first = absl_flags.FlagValues()
+  first.set_gnu_getopt(True)
+  absl_flags.DEFINE_string("algorithm", None, "", flag_values=first)
+  try:
+    first(["", *argv], known_only=True)
+  except absl_flags.Error:
+    return None  # the next parser says what is wrong
+  return first.algorithm
 
 
 def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
@@ -190,6 +237,9 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   data = _options(DataOptions, values)
   data = data.filled()
   others = field_values(run) | field_values(data)
+  if own.is_own(run.model):
+    run = _with_own_model(run, given)
+    others["model"] = None  # it may read what a named model reads of the data
   for options in (data, run):
     refuse_unread(options, given, others)
   layers = 1
@@ -212,8 +262,17 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
   if output.out_dir is None:
-    output = dataclasses.replace(output, out_dir=f"out/{name}_{data.dataset}")
+    short = name.rpartition(":")[2]
+    output = dataclasses.replace(output, out_dir=f"out/{short}_{data.dataset}")
   return Config(method, data, run, output, given)
+
+
+def _with_own_model(run: RunOptions, given: dict[str, Any]) -> RunOptions:
+  """The options with the l2 that a ``base.Model`` of the user's has."""
+  model = load_model(run.model)
+  if isinstance(model, Model) and "l2" not in given:
+    return dataclasses.replace(run, l2=float(model.l2))
+  return run
 
 
 def _options(kind: type[Any], values: dict[str, Any]) -> Any:
@@ -224,11 +283,11 @@ def _options(kind: type[Any], values: dict[str, Any]) -> Any:
 def _method(name: str, given: dict[str, Any]) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
-  own = {field.name for field in dataclasses.fields(method.hparams)}
+  read = {field.name for field in dataclasses.fields(method.hparams)}
   asked = {flag: value for flag, value in given.items()
-           if flag in flags.hyper_fields()}
+           if flag in read or flag in flags.hyper_fields()}
   for flag in asked:
-    if flag not in own:
+    if flag not in read:
       raise OptionError(f"`{flag}`: {name} does not read it (read by "
                         f"{', '.join(flags.readers(flag))})")
   return methods.with_keywords(method, asked)
