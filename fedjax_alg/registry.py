@@ -151,7 +151,8 @@ _SETTINGS = {
     "fedsgd": "`algorithm`=fedavg with `local_steps`=1 and `batch_size`=0",
     "localsgd": "`algorithm`=fedavg",
     "fedopt": "`client_update`=sgd with any `server`",
-    "mimeadam": "`algorithm`=mime with `base`=adam",
+    "mimeadam": "`algorithm`=mime with `base`=adam (the paper's MimeAdam; a "
+    "cell of the grid is `client_update`=mime with `server`=adam)",
     "mimesgdm": "`algorithm`=mime with `base`=momentum",
     "mimeliteadam": "`algorithm`=mime_lite with `base`=adam",
 }

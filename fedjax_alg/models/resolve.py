@@ -90,10 +90,12 @@ def _made(
     return model
   if isinstance(model, nn.Module):
     return from_flax(model, input_shape, input_dtype=input_dtype)
-  fitted = _fitted(model, dict(
-      input_shape=tuple(input_shape), num_classes=num_classes))
-  if fitted is not None:
-    return _made(fitted, input_shape, num_classes, input_dtype, {})
+  sizes = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+  asked = {name: sizes[name] for name in sizes if name in _parameters(model)}
+  if asked:
+    model, of_rngs = _fitted(model, asked)
+    if not of_rngs:
+      return _made(model, input_shape, num_classes, input_dtype, {})
   if inspect.isclass(model) and issubclass(model, nn.Module):
     raise OptionError(f"`model`: {model.__name__} is a class; give a module, "
                       f"{model.__name__}(...)")
@@ -126,38 +128,46 @@ def load_model(text: str) -> Any:
       "one")
 
 
-def _fitted(model: Any, sizes: dict[str, Any]) -> Any:
+def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
+  """The parameters of a function or class; none where they cannot be read."""
+  if isinstance(maker, nnx.Module) or not callable(maker):
+    return {}
+  fixed = getattr(maker, "keywords", {})  # those of a functools.partial
+  try:  # the metaclass of flax.nnx hides what __init__ takes
+    if inspect.isclass(maker):
+      found = dict(inspect.signature(maker.__init__).parameters)
+      found.pop("self", None)
+    else:
+      found = dict(inspect.signature(maker).parameters)
+  except (TypeError, ValueError):  # builtins
+    return {}
+  return {name: one for name, one in found.items() if name not in fixed}
+
+
+def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
   """Gives a maker of models the sizes that it asks for.
 
   Args:
-    model: anything that is no name, ``base.Model`` or module of flax.linen.
-    sizes: name of a parameter -> its value.
+    maker: a function or class.
+    asked: parameter -> its value.
 
   Returns:
-    The model made, or what makes it of ``nnx.Rngs``; None if ``model`` asks
-    for no size.
+    The model; or if ``maker`` has further parameters, a function of
+    ``nnx.Rngs`` that makes it, and True.
 
   Raises:
     OptionError: making the model fails.
   """
-  if isinstance(model, (nnx.Module, functools.partial)) or not callable(model):
-    return None
+  parameters = _parameters(maker)
+  if "rngs" in parameters:
+    return functools.wraps(maker)(lambda rngs: maker(rngs=rngs, **asked)), True
+  if any(one.default is one.empty and one.kind in (
+      one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+         for name, one in parameters.items() if name not in asked):
+    return functools.wraps(maker)(lambda rngs: maker(rngs, **asked)), True
   try:
-    parameters = inspect.signature(model).parameters
-  except (TypeError, ValueError):  # builtins
-    return None
-  asked = {name: value for name, value in sizes.items() if name in parameters}
-  if not asked:
-    return None
-  name = getattr(model, "__name__", type(model).__name__)
-  left = [p for p in parameters.values() if p.name not in asked
-          and p.default is p.empty and p.kind in (
-              p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-  if left or "rngs" in parameters:  # what makes a flax.nnx module
-    return functools.update_wrapper(
-        functools.partial(model, **asked), model)
-  try:
-    return model(**asked)
+    return maker(**asked), False
   except Exception as error:  # whatever the user's code raises
+    name = getattr(maker, "__name__", type(maker).__name__)
     raise OptionError(f"`model`: {name}({', '.join(asked)}) fails "
                       f"({adapt.first_line(error)})") from error
