@@ -91,8 +91,9 @@ def _made(
   if isinstance(model, nn.Module):
     return from_flax(model, input_shape, input_dtype=input_dtype)
   sizes = {"input_shape": tuple(input_shape), "num_classes": num_classes}
-  asked = {name: sizes[name] for name in sizes if name in _parameters(model)}
-  if asked:
+  parameters = _parameters(model)
+  asked = {name: sizes[name] for name in sizes if name in parameters}
+  if asked or "rngs" in parameters:
     model, of_rngs = _fitted(model, asked)
     if not of_rngs:
       return _made(model, input_shape, num_classes, input_dtype, {})
@@ -132,16 +133,16 @@ def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
   """The parameters of a function or class; none where they cannot be read."""
   if isinstance(maker, nnx.Module) or not callable(maker):
     return {}
-  fixed = getattr(maker, "keywords", {})  # those of a functools.partial
-  try:  # the metaclass of flax.nnx hides what __init__ takes
-    if inspect.isclass(maker):
-      found = dict(inspect.signature(maker.__init__).parameters)
-      found.pop("self", None)
-    else:
-      found = dict(inspect.signature(maker).parameters)
+  if isinstance(maker, functools.partial):
+    left = list(_parameters(maker.func).items())[len(maker.args):]
+    return {name: one for name, one in left if name not in maker.keywords}
+  call: Any = maker
+  if inspect.isclass(maker):  # the metaclass of flax.nnx hides the parameters
+    call = functools.partial(maker.__init__, None)
+  try:
+    return dict(inspect.signature(call).parameters)
   except (TypeError, ValueError):  # builtins
     return {}
-  return {name: one for name, one in found.items() if name not in fixed}
 
 
 def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
@@ -159,12 +160,13 @@ def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
     OptionError: making the model fails.
   """
   parameters = _parameters(maker)
+  named = functools.wraps(maker, updated=())
   if "rngs" in parameters:
-    return functools.wraps(maker)(lambda rngs: maker(rngs=rngs, **asked)), True
+    return named(lambda rngs: maker(rngs=rngs, **asked)), True
   if any(one.default is one.empty and one.kind in (
       one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
          for name, one in parameters.items() if name not in asked):
-    return functools.wraps(maker)(lambda rngs: maker(rngs, **asked)), True
+    return named(lambda rngs: maker(rngs, **asked)), True
   try:
     return maker(**asked), False
   except Exception as error:  # whatever the user's code raises
