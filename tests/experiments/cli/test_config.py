@@ -197,6 +197,13 @@ REFUSED = [
     ("--algorithm=fedacnnl --participation=0.5",
      ["--participation", "fedacnnl"]),
     ("--algorithm=afl --model=mlp", ["--algorithm=afl", "--model=softmax"]),
+    ("--algorithm=fedavg --sampling=siz", ["--sampling=siz", "'size'"]),
+    ("--algorithm=fedavg --sampling=availability --availability=1,0",
+     ["--availability=1,0", "least and the most"]),
+    ("--algorithm=fedavg --availability=0,1",
+     ["--availability", "--sampling=uniform", "only with availability"]),
+    ("--algorithm=scaffold_adam",
+     ["--client_update=scaffold with --server=adam"]),
     ("--algorithm=fedzo --directions=0", ["--directions=0", "at least 1"]),
     ("--algorithm=baffle --protocol=own", ["--protocol=own", "per_client"]),
     ("--algorithm=pfedme --directions=3", ["--directions", "pfedme"]),
@@ -287,6 +294,30 @@ def test_identity_ignores_where_and_sees_what():
   assert config.parse([*base, "--out_dir=x", "--rounds=7"]).identity() == one
   assert config.parse([*base, "--seed=1"]).identity() != one
   assert config.parse([*base, "--client_lr=0.2"]).identity() != one
+
+
+@pytest.mark.parametrize("words, identity", [
+    ("--algorithm=fedavg",
+     "a7529411daa769d8f06606fe8c8fe1cab3f000dc3df870feb02d77d7c3b687c6"),
+    ("--client_update=scaffold --server=adam",
+     "3086c027050b373ad2688512d54d2aa91570650dcea9588af0f53ed0183ce8ab")])
+def test_runs_of_version_0_2_are_found_again(words, identity):
+  """Options that have come since do not count at their defaults."""
+  parsed = config.parse(words.split())
+  assert parsed.identity() == identity
+  assert config.parse([*words.split(), "--sampling=size"]
+                      ).identity() != identity
+
+
+def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path):
+  path = tmp_path / "chances.txt"
+  found = []
+  for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
+    path.write_text(text, encoding="utf-8")
+    found.append(config.parse([
+        "--algorithm=fedavg", "--sampling=availability",
+        f"--availability_file={path}"]).identity())
+  assert found[0] == found[2] != found[1]
 
 
 def test_validation_clients_leave_the_rest():
