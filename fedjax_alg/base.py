@@ -22,6 +22,9 @@ Key = jax.Array
 #: A pytree of float32 arrays. ``[K, ...]`` means that every leaf has axis K.
 Params = Any
 State = TypeVar("State")
+#: What a participant sends or receives besides the model: a number of vectors
+#: of P floats, which may be a fraction, or a function P -> bytes.
+Traffic = float | Callable[[int], int]
 
 
 class Devices(NamedTuple):
@@ -171,13 +174,22 @@ class Model(NamedTuple):
 
 
 class RoundCost(NamedTuple):
-  """The cost of one round. Communication is counted in floats, not bytes."""
+  """The cost of one round.
+
+  Communication is counted in floats of 4 bytes, part of a float as one. Bytes
+  are given only where they are not 4 for each float: so a model of any size
+  that int32 can count does not overflow them.
+  """
 
   down: Array  #: [] int32, floats sent to each participating client
   up: Array  #: [] int32, floats sent by each participating client
   exchanges: Array  #: [] int32, server-client-server round trips
   example_gradients: Array  #: [] int32, per-example gradients, whole cohort
   central_flops: Array  #: [] float32, server arithmetic except the averages
+  #: [] uint32, bytes sent to each participating client; None: 4 ``down``
+  bytes_down: Array | None = None
+  #: [] uint32, bytes sent by each participating client; None: 4 ``up``
+  bytes_up: Array | None = None
 
 
 class Work(NamedTuple):
@@ -306,15 +318,23 @@ def shared_client_params(
   return client_params
 
 
+#: Parameters are float32.
+BYTES_PER_FLOAT = 4
+
+
 def num_params(params: Params) -> int:
   """P, the number of floats in ``params``."""
   return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def round_cost(down, up, exchanges, example_gradients, central_flops=0.0):
+def round_cost(
+    down, up, exchanges, example_gradients, central_flops=0.0,
+    bytes_down=None, bytes_up=None):
   """Makes a ``RoundCost`` with the dtypes that its fields document."""
   return RoundCost(
       jnp.asarray(down, jnp.int32), jnp.asarray(up, jnp.int32),
       jnp.asarray(exchanges, jnp.int32),
       jnp.asarray(example_gradients, jnp.int32),
-      jnp.asarray(central_flops, jnp.float32))
+      jnp.asarray(central_flops, jnp.float32),
+      None if bytes_down is None else jnp.asarray(bytes_down, jnp.uint32),
+      None if bytes_up is None else jnp.asarray(bytes_up, jnp.uint32))

@@ -78,6 +78,11 @@ def hyper(
       neutral=neutral, later=later))
 
 
+def at_later_default(field: dataclasses.Field, value: Any) -> bool:
+  """Whether a field has its default and came after runs had been saved."""
+  return bool(field.metadata.get("later")) and value == field.default
+
+
 def allowed(field: dataclasses.Field) -> str:
   """Describes the range of a ``hyper`` field in words.
 

@@ -19,6 +19,7 @@ from fedjax_alg.base import Model
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import at_later_default
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
@@ -88,12 +89,12 @@ class Config:
     return {"algorithm": self.algorithm, **field_values(self.run),
             **field_values(self.data), **field_values(self.output)}
 
-  def later_defaults(self) -> dict[str, Any]:
-    """name -> default of what older runs do not know (``hparams.hyper``)."""
-    return {field.name: field.default for options in (
-        self.run, self.data, self.output, self.method.hparams)
-            for field in dataclasses.fields(options)
-            if field.metadata.get("later")}
+  @property
+  def fields(self) -> dict[str, dataclasses.Field]:
+    """flag or hyper-parameter -> the field it is made of."""
+    hparams = {field.name: field
+               for field in dataclasses.fields(self.method.hparams)}
+    return {flag.name: flag.field for flag in flags.run_flags()} | hparams
 
   def identity(self) -> str:
     """A sha256 hash of everything that decides the numbers of the run.
@@ -101,15 +102,14 @@ class Config:
     Of the user's own files it holds how the flag names them and their content,
     so that a run is not resumed by code that has changed.
     """
-    later = self.later_defaults()
-    what, hparams = (
-        {k: v for k, v in values.items() if k not in later or v != later[k]}
-        for values in (self.values, self.hparams))
-    for name in flags.NEUTRAL:
-      what.pop(name, None)
+    fields = self.fields
+    what = [{name: value for name, value in values.items()
+             if name not in flags.NEUTRAL
+             and not at_later_default(fields[name], value)}
+            for values in (self.values, self.hparams)]
     for name, source in self.sources.items():
-      what[f"{name} sha256"] = source.sha256
-    text = json.dumps([what, hparams], sort_keys=True, default=str)
+      what[0][f"{name} sha256"] = source.sha256
+    text = json.dumps(what, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
   def flag_lines(self) -> list[str]:

@@ -125,7 +125,9 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
           f"--{flag}: {source.file} has changed since the run in {folder} was "
           "started; restore it or start anew in another folder")
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
-  old = json.loads(json.dumps(config.later_defaults(), default=str)) | old
+  later = {name: field.default for name, field in config.fields.items()
+           if field.metadata.get("later")}
+  old = json.loads(json.dumps(later)) | old
   changed = [k for k in new
              if k not in flags.NEUTRAL and new[k] != old.get(k)]
   name = changed[0] if changed else "?"

@@ -16,6 +16,7 @@ from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
 X_AXES = {
     "rounds": ("round", "communication round"),
     "floats": ("total_floats", "floats sent, all participants, both ways"),
+    "bytes": ("total_bytes", "bytes sent, all participants, both ways"),
     "example_gradients": ("total_example_gradients",
                           "per-example gradients, all participants"),
     "seconds": ("seconds", "seconds on this machine, without compiling"),

@@ -17,6 +17,7 @@ from fedjax_alg.algorithms import losac, mime, scaffold
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
@@ -43,7 +44,7 @@ _SVRG = ("client_update", ("svrg",))
 class ComposedHParams(
     fedavg.Proximal, scaffold.VariateOptions, mime.BaseOptimiser, losac.Delays,
     conjugate.LineSearch, conjugate.Conjugate, conjugate.Aggregate,
-    diversified.AdamOptions, diversified.KModels, LocalWork):
+    diversified.AdamOptions, diversified.KModels, Aggregation, LocalWork):
   """Hyper-parameters of all combinations.
 
   A combination reads those of its local method and of its server step.
@@ -109,8 +110,8 @@ def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
     return sgd_update(model, h, rate, h.mu)
   if h.client_update == "svrg":
     return fsvrg.svrg_update(model, FSVRGHParams(
-        h.local_steps, h.local_epochs, h.batch_size, rate, h.local_scaling,
-        h.aggregate_scaling))
+        h.local_steps, h.local_epochs, h.batch_size, client_lr=rate,
+        local_scaling=h.local_scaling, aggregate_scaling=h.aggregate_scaling))
   if h.client_update == "scaffold":
     return scaffold.scaffold_update(model, h, rate, h.option)
   if h.client_update == "losac":
@@ -190,4 +191,4 @@ def composed(
   return compose(
       model, _client(model, hparams), _server(hparams),
       map_clients=map_clients, weights=hparams.client_weights,
-      grouping=groups)
+      grouping=groups, aggregator=hparams.aggregator)

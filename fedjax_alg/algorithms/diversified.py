@@ -166,7 +166,9 @@ def by_gradient(
 
   return ModelGrouping(
       options.num_models, options.threshold, regroup, vectors=gradients,
-      full_passes=1, flops=_grouping_flops)
+      full_passes=1, flops=_grouping_flops,
+      changes=lambda model, vectors, scale: trees.scale(
+          -gradient_step, jax.vmap(scale)(vectors)))
 
 
 def _grouping_flops(slots: int, size: int, k: int) -> float:
@@ -213,7 +215,8 @@ def ma_fsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
-                 map_clients=map_clients, grouping=by_model(hparams))
+                 map_clients=map_clients, grouping=by_model(hparams),
+                 aggregator=hparams.aggregator)
 
 
 def ga_fsvrg(
@@ -240,4 +243,5 @@ def ga_fsvrg(
   validate(hparams)
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)
   return compose(model, svrg_update(model, hparams), _server(hparams),
-                 map_clients=map_clients, grouping=groups)
+                 map_clients=map_clients, grouping=groups,
+                 aggregator=hparams.aggregator)

@@ -17,6 +17,7 @@ import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.hparams import hyper, validate
@@ -24,7 +25,7 @@ from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgHParams(LocalWork):
+class FedAvgHParams(Aggregation, LocalWork):
   """Hyper-parameters of FedAvg."""
 
   client_lr: float = hyper(
@@ -75,7 +76,8 @@ def fedavg(
   validate(hparams)
   return compose(
       model, sgd_update(model, hparams, hparams.client_lr),
-      steps.average(hparams.server_lr), map_clients=map_clients)
+      steps.average(hparams.server_lr), map_clients=map_clients,
+      aggregator=hparams.aggregator)
 
 
 def fedprox(
@@ -102,4 +104,5 @@ def fedprox(
   validate(hparams)
   return compose(
       model, sgd_update(model, hparams, hparams.client_lr, hparams.mu),
-      steps.average(hparams.server_lr), map_clients=map_clients)
+      steps.average(hparams.server_lr), map_clients=map_clients,
+      aggregator=hparams.aggregator)

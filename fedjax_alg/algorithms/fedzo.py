@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -48,7 +49,7 @@ class SphereDirections:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedZOHParams(SphereDirections, LocalWork):
+class FedZOHParams(SphereDirections, Aggregation, LocalWork):
   """Hyper-parameters of FedZO."""
 
   local_steps: int = hyper(
@@ -121,7 +122,8 @@ def fedzo(
   validate(hparams)
   return compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, weights=hparams.client_weights)
+      map_clients=map_clients, weights=hparams.client_weights,
+      aggregator=hparams.aggregator)
 
 
 def caution(hparams: SphereDirections, num_params: int) -> str:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -25,7 +26,7 @@ from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
-class FSVRGHParams(LocalWork):
+class FSVRGHParams(Aggregation, LocalWork):
   """Hyper-parameters of the FSVRG family."""
 
   local_steps: int = hyper(
@@ -69,8 +70,9 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
       refresh=lambda memory, params, cohort, map_clients: (
           features.refresh_statistics(memory, cohort, map_clients)),
       shared=lambda memory: memory.share,
-      scale=lambda memory, participants, update: features.scale_aggregate(
-          model, hparams.aggregate_scaling, memory, participants, update),
+      scale=lambda memory, cohort, update: features.scale_aggregate(
+          model, hparams.aggregate_scaling, memory,
+          cohort.present.sum().astype(jnp.float32), update),
       needs_anchor=True, gradients_per_step=2)
 
 
@@ -104,4 +106,4 @@ def fsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),
-                 map_clients=map_clients)
+                 map_clients=map_clients, aggregator=hparams.aggregator)

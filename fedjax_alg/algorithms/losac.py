@@ -34,6 +34,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -62,7 +63,7 @@ class Delays:
 
 
 @dataclasses.dataclass(frozen=True)
-class LosacHParams(Delays, LocalWork):
+class LosacHParams(Delays, Aggregation, LocalWork):
   """Hyper-parameters of LoSAC."""
 
   local_steps: int = hyper(
@@ -346,4 +347,5 @@ def losac(
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights)
+                 map_clients=map_clients, weights=hparams.client_weights,
+                 aggregator=hparams.aggregator)

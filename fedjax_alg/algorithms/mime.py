@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, MapClients, Model, Params
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
@@ -58,7 +59,7 @@ class BaseOptimiser:
 
 
 @dataclasses.dataclass(frozen=True)
-class MimeSVRGHParams(LocalWork):
+class MimeSVRGHParams(Aggregation, LocalWork):
   """Hyper-parameters of MimeSVRG."""
 
   client_lr: float = hyper(
@@ -179,7 +180,8 @@ def _mime(model, hparams, options, lite, map_clients):
       model, hparams, hparams.client_lr, options, lite,
       hparams.client_weights == "uniform")
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights)
+                 map_clients=map_clients, weights=hparams.client_weights,
+                 aggregator=hparams.aggregator)
 
 
 def mime(

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -36,7 +37,7 @@ from fedjax_alg.rounds.weights import WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgHParams(LocalWork):
+class PerFedAvgHParams(Aggregation, LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 
   adapt_lr: float = hyper(
@@ -146,7 +147,8 @@ def per_fedavg(
   validate(hparams)
   algorithm = compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, weights=hparams.client_weights)
+      map_clients=map_clients, weights=hparams.client_weights,
+      aggregator=hparams.aggregator)
 
   def client_params(state, client_id, shard, key):
     del client_id

@@ -37,6 +37,7 @@ from fedjax_alg.algorithms import fedzo
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -48,7 +49,7 @@ _SOURCE = "Dinh et al., Algorithm 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedMeHParams(LocalWork):
+class PFedMeHParams(Aggregation, LocalWork):
   """Hyper-parameters of pFedMe."""
 
   local_steps: int = hyper(
@@ -148,7 +149,7 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
   algorithm = compose(
       model, ClientUpdate(train, hparams, **ledger),
       steps.average(hparams.server_lr), map_clients=map_clients,
-      weights=hparams.client_weights)
+      weights=hparams.client_weights, aggregator=hparams.aggregator)
   return algorithm._replace(
       client_params=lambda state, _, shard, key: trained(
           state, shard, key).personal,

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, MapClients, Model, Params
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
@@ -43,7 +44,7 @@ class VariateOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaffoldHParams(VariateOptions, LocalWork):
+class ScaffoldHParams(VariateOptions, Aggregation, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 
   client_lr: float = hyper(
@@ -148,4 +149,5 @@ def scaffold(
   validate(hparams)
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option)
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights)
+                 map_clients=map_clients, weights=hparams.client_weights,
+                 aggregator=hparams.aggregator)

@@ -11,6 +11,15 @@ acts:
 - ``before``: the cohort measures the anchor gradient first, the server takes
   its step with this gradient, and local training starts from the moved model
   (conjugate, Algorithm 1).
+
+The transformation may take these extra arguments of ``update``:
+
+- ``key``: a key for random numbers of the server, another one for every round
+  and model;
+- ``round``: [] int32, number of rounds completed before this one;
+- ``grad``: the gradient with which a chain of transformations started;
+- ``value_fn`` and ``line_fn``: f_v, with ``needs_validation``
+  (``central.validation``).
 """
 
 from collections.abc import Callable

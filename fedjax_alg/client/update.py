@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import Shard, Traffic
 from fedjax_alg.client.minibatches import LocalWork
 
 
@@ -15,6 +15,8 @@ class Received(NamedTuple):
   reference: Params  #: the model at which the anchor gradient was measured
   anchor: Params  #: mean gradient of the cohort at ``reference``, or ()
   shared: Any  #: ``ClientUpdate.shared`` of the server's memory
+  round: Array  #: [] int32, rounds completed before this one
+  client_id: Array  #: [] int32
 
 
 class Trained(NamedTuple):
@@ -59,15 +61,19 @@ class ClientUpdate(NamedTuple):
   #: (memory, cohort, uploads [S, ...], anchors [K, ...] or ()) -> memory
   merge: Callable[[Any, Cohort, Any, Any], Any] = (
       lambda memory, cohort, uploads, anchors: memory)
-  #: (memory, |S|, mean update) -> the update that is applied
-  scale: Callable[[Any, Array, Params], Params] = (
-      lambda memory, participants, update: update)
+  #: (memory, cohort, mean update) -> the update that is applied;
+  #: ``cohort.present.sum()`` is |S|
+  scale: Callable[[Any, Cohort, Params], Params] = (
+      lambda memory, cohort, update: update)
   needs_anchor: bool = False  #: whether ``train`` reads the anchor gradient
   #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""
   # Costs besides those of the model itself and of the anchor gradient:
-  extra_down: int = 0  #: vectors of P floats that each participant receives
-  extra_up: int = 0  #: vectors of P floats that each participant sends
+  extra_down: Traffic = 0  #: what more each participant receives in a round
+  extra_up: Traffic = 0  #: what more each participant sends in a round
+  #: P -> bytes of the trained model or its change as the participant sends it
+  #: (one bit a parameter, a seed); None: 4 P
+  upload_bytes: Callable[[int], int] | None = None
   gradients_per_step: int = 1  #: gradients of every example that a step reads
   full_passes: int = 0  #: gradients on all of the client's data
   #: n_i [] int32 -> number of forward passes over single examples in the local

@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Devices, RoundCost, RoundTimes, Work
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Devices, RoundCost
+from fedjax_alg.base import RoundTimes, Work
 from fedjax_alg.errors import OptionError
-
-BYTES_PER_FLOAT = 4.0
 
 
 class Times(NamedTuple):
@@ -102,7 +101,7 @@ def make_devices(
 
 
 def round_times(
-    devices: Devices, weight: Array, work: Work, down: Array, up: Array,
+    devices: Devices, weight: Array, work: Work, sent: Array,
     central_flops: Array) -> Times:
   """Computes the simulated times of one round.
 
@@ -114,8 +113,7 @@ def round_times(
     devices: machines of the slots, [S].
     weight: [S] float32, 0 for padding slots, which are ignored.
     work: work of the slots, [S].
-    down: [] int32, floats that each participant receives.
-    up: [] int32, floats that each participant sends.
+    sent: [] float32, bytes that each participant receives and sends.
     central_flops: [] float32, operations of the server.
 
   Returns:
@@ -128,12 +126,22 @@ def round_times(
 
   computation = held(
       work.flops / devices.flops_per_s + work.batches * devices.batch_s)
-  floats = down.astype(jnp.float32) + up.astype(jnp.float32)
-  communication = held(BYTES_PER_FLOAT * floats / devices.bytes_per_s)
+  communication = held(sent / devices.bytes_per_s)
   arrival = computation + communication
   duration = arrival.max() + central_flops / devices.server_flops_per_s
   return Times(computation, communication, held(duration - arrival), arrival,
                duration)
+
+
+def bytes_sent(cost: RoundCost) -> Array:
+  """The bytes to and from each participant in a round, [] float32."""
+
+  def sent(floats: Array, given: Array | None) -> Array:
+    if given is not None:
+      return given.astype(jnp.float32)
+    return BYTES_PER_FLOAT * floats.astype(jnp.float32)
+
+  return sent(cost.down, cost.bytes_down) + sent(cost.up, cost.bytes_up)
 
 
 def mean_times(
@@ -151,7 +159,7 @@ def mean_times(
     The means.
   """
   times = round_times(
-      devices, weight, work, cost.down, cost.up, cost.central_flops)
+      devices, weight, work, bytes_sent(cost), cost.central_flops)
   return RoundTimes(*trees.slot_mean((weight > 0).astype(jnp.float32), (
       work.flops, times.computation, times.communication, times.idle)))
 

@@ -60,6 +60,29 @@ def client_keys(key: Key, ids: Array) -> Key:
   return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
 
+#: What the server draws random numbers for in a round (``server_key``): its
+#: step, and the aggregates of updates and of the gradients at the start and at
+#: the end of the round.
+SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS = (
+    2 ** 32 - 1, 2 ** 32 - 2, 2 ** 32 - 3, 2 ** 32 - 4)
+
+
+def server_key(key: Key, purpose: int) -> Key:
+  """Makes a key of the server, fold_in(key, purpose).
+
+  It differs from the keys of ``client_keys``, because client ids, and the
+  numbers that rounds add to them, are far smaller.
+
+  Args:
+    key: key of the round; consumed.
+    purpose: ``SERVER_STEP`` or one of the others.
+
+  Returns:
+    The key.
+  """
+  return jax.random.fold_in(key, jnp.uint32(purpose))
+
+
 def uniform(
     data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedjax_alg.errors import OptionError
 from fedjax_alg import metrics
-from fedjax_alg.base import RoundAux, RoundTimes
+from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
 from fedjax_alg.metrics import groups
 
@@ -30,14 +30,18 @@ SIMULATED = ("computation_s", "communication_s", "idle_s")
 #: Cost of the round of a row, per participating client except for
 #: ``central_flops``. ``client_flops`` and the columns after it are NaN if the
 #: method does not count its work.
-ROUND_COST = ("floats_down", "floats_up", "exchanges", "example_gradients",
-              "central_flops", "client_flops", *SIMULATED)
+ROUND_COST = ("floats_down", "floats_up", "bytes_down", "bytes_up",
+              "exchanges", "example_gradients", "central_flops",
+              "client_flops", *SIMULATED)
 #: Running totals up to the round of a row, over the whole cohort, and the total
 #: duration of these rounds on the simulated machines.
-TOTALS = ("total_floats", "total_example_gradients", "total_central_flops",
-          "simulated_s")
+TOTALS = ("total_floats", "total_bytes", "total_example_gradients",
+          "total_central_flops", "simulated_s")
 COLUMNS = ("round", "seed", "protocol", *metrics.METRICS, *ROUND_COST, *TOTALS)
 TIMING = ("round", "seconds")
+#: Columns that tables of earlier versions lack -> the floats they are 4 times.
+_BYTES = {"bytes_down": "floats_down", "bytes_up": "floats_up",
+          "total_bytes": "total_floats"}
 
 #: Arrays of ``RoundAux.server`` with more entries are not written, and neither
 #: are the sizes of the groups if there are more groups.
@@ -91,7 +95,8 @@ def read_rows(
   """Reads a table.
 
   An incomplete last line, which an interrupted run may leave, is dropped. It
-  belongs to a round after the last checkpoint.
+  belongs to a round after the last checkpoint. Tables of earlier versions have
+  no bytes; every float that those versions counted has 4.
 
   Args:
     path: the file.
@@ -106,8 +111,11 @@ def read_rows(
   try:
     with open(path, newline="", encoding="utf-8") as file:
       reader = csv.DictReader(file)
-      if columns is not None and (
-          tuple(reader.fieldnames or ()) != tuple(columns)):
+      found = tuple(reader.fieldnames or ())
+      filled = {new: old for new, old in _BYTES.items()
+                if old in found and new not in found}
+      if columns is not None and found != tuple(
+          name for name in columns if name not in filled):
         raise OptionError(
             f"{path}: damaged or of another version, its columns are not "
             "those of a run; start anew with `overwrite` or in another folder")
@@ -116,7 +124,9 @@ def read_rows(
   except FileNotFoundError:
     raise OptionError(f"{path}: is missing; start anew with `overwrite` or in "
                      "another folder") from None
-  return [{name: _value(text) for name, text in row.items()} for row in raw]
+  rows = [{name: _value(text) for name, text in row.items()} for row in raw]
+  return [row | {new: BYTES_PER_FLOAT * row[old] for new, old in filled.items()}
+          for row in rows]
 
 
 def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
@@ -136,6 +146,12 @@ def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
     elif size <= MOST_ENTRIES:
       names += [f"{name}_{i}" for i in range(size)]
   return tuple(names)
+
+
+def _bytes(floats: np.ndarray, given: np.ndarray | None) -> np.ndarray:
+  """The bytes of ``RoundCost``, int64."""
+  return BYTES_PER_FLOAT * np.asarray(floats, np.int64) if given is None else (
+      np.asarray(given, np.int64))
 
 
 def round_rows(
@@ -160,6 +176,8 @@ def round_rows(
   participants: Any = server.get("participants", cohort)
   columns: dict[str, Any] = {
       "floats_down": cost.down, "floats_up": cost.up,
+      "bytes_down": _bytes(cost.down, cost.bytes_down),
+      "bytes_up": _bytes(cost.up, cost.bytes_up),
       "exchanges": cost.exchanges,
       "example_gradients": np.asarray(
           cost.example_gradients) / np.maximum(participants, 1),
@@ -347,6 +365,8 @@ class Records:
       cohort = row.get("participants", self.cohort)
       total["total_floats"] += cohort * (
           row["floats_down"] + row["floats_up"])
+      total["total_bytes"] += cohort * (
+          row["bytes_down"] + row["bytes_up"])
       total["total_example_gradients"] += round(
           cohort * row["example_gradients"])
       total["total_central_flops"] += row["central_flops"]

@@ -242,7 +242,7 @@ def _round(
   state = state._replace(
       member=state.member.at[cohort.ids].set(groups, mode="drop"))
   before = state.models
-  trained = _train(method, before, cohort, groups, key)
+  trained = _train(method, before, state.round, cohort, groups, key)
   starts = trees.index(before, groups)
   updates = trees.subtract(trained.params, starts)
   # The trained models as the server computes them: the models that it sent plus
@@ -282,17 +282,18 @@ def _assign(
 
 
 def _train(
-    method: Clustered, models: Params, cohort: Cohort, groups: Array, key: Key
-) -> Trained:
+    method: Clustered, models: Params, rounds: Array, cohort: Cohort,
+    groups: Array, key: Key) -> Trained:
   """Local training of every participant, leaves [S, ...]."""
 
-  def one_client(models, shard, group, key):
+  def one_client(shared, shard, group, client_id, key):
+    models, rounds = shared
     start = trees.index(models, group)
     return method.client.train(
-        Received(start, start, (), ()), shard, (), key)
+        Received(start, start, (), (), rounds, client_id), shard, (), key)
 
   return method.map_clients(
-      one_client, models, cohort.shards, groups,
+      one_client, (models, rounds), cohort.shards, groups, cohort.ids,
       client_keys(key, cohort.ids))
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Devices, FedSpec, Key
 from fedjax_alg.base import Layer, MapClients, Params, RoundAux, Shard
-from fedjax_alg.base import Work, round_cost
+from fedjax_alg.base import round_cost, RoundCost, Work
 from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
@@ -161,13 +161,13 @@ def _round(
   state = state._replace(
       models=models, fits=fits, round=state.round + 1,
       member=state.member.at[cohort.ids].set(groups, mode="drop"))
+  billed = round_cost(
+      cost.down, cost.up, cost.exchanges, 0, cost.central_flops)
   if plan.options.adaptive_batch and cohort.devices is not None:
-    state = _adapted(method, state, cohort, cohort.devices, work, cost)
+    state = _adapted(method, state, cohort, cohort.devices, work, billed)
   mean_batch = trees.slot_mean(cohort.present.astype(jnp.float32), batch)
   return state, RoundAux(
-      {"group": groups}, {"batch_size": mean_batch},
-      round_cost(cost.down, cost.up, cost.exchanges, 0, cost.central_flops),
-      work)
+      {"group": groups}, {"batch_size": mean_batch}, billed, work)
 
 
 def _client_params(
@@ -317,10 +317,11 @@ def _personal_layer(
 
 def _adapted(
     method: Layerwise, state: LayerwiseState, cohort: Cohort, devices: Devices,
-    work: Work, cost: ledger.LayerCost) -> LayerwiseState:
+    work: Work, cost: RoundCost) -> LayerwiseState:
   """Gives slow clients larger batches in the next round, by (7)."""
   times = clock.round_times(
-      devices, cohort.weight, work, cost.down, cost.up, cost.central_flops)
+      devices, cohort.weight, work, clock.bytes_sent(cost),
+      cost.central_flops)
   first = jnp.where(cohort.present, times.arrival, jnp.inf).min()
   fastest = jnp.where(state.round == 1, first, state.fastest)
   batch = clock.adapted_batch(

@@ -15,11 +15,13 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Model, Params
+from fedjax_alg.central.aggregation import Aggregator
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS
+from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
 
 
 class ModelGrouping(NamedTuple):
@@ -36,6 +38,12 @@ class ModelGrouping(NamedTuple):
   full_passes: int = 0
   #: (slots, P, K) -> flops of the server
   flops: Callable[[int, int, int], float] = lambda slots, size, k: 0.0
+  #: (w_k [...], vectors [S, ...], scale) -> the participants' changes of w_k
+  #: [S, ...], for aggregators other than the mean. The mean of the changes of
+  #: group k is w*_k - w_k, but for what ``regroup`` may project away.
+  changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
+      lambda model, vectors, scale: jax.tree.map(
+          lambda all, one: all - one[None], vectors, model))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +57,7 @@ class TwoHalves:
   #: cohort -> weights of the participants in every mean, [S]
   weigh: Callable[[Cohort], Array]
   grouping: ModelGrouping | None  #: None for one model
+  aggregator: Aggregator
 
   @property
   def num_models(self) -> int:
@@ -59,6 +68,14 @@ class TwoHalves:
   def anchored(self) -> bool:
     """Whether a round starts with the anchor gradient."""
     return self.client.needs_anchor or self.server.when == "before"
+
+
+class Turn(NamedTuple):
+  """What a round is played with."""
+
+  cohort: Cohort
+  key: Key  #: key of the round
+  round: Array  #: [] int32, rounds completed before this one
 
 
 class Beginning(NamedTuple):
@@ -86,10 +103,10 @@ def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
 
 
 def begin(
-    method: TwoHalves, k: int, per_model: tuple[Params, Any], cohort: Cohort
+    method: TwoHalves, k: int, per_model: tuple[Params, Any], turn: Turn
 ) -> tuple[Beginning, Choice]:
   """Anchor gradients and preferences, and the "before" step, of k models."""
-  models, server_state = per_model
+  (models, server_state), cohort = per_model, turn.cohort
   anchors: Any = ()
   losses = None
   if method.anchored:
@@ -97,7 +114,7 @@ def begin(
     # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
     # members never receive the accelerated models. Every participant counts for
     # every k (errata D-06).
-    anchors = trees.slot_mean(method.weigh(cohort), gradients)
+    anchors = aggregate(method, k, FIRST_GRADIENTS, gradients, turn)
   elif k > 1:
     losses = method.map_clients(
         functools.partial(objective.full_losses, method.model), models,
@@ -106,8 +123,20 @@ def begin(
   starts = models
   if method.server.when == "before":
     starts, server_state = server_step(
-        method, k, anchors, server_state, models, cohort)
+        method, k, anchors, server_state, models, turn)
   return Beginning(models, starts, anchors, server_state), choice
+
+
+def aggregate(
+    method: TwoHalves, k: int, purpose: int, sent: Params, turn: Turn
+) -> Params:
+  """Aggregates [k, ...] of what participants send for k models [S, k, ...]."""
+  weights, cohort = method.weigh(turn.cohort), turn.cohort
+  keys, combine = _keys(turn, purpose, k), method.aggregator.combine
+  if method.aggregator.is_mean:
+    return combine(sent, weights, cohort, keys[0])
+  return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
+                  in_axes=(1, 0))(sent, keys)
 
 
 def full_passes(
@@ -138,66 +167,95 @@ def _choose(
 
 def server_step(
     method: TwoHalves, k: int, gradients: Params, state: Any, models: Params,
-    cohort: Cohort) -> tuple[Params, Any]:
+    turn: Turn) -> tuple[Params, Any]:
   """Takes the server's step for each model: (moved models, new state)."""
-  extra: dict[str, Any] = {}
+  transform = optax.with_extra_args_support(method.server.transform)
+  extra: dict[str, Any] = {"round": turn.round}
   if method.server.needs_validation:
-    extra = validation_arguments(
-        method.model, cohort.validation, method.map_clients)
+    extra |= validation_arguments(
+        method.model, turn.cohort.validation, method.map_clients)
 
-  def one(gradient, state, params):
+  def one(gradient, state, params, key):
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-      updates, state = method.server.transform.update(
-          gradient, state, params, grad=gradient, **extra)
+      updates, state = transform.update(
+          gradient, state, params, grad=gradient, key=key, **extra)
     return optax.apply_updates(params, updates), state
 
-  return _over_models(one, k)(gradients, state, models)
+  return _over_models(one, k)(
+      gradients, state, models, _keys(turn, SERVER_STEP, k))
+
+
+def _keys(turn: Turn, purpose: int, k: int) -> Key:
+  """A key of the server for each of k models, [k]."""
+  return client_keys(
+      server_key(turn.key, purpose), jnp.arange(k, dtype=jnp.int32))
 
 
 def train(
     method: TwoHalves, beginning: Beginning, choice: Choice, memory: Any,
-    cohort: Cohort, key: Key) -> Trained:
+    turn: Turn) -> Trained:
   """Local training of every participant, leaves [S, ...].
 
   The program is the same for one model and for K, because the K models are
   equal copies during the warm-up.
   """
-  client = method.client
+  client, cohort = method.client, turn.cohort
 
-  def one_client(shared, shard, client_row, preference, key):
-    beginning, extra = shared
+  def one_client(shared, shard, client_row, preference, client_id, key):
+    beginning, extra, rounds = shared
     pick = preference if method.num_models > 1 else 0
     models, starts, anchors = trees.index(beginning, pick)
     return client.train(
-        Received(starts, models, anchors, extra), shard, client_row, key)
+        Received(starts, models, anchors, extra, rounds, client_id), shard,
+        client_row, key)
 
-  keys = client_keys(key, cohort.ids)
+  keys = client_keys(turn.key, cohort.ids)
   return method.map_clients(
-      one_client, (beginning[:3], client.shared(memory)), cohort.shards,
-      client.client_rows(memory, cohort, keys), choice.preference, keys)
+      one_client, (beginning[:3], client.shared(memory), turn.round),
+      cohort.shards, client.client_rows(memory, cohort, keys),
+      choice.preference, cohort.ids, keys)
 
 
 def update(
     method: TwoHalves, k: int, beginning: Beginning, memory: Any,
-    rounds: Array, trained: Params, vectors: Params, cohort: Cohort
-) -> tuple[Params, Any]:
+    trained: Params, vectors: Params, turn: Turn) -> tuple[Params, Any]:
   """The updates of the k models [k, ...], and the groups or None."""
-  participants = cohort.present.sum().astype(jnp.float32)
-  scale = functools.partial(method.client.scale, memory, participants)
+  cohort = turn.cohort
+  scale = functools.partial(method.client.scale, memory, cohort)
   starts, groups = beginning.starts, None
   if method.grouping:
     # Round T + 1, the first after the warm-up, splits the copies.
-    splitting = rounds == method.grouping.threshold
+    splitting = turn.round == method.grouping.threshold
     target, groups = method.grouping.regroup(
         starts, vectors, beginning.anchors, cohort, splitting, scale)
+    if not method.aggregator.is_mean:
+      target = trees.add(starts, _changes_of_groups(
+          method, k, starts, vectors, groups, scale, turn))
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)
   else:
-    mean = trees.slot_mean(
-        method.weigh(cohort), trees.subtract(trained, starts))
+    mean = method.aggregator.combine(
+        trees.subtract(trained, starts), method.weigh(cohort), cohort,
+        _keys(turn, UPDATES, 1)[0])
     update = jax.tree.map(lambda leaf: leaf[None], mean)
   return _over_models(scale, k)(update), groups  # (60)
+
+
+def _changes_of_groups(
+    method: TwoHalves, k: int, starts: Params, vectors: Params, groups: Any,
+    scale: Callable[[Params], Params], turn: Turn) -> Params:
+  """The aggregates of the k groups [k, ...]; in a group all count alike."""
+  assert method.grouping is not None
+  changes, cohort = method.grouping.changes, turn.cohort
+  weights = (trees.members(groups.assignment, k) & cohort.present[None]).astype(
+      jnp.float32)
+
+  def one(start, weights, key):
+    return method.aggregator.combine(
+        changes(start, vectors, scale), weights, cohort, key)
+
+  return _over_models(one, k)(starts, weights, _keys(turn, UPDATES, k))
 
 
 def discrepancy(

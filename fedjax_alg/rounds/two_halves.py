@@ -4,7 +4,8 @@ A method has two halves: a ``client.update.ClientUpdate`` (how a client trains,
 what it keeps and what it sends) and a ``central.steps.ServerStep``. ``compose``
 makes an ``Algorithm`` of them. This module has what the rounds of all these
 methods share: the anchor gradient, the order of the exchanges, the mean over
-the cohort, the choice among K models, and the costs.
+the cohort, or what an ``aggregation.Aggregator`` puts in its place, the choice
+among K models, and the costs.
 
 A round has these steps; those that neither half needs are left out:
 
@@ -34,14 +35,16 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
-from fedjax_alg.base import round_cost
+from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
+from fedjax_alg.central.aggregation import Aggregator, named
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.engine.cohorts import LAST_GRADIENTS
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
-from fedjax_alg.rounds.phases import TwoHalves
+from fedjax_alg.rounds.phases import Turn, TwoHalves
 from fedjax_alg.rounds.weights import participation
 
 
@@ -62,6 +65,7 @@ def compose(
     map_clients: MapClients,
     weights: str = "examples",
     grouping: ModelGrouping | None = None,
+    aggregator: Aggregator | str = "mean",
 ) -> Algorithm[ComposedState]:
   """Makes an algorithm of its two halves.
 
@@ -73,16 +77,21 @@ def compose(
     weights: weights of the participants in every mean, one of
       ``weights.WEIGHTS``.
     grouping: how K models share the participants; None for one model.
+    aggregator: what takes the place of the mean over the participants, for
+      updates and anchor gradients, or its name in ``aggregation.AGGREGATORS``.
+      With K models it combines the updates of every group. Means of what else
+      clients send (``ClientUpdate.merge``) stay means.
 
   Raises:
-    OptionError: ``weights`` is unknown, or ``client`` has one global model and
-      ``grouping`` several.
+    OptionError: ``weights`` or ``aggregator`` is unknown, or ``client`` has one
+      global model and ``grouping`` several.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
                       f"has one global model ({client.one_model})")
   method = TwoHalves(
-      model, client, server, map_clients, participation(weights), grouping)
+      model, client, server, map_clients, participation(weights), grouping,
+      named(aggregator) if isinstance(aggregator, str) else aggregator)
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
@@ -116,17 +125,18 @@ def _round(
     state = state._replace(memory=method.client.refresh(
         state.memory, trees.index(state.models, 0), cohort,
         method.map_clients))
-  begin = functools.partial(phases.begin, method, cohort=cohort)
+  turn = Turn(cohort, key, state.round)
+  begin = functools.partial(phases.begin, method, turn=turn)
   beginning, choice = _for_one_or_all(
       method, state.round, begin, (state.models, state.server))
-  trained = phases.train(method, beginning, choice, state.memory, cohort, key)
+  trained = phases.train(method, beginning, choice, state.memory, turn)
   choice = _reported(method, state.round, choice, trained)
   vectors: Params = ()
   if method.grouping:
     vectors = method.grouping.vectors(trained.params, cohort)
   finish = functools.partial(
-      _finish, method, state=state, choice=choice, trained=trained,
-      vectors=vectors, cohort=cohort)
+      _finish, method, memory=state.memory, choice=choice, trained=trained,
+      vectors=vectors, turn=turn)
   (models, server), aux = _for_one_or_all(
       method, state.round, finish, beginning)
   memory = method.client.merge(
@@ -191,18 +201,17 @@ def _reported(
 
 
 def _finish(
-    method: TwoHalves, k: int, beginning: Beginning, *, state: ComposedState,
-    choice: Choice, trained: Trained, vectors: Params, cohort: Cohort
+    method: TwoHalves, k: int, beginning: Beginning, *, memory: Any,
+    choice: Choice, trained: Trained, vectors: Params, turn: Turn
 ) -> tuple[tuple[Params, Any], RoundAux]:
   """Updates k models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
-  starts = beginning.starts
+  starts, cohort = beginning.starts, turn.cohort
   update, groups = phases.update(
-      method, k, beginning, state.memory, state.round, trained.params, vectors,
-      cohort)
+      method, k, beginning, memory, trained.params, vectors, turn)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
-        method, k, trees.scale(-1.0, update), server_state, starts, cohort)
+        method, k, trees.scale(-1.0, update), server_state, starts, turn)
   else:
     models = trees.add_scaled(starts, server.aggregate_lr, update)
   discrepancy = phases.discrepancy(
@@ -210,8 +219,9 @@ def _finish(
   if server.when == "after":
     _, gradients = phases.full_passes(method, k, models, cohort)
     models, server_state = phases.server_step(
-        method, k, trees.slot_mean(method.weigh(cohort), gradients),
-        server_state, models, cohort)
+        method, k, phases.aggregate(
+            method, k, LAST_GRADIENTS, gradients, turn),
+        server_state, models, turn)
   per_client, logged = _log(method, choice, groups, server_state, cohort)
   logged["discrepancy"] = discrepancy
   cost, work = _cost(
@@ -245,30 +255,35 @@ def _cost(
     gradients: Any) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
   client, server, grouping = method.client, method.server, method.grouping
-  anchored = method.anchored
+  anchored, aggregator = method.anchored, method.aggregator
   before, after = server.when == "before", server.when == "after"
   # A participant receives the models, the anchor gradient that corrects its
   # steps, the model that the server moved, and the models at which it measures
   # again. It sends the trained model, the gradients of every model, its
   # preference, and the second gradients (errata D-20). Forward passes for the
   # preference alone do not count as example gradients.
-  down = k + client.needs_anchor + before + k * after + client.extra_down
-  up = 1 + k * anchored + k * after + client.extra_up
+  sent = functools.partial(ledger.sent_bytes, size)
+  down = sent(k + client.needs_anchor + before + k * after) + sent(
+      client.extra_down) + sent(aggregator.extra_down)
+  up = sent(client.upload_bytes or 1) + sent(k * anchored + k * after) + sent(
+      client.extra_up) + sent(aggregator.extra_up)
+  if grouping:
+    up += BYTES_PER_FLOAT
   passes = k * anchored + k * after + client.full_passes + (
       grouping.full_passes if grouping else 0)
   gradients, work = ledger.count_work(
       method.model, client, cohort.shards.size, gradients, full_passes=passes,
       evaluations=k if k > 1 and not anchored else 0)
-  flops: Any = 0.0
+  slots = cohort.ids.shape[0]
+  flops: Any = k * (1 + anchored + after) * aggregator.flops(slots, size)
   if grouping:
-    flops = grouping.flops(cohort.ids.shape[0], size, k)
+    flops = flops + grouping.flops(slots, size, k)
   if server.needs_validation and cohort.validation is not None:
     # A pass over the validation data is counted as a multiplication and an
     # addition for each parameter and example.
     flops = flops + (2.0 * size * cohort.validation.size.astype(jnp.float32)
                      * jax.vmap(server.evaluations)(server_state).sum())
   return round_cost(
-      down=down * size, up=up * size + (1 if grouping else 0),
-      exchanges=1 + anchored + after,
+      **ledger.communication(down, up), exchanges=1 + anchored + after,
       example_gradients=gradients.sum() + passes * cohort.shards.size.sum(),
       central_flops=flops), work

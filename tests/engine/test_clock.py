@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.base import Devices, Work
+from fedjax_alg.base import Devices, round_cost, Work
 from fedjax_alg.engine import clock
 from tests import problems
 
@@ -15,7 +15,7 @@ DEVICES = Devices(jnp.array([1.0, 2.0, 4.0, 1.0]),
                   jnp.float32(10.0))
 WEIGHT = jnp.array([5.0, 1.0, 2.0, 0.0])
 WORK = Work(jnp.array([3.0, 2.0, 8.0, 0.0]), jnp.array([2.0, 4.0, 1.0, 0.0]))
-COST = (jnp.int32(6), jnp.int32(4), jnp.float32(20.0))
+COST = (jnp.float32(40), jnp.float32(20))  # bytes, flops
 
 
 def times_of(devices=DEVICES, weight=WEIGHT, work=WORK, cost=COST):
@@ -61,10 +61,18 @@ def test_twice_the_speed_halves_the_time():
 
 
 def test_many_floats_do_not_overflow():
-  most = jnp.int32(2 ** 31 - 1)
-  times = times_of(cost=(most, most, jnp.float32(0)))
+  most = round_cost(2 ** 31 - 1, 2 ** 31 - 1, 1, 0)
+  times = times_of(cost=(clock.bytes_sent(most), jnp.float32(0)))
   np.testing.assert_allclose(
       times.communication[:3], 4 * 2.0 ** 32 / np.array([8, 4, 16]), rtol=1e-6)
+
+
+def test_bytes_take_the_place_of_floats_where_they_are_given():
+  cost = round_cost(10, 5, 1, 0)
+  assert clock.bytes_sent(cost) == 60
+  assert clock.bytes_sent(cost._replace(bytes_up=jnp.uint32(17))) == 57
+  assert clock.bytes_sent(round_cost(
+      10, 5, 1, 0, bytes_down=2 ** 32 - 1)) == 2.0 ** 32  # rounded to float32
 
 
 @pytest.mark.program

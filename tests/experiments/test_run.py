@@ -53,9 +53,10 @@ def test_metrics_csv(finished):
   assert header == (
       "round,seed,protocol,accuracy,loss,macro_precision,macro_recall,"
       "macro_f1,micro_precision,micro_recall,micro_f1,client_accuracy,"
-      "worst_decile,floats_down,floats_up,exchanges,example_gradients,"
-      "central_flops,client_flops,computation_s,communication_s,idle_s,"
-      "total_floats,total_example_gradients,total_central_flops,simulated_s")
+      "worst_decile,floats_down,floats_up,bytes_down,bytes_up,exchanges,"
+      "example_gradients,central_flops,client_flops,computation_s,"
+      "communication_s,idle_s,total_floats,total_bytes,"
+      "total_example_gradients,total_central_flops,simulated_s")
   rows = records.read_rows(finished / "metrics.csv")
   assert sorted({r["round"] for r in rows}) == [2, 4, 6, 7]
   assert {r["seed"] for r in rows} == {0, 1}
@@ -80,6 +81,7 @@ def test_cost_is_counted(finished):
   down = [3 * d, 3 * d, *[5 * d] * 5]
   sent = cohort * (2 * sum(down) + 7)
   assert cost["total_floats"]["values"] == [sent, sent]
+  assert cost["total_bytes"]["values"] == [4 * sent, 4 * sent]
   assert (cost["clients_per_round"], cost["rounds"]) == (cohort, 7)
   last = cost["last_round"]
   assert (last["floats_down"], last["floats_up"], last["exchanges"]) == (
@@ -94,10 +96,10 @@ def test_cost_is_counted(finished):
 def test_rounds_csv(finished):
   rows = records.read_rows(finished / "rounds.csv", None)
   assert list(rows[0]) == [
-      "round", "seed", "floats_down", "floats_up", "exchanges",
-      "example_gradients", "central_flops", "client_flops", "computation_s",
-      "communication_s", "idle_s", "discrepancy", "group_size_0",
-      "group_size_1", "train_loss"]
+      "round", "seed", "floats_down", "floats_up", "bytes_down", "bytes_up",
+      "exchanges", "example_gradients", "central_flops", "client_flops",
+      "computation_s", "communication_s", "idle_s", "discrepancy",
+      "group_size_0", "group_size_1", "train_loss"]
   assert [(r["round"], r["seed"]) for r in rows] == [
       (n, seed) for n in range(1, 8) for seed in (0, 1)]
   assert all(r["train_loss"] > 0 for r in rows)

@@ -151,9 +151,61 @@ def test_read_gives_back_what_was_written(tmp_path):
   assert str(again.tables) == str(made.tables)
   assert again.seconds_per_round() == pytest.approx(0.5)
   text = (tmp_path / "rounds.csv").read_text().splitlines()
-  assert text[1] == "1,3,10,5,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612"
+  assert text[1] == (
+      "1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612")
   with pytest.raises(OptionError, match="rounds.csv"):
     records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5)
+
+
+def test_bytes_are_those_that_are_given_or_four_a_float(tmp_path):
+  """More than int32 and float32 hold: 4 x (2^31 - 1) down, 2^32 - 1 up."""
+  log = aux(2)
+  most = np.full((2, 2), 2 ** 31 - 1, np.int32)
+  log = log._replace(cost=log.cost._replace(
+      down=most, up=most, bytes_up=np.full((2, 2), 2 ** 32 - 1, np.uint32)))
+  made = records.Records(tmp_path, SEEDS, COHORT, ())
+  made.write()
+  made.add_rounds(log, 0, 2, 1.0)
+  row = evaluated(made, {"global": counts(4)})[0]
+  assert (row["bytes_down"], row["bytes_up"]) == (2 ** 33 - 4, 2 ** 32 - 1)
+  assert row["total_bytes"] == 2 * COHORT * (3 * 2 ** 32 - 5)
+  assert records.read_rows(tmp_path / "metrics.csv")[0]["total_bytes"] == (
+      row["total_bytes"])
+
+
+def without_bytes(path):
+  """The table as an earlier version wrote it."""
+  rows = [line.split(",") for line in path.read_text().splitlines()]
+  kept = [i for i, name in enumerate(rows[0]) if "bytes" not in name]
+  path.write_text("".join(
+      ",".join(row[i] for i in kept) + "\n" for row in rows))
+
+
+def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
+  """They are read, and an unfinished run goes on with them."""
+  made = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
+  made.write()
+  made.add_rounds(aux(2, loss=np.ones((2, 2), np.float32)), 0, 2, 1.0)
+  made.add_metrics(records.metric_values({"global": counts(4)}))
+  files = [made.path("metrics"), made.path("rounds")]
+  texts = [file.read_text() for file in files]
+  for file in files:
+    without_bytes(file)
+  assert "bytes" not in files[0].read_text()
+  for columns in (records.COLUMNS, None):
+    row = records.read_rows(files[0], columns)[0]
+    assert (row["bytes_down"], row["bytes_up"], row["total_bytes"]) == (
+        40, 20, 4 * 2 * COHORT * 15)
+  again = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
+  again.read(2)
+  again.write()
+  assert [file.read_text() for file in files] == texts
+  last = evaluated(again, {"global": counts(5)})[0]
+  assert last["total_bytes"] == 4 * 2 * COHORT * 15
+  without_bytes(files[0])
+  files[0].write_text(files[0].read_text().replace("exchanges", "other"))
+  with pytest.raises(OptionError, match="of another version"):
+    records.read_rows(files[0])
 
 
 def test_groups_are_a_table_of_their_own(tmp_path):
