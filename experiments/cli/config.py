@@ -18,6 +18,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.base import Model
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import at_later_default
 from fedjax_alg.models import load_model
@@ -178,10 +179,13 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
   argv = expand_flagfiles([word for word in argv if word not in _HELP])
   parsed = absl_flags.FlagValues()
   try:
-    name = _algorithm_named(argv)
+    first = _first_flags(argv)
+    if any(own.is_own(first[flag].value) for flag in _NAMING):
+      # The user's file may use JAX, whose devices cannot be changed later.
+      sharding.start(first.host_devices)
     more: tuple[dataclasses.Field, ...] = ()
-    if own.is_own(name):
-      more = flags.own_fields(methods.method_of(name))
+    if own.is_own(first.algorithm):
+      more = flags.own_fields(methods.method_of(first.algorithm))
     flags.define(parsed, more)
     try:
       rest = parsed([program, *argv])
@@ -200,19 +204,25 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     raise UsageError(error.with_names("--")) from error
 
 
-def _algorithm_named(argv: Sequence[str]) -> str | None:
-  """The value of --algorithm, whatever the other flags are.
+#: Flags that may name a file of the user's own.
+_NAMING = ("algorithm", "model", "sampling")
+
+
+def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
+  """Reads the flags that are needed before the others are known.
 
   The flags of a run depend on the algorithm, if it is the user's own.
   """
   first = absl_flags.FlagValues()
   first.set_gnu_getopt(True)
-  absl_flags.DEFINE_string("algorithm", None, "", flag_values=first)
+  for name in _NAMING:
+    absl_flags.DEFINE_string(name, None, "", flag_values=first)
+  absl_flags.DEFINE_integer("host_devices", 0, "", flag_values=first)
   try:
     first(["", *argv], known_only=True)
-  except absl_flags.Error:
-    return None  # the next parser says what is wrong
-  return first.algorithm
+  except absl_flags.Error:  # the next parser says what is wrong
+    first.mark_as_parsed()
+  return first
 
 
 def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:

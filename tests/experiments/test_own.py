@@ -242,17 +242,24 @@ def test_refused_in_one_line(folder, words, said):
 
 
 def test_the_console_script_finds_the_current_folder(folder):
-  """It does not have it among its modules, as ``python -m`` does."""
+  """It does not have it among its modules, as ``python -m`` does.
+
+  And a file that uses JAX does not take the devices away.
+  """
   (folder / "flat.py").write_text(MINE.replace(
-      "import mine_sizes", "from parts import mine_sizes"), encoding="utf-8")
+      "import mine_sizes", "from parts import mine_sizes"
+      ) + "STARTED = jnp.zeros(2) + 1\n", encoding="utf-8")
   code = ("import sys; sys.path = [p for p in sys.path if p]\n"
-          "from experiments import __main__\n"
-          "sys.exit(__main__.main(sys.argv[1:]))")
+          "from experiments.cli import config\n"
+          "import jax\n"
+          "parsed = config.parse(sys.argv[1:])\n"
+          "print(parsed.hparams['friction'], len(jax.devices()))")
   found = subprocess.run(
-      [sys.executable, "-c", code, "run", "--algorithm=flat:heavy",
-       "--help"], cwd=folder, capture_output=True, text=True, timeout=120,
-      check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
-  assert "--friction" in found.stdout, found.stderr
+      [sys.executable, "-c", code, "--algorithm=flat:heavy", "--friction=0.75",
+       "--host_devices=3"], cwd=folder, capture_output=True, text=True,
+      timeout=120, check=False, env={
+          **os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"})
+  assert found.stdout == "0.75 3\n", found.stderr
 
 
 def test_names_of_the_library_are_found_the_same_way():
