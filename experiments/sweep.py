@@ -20,7 +20,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from fedjax_alg import metrics, registry
+from fedjax_alg import metrics
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs.sweep import combinations
@@ -144,7 +144,7 @@ def make(
           "so its number is optimistic; --validation_clients holds clients "
           "out to choose by", file=sys.stderr)
   config = found[0].config
-  label = registry.get(config.algorithm).label
+  label = config.method.entry.label
   index = report.best(settings, protocol, metric, score)
   text = report.table(settings, protocol, metric, score)
   title = f"{label}, {config.data.dataset}"
@@ -178,7 +178,8 @@ def command(argv: Sequence[str]) -> None:
   root = values.out_dir
   if root is None:
     name = {w.lstrip("-").split("=")[0]: w.split("=", 1)[-1] for w in words}
-    root = (f"out/sweep_{name.get('algorithm', 'composed')}_"
+    algorithm = name.get("algorithm", "composed").rpartition(":")[2]
+    root = (f"out/sweep_{algorithm}_"
             f"{name.get('dataset', 'digits')}")
   make(words, grid, pathlib.Path(root).expanduser(), by=values.by,
        metric=values.metric, score=values.score)

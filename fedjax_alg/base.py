@@ -57,6 +57,9 @@ class ClientData(NamedTuple):
   joins: Array | None = None
   #: the clients' simulated machines, [C]; None if no time is simulated
   devices: Devices | None = None
+  #: [C] float32, the probability with which a client is available in a round;
+  #: None if nothing is known of it
+  availability: Array | None = None
 
 
 class Shard(NamedTuple):

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
+from fedjax_alg import own
 from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
 from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
 from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
 from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
 from fedjax_alg.algorithms import references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import did_you_mean, OptionError, squeezed
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
 
@@ -203,13 +204,53 @@ def get(name: str) -> Entry:
     The entry.
 
   Raises:
-    OptionError: an unknown name; the message suggests a similar one.
+    OptionError: an unknown name; the message says what was meant, if that can
+      be told.
   """
   if name not in ALGORITHMS:
     raise OptionError(
-        f"`algorithm`={name}: unknown{did_you_mean(name, ALGORITHMS)} (one of "
-        f"{', '.join(ALGORITHMS)})")
+        f"`algorithm`={name}: {_instead(name)} (one of "
+        f"{', '.join(ALGORITHMS)}; or your own, {own.FORMS})")
   return ALGORITHMS[name]
+
+
+#: Halves of methods as papers write them -> their names in the grid.
+_CLIENTS = {"fed": "sgd", "fedavg": "sgd", "fedprox": "prox", "fsvrg": "svrg"}
+_SERVERS = {"avg": "average", "avgm": "sgd", "momentum": "sgd",
+            "cg": "conjugate_gradient"}
+#: Methods that have no name here, but are a setting of one that has.
+_SETTINGS = {
+    "fedsgd": "`algorithm`=fedavg with `local_steps`=1 and `batch_size`=0",
+    "localsgd": "`algorithm`=fedavg",
+    "fedopt": "`client_update`=sgd with any `server`",
+    "mimeadam": "`algorithm`=mime with `base`=adam (the paper's MimeAdam; a "
+    "cell of the grid is `client_update`=mime with `server`=adam)",
+    "mimesgdm": "`algorithm`=mime with `base`=momentum",
+    "mimeliteadam": "`algorithm`=mime_lite with `base`=adam",
+}
+#: Methods of the literature that are not here, and whose names resemble those
+#: of others.
+_NOT_HERE = ("qffl", "qfedavg", "apfl", "lgfedavg", "fedper", "fedrep", "fedbn",
+             "fedproto", "fedpd", "moon", "scaffnew", "proxskip")
+
+
+def _instead(name: str) -> str:
+  """Says what an unknown name may stand for."""
+  text = squeezed(name)
+  for known, entry in ALGORITHMS.items():
+    if text in (squeezed(known), squeezed(entry.label)):
+      return f"unknown, did you mean {known!r}?"
+  if text in _SETTINGS:
+    return f"no name here, it is {_SETTINGS[text]}"
+  for client in (*composed.CLIENT_UPDATES, *_CLIENTS):
+    for server in (*composed.SERVERS, *_SERVERS):
+      if text == squeezed(client + server):
+        return (f"no name here, it is `client_update`="
+                f"{_CLIENTS.get(client, client)} with `server`="
+                f"{_SERVERS.get(server, server)}")
+  if text in _NOT_HERE:
+    return "this method is not here"
+  return f"unknown{did_you_mean(name, ALGORITHMS)}"
 
 
 def build(

@@ -1,6 +1,5 @@
 """How JAX is started for the tests, and the small problems they share."""
 
-import importlib
 import os
 import re
 
@@ -11,6 +10,7 @@ import pytest
 
 from fedjax_alg import registry
 from fedjax_alg.engine import sharding
+from fedjax_alg.runs import methods
 from tests import problems
 
 #: Folders whose tests compile whole rounds or runs, as files marked
@@ -46,7 +46,7 @@ def pytest_addoption(parser):
   parser.addoption(
       "--algorithm", metavar="NAME",
       help="the tests in tests/contract of this algorithm alone: a name of the "
-      "registry, or package.module:ENTRY for an Entry of your own")
+      "registry, or your own, path/to/file.py:ENTRY or package.module:ENTRY")
 
 
 def pytest_configure(config):
@@ -58,8 +58,7 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("fast")
   name = config.getoption("--algorithm")
   if name and ":" in name:
-    module, _, entry = name.partition(":")
-    registry.ALGORITHMS[name] = getattr(importlib.import_module(module), entry)
+    registry.ALGORITHMS[name] = methods.method_of(name).entry
 
 
 @pytest.hookimpl(optionalhook=True)

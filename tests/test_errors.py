@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import OptionError, with_names
+from fedjax_alg.errors import closest, did_you_mean, OptionError, squeezed
+from fedjax_alg.errors import with_names
 
 TEXT = "`num_clients`=0: `x2` must be at least 1, not `--`, `A` or `a b`"
 
@@ -34,3 +35,23 @@ def test_an_error_shows_names_and_keeps_what_a_command_line_needs(kind):
 def test_an_error_may_wrap_another():
   assert str(OptionError(OSError("`data_dir`: gone"))) == "data_dir: gone"
   assert str(OptionError()) == ""
+
+
+NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes")
+
+
+@pytest.mark.parametrize("name, meant", [
+    ("FedAvg", "fedavg"), ("fed-avg", "fedavg"), ("fed_avg", "fedavg"),
+    ("Fed Avg", "fedavg"), ("MA-FSVRG", "ma_fsvrg"), ("fedvg", "fedavg"),
+    ("fedavgg", "fedavg"), ("ifac", "ifca"), ("clientlr", "client_lr"),
+    ("class", "classes"), ("fedadam", None), ("feddyn", None),
+    ("fednova", None), ("fedsgd", None), ("fedma", None), ("", None),
+    ("--", None)])
+def test_a_name_is_suggested_only_if_it_is_similar(name, meant):
+  assert closest(name, NAMES) == meant
+  assert did_you_mean(name, NAMES) == (
+      f", did you mean {meant!r}?" if meant else "")
+
+
+def test_what_people_write_differently():
+  assert squeezed("FL+HC") == squeezed("fl_hc") == "flhc"

@@ -14,11 +14,14 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from fedjax_alg import registry
+from fedjax_alg import own, registry
+from fedjax_alg.base import Model
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import at_later_default
+from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs.methods import Method
@@ -74,6 +77,14 @@ class Config:
     return list(self.run.seeds)
 
   @property
+  def sources(self) -> dict[str, own.Source]:
+    """The user's own files that decide the run, by the flags naming them."""
+    found = self.run.sources()
+    if self.method.source is not None:
+      found["algorithm"] = self.method.source
+    return found
+
+  @property
   def values(self) -> dict[str, Any]:
     """flag -> value of every flag that is no hyper-parameter."""
     return {"algorithm": self.algorithm, **field_values(self.run),
@@ -82,17 +93,23 @@ class Config:
   @property
   def fields(self) -> dict[str, dataclasses.Field]:
     """flag or hyper-parameter -> the field it is made of."""
-    own = {field.name: field
-           for field in dataclasses.fields(self.method.hparams)}
-    return {flag.name: flag.field for flag in flags.run_flags()} | own
+    hparams = {field.name: field
+               for field in dataclasses.fields(self.method.hparams)}
+    return {flag.name: flag.field for flag in flags.run_flags()} | hparams
 
   def identity(self) -> str:
-    """A sha256 hash of everything that decides the numbers of the run."""
+    """A sha256 hash of everything that decides the numbers of the run.
+
+    Of the user's own files it holds how the flag names them and their content,
+    so that a run is not resumed by code that has changed.
+    """
     fields = self.fields
     what = [{name: value for name, value in values.items()
              if name not in flags.NEUTRAL
              and not at_later_default(fields[name], value)}
             for values in (self.values, self.hparams)]
+    for name, source in self.sources.items():
+      what[0][f"{name} sha256"] = source.sha256
     text = json.dumps(what, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -159,14 +176,21 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     HelpRequested: the flags ask for --help.
   """
   wants_help = asks_help(argv)
-  argv = [word for word in argv if word not in _HELP]
+  argv = expand_flagfiles([word for word in argv if word not in _HELP])
   parsed = absl_flags.FlagValues()
-  flags.define(parsed)
   try:
-    rest = parsed([program, *expand_flagfiles(argv)])
-  except absl_flags.Error as error:
-    raise UsageError(" ".join(str(error).split())) from error
-  try:
+    first = _first_flags(argv)
+    if any(own.is_own(first[flag].value) for flag in _NAMING):
+      # The user's file may use JAX, whose devices cannot be changed later.
+      sharding.start(first.host_devices)
+    more: tuple[dataclasses.Field, ...] = ()
+    if own.is_own(first.algorithm):
+      more = flags.own_fields(methods.method_of(first.algorithm))
+    flags.define(parsed, more)
+    try:
+      rest = parsed([program, *argv])
+    except absl_flags.Error as error:
+      raise UsageError(" ".join(str(error).split())) from error
     if wants_help:
       raise HelpRequested(flags.help_text(program, parsed.algorithm))
     if len(rest) > 1:
@@ -178,6 +202,27 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     return _checked(values, given)
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
+
+
+#: Flags that may name a file of the user's own.
+_NAMING = ("algorithm", "model", "sampling")
+
+
+def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
+  """Reads the flags that are needed before the others are known.
+
+  The flags of a run depend on the algorithm, if it is the user's own.
+  """
+  first = absl_flags.FlagValues()
+  first.set_gnu_getopt(True)
+  for name in _NAMING:
+    absl_flags.DEFINE_string(name, None, "", flag_values=first)
+  absl_flags.DEFINE_integer("host_devices", 0, "", flag_values=first)
+  try:
+    first(["", *argv], known_only=True)
+  except absl_flags.Error:  # the next parser says what is wrong
+    first.mark_as_parsed()
+  return first
 
 
 def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
@@ -202,6 +247,9 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   data = _options(DataOptions, values)
   data = data.filled()
   others = field_values(run) | field_values(data)
+  if own.is_own(run.model):
+    run = _with_own_model(run, given)
+    others["model"] = None  # it may read what a named model reads of the data
   for options in (data, run):
     refuse_unread(options, given, others)
   layers = 1
@@ -224,8 +272,17 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
   if output.out_dir is None:
-    output = dataclasses.replace(output, out_dir=f"out/{name}_{data.dataset}")
+    short = name.rpartition(":")[2]
+    output = dataclasses.replace(output, out_dir=f"out/{short}_{data.dataset}")
   return Config(method, data, run, output, given)
+
+
+def _with_own_model(run: RunOptions, given: dict[str, Any]) -> RunOptions:
+  """The options with the l2 that a ``base.Model`` of the user's has."""
+  model = load_model(run.model)
+  if isinstance(model, Model) and "l2" not in given:
+    return dataclasses.replace(run, l2=float(model.l2))
+  return run
 
 
 def _options(kind: type[Any], values: dict[str, Any]) -> Any:
@@ -236,11 +293,11 @@ def _options(kind: type[Any], values: dict[str, Any]) -> Any:
 def _method(name: str, given: dict[str, Any]) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
-  own = {field.name for field in dataclasses.fields(method.hparams)}
+  read = {field.name for field in dataclasses.fields(method.hparams)}
   asked = {flag: value for flag, value in given.items()
-           if flag in flags.hyper_fields()}
+           if flag in read or flag in flags.hyper_fields()}
   for flag in asked:
-    if flag not in own:
+    if flag not in read:
       raise OptionError(f"`{flag}`: {name} does not read it (read by "
                         f"{', '.join(flags.readers(flag))})")
   return methods.with_keywords(method, asked)

@@ -16,6 +16,7 @@ import numpy as np
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, loop
+from fedjax_alg.hparams import reads
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
@@ -117,9 +118,16 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
         f"--out_dir={folder}: config.json is damaged, cannot resume") from None
   if identity == config.identity():
     return
+  held = saved.get("sources", {})
+  for flag, source in config.sources.items():
+    if flag in held and held[flag]["sha256"] != source.sha256:
+      raise config_lib.UsageError(
+          f"--{flag}: {source.file} has changed since the run in {folder} was "
+          "started; restore it or start anew in another folder")
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
-  old = {name: field.default for name, field in config.fields.items()
-         if field.metadata.get("later")} | old
+  later = {name: field.default for name, field in config.fields.items()
+           if field.metadata.get("later")}
+  old = json.loads(json.dumps(later)) | old
   changed = [k for k in new
              if k not in flags.NEUTRAL and new[k] != old.get(k)]
   name = changed[0] if changed else "?"
@@ -304,10 +312,13 @@ def print_plan(config: Config, programs: Programs) -> None:
       prepared.placed.data)) / 2**20
   state_mb = sum(leaf.size * leaf.dtype.itemsize
                  for leaf in jax.tree.leaves(programs.shapes)) / 2 ** 20
+  hparams = config.method.resolved().hparams
   facts = {
       "algorithm": config.algorithm,
-      **field_values(config.method.resolved().hparams), "dataset":
-      config.data.dataset, "partition": prepared.federation.partition.name,
+      **{name: value for name, value in field_values(hparams).items()
+         if reads(hparams, name)},
+      "dataset": config.data.dataset,
+      "partition": prepared.federation.partition.name,
       **prepared.plan, "rounds": programs.rounds, "seeds": config.seeds,
       "evaluations": -(-programs.rounds // config.run.eval_every),
       "protocols": list(prepared.protocols), "shift": config.data.shift,

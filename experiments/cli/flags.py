@@ -4,7 +4,7 @@
 process can parse many command lines, and absl's global flags stay as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
 import types
@@ -13,11 +13,12 @@ from typing import Any
 
 from absl import flags
 
-from fedjax_alg import registry
+from fedjax_alg import own, registry
 from fedjax_alg.data import options as data_options
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.hparams import allowed, condition, hyper
 from fedjax_alg.runs import options as run_options
+from fedjax_alg.runs.methods import Method, method_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,8 @@ class AlgorithmOptions:
   """Which algorithm."""
 
   algorithm: str | None = hyper(
-      None, "one of " + ", ".join(registry.ALGORITHMS)
+      None, "one of " + ", ".join(registry.ALGORITHMS) + ", or your own, "
+      + own.FORMS
       + "; default composed if `client_update` or `server` is given")
 
 
@@ -49,6 +51,7 @@ class OutputOptions:
 #: title of a group of flags -> the options whose fields are its flags.
 GROUPS: dict[str, tuple[Any, ...]] = {
     "Run": (AlgorithmOptions, run_options.LengthOptions),
+    "Participants": (run_options.SamplingOptions,),
     "Data": (data_options.SourceOptions,),
     "Partition": (data_options.PartitionOptions,),
     "Shift": (data_options.ShiftOptions,),
@@ -128,18 +131,50 @@ def as_flags(text: str) -> str:
   return with_names(text, "--")
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines all flags of a run in ``values``."""
+def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
+  """The hyper-parameters of the user's own algorithm that can be flags.
+
+  Args:
+    method: the algorithm.
+
+  Returns:
+    Its fields whose defaults are whole numbers, numbers, booleans or strings.
+
+  Raises:
+    OptionError: a field has the name of another flag of a run.
+  """
+  known = {flag.name for flag in run_flags()}
+  for field in dataclasses.fields(method.entry.hparams):
+    if field.name in known:
+      raise OptionError(
+          f"`algorithm`={method.name}: its hyper-parameter {field.name} has "
+          f"the name of a flag of every run, --{field.name}; give it another")
+  return tuple(field for field in dataclasses.fields(method.entry.hparams)
+               if type(field.default) in (int, float, bool, str))
+
+
+def define(
+    values: flags.FlagValues, own_hparams: Sequence[dataclasses.Field] = ()
+) -> None:
+  """Defines all flags of a run.
+
+  Args:
+    values: where to define them.
+    own_hparams: hyper-parameters of the user's own algorithm. Where one of the
+      registry has the same name, these decide its type and help.
+  """
   for flag in run_flags():
     default: Any = flag.field.default
     if flag.kind is tuple and default is not None:
       default = [_word(item) for item in default]
     _DEFINERS[flag.kind](flag.name, default, as_flags(
         flag.field.metadata["help"]), flag_values=values)
-  for name, field in hyper_fields().items():
+  chosen = hyper_fields() | {field.name: field for field in own_hparams}
+  for name, field in chosen.items():
     # None means that the flag was not given; the algorithm's default holds.
     _DEFINERS[type(field.default)](
-        name, None, as_flags(field.metadata["help"]), flag_values=values)
+        name, None, as_flags(field.metadata.get("help", "")),
+        flag_values=values)
 
 
 def _word(item: Any) -> str:
@@ -233,24 +268,28 @@ def _shown(default: Any) -> str:
 
 
 def _algorithm_help(program: str, algorithm: str) -> str:
-  entry = registry.get(algorithm)
-  lines = [f"{algorithm}: {entry.label} ({as_flags(entry.paper)})", "",
-           "Hyper-parameters:"]
+  method = method_of(algorithm)
+  entry = method.entry
+  paper = f" ({as_flags(entry.paper)})" if entry.paper else ""
+  lines = [f"{algorithm}: {entry.label}{paper}", "", "Hyper-parameters:"]
   fields = dataclasses.fields(entry.hparams)
+  if method.source is not None:
+    fields = own_fields(method)
   names = {field.name for field in fields}
   # Hyper-parameters on which others depend come first.
   first = {field.metadata["when"][0] for field in fields
-           if field.metadata["when"]}
+           if field.metadata.get("when")}
   for field in sorted(fields, key=lambda field: field.name not in first):
     notes = [f"default {field.default}"]
     if allowed(field):
       notes.append(allowed(field))
-    when = field.metadata["when"]
+    when = field.metadata.get("when")
     if when and when[0] in names:
       notes.append(f"only with {as_flags(condition(when))}")
-    if field.metadata["source"]:
+    if field.metadata.get("source"):
       notes.append("source: " + field.metadata["source"])
-    lines.append(f"  --{field.name}: {as_flags(field.metadata['help'])}\n"
+    about = as_flags(field.metadata.get("help", ""))
+    lines.append(f"  --{field.name}: {about}\n"
                  f"      ({'; '.join(notes)})")
   lines += ["", f"python -m {program} --help lists the flags of every run."]
   return "\n".join(lines)

@@ -126,9 +126,18 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
     else:
       waiting.append(config)
   for group in by_program(waiting):
-    for played in _play_program(group):
-      found[played.config.out_dir] = played
+    for part in _together(group):
+      for played in _play_program(part):
+        found[played.config.out_dir] = played
   return [found[config.out_dir] for config in all_configs]
+
+
+def _together(group: Sequence[Config]) -> list[list[Config]]:
+  """Splits settings whose algorithm does not accept traced hyper-parameters."""
+  if len(group) == 1 or group[0].method.registered or (
+      execute.prepared_run(group[0]).numbers):
+    return [list(group)]
+  return [[config] for config in group]
 
 
 def _play_program(group: Sequence[Config]) -> list[Played]:

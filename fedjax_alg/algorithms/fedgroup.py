@@ -290,7 +290,7 @@ def direction_rule(
       raise OptionError(
           f"`pretrain_scale`={hparams.pretrain_scale}: pre-trains "
           f"{pool_size(hparams)} clients for `num_groups`={m}, there are "
-          f"{spec.num_clients}")
+          f"{spec.num_clients} (at most {spec.num_clients // m})")
     size = num_params(params)
     return trees.repeat(params, m), GroupMemory(
         params, jnp.zeros((m, size)), jnp.zeros((m, size)),

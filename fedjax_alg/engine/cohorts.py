@@ -1,5 +1,11 @@
-"""One round of an algorithm: random keys, the cohort and the call."""
+"""One round of an algorithm: random keys, the cohort and the call.
 
+Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_size``,
+``by_availability``, or a function of the caller's own.
+"""
+
+from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 import jax
@@ -9,6 +15,14 @@ from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
+from fedjax_alg.errors import OptionError
+
+#: (data, S, key, rounds played so far) -> ids [S] int32 of the participants,
+#: each at most once; C in a slot that stays empty. It is traced; ``key`` is of
+#: the round and consumed. S is the number of slots, so a sampler may choose how
+#: many of them it fills. Those here give ids in ascending order, so that the
+#: rounding of sums does not depend on the random order.
+Sampler = Callable[[ClientData, int, Key, Array], Array]
 
 
 class RunKeys(NamedTuple):
@@ -69,35 +83,171 @@ def server_key(key: Key, purpose: int) -> Key:
   return jax.random.fold_in(key, jnp.uint32(purpose))
 
 
-def sample_cohort(
+def uniform(
     data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
-) -> Cohort:
+) -> Array:
   """Draws S of the clients that have joined, uniformly without replacement.
 
   Args:
     data: the clients' training data.
-    cohort_size: S; all clients take part if S = C. If fewer than S clients
-      have joined, the remaining slots are padding slots.
+    cohort_size: S; all clients take part if S = C.
     key: consumed.
     number: rounds played so far, for newcomers (``ClientData.joins``).
 
   Returns:
-    The cohort, in the order of the client ids.
+    [S] int32, see ``Sampler``. If fewer than S clients have joined, the
+    remaining slots stay empty.
   """
   clients = data.size.shape[0]
   if cohort_size == clients:
-    return layout.present(data, number)
-  ids = jax.random.permutation(key, clients)
+    ids = jnp.arange(clients, dtype=jnp.int32)
+  else:
+    ids = jax.random.permutation(key, clients)
+    if data.joins is not None:
+      # Stable: clients that have joined come first, in their random order.
+      ids = ids[jnp.argsort(data.joins[ids] > number, stable=True)]
   if data.joins is not None:
-    # Stable: clients that have joined come first, in their random order.
-    absent = data.joins[ids] > number
-    ids = ids[jnp.argsort(absent, stable=True)]
-    ids = jnp.where(data.joins[ids] > number, clients, ids)
-    return layout.take_cohort(
-        data, jnp.sort(ids[:cohort_size]).astype(jnp.int32), number)
-  ids = ids[:cohort_size]
-  # Sorted, so that the rounding of sums does not depend on the random order.
-  return layout.take_cohort(data, jnp.sort(ids).astype(jnp.int32))
+    ids = jnp.where(jnp.asarray(data.joins)[ids] > number, clients, ids)
+  if cohort_size == clients:
+    return ids
+  return jnp.sort(ids[:cohort_size]).astype(jnp.int32)
+
+
+def by_size(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws S clients one after the other, each by its number of examples.
+
+  Every draw takes one of the clients that are left with probability n_i / sum
+  of their n_j (Gumbel top-k; Efraimidis and Spirakis, IPL 2006). FedProx
+  (Algorithm 2) draws by n_i / n and averages with equal weights, which is
+  `client_weights`=uniform here; with weights n_i large clients would count
+  twice. Li et al. (ICLR 2020, Scheme I) draw with replacement, which makes
+  that mean unbiased. A client has one slot in a round here, so the largest
+  clients take part a little less often than S n_i / n; the difference vanishes
+  if S is small against C, and nothing is left of the weighting if S = C.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``. A client without examples is never drawn.
+  """
+  size = jnp.asarray(data.size)
+  score = jnp.log(size.astype(jnp.float32)) + jax.random.gumbel(
+      key, size.shape)
+  return _largest(data, score, cohort_size, number)
+
+
+def by_availability(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws S of the clients that are available, uniformly.
+
+  In every round client i is available with probability
+  ``data.availability[i]``, independently of all else.
+
+  Args:
+    data: see ``uniform``; it has ``availability``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``. If fewer than S clients are available, the
+    remaining slots stay empty, perhaps all of them.
+
+  Raises:
+    OptionError: ``data`` has no availability.
+  """
+  if data.availability is None:
+    raise OptionError("`sampling`=availability: the data say nothing of the "
+                      "clients' availability")
+  there, order = jax.random.split(key)
+  shape = data.size.shape
+  available = jax.random.uniform(there, shape) < data.availability
+  score = jnp.where(available, jax.random.uniform(order, shape), -jnp.inf)
+  return _largest(data, score, cohort_size, number)
+
+
+def _largest(
+    data: ClientData, score: Array, cohort_size: int, number: Array | int
+) -> Array:
+  """The S clients with the largest scores; -inf: the client stays away.
+
+  Args:
+    data: all clients.
+    score: [C] float32.
+    cohort_size: S.
+    number: rounds played so far.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+  """
+  if data.joins is not None:
+    score = jnp.where(data.joins > number, -jnp.inf, score)
+  best, ids = jax.lax.top_k(score, cohort_size)
+  return jnp.sort(jnp.where(
+      jnp.isneginf(best), score.shape[0], ids)).astype(jnp.int32)
+
+
+#: The samplers that have a name.
+SAMPLERS: dict[str, Sampler] = {
+    "uniform": uniform, "size": by_size, "availability": by_availability}
+
+
+def checked(sampler: Sampler) -> Sampler:
+  """Makes a sampler that keeps the promises of ``Sampler``.
+
+  Args:
+    sampler: the caller's own.
+
+  Returns:
+    A sampler that leaves a slot empty where ``sampler`` names a client twice,
+    one that has not joined, or a number that is no client.
+  """
+  name = getattr(sampler, "__name__", type(sampler).__name__)
+
+  @functools.wraps(sampler)
+  def checked_sampler(data, cohort_size, key, number):
+    ids = sampler(data, cohort_size, key, number)
+    shape, dtype = getattr(ids, "shape", ()), getattr(ids, "dtype", type(ids))
+    if shape != (cohort_size,) or not jnp.issubdtype(dtype, jnp.integer):
+      raise OptionError(
+          f"`sampler`={name}: gives {list(shape)} "
+          f"{getattr(dtype, '__name__', dtype)}; must give the ids of the "
+          f"participants, [{cohort_size}] int32")
+    clients = data.size.shape[0]
+    ids = jnp.sort(jnp.asarray(ids).astype(jnp.int32))
+    again = jnp.concatenate([jnp.zeros(1, bool), ids[1:] == ids[:-1]])
+    wrong = again | (ids < 0) | (ids >= clients)
+    if data.joins is not None:
+      wrong |= data.joins[jnp.where(wrong, 0, ids)] > number
+    return jnp.sort(jnp.where(wrong, clients, ids))
+
+  return checked_sampler
+
+
+def sample_cohort(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0,
+    sampler: Sampler = uniform) -> Cohort:
+  """Draws the participants of a round.
+
+  Args:
+    data: the clients' training data.
+    cohort_size: S.
+    key: consumed.
+    number: rounds played so far.
+    sampler: who takes part.
+
+  Returns:
+    The cohort, in the order of the client ids; empty slots are padding slots.
+  """
+  ids = sampler(data, cohort_size, key, jnp.asarray(number))
+  return layout.take_cohort(data, ids, number)
 
 
 def play_round(
@@ -107,6 +257,7 @@ def play_round(
     keys: RunKeys,
     number: Array,
     state: State,
+    sampler: Sampler = uniform,
 ) -> tuple[State, RoundAux]:
   """Plays one round.
 
@@ -121,15 +272,50 @@ def play_round(
     keys: random streams of the run.
     number: [] int32, the round, from 0.
     state: state before the round.
+    sampler: who takes part. With another one than ``uniform``,
+      ``aux.server["participants"]`` is their number, and a round in which
+      nobody takes part leaves the state as it was and costs nothing.
 
   Returns:
     The new state and the report of the round.
   """
   cohort = sample_cohort(
-      data, cohort_size, jax.random.fold_in(keys.cohort, number), number)
-  state, aux = algorithm.round(
+      data, cohort_size, jax.random.fold_in(keys.cohort, number), number,
+      sampler)
+  new, aux = algorithm.round(
       state, cohort, jax.random.fold_in(keys.work, number))
   if cohort.devices is not None and aux.work is not None:
     aux = aux._replace(times=clock.mean_times(
         cohort.devices, cohort.weight, aux.work, aux.cost))
-  return state, aux
+  if sampler is uniform:
+    return new, aux
+  some = cohort.present.any()
+  new = jax.tree.map(lambda old, new: jnp.where(some, new, old), state, new)
+  return new, _or_nothing(aux, some, cohort.present.sum())
+
+
+def _or_nothing(aux: RoundAux, some: Array, participants: Array) -> RoundAux:
+  """The report of a round, or of a round without participants.
+
+  Args:
+    aux: report of the round.
+    some: [] bool, whether anybody took part.
+    participants: [] int32, their number.
+
+  Returns:
+    The report with the number of participants. If there are none, costs and
+    times are 0 and what the server measured is NaN.
+  """
+
+  def or_zero(leaf):
+    return jnp.where(some, leaf, jnp.zeros_like(leaf))
+
+  def or_nan(leaf):
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+      return or_zero(leaf)
+    return jnp.where(some, leaf, jnp.full_like(leaf, jnp.nan))
+
+  return aux._replace(
+      server=jax.tree.map(or_nan, aux.server) | {"participants": participants},
+      cost=jax.tree.map(or_zero, aux.cost),
+      times=jax.tree.map(or_zero, aux.times))

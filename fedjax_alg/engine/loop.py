@@ -135,6 +135,7 @@ def make_run_rounds(
     max_rounds: int,
     map_seeds: str = "sequential",
     mesh: Mesh | None = None,
+    sampler: cohorts.Sampler = cohorts.uniform,
 ) -> Any:
   """Makes the jitted program that plays rounds.
 
@@ -144,6 +145,7 @@ def make_run_rounds(
     max_rounds: maximum number of rounds in one call.
     map_seeds: see ``over_seeds``.
     mesh: the devices of ``map_clients``; each of them holds the states.
+    sampler: who takes part in a round.
 
   Returns:
     ``run_rounds(states, data, keys, numbers, start, count)``. It plays the
@@ -154,7 +156,8 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     play = functools.partial(
-        cohorts.play_round, build(numbers), data, cohort_size, keys)
+        cohorts.play_round, build(numbers), data, cohort_size, keys,
+        sampler=sampler)
 
     def logged(number, state):
       state, aux = play(number, state)

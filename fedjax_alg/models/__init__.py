@@ -22,10 +22,11 @@ from fedjax_alg.models.models import make_model
 from fedjax_alg.models.models import Softmax
 from fedjax_alg.models.nnx_modules import from_nnx
 from fedjax_alg.models.resolve import as_model
+from fedjax_alg.models.resolve import load_model
 
 __all__ = [
     "CNN", "DEFAULT_LAYERS", "MLP", "MODELS", "Softmax", "Stack", "as_model",
     "check_layers", "cross_entropy", "forward_flops", "from_flax",
-    "from_functions", "from_nnx", "layer_views", "make_model", "parse_layers",
-    "with_flops",
+    "from_functions", "from_nnx", "layer_views", "load_model", "make_model",
+    "parse_layers", "with_flops",
 ]

@@ -1,6 +1,7 @@
 """Makes a ``base.Model`` from any model that a caller may give."""
 
 from collections.abc import Callable
+import functools
 import inspect
 from typing import Any
 
@@ -8,6 +9,7 @@ from flax import linen as nn
 from flax import nnx
 import jax.numpy as jnp
 
+from fedjax_alg import own
 from fedjax_alg.base import Array, Model
 from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.models import adapt
@@ -31,8 +33,11 @@ def as_model(
   """Makes the model of a run, checks it and counts its ``flops``.
 
   Args:
-    model: a name of ``MODELS``; a ``base.Model``; a flax.linen module; or a
-      flax.nnx module or a function that makes one (``from_nnx``).
+    model: a name of ``MODELS``; a ``base.Model``; a flax.linen module; a
+      flax.nnx module or a function that makes one (``from_nnx``); a function
+      or class with parameters ``input_shape`` or ``num_classes``, or both,
+      that makes one of these for the examples and classes of the run; or the
+      file or module and the name of one of these (``own.load``).
     input_shape: shape of one example.
     num_classes: L.
     input_dtype: dtype of the examples.
@@ -54,7 +59,7 @@ def as_model(
       raise OptionError(f"`{option}`: no option of a model"
                         f"{did_you_mean(option, OPTIONS)} (one of "
                         f"{', '.join(OPTIONS)})")
-    if not isinstance(model, str):
+    if not isinstance(model, str) or own.is_own(model):
       raise OptionError(f"`{option}`: only a named model reads it, not the "
                         f"{type(model).__name__} given")
   return adapt.checked(
@@ -73,6 +78,8 @@ def _changed(
 def _made(
     model: Any, input_shape: tuple[int, ...], num_classes: int,
     input_dtype: Any, options: dict[str, Any]) -> Model:
+  if own.is_own(model):
+    model = load_model(model)
   if isinstance(model, str):
     if model not in MODELS:
       raise OptionError(f"`model`={model}: unknown"
@@ -83,6 +90,13 @@ def _made(
     return model
   if isinstance(model, nn.Module):
     return from_flax(model, input_shape, input_dtype=input_dtype)
+  sizes = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+  parameters = _parameters(model)
+  asked = {name: sizes[name] for name in sizes if name in parameters}
+  if asked or "rngs" in parameters:
+    model, of_rngs = _fitted(model, asked)
+    if not of_rngs:
+      return _made(model, input_shape, num_classes, input_dtype, {})
   if inspect.isclass(model) and issubclass(model, nn.Module):
     raise OptionError(f"`model`: {model.__name__} is a class; give a module, "
                       f"{model.__name__}(...)")
@@ -92,3 +106,70 @@ def _made(
       f"`model`: {type(model).__name__} given; must be a name (one of "
       f"{', '.join(MODELS)}), a base.Model, a flax.linen module, or a flax.nnx "
       "module or what makes one of nnx.Rngs")
+
+
+def load_model(text: str) -> Any:
+  """Loads a model that is named by its file or module.
+
+  Args:
+    text: see ``own.load``.
+
+  Returns:
+    What ``as_model`` takes, but for names.
+
+  Raises:
+    OptionError: the model cannot be loaded, or it is something else.
+  """
+  found, _ = own.load(text, "model")
+  if isinstance(found, (Model, nn.Module, nnx.Module)) or callable(found):
+    return found
+  raise OptionError(
+      f"`model`={text}: is a {type(found).__name__}; must be a base.Model, a "
+      "flax.linen module, a flax.nnx module, or a function or class that makes "
+      "one")
+
+
+def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
+  """The parameters of a function or class; none where they cannot be read."""
+  if isinstance(maker, nnx.Module) or not callable(maker):
+    return {}
+  if isinstance(maker, functools.partial):
+    left = list(_parameters(maker.func).items())[len(maker.args):]
+    return {name: one for name, one in left if name not in maker.keywords}
+  call: Any = maker
+  if inspect.isclass(maker):  # the metaclass of flax.nnx hides the parameters
+    call = functools.partial(maker.__init__, None)
+  try:
+    return dict(inspect.signature(call).parameters)
+  except (TypeError, ValueError):  # builtins
+    return {}
+
+
+def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
+  """Gives a maker of models the sizes that it asks for.
+
+  Args:
+    maker: a function or class.
+    asked: parameter -> its value.
+
+  Returns:
+    The model; or if ``maker`` has further parameters, a function of
+    ``nnx.Rngs`` that makes it, and True.
+
+  Raises:
+    OptionError: making the model fails.
+  """
+  parameters = _parameters(maker)
+  named = functools.wraps(maker, updated=())
+  if "rngs" in parameters:
+    return named(lambda rngs: maker(rngs=rngs, **asked)), True
+  if any(one.default is one.empty and one.kind in (
+      one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+         for name, one in parameters.items() if name not in asked):
+    return named(lambda rngs: maker(rngs, **asked)), True
+  try:
+    return maker(**asked), False
+  except Exception as error:  # whatever the user's code raises
+    name = getattr(maker, "__name__", type(maker).__name__)
+    raise OptionError(f"`model`: {name}({', '.join(asked)}) fails "
+                      f"({adapt.first_line(error)})") from error

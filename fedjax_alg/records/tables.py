@@ -173,12 +173,14 @@ def round_rows(
   if times is None:
     nothing: Any = np.full(cost.down.shape, np.nan)
     times = RoundTimes(nothing, nothing, nothing, nothing)
+  participants: Any = server.get("participants", cohort)
   columns: dict[str, Any] = {
       "floats_down": cost.down, "floats_up": cost.up,
       "bytes_down": _bytes(cost.down, cost.bytes_down),
       "bytes_up": _bytes(cost.up, cost.bytes_up),
       "exchanges": cost.exchanges,
-      "example_gradients": np.asarray(cost.example_gradients) / cohort,
+      "example_gradients": np.asarray(
+          cost.example_gradients) / np.maximum(participants, 1),
       "central_flops": cost.central_flops, "client_flops": times.flops,
       "computation_s": times.computation,
       "communication_s": times.communication, "idle_s": times.idle}
@@ -360,12 +362,13 @@ class Records:
     """
     for row in rows:
       total = self._totals[row["seed"]]
-      total["total_floats"] += self.cohort * (
+      cohort = row.get("participants", self.cohort)
+      total["total_floats"] += cohort * (
           row["floats_down"] + row["floats_up"])
-      total["total_bytes"] += self.cohort * (
+      total["total_bytes"] += cohort * (
           row["bytes_down"] + row["bytes_up"])
       total["total_example_gradients"] += round(
-          self.cohort * row["example_gradients"])
+          cohort * row["example_gradients"])
       total["total_central_flops"] += row["central_flops"]
       total["simulated_s"] += sum(row[name] for name in SIMULATED)
 

@@ -9,12 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_alg import own
 from fedjax_alg.base import Model
 from fedjax_alg.data.federation import Federation, refuse_unread
 from fedjax_alg.data.options import field_values
+from fedjax_alg.engine import cohorts
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs.methods import Method
@@ -52,6 +55,7 @@ class Request:
   model: Any
   seeds: tuple[int, ...]
   measures: Mapping[str, evaluate_lib.Measure]
+  sampler: cohorts.Sampler | None = None  #: the caller's own
 
   def prepare(
       self, federation: Federation,
@@ -72,7 +76,8 @@ class Request:
     with _named_here():
       return prepare(
           self.method, federation, self.options, model=self.model,
-          seeds=self.seeds, settings=settings, measures=self.measures)
+          seeds=self.seeds, settings=settings, measures=self.measures,
+          sampler=self.sampler)
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -121,7 +126,7 @@ def request(
     algorithm: Any, federation: Federation, *, model: Any, rounds: int | None,
     cohort_size: int | None, participation: float | None,
     seeds: int | Sequence[int], evaluate: Any, eval_every: int, hparams: Any,
-    keywords: Mapping[str, Any]) -> Request:
+    keywords: Mapping[str, Any], sampler: Any = None) -> Request:
   """Checks the arguments of a run.
 
   Args:
@@ -136,6 +141,7 @@ def request(
     eval_every: see ``run``.
     hparams: see ``run``.
     keywords: the ``**options`` of ``run``.
+    sampler: see ``run``.
 
   Returns:
     The checked request.
@@ -157,8 +163,9 @@ def request(
   method = methods.with_keywords(method, given)
   protocols, measures = _evaluations(evaluate)
   named = isinstance(model, str)
-  if isinstance(model, Model):  # the model's l2 is the default
-    more.setdefault("l2", float(model.l2))
+  held = load_model(model) if own.is_own(model) else model
+  if isinstance(held, Model):  # the model's l2 is the default
+    more.setdefault("l2", float(held.l2))
   chosen = dict(more, rounds=rounds, cohort_size=cohort_size,
                 participation=participation, eval_every=eval_every)
   if protocols or not measures:
@@ -179,7 +186,8 @@ def request(
   if options.rounds is None:
     layers = 1
     if method.entry.rounds is not None:
-      layers = (options_lib.num_layers(options, method.name) if named
+      known = named and not own.is_own(model)
+      layers = (options_lib.num_layers(options, method.name) if known
                 else _layers_of(model, federation, options, method.name))
     options = dataclasses.replace(
         options, rounds=methods.default_rounds(method, layers))
@@ -191,7 +199,28 @@ def request(
       hparams=method.hparams, named_model=named)
   options_lib.cohort_size(options, data, method.entry, method.hparams,
                           federation.num_clients)
-  return Request(method, options, model, seeds, measures)
+  if sampler is not None:
+    sampler = _own_sampler(sampler, method, options)
+  return Request(method, options, model, seeds, measures, sampler)
+
+
+def _own_sampler(
+    sampler: Any, method: Method, options: RunOptions) -> cohorts.Sampler:
+  """Checks the caller's own sampler."""
+  if not callable(sampler):
+    raise OptionError(f"`sampler`={sampler!r}: must be a function (data, "
+                      "cohort_size, key, round) -> ids [cohort_size]; names "
+                      "are given as `sampling`")
+  if options.sampling != "uniform":
+    raise OptionError("`sampler` and `sampling`: give one of them")
+  if method.entry.all_clients:
+    raise OptionError(f"`sampler`: {method.name} does not read it, it uses all "
+                      "data in every round")
+  known = sampler in cohorts.SAMPLERS.values()
+  if sampler is cohorts.by_availability:
+    raise OptionError(
+        "`sampler`=by_availability: give `sampling`=availability")
+  return sampler if known else cohorts.checked(sampler)
 
 
 def _layers_of(
@@ -208,7 +237,8 @@ def steps(
     rounds: int | None = None, cohort_size: int | None = None,
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    hparams: Any = None, **options: Any) -> Iterator[Step]:
+    hparams: Any = None, sampler: cohorts.Sampler | None = None,
+    **options: Any) -> Iterator[Step]:
   """Plays the same run as ``run`` and yields a ``Step`` at every evaluation.
 
   The arguments are checked when ``steps`` is called, before the first
@@ -225,6 +255,7 @@ def steps(
     evaluate: see ``run``.
     eval_every: see ``run``.
     hparams: see ``run``.
+    sampler: see ``run``.
     **options: see ``run``.
 
   Yields:
@@ -240,7 +271,7 @@ def steps(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
-      keywords=options)
+      keywords=options, sampler=sampler)
   prepared = asked.prepare(federation)
 
   def played() -> Iterator[Step]:
@@ -256,7 +287,7 @@ def run(
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
     callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
-    **options: Any) -> RunResult:
+    sampler: cohorts.Sampler | None = None, **options: Any) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 
   On the same devices the result equals that of ``python -m experiments.run``
@@ -265,10 +296,13 @@ def run(
   Args:
     algorithm: a name of ``registry.ALGORITHMS``; or a builder
       ``(model, hparams, *, map_clients) -> Algorithm`` with a dataclass of
-      ``hparams.hyper`` fields; or a ``registry.Entry``; or an ``Algorithm``.
+      ``hparams.hyper`` fields; or a ``registry.Entry``; or an ``Algorithm``;
+      or ``"path/to/file.py:NAME"`` or ``"package.module:NAME"`` of one of
+      these.
     federation: the clients with their data, made by ``federate``.
-    model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module
-      or a flax.nnx module; see ``models.as_model``.
+    model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module,
+      a flax.nnx module, or the file or module and the name of one of these;
+      see ``models.as_model``.
     rounds: communication rounds. The default is 100; a method in closed form
       takes as many rounds as it has layers to fit.
     cohort_size: S, the number of clients in each round.
@@ -285,6 +319,9 @@ def run(
     callbacks: one function, or several, called with every ``Step``, for
       instance ``progress_bar()``.
     hparams: hyper-parameters to start from, instead of the defaults.
+    sampler: your own choice of the participants, (data, cohort_size, key,
+      round) -> ids [cohort_size]; see ``engine.cohorts.Sampler``. The option
+      ``sampling`` takes names.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       and fields of ``runs.options.RunOptions`` (``l2``, ``hidden``,
       ``map_clients``, ``device_cores``, ...).
@@ -301,7 +338,7 @@ def run(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
-      keywords=options)
+      keywords=options, sampler=sampler)
   prepared = asked.prepare(federation)
   programs = Programs(prepared)
   (result,) = collect(programs, as_callbacks(callbacks))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import registry
+from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import did_you_mean, OptionError
@@ -31,6 +31,8 @@ class Method(NamedTuple):
   name: str
   entry: registry.Entry
   hparams: Any  #: an instance of ``entry.hparams``
+  #: where an algorithm was loaded from that is named by its file or module
+  source: own.Source | None = None
 
   @property
   def registered(self) -> bool:
@@ -103,8 +105,9 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
 
   Args:
     algorithm: a name of ``registry.ALGORITHMS``, a ``registry.Entry``, a
-      builder ``(model, hparams, *, map_clients) -> Algorithm``, or an
-      ``Algorithm``.
+      builder ``(model, hparams, *, map_clients) -> Algorithm``, an
+      ``Algorithm``, or the file or module and the name of one of these
+      (``own.load``).
     hparams: hyper-parameters to start from; None: the defaults. A builder
       that is not in the registry needs ``hparams``, unless it annotates its
       parameter ``hparams`` with a dataclass.
@@ -116,7 +119,10 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
     OptionError: ``algorithm`` is none of these, or ``hparams`` are missing or
       of another algorithm.
   """
-  if isinstance(algorithm, str):
+  source = None
+  if own.is_own(algorithm):
+    name, (entry, source) = algorithm, _loaded(algorithm)
+  elif isinstance(algorithm, str):
     name, entry = algorithm, registry.get(algorithm)
   elif isinstance(algorithm, registry.Entry):
     name, entry = _own_name(algorithm.label), algorithm
@@ -135,12 +141,30 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
         f"`algorithm`={algorithm!r}: must be a name, a builder, a registry "
         "entry or an Algorithm")
   if hparams is None:
-    hparams = entry.hparams()
+    try:
+      hparams = entry.hparams()
+    except TypeError as error:
+      raise OptionError(f"`algorithm`={name}: every hyper-parameter must have "
+                        f"a default ({error})") from None
   if not isinstance(hparams, entry.hparams):
     raise OptionError(
         f"`hparams`: {type(hparams).__name__} given, {name} has "
         f"{entry.hparams.__name__}")
-  return Method(name, entry, hparams)
+  return Method(name, entry, hparams, source)
+
+
+def _loaded(text: str) -> tuple[registry.Entry, own.Source]:
+  """The entry of an algorithm that is named by its file or module."""
+  found, source = own.load(text, "algorithm")
+  if isinstance(found, registry.Entry):
+    return found, source
+  if isinstance(found, Algorithm) or (
+      callable(found) and dataclasses.is_dataclass(_annotated(found))):
+    return method_of(found).entry, source
+  raise OptionError(
+      f"`algorithm`={text}: is a {type(found).__name__}; must be a "
+      "registry.Entry, an Algorithm, or a builder (model, hparams, *, "
+      "map_clients) whose hparams are annotated with a dataclass")
 
 
 def _own_name(name: str) -> str:

@@ -6,16 +6,20 @@ command line makes flags from them.
 
 from collections.abc import Mapping
 import dataclasses
+import pathlib
 from typing import Any
 
-from fedjax_alg import registry
-from fedjax_alg.base import Devices
+import numpy as np
+
+from fedjax_alg import own, registry
+from fedjax_alg.base import Devices, Model
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.engine import clients, clock, evaluate, loop
+from fedjax_alg.engine import clients, clock, cohorts, evaluate
+from fedjax_alg.engine import loop
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import check_options, hyper, reads, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
-from fedjax_alg.models import parse_layers
+from fedjax_alg.models import load_model, parse_layers
 
 #: Shape of an image in the data sets whose shape is known before loading.
 _IMAGES = {"digits": (8, 8), "mnist": (28, 28, 1), "cifar10": (32, 32, 3),
@@ -44,10 +48,40 @@ class LengthOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class SamplingOptions:
+  """Which clients take part in a round (``engine.cohorts``)."""
+
+  sampling: str = hyper(
+      "uniform", "how the clients of a round are drawn, one of "
+      + ", ".join(cohorts.SAMPLERS) + ": uniform = all alike, size = one after "
+      "the other by their numbers of examples, without replacement (FedProx; "
+      "with `client_weights`=uniform where the algorithm has it), availability "
+      "= uniformly among those that are available in this round. Or your own "
+      "function (data, cohort_size, key, round) -> ids [cohort_size], "
+      + own.FORMS, later=True)
+  availability: tuple[float, float] = hyper(
+      (0.1, 0.9), "smallest and largest probability with which a client is "
+      "available in a round; the probability is drawn uniformly for each "
+      "client (`sampling`=availability)", later=True,
+      when=("sampling", ("availability",)))
+  availability_file: str | None = hyper(
+      None, "a text file (one number a line) or .npy file of the clients' "
+      "probabilities to be available, instead of `availability` "
+      "(`sampling`=availability)", later=True,
+      when=("sampling", ("availability",)))
+  availability_seed: int = hyper(
+      0, "seed of the probabilities of `availability`, which all seeds of a "
+      "run share (`sampling`=availability)", minimum=0, later=True,
+      when=("sampling", ("availability",)))
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelOptions:
   """The model and its training objective."""
 
-  model: str = hyper("softmax", "the model, one of " + ", ".join(MODELS))
+  model: str = hyper(
+      "softmax", "the model, one of " + ", ".join(MODELS) + ", or your own, "
+      + own.FORMS)
   hidden: tuple[int, ...] = hyper(
       (128,), "widths of the hidden layers (`model`=mlp)",
       when=("model", ("mlp",)))
@@ -142,7 +176,7 @@ class MachineOptions:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
-                 LengthOptions):
+                 SamplingOptions, LengthOptions):
   """All options of a run, except those of its data and of its algorithm."""
 
   @property
@@ -176,6 +210,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
             f"`eval_protocols`={protocol}: unknown"
             f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
             f"{', '.join(evaluate.PROTOCOLS)})")
+    if own.is_own(self.model):
+      load_model(self.model)
+    self._check_sampling()
     if any(width < 1 for width in self.hidden):
       raise OptionError(f"`hidden`={self.hidden}: widths must be at least 1")
     if any(not 0 < t <= 1 for t in self.targets):
@@ -183,6 +220,86 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     self.check_clock()
     if self.participation is not None and self.cohort_size is not None:
       raise OptionError("`participation` and `cohort_size`: give one of them")
+
+  def _check_sampling(self) -> None:
+    low, high = self.availability
+    if not 0 <= low <= high <= 1:
+      raise OptionError(f"`availability`={low:g},{high:g}: must be the least "
+                        "and the most, in [0, 1] and in this order")
+    if not own.is_own(self.sampling) and self.sampling not in cohorts.SAMPLERS:
+      raise OptionError(
+          f"`sampling`={self.sampling}: unknown"
+          f"{did_you_mean(self.sampling, cohorts.SAMPLERS)} (one of "
+          f"{', '.join(cohorts.SAMPLERS)}, or your own, {own.FORMS})")
+    self.sampler()
+    if self.availability_file is not None:
+      self._numbers_of_file()
+
+  def sampler(self) -> cohorts.Sampler:
+    """Finds who takes part in a round.
+
+    Returns:
+      The sampler.
+
+    Raises:
+      OptionError: the caller's own cannot be loaded or is no function.
+    """
+    if not own.is_own(self.sampling):
+      return cohorts.SAMPLERS[self.sampling]
+    found, _ = own.load(self.sampling, "sampling")
+    if not callable(found):
+      raise OptionError(
+          f"`sampling`={self.sampling}: is a {type(found).__name__}; must be "
+          "a function (data, cohort_size, key, round) -> ids [cohort_size]")
+    return cohorts.checked(found)
+
+  def clients_availability(self, num_clients: int) -> np.ndarray | None:
+    """Draws or reads the clients' probabilities to be available.
+
+    Args:
+      num_clients: C.
+
+    Returns:
+      [C] float32; None unless the clients are drawn by availability.
+
+    Raises:
+      OptionError: the file does not fit the clients.
+    """
+    if self.sampling != "availability":
+      return None
+    if self.availability_file is None:
+      low, high = self.availability
+      drawn = np.random.default_rng(self.availability_seed).uniform(
+          size=num_clients)
+      return (low + (high - low) * drawn).astype(np.float32)
+    found = self._numbers_of_file()
+    if len(found) != num_clients:
+      raise OptionError(f"`availability_file`={self.availability_file}: has "
+                        f"{len(found)} numbers, there are {num_clients} "
+                        "clients")
+    return found.astype(np.float32)
+
+  def _numbers_of_file(self) -> np.ndarray:
+    said = f"`availability_file`={self.availability_file}"
+    assert self.availability_file is not None
+    path = pathlib.Path(self.availability_file).expanduser()
+    try:
+      found = (np.load(path) if path.suffix == ".npy"
+               else np.loadtxt(path, ndmin=1))
+      found = np.asarray(found, np.float64)
+    except (OSError, ValueError, TypeError) as error:
+      raise OptionError(f"{said}: cannot be read as numbers ({error})") from (
+          error)
+    if found.ndim != 1 or not ((found >= 0) & (found <= 1)).all():
+      raise OptionError(f"{said}: must be one number in [0, 1] for each client")
+    return found
+
+  def sources(self) -> dict[str, own.Source]:
+    """The user's own files that decide the run, by the options naming them."""
+    found = own.sources(model=self.model, sampling=self.sampling)
+    if self.availability_file is not None:
+      found["availability_file"] = own.source_of(self.availability_file)
+    return found
 
   def check_clock(self) -> None:
     """Checks the options of the simulated machines.
@@ -222,6 +339,14 @@ def num_layers(options: RunOptions, algorithm: str) -> int:
   Raises:
     OptionError: a model that cannot be fitted with least squares.
   """
+  if own.is_own(options.model):
+    model = load_model(options.model)
+    if not isinstance(model, Model) or model.layers is None:
+      raise OptionError(
+          f"`model`={options.model}: {algorithm} fits dense layers and "
+          "convolutions in closed form, and only a base.Model with layers "
+          "says what it has")
+    return len(model.layers)
   if options.model == "lstm":
     raise OptionError(
         f"`model`=lstm: {algorithm} fits dense layers and convolutions in "
@@ -256,7 +381,7 @@ def check_together(
   Raises:
     OptionError: options that do not fit together.
   """
-  if named_model:
+  if named_model and not own.is_own(options.model):
     _check_model(options, data)
   protocols = options.eval_protocols
   if "validation" in protocols and data.validation_clients == 0:
@@ -289,7 +414,8 @@ def check_together(
   share = options.participation
   if entry.all_clients:
     for flag, given in (("participation", share not in (None, 1.0)),
-                        ("cohort_size", options.cohort_size is not None)):
+                        ("cohort_size", options.cohort_size is not None),
+                        ("sampling", options.sampling != "uniform")):
       if given:
         raise OptionError(f"`{flag}`: {name} does not read it, it uses all "
                           "data in every round")

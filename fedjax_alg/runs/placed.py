@@ -35,21 +35,24 @@ class PlacedData:
   """
 
   def __init__(
-      self, federation: Federation, mesh: Mesh | None, devices: Devices):
+      self, federation: Federation, mesh: Mesh | None, devices: Devices,
+      availability: np.ndarray | None = None):
     """Places a federation's data on the devices.
 
     Args:
       federation: the clients with their data.
       mesh: the devices; None for a single device.
       devices: the clients' simulated machines.
+      availability: [C] float32, see ``ClientData``.
     """
     self._federation, self._mesh = federation, mesh
     placed = _place(federation, mesh)
-    # The simulated machines belong to the run, so the copy that the runs of a
-    # federation share does not contain them.
+    # The simulated machines and the availability belong to the run, so the
+    # copy that the runs of a federation share does not contain them.
     self._original = placed._replace(train=placed.train._replace(
         devices=sharding.replicate(
-            jax.tree.map(np.asarray, devices), mesh)))
+            jax.tree.map(np.asarray, devices), mesh),
+        availability=sharding.replicate(availability, mesh)))
     self._event = -1
     self.data = self._original  #: the data that the programs read
     #: [C, L] training examples by class in ``data``

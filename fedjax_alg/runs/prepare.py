@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import models, trees
+from fedjax_alg import models, own, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
@@ -45,6 +45,7 @@ class Prepared:
   numbers: Numbers
   build: Callable[[Mapping[str, Any]], Algorithm]
   map_clients: MapClients
+  sampler: cohorts.Sampler
   map_seeds: str
   mesh: Mesh | None
   protocols: tuple[str, ...]
@@ -87,7 +88,7 @@ def make_model(
   """
   words = federation.data.train.x.dtype == np.int32
   chosen: dict[str, Any] = {}
-  if isinstance(model, str):
+  if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
     chosen = dict(hidden=options.hidden, layers=options.layers,
                   tokens=federation.num_tokens, embedding=options.embedding)
@@ -207,7 +208,8 @@ def prepare(
     method: Method, federation: Federation, options: RunOptions, *,
     model: Any = None, seeds: Sequence[int] | None = None,
     settings: Sequence[Mapping[str, Any]] = ({},),
-    measures: Mapping[str, evaluate.Measure] | None = None) -> Prepared:
+    measures: Mapping[str, evaluate.Measure] | None = None,
+    sampler: cohorts.Sampler | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
   Args:
@@ -219,6 +221,7 @@ def prepare(
     settings: for each setting, the hyper-parameters that differ from those of
       ``method``. Only traced ones (``Method.traced``) may differ.
     measures: the caller's own evaluations, by name.
+    sampler: who takes part in a round; None means ``options.sampling``.
 
   Returns:
     The prepared run.
@@ -265,7 +268,8 @@ def prepare(
                       *[cohorts.run_keys(seed) for seed in seeds])
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
-  placed = PlacedData(federation, mesh, options.devices(num_clients))
+  placed = PlacedData(federation, mesh, options.devices(num_clients),
+                      options.clients_availability(num_clients))
   if method.traced and _traceable(
       method, built, spec, map_clients, protocols, placed.data):
     numbers = method.numbers(every, len(seeds))
@@ -287,11 +291,14 @@ def prepare(
       "parameters": sum(
           leaf.size for leaf in jax.tree.leaves(
               jax.eval_shape(built.init, jax.random.key(0)))),
+      "sampling": options.sampling if sampler is None else (
+          f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode, "map_seeds": map_seeds,
       "devices": [str(d) for d in jax.devices()]}
   return Prepared(
       method, every, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,
       sharding.replicate(keys, mesh), sharding.replicate(numbers, mesh),
-      method.builder(built, map_clients), map_clients, map_seeds, mesh,
+      method.builder(built, map_clients), map_clients,
+      sampler or options.sampler(), map_seeds, mesh,
       protocols, dict(measures or {}), plan)

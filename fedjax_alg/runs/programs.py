@@ -61,7 +61,7 @@ class Programs:
         data, shapes, p.keys, p.numbers)
     run = loop.make_run_rounds(
         p.build, p.spec.cohort_size,
-        min(p.options.eval_every, self.rounds), p.map_seeds, mesh)
+        min(p.options.eval_every, self.rounds), p.map_seeds, mesh, p.sampler)
     zero = jnp.int32(0)
     lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
     self._log = lowered.out_info[1]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import registry
+from fedjax_alg import own, registry
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
@@ -253,13 +253,17 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   Returns:
     A dictionary that can be written as JSON.
   """
+  sources = prepared.options.sources()
+  if prepared.method.source is not None:
+    sources["algorithm"] = prepared.method.source
   return {
       "identity": None, "algorithm": prepared.method.name,
       "hparams": field_values(prepared.settings[setting]),
       "data": field_values(prepared.federation.options),
       "run": field_values(prepared.options), "model": prepared.model_name,
       "seeds": list(prepared.seeds),
-      "protocols": list(prepared.protocols), "plan": prepared.plan}
+      "protocols": list(prepared.protocols), "plan": prepared.plan,
+      "sources": own.as_facts(sources)}
 
 
 def make_summary(
@@ -420,15 +424,53 @@ def _tuples(value: Any) -> Any:
   return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
+def _own_again(
+    folder: pathlib.Path, text: str, parameter: str,
+    sources: Mapping[str, Mapping[str, str]]) -> str:
+  """Names what a user wrote so that it is found from any folder.
+
+  Args:
+    folder: folder of the run.
+    text: how the run named it, see ``own.load``.
+    parameter: name of the option.
+    sources: "sources" of config.json.
+
+  Returns:
+    What ``own.load`` takes.
+
+  Raises:
+    RunFolderError: it is gone, or has changed since the run.
+  """
+  place, _, name = text.rpartition(":")
+  if place.endswith(".py"):
+    text = f"{sources[parameter]['file']}:{name}"
+  try:
+    _, source = own.load(text, parameter)
+  except OptionError as error:
+    raise RunFolderError(f"{folder}: {error}") from error
+  if source.sha256 != sources[parameter]["sha256"]:
+    raise RunFolderError(
+        f"{folder}: {source.file} has changed since the run; give load_run "
+        f"{parameter}={text!r} to use it as it is now")
+  return text
+
+
 def _remake(
     folder: pathlib.Path, facts: dict[str, Any], summary: dict[str, Any],
     federation: Any, algorithm: Any, model: Any) -> Live:
   """Prepares a saved run again and reads its final states."""
   name = facts["algorithm"]
+  sources = facts.get("sources", {})
+  if algorithm is None and "algorithm" in sources:
+    algorithm = _own_again(folder, name, "algorithm", sources)
   if algorithm is None and name not in registry.ALGORITHMS:
     raise RunFolderError(f"{folder}: {name} is not in the registry, give "
                          "load_run its algorithm")
+  if model is None and "model" in sources:
+    model = _own_again(folder, facts["model"], "model", sources)
   options = RunOptions(**{k: _tuples(v) for k, v in facts["run"].items()})
+  # No round is played, so nobody needs to be drawn.
+  options = dataclasses.replace(options, sampling="uniform")
   if model is None and facts["model"] is None:
     raise RunFolderError(f"{folder}: its model has no name, give load_run the "
                          "model")

@@ -14,6 +14,7 @@ import warnings
 import numpy as np
 
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine import cohorts
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import confidence_95
@@ -201,7 +202,7 @@ def sweep(
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
     callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
-    **options: Any) -> Sweep:
+    sampler: cohorts.Sampler | None = None, **options: Any) -> Sweep:
   """Runs every setting of a grid.
 
   Args:
@@ -219,6 +220,7 @@ def sweep(
     callbacks: see ``run``. The rows of a ``Step`` are the settings of one
       program times the seeds.
     hparams: see ``run``.
+    sampler: see ``run``.
     **options: see ``run``.
 
   Returns:
@@ -231,7 +233,7 @@ def sweep(
   base = dict(
       model=model, rounds=rounds, cohort_size=cohort_size,
       participation=participation, seeds=seeds, evaluate=evaluate,
-      eval_every=eval_every, hparams=hparams)
+      eval_every=eval_every, hparams=hparams, sampler=sampler)
   settings = combinations(grid)
   requests = [_requested(algorithm, federation, base, options, setting)
               for setting in settings]  # checks all before the first starts
@@ -249,7 +251,7 @@ def _requested(
     options: Mapping[str, Any], setting: Mapping[str, Any]) -> api.Request:
   named, keywords = dict(base), dict(options)
   for name, value in setting.items():
-    if name in ("seeds", "evaluate", "hparams"):
+    if name in ("seeds", "evaluate", "hparams", "sampler"):
       raise OptionError(f"`grid`: `{name}` cannot be varied, all settings "
                         "share it")
     if name in options:

@@ -433,7 +433,7 @@ def test_more_clients_than_there_are_cannot_be_pretrained():
     algorithm.init(grouped.zeros(), grouped.problem().spec, grouped.START)
   assert str(caught.value) == (
       "pretrain_scale=5: pre-trains 15 clients for num_groups=3, there "
-      "are 12")
+      "are 12 (at most 4)")
 
 
 def test_pretraining_may_be_counted_in_epochs():

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from fedjax_alg import hparams, registry
+from fedjax_alg.algorithms import composed
 from fedjax_alg.engine import clients
 
 pytestmark = pytest.mark.fast
@@ -19,6 +20,43 @@ def test_an_unknown_algorithm_gets_the_nearest_name(wrong, hint):
   with pytest.raises(ValueError) as error:
     registry.get(wrong)
   assert hint in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name, said", [
+    ("PFedAvg", "unknown, did you mean 'per_fedavg'? ("),
+    ("FL+HC", "unknown, did you mean 'flhc'? ("),
+    ("MimeLite", "unknown, did you mean 'mime_lite'? ("),
+    ("scaffold_adam", "it is client_update=scaffold with server=adam ("),
+    ("prox-adam", "it is client_update=prox with server=adam ("),
+    ("FedProx + Adam", "it is client_update=prox with server=adam ("),
+    ("svrg_cg", "it is client_update=svrg with server=conjugate_gradient ("),
+    ("losacadaptive", "it is client_update=losac with server=adaptive ("),
+    ("mime_adam", "it is algorithm=mime with base=adam (the paper's"),
+    ("FedSGD", "it is algorithm=fedavg with local_steps=1 and batch_size=0 ("),
+    ("q-FedAvg", "this method is not here ("), ("APFL", "is not here ("),
+    ("resnet", "unknown (one of"), ("my.module", "or your own, path/to/file")])
+def test_a_name_that_is_no_name_here_is_said_to_be_what_it_is(name, said):
+  with pytest.raises(ValueError) as error:
+    registry.get(name)
+  assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_names_of_papers_are_not_sent_to_other_methods():
+  """A method that is not here is never taken for one that is."""
+  for name in ("fedadam", "fedyogi", "fedadagrad", "fednova", "feddyn",
+               "ditto", "fedopt", *registry._NOT_HERE):
+    if name in registry.ALGORITHMS:
+      continue
+    with pytest.raises(ValueError) as error:
+      registry.get(name)
+    assert "did you mean" not in str(error.value)
+
+
+def test_halves_that_a_message_names_are_there():
+  assert set(registry._CLIENTS.values()) <= set(composed.CLIENT_UPDATES)
+  assert set(registry._SERVERS.values()) <= set(composed.SERVERS)
+  assert not set(registry._NOT_HERE) & set(registry.ALGORITHMS)
+  assert not set(registry._SETTINGS) & set(registry.ALGORITHMS)
 
 
 def test_an_unknown_hyper_parameter_gets_the_nearest_name(problem):

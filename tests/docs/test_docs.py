@@ -1,5 +1,6 @@
 """The code on the documentation's pages runs."""
 
+import json
 import pathlib
 import re
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import run
 from fedjax_alg import registry
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -30,12 +32,22 @@ def test_worked_example_runs(tmp_path, clean_registry):
   for block in blocks:
     exec(compile(block, "add_an_algorithm.md", "exec"), names)
   assert (tmp_path / "run" / "summary.json").is_file()
+  # The blocks of sections 1 to 4 without the trial, as a file of one's own.
+  defined = [block for block in blocks[:5] if "fa.run(" not in block]
+  (tmp_path / "my_fedavgm.py").write_text("\n".join(defined), "utf-8")
+  assert run.main([
+      f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY", "--dataset=digits",
+      "--partition=classes", "--num_clients=30", "--cohort_size=6",
+      "--rounds=20", "--eval_every=10", "--beta=0.5", "--noprogress",
+      f"--out_dir={tmp_path / 'command'}"]) == 0
+  summary = json.loads((tmp_path / "command" / "summary.json").read_text())
+  assert summary["hashes"]["final_state"] == names["result"].state_hash()
 
 
 def test_the_models_of_the_page_are_models():
   text = (ROOT / "docs" / "models.md").read_text("utf-8")
   blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-  assert len(blocks) == 5
+  assert len(blocks) == 6
   names = {"__name__": "models_page"}
   for block in blocks:
     exec(compile(block, "models.md", "exec"), names)

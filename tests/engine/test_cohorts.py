@@ -1,5 +1,7 @@
 """Keys and cohorts."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,3 +187,155 @@ def test_the_engine_tells_the_time_of_a_round(problem):
   assert times(data._replace(devices=None)) is None
   assert times(data, algorithm._replace(round=lambda state, cohort, key: (
       state, RoundAux({}, {}, round_cost(0, 0, 0, 0))))) is None
+
+
+DRAWS = 4000
+
+
+@functools.cache
+def _drawn(sampler, slots):
+  return jax.jit(jax.vmap(lambda key, data, number: cohorts.sample_cohort(
+      data, slots, key, number, sampler).ids, (0, None, None)))
+
+
+def draws(sampler, data, slots, number=0):
+  """[DRAWS, slots] cohorts of independent keys."""
+  if data.joins is None:  # one program for all data
+    data = data._replace(joins=jnp.zeros(12, jnp.int32))
+  keys = jax.random.split(jax.random.key(3), DRAWS)
+  return np.asarray(_drawn(sampler, slots)(keys, data, jnp.int32(number)))
+
+
+def test_uniform_cohorts_are_those_that_have_always_been_drawn(problem):
+  """Otherwise every run of before would have other numbers."""
+  key = jax.random.fold_in(cohorts.run_keys(0).cohort, 3)
+  ids = cohorts.sample_cohort(problem.data, 5, key, 3).ids
+  np.testing.assert_array_equal(
+      ids, np.sort(jax.random.permutation(key, 12)[:5]))
+  joins = jnp.where(jnp.arange(12) % 4 == 1, 9, 0)
+  late = problem.data._replace(joins=joins)
+  np.testing.assert_array_equal(  # all of them: each in its own slot
+      cohorts.sample_cohort(late, 12, key, 3).ids,
+      np.where(joins > 3, 12, np.arange(12)))
+
+
+@pytest.mark.program
+def test_large_clients_are_drawn_more_often(problem):
+  """The first draw takes client i with p_i = n_i / n, the second p_j / rest."""
+  p = np.asarray(problem.data.size, float)
+  p /= p.sum()
+  pairs = np.outer(p, p) / (1 - p)[:, None]
+  expected = DRAWS * np.triu(pairs + pairs.T, 1)
+  found = np.zeros((12, 12))
+  np.add.at(found, tuple(draws(cohorts.by_size, problem.data, 2).T), 1)
+  assert found.sum() == np.triu(found, 1).sum() == DRAWS
+  often = expected > 5
+  assert stats.chisquare(
+      [*found[often], found[~often].sum()],
+      [*expected[often], expected[~often].sum()]).pvalue > 1e-3
+  # Client 10 has just come, and who is left without examples stays away.
+  few = jnp.where(jnp.isin(jnp.arange(12), jnp.array([3, 10, 11])),
+                  problem.data.size, 0)
+  late = problem.data._replace(
+      size=few, joins=jnp.where(jnp.arange(12) == 10, 4, 0))
+  assert np.unique(draws(cohorts.by_size, late, 2), axis=0).tolist() == [
+      [3, 11]]
+  assert np.unique(draws(cohorts.by_size, late, 2, 4), axis=0).tolist() == [
+      [3, 10], [3, 11], [10, 11]]
+  none = late._replace(size=jnp.zeros_like(few))
+  assert (draws(cohorts.by_size, none, 2) == 12).all()
+
+
+@pytest.mark.program
+def test_available_clients_are_drawn_evenly_and_slots_stay_empty(problem):
+  """Client i has one of 3 slots with a_i E[min(1, 3 / (1 + others there))]."""
+  chance = np.array([0, 1, 1, *[0.3] * 4, *[0.1] * 5])
+  joins = np.where(np.arange(12) == 2, 4, 0)
+  data = problem.data._replace(
+      availability=jnp.asarray(chance, jnp.float32),
+      joins=jnp.asarray(joins, jnp.int32))
+  ids = draws(cohorts.by_availability, data, 3)
+  assert (np.diff(ids, axis=1) > 0)[ids[:, 1:] < 12].all()
+  a = np.where(joins > 0, 0, chance)
+
+  def number_there(chances):
+    found = np.ones(1)
+    for one in chances:
+      found = np.convolve(found, [1 - one, one])
+    return found
+
+  def slot(i):
+    others = number_there(np.delete(a, i))
+    return a[i] * (others * np.minimum(1, 3 / (1 + np.arange(12)))).sum()
+
+  expected = np.array([slot(i) for i in range(12)])
+  found = np.bincount(ids[ids < 12], minlength=12)
+  assert found[0] == found[2] == 0
+  z = (found - DRAWS * expected) / np.sqrt(
+      DRAWS * np.maximum(expected * (1 - expected), 1e-9))
+  assert (z ** 2).sum() < stats.chi2.ppf(0.999, 10)
+  empty = (number_there(a) * np.maximum(0, 3 - np.arange(13))).sum()
+  assert abs((ids == 12).sum(1).mean() - empty) < 4 / np.sqrt(DRAWS)
+  nobody = data._replace(availability=jnp.zeros(12))
+  assert (draws(cohorts.by_availability, nobody, 3) == 12).all()
+
+
+def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
+  joins = np.where(np.arange(12) == 7, 2, 0)
+  late = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))
+
+  def mine(data, cohort_size, key, number):
+    del key
+    assert (data.size.shape[0], cohort_size) == (12, 6)
+    return jnp.stack([5, 7, 5, -1, 13, number])
+
+  sampler = cohorts.checked(mine)
+  for number, ids in ((1, [1, 5, 12, 12, 12, 12]), (2, [2, 5, 7, 12, 12, 12])):
+    cohort = cohorts.sample_cohort(
+        late, 6, jax.random.key(0), jnp.int32(number), sampler)
+    np.testing.assert_array_equal(cohort.ids, ids)
+    np.testing.assert_array_equal(cohort.present, np.array(ids) < 12)
+  for bad, said in ((lambda *_: jnp.zeros(3, jnp.int32), r"gives \[3\] int32"),
+                    (lambda *_: jnp.zeros(6), r"gives \[6\] float32"),
+                    (lambda *_: None, r"gives \[\] NoneType")):
+    with pytest.raises(ValueError, match="^sampler=<lambda>: " + said):
+      cohorts.sample_cohort(late, 6, jax.random.key(0), 0, cohorts.checked(bad))
+
+
+def test_a_round_without_participants_changes_nothing(problem):
+  """State and cost stay; what is a measure of nobody is NaN."""
+
+  def round_(state, cohort, key):
+    del key
+    state = {"sum": state["sum"] + cohort.weight.sum(), "round":
+             state["round"] + 1}
+    work = Work(1e9 * cohort.weight, cohort.weight)
+    return state, RoundAux({}, {"loss": jnp.float32(0), "step": jnp.int32(3)},
+                           round_cost(30, 10, 1, 0, 5e9), work)
+
+  algorithm = Algorithm(lambda *_: (), no_setup, round_, lambda *_: None, None)
+
+  def someone_in_odd_rounds(data, cohort_size, key, number):
+    del key
+    clients = data.size.shape[0]
+    return jnp.full(cohort_size, clients).at[0].set(
+        jnp.where(number % 2 == 1, 4, clients))
+
+  play = jax.jit(lambda number, state: cohorts.play_round(
+      algorithm, on_machines(problem), 3, cohorts.run_keys(0), number, state,
+      cohorts.checked(someone_in_odd_rounds)))
+  before = {"sum": jnp.float32(2), "round": jnp.int32(5)}
+  state, aux = play(jnp.int32(0), before)
+  assert (state["sum"], state["round"]) == (2, 5)
+  assert not any(jax.tree.leaves((aux.cost, aux.times)))
+  assert np.isnan(aux.server["loss"]) and aux.server["participants"] == 0
+  state, aux = play(jnp.int32(1), before)
+  assert (state["sum"], state["round"]) == (2 + int(problem.data.size[4]), 6)
+  assert aux.server == {"loss": 0, "step": 3, "participants": 1}
+  assert aux.cost.down == 30 and aux.times.computation > 0
+
+
+def test_availability_needs_to_be_known(problem):
+  with pytest.raises(ValueError, match="^sampling=availability: the data say"):
+    cohorts.sample_cohort(problem.data, 2, jax.random.key(0), 0,
+                          cohorts.by_availability)

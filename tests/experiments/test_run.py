@@ -422,11 +422,15 @@ def test_npz_of_the_user(tmp_path):
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):
-  assert play(tmp_path / "run", "--algorithm=ga_fsvrg", "--dry_run",
+  assert play(tmp_path / "run", "--client_update=prox", "--dry_run",
               "--eval_protocols=global") == 0
   said = capsys.readouterr().out
   for word in ("map_clients", "program_mb", "cohort_size", "state models/"):
     assert word in said
+  plan = dict(line.split(None, 1) for line in said.splitlines()
+              if len(line.split()) > 1)
+  assert (plan["client_lr"], plan["server_lr"]) == ("0.1", "1.0")  # as used
+  assert plan["mu"] == "0.1" and "beta1" not in plan  # what is read
   assert not (tmp_path / "run").exists()
 
 

@@ -1,5 +1,7 @@
 """Everything that may be given as the model of a run."""
 
+import functools
+
 from flax import linen as nn
 from flax import nnx
 import jax
@@ -26,6 +28,59 @@ def test_whatever_is_given_trains_with_its_flops_counted(given, options, flops):
   assert models.as_model(given, (6,), 3, l2=0.5, **options).l2 == 0.5
 
 
+class OfSizes(nnx.Module):
+  """An nnx model for any examples and classes."""
+
+  def __init__(self, input_shape, num_classes, rngs):
+    self.out = nnx.Linear(input_shape[0], num_classes, rngs=rngs)
+
+  def __call__(self, x):
+    return self.out(x)
+
+
+class OfClasses(nn.Module):
+  """A linen model for any number of classes."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(self.num_classes)(x)
+
+
+def of_both(num_classes, input_shape):
+  return models.make_model("softmax", input_shape, num_classes)
+
+
+@pytest.mark.parametrize("maker", [
+    OfSizes, OfClasses, of_both,
+    lambda num_classes: nn.Dense(num_classes),
+    lambda num_classes: OfClasses(num_classes),
+    lambda key, num_classes: nnx.Linear(6, num_classes, rngs=key),
+    functools.partial(OfSizes, input_shape=(6,)),
+    functools.partial(OfSizes, (6,), num_classes=3)])
+def test_a_maker_gets_the_sizes_that_it_asks_for(maker):
+  model = models.as_model(maker, (6,), 3)
+  assert model.flops == 2 * 6 * 3
+  one, other = (model.init(jax.random.key(seed)) for seed in (0, 1))
+  assert jax.tree.map(jnp.shape, one) == jax.tree.map(jnp.shape, other)
+
+
+def test_a_model_is_loaded_from_a_file(tmp_path):
+  path = tmp_path / "own_net.py"
+  path.write_text(
+      "from flax import linen as nn\nnet = nn.Dense(3)\nnumber = 3\n"
+      "def maker(num_classes):\n  return nn.Dense(num_classes)\n",
+      encoding="utf-8")
+  for name in ("net", "maker"):
+    assert models.as_model(f"{path}:{name}", (6,), 3, l2=0.5).l2 == 0.5
+  for name, options, said in (
+      ("number", {}, "is a int; must be a base.Model"),
+      ("gone", {}, "has no gone"), ("net", {"hidden": (3,)}, "hidden: only a")):
+    with pytest.raises(ValueError, match=said):
+      models.as_model(f"{path}:{name}", (6,), 3, **options)
+
+
 def test_images_and_words():
   conv = models.as_model("stack", (8, 8), 10, layers=("conv3-2", "avg2"))
   assert conv.flops == 2 * (64 * 9 * 2 + 4 * 4 * 2 * 10)
@@ -50,6 +105,8 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
     (nn.Dense(3), dict(hidden=(3,)), "^hidden: only a named model"),
     (nn.Dense, {}, r"^model: Dense is a class; give a module"),
     (7, {}, "^model: int given; must be a name"),
+    (lambda num_classes: 1 // 0, {}, r"^model: <lambda>\(num_classes\) fails "
+     r"\(ZeroDivisionError"),
     (nn.Dense(4), {}, r"gives \[7, 4\] float32 .*logits \[7, 3\] float32"),
     (nnx.Linear(6, 2, rngs=nnx.Rngs(0)), {}, r"gives \[7, 2\] .*\[7, 3\]"),
     ("softmax", dict(loss=lambda logits, y: logits.mean()),

@@ -2,12 +2,13 @@
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import models, registry
-from fedjax_alg.engine import checkpoint, clients, sharding
+from fedjax_alg.engine import checkpoint, clients, cohorts, sharding
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from tests.runs import conftest as small
@@ -253,6 +254,43 @@ def nothing(params, x, y, mask):
   return 3.0
 
 
+def test_rounds_in_which_nobody_is_available(fed):
+  """Costs count who was there; empty rounds leave the model as it was."""
+  result = fa.run("fedavg", fed, cohort_size=3, rounds=12, eval_every=1,
+                  evaluate="global", sampling="availability",
+                  availability=(0.0, 0.1))
+  (there,), loss = result.history["participants"], result.history["train_loss"]
+  assert set(there) == {0, 1, 2, 3}  # by the luck of this seed
+  np.testing.assert_array_equal(np.isnan(loss[0]), there == 0)
+  np.testing.assert_array_equal(result.history["floats_up"][0] > 0, there > 0)
+  accuracy = result.metrics["global"]["loss"][0]
+  np.testing.assert_array_equal(accuracy[1:] == accuracy[:-1], there[1:] == 0)
+  last = result.records.rows[-1]
+  floats = result.history["floats_down"] + result.history["floats_up"]
+  assert last["total_floats"] == (there * floats[0]).sum()
+  gradients = result.history["example_gradients"][0]
+  assert last["total_example_gradients"] == round((there * gradients).sum())
+
+
+def test_a_sampler_of_ones_own(fed):
+  def by_turns(data, cohort_size, key, number):
+    del key
+    clients = data.size.shape[0]
+    return (number * cohort_size + jnp.arange(cohort_size)) % clients
+
+  options = dict(cohort_size=10, rounds=2, eval_every=2, evaluate="global",
+                 local_steps=1, batch_size=0)
+  result = fa.run("fedavg", fed, sampler=by_turns, **options)
+  assert result.facts["plan"]["sampling"] == "your by_turns"
+  sizes = fed.data.train.size
+  np.testing.assert_allclose(
+      result.history["example_gradients"][0],
+      [sizes[:10].mean(), sizes[10:].mean()], rtol=1e-6)
+  named = fa.run("fedavg", fed, sampler=cohorts.by_size, **options)
+  assert named.state_hash() == fa.run(
+      "fedavg", fed, sampling="size", **options).state_hash()
+
+
 @pytest.mark.parametrize("given, said", [
     (dict(seeds=0), "^seeds=0: must be"),
     (dict(seeds=[1, 1]), r"^seeds=\[1, 1\]: must be"),
@@ -271,6 +309,13 @@ def nothing(params, x, y, mask):
     (dict(evaluate=nothing), "^evaluate=nothing: must return a dictionary"),
     (dict(model="sofmax"), "^model=sofmax: unknown, did you mean 'softmax'"),
     (dict(model=3), "^model: int given"),
+    (dict(sampler="size"), "^sampler='size': must be a function"),
+    (dict(sampler=cohorts.uniform, sampling="size"), "give one of them"),
+    (dict(sampler=cohorts.by_availability), "give sampling=availability"),
+    (dict(sampler=lambda *_: 0), "^sampler=<lambda>: gives .* must give the"),
+    (dict(sampling="siz"), "^sampling=siz: unknown, did you mean 'size'"),
+    (dict(availability_seed=1), "^availability_seed: not read with sampling"),
+    (dict(model="no/file.py:Net"), "^model=no/file.py:Net: there is no file"),
     (dict(hparams=3), "^hparams: int given, fedavg has FedAvgHParams"),
 ])
 def test_refused_in_one_line(fed, given, said):

@@ -1,5 +1,6 @@
 """Options of a run: types, names, what is read, what goes together."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -52,6 +53,11 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     ("eval_protocols", [], "empty"),
     ("core_gflops", 0.0, "must be"),
     ("eval_every", 0, "must be at least 1"),
+    ("sampling", "availabilty", "unknown, did you mean 'availability'"),
+    ("sampling", "nowhere.py:draw", "there is no file"),
+    ("availability", [0.5, 0.1], "must be the least and the most"),
+    ("availability", [0.5, 1.1], "must be the least and the most"),
+    ("availability_file", "nowhere.txt", "cannot be read as numbers"),
 ])
 def test_a_value_is_refused_by_its_name(name, value, said):
   with pytest.raises(fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
@@ -156,3 +162,29 @@ def test_rounds_by_default(name, layers, rounds):
 def test_layers_are_counted(model, more, layers):
   options = RunOptions(model=model, **more)
   assert options_lib.num_layers(options, "pfedacnnl") == layers
+
+
+def test_the_availability_of_clients(tmp_path):
+  options = RunOptions(sampling="availability", availability=(0.25, 0.5))
+  drawn = options.clients_availability(1000)
+  assert drawn.dtype == np.float32
+  assert 0.25 <= drawn.min() < 0.26 and 0.49 < drawn.max() <= 0.5
+  np.testing.assert_array_equal(  # a client's does not depend on the others
+      options.clients_availability(10), drawn[:10])
+  other = dataclasses.replace(options, availability_seed=1)
+  assert (other.clients_availability(1000) != drawn).any()
+  assert RunOptions().clients_availability(3) is None
+  given = np.array([0.0, 0.5, 1.0])
+  np.savetxt(tmp_path / "a.txt", given)
+  np.save(tmp_path / "a.npy", given)
+  for name in ("a.txt", "a.npy"):
+    read = dataclasses.replace(
+        options, availability_file=str(tmp_path / name)).checked()
+    np.testing.assert_array_equal(read.clients_availability(3), given)
+    assert list(read.sources()) == ["availability_file"]
+    with pytest.raises(fa.OptionError, match="has 3 numbers, there are 4"):
+      read.clients_availability(4)
+  np.savetxt(tmp_path / "a.txt", given + 0.1)
+  with pytest.raises(fa.OptionError, match="one number in .0, 1. for each"):
+    dataclasses.replace(
+        options, availability_file=str(tmp_path / "a.txt")).checked()

@@ -198,6 +198,13 @@ REFUSED = [
     ("--algorithm=fedacnnl --participation=0.5",
      ["--participation", "fedacnnl"]),
     ("--algorithm=afl --model=mlp", ["--algorithm=afl", "--model=softmax"]),
+    ("--algorithm=fedavg --sampling=siz", ["--sampling=siz", "'size'"]),
+    ("--algorithm=fedavg --sampling=availability --availability=1,0",
+     ["--availability=1,0", "least and the most"]),
+    ("--algorithm=fedavg --availability=0,1",
+     ["--availability", "--sampling=uniform", "only with availability"]),
+    ("--algorithm=scaffold_adam",
+     ["--client_update=scaffold with --server=adam"]),
     ("--algorithm=fedzo --directions=0", ["--directions=0", "at least 1"]),
     ("--algorithm=baffle --protocol=own", ["--protocol=own", "per_client"]),
     ("--algorithm=pfedme --directions=3", ["--directions", "pfedme"]),
@@ -317,6 +324,17 @@ def test_a_folder_of_version_0_2_is_resumed(tmp_path):
       "^--client_optimizer=adam: the run in .* has sgd; resume with")):
     execute.check_same(tmp_path, config.parse(
         ["--algorithm=fedavg", "--client_optimizer=adam"]))
+
+
+def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path):
+  path = tmp_path / "chances.txt"
+  found = []
+  for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
+    path.write_text(text, encoding="utf-8")
+    found.append(config.parse([
+        "--algorithm=fedavg", "--sampling=availability",
+        f"--availability_file={path}"]).identity())
+  assert found[0] == found[2] != found[1]
 
 
 def test_validation_clients_leave_the_rest():

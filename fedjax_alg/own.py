@@ -1,0 +1,175 @@
+"""Loads what users have written themselves: ``FILE.py:NAME``, ``MODULE:NAME``.
+
+An algorithm, a model or a sampler outside this package is named by the file or
+the module that holds it, a colon, and its name there. A file is loaded again
+when its content has changed; a module is imported once in a process, as Python
+does.
+"""
+
+from collections.abc import Mapping
+import functools
+import hashlib
+import importlib
+import importlib.util
+import os
+import pathlib
+import sys
+import traceback
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from fedjax_alg.errors import did_you_mean, OptionError
+
+#: The two forms, for messages.
+FORMS = "path/to/file.py:NAME or package.module:NAME"
+
+
+class Source(NamedTuple):
+  """The file that defines something of the user's own."""
+
+  file: str  #: absolute path; empty for a module without a file
+  sha256: str  #: of the file's content when it was loaded
+
+
+def is_own(text: Any) -> bool:
+  """Whether a value names something of the user's own."""
+  return isinstance(text, str) and ":" in text
+
+
+def load(text: str, parameter: str) -> tuple[Any, Source]:
+  """Loads an object by the file or the module that holds it.
+
+  The current folder and the folder of the file can be imported from, after all
+  that is installed.
+
+  Args:
+    text: ``path/to/file.py:NAME`` or ``package.module:NAME``. NAME may have
+      dots.
+    parameter: the name of the option, for messages.
+
+  Returns:
+    The object and its source.
+
+  Raises:
+    OptionError: there is no such file, module or name, or loading it fails.
+  """
+  said = f"`{parameter}`={text}"
+  place, _, name = text.rpartition(":")
+  if not place or not all(part.isidentifier() for part in name.split(".")):
+    raise OptionError(f"{said}: must be {FORMS}")
+  _importable(os.getcwd())
+  if place.endswith(".py"):
+    path = pathlib.Path(place).expanduser().resolve()
+    if not path.is_file():
+      raise OptionError(f"{said}: there is no file {path}")
+    module, source = _of_file(path, _sha256(path), said)
+  elif all(part.isidentifier() for part in place.split(".")):
+    module, source = _of_module(place, said)
+  else:
+    raise OptionError(f"{said}: must be {FORMS}")
+  found: Any = module
+  for part in name.split("."):
+    if not hasattr(found, part):
+      public = [known for known in vars(module) if not known.startswith("_")]
+      raise OptionError(f"{said}: {place} has no {name}"
+                        f"{did_you_mean(name, public)}")
+    found = getattr(found, part)
+  return found, source
+
+
+def source_of(file: str) -> Source:
+  """Makes the source of a file of any kind.
+
+  Args:
+    file: its path.
+
+  Returns:
+    The source; its hash is empty if the file cannot be read.
+  """
+  path = pathlib.Path(file).expanduser().resolve()
+  return Source(str(path), _sha256(path))
+
+
+def sources(**texts: Any) -> dict[str, Source]:
+  """Finds the sources of the options that name something of the user's own.
+
+  Args:
+    **texts: name of an option -> its value.
+
+  Returns:
+    name -> source, without the options that name nothing of the user's own.
+
+  Raises:
+    OptionError: see ``load``.
+  """
+  return {name: load(text, name)[1] for name, text in texts.items()
+          if is_own(text)}
+
+
+def as_facts(found: Mapping[str, Source]) -> dict[str, dict[str, str]]:
+  """Makes a dictionary of ``sources`` that can be written as JSON."""
+  return {name: dict(source._asdict()) for name, source in found.items()}
+
+
+def _importable(folder: str) -> None:
+  if folder not in sys.path and not ("" in sys.path and folder == os.getcwd()):
+    sys.path.append(folder)
+
+
+def _sha256(path: pathlib.Path) -> str:
+  try:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+  except OSError:
+    return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _of_file(
+    path: pathlib.Path, digest: str, said: str) -> tuple[ModuleType, Source]:
+  # The name has the content in it: a changed file is another module, and the
+  # objects of the old one stay what they are.
+  name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+  name = f"{name}_{digest[:8]}"
+  source = Source(str(path), digest)
+  if name in sys.modules:
+    return sys.modules[name], source
+  spec = importlib.util.spec_from_file_location(name, path)
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  _importable(str(path.parent))
+  sys.modules[name] = module  # annotations of dataclasses are looked up here
+  try:
+    spec.loader.exec_module(module)
+  except (Exception, SystemExit) as error:  # whatever the user's code raises
+    del sys.modules[name]
+    raise OptionError(f"{said}: {_failure(error, str(path))}") from error
+  return module, source
+
+
+@functools.lru_cache(maxsize=64)
+def _of_module(name: str, said: str) -> tuple[ModuleType, Source]:
+  importlib.invalidate_caches()  # a file that was written a moment ago
+  try:
+    module = importlib.import_module(name)
+  except ModuleNotFoundError as error:
+    if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+      raise OptionError(
+          f"{said}: there is no module {error.name}, here or installed") from (
+              error)
+    raise OptionError(f"{said}: {_failure(error, '')}") from error
+  except (Exception, SystemExit) as error:  # whatever the user's code raises
+    raise OptionError(f"{said}: {_failure(error, '')}") from error
+  file = getattr(module, "__file__", None)
+  path = pathlib.Path(file).resolve() if file else None
+  return module, Source(
+      str(path or ""), _sha256(path) if path is not None else "")
+
+
+def _failure(error: BaseException, file: str) -> str:
+  """Says how loading failed, and in which line of the user's code."""
+  frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename != __file__ and "importlib" not in frame.filename]
+  own = [frame for frame in frames if frame.filename == file] or frames
+  where = f", {own[-1].filename} line {own[-1].lineno}" if own else ""
+  text = " ".join(str(error).split())
+  return f"importing it fails ({type(error).__name__}: {text}{where})"

@@ -1,0 +1,268 @@
+"""Files outside the repository, played by the command line and from Python."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from experiments import run, sweep
+from experiments.cli import config
+from fedjax_alg.runs import methods
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+MINE = '''
+"""A momentum server, an nnx model and a sampler of somebody's own."""
+import dataclasses
+import math
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+
+import mine_sizes
+from fedjax_alg import registry
+from fedjax_alg.central import steps
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.two_halves import compose
+
+
+@dataclasses.dataclass(frozen=True)
+class Heavy(LocalWork):
+  client_lr: float = hyper(0.1, "rate of the clients", above=0.0)
+  friction: float = hyper(0.5, "one minus the momentum", minimum=0, maximum=1)
+  mu: int = hyper(3, "a name of the registry with another type", minimum=0)
+  shape: tuple[int, ...] = (1, 2)
+
+
+def heavy(model, hparams: Heavy, *, map_clients):
+  validate(hparams)
+  return compose(
+      model, sgd_update(model, hparams, hparams.client_lr),
+      steps.sgd(1.0, 1.0 - hparams.friction), map_clients=map_clients)
+
+
+def asks(model, hparams: Heavy, *, map_clients):
+  if hparams.friction > 0.9:
+    raise ValueError("too heavy")
+  return heavy(model, hparams, map_clients=map_clients)
+
+
+ENTRY = registry.Entry(Heavy, heavy, "Heavy ball", "a student, 2026")
+
+
+class Net(nnx.Module):
+
+  def __init__(self, input_shape, num_classes, rngs):
+    self.hidden = nnx.Linear(
+        math.prod(input_shape), mine_sizes.HIDDEN, rngs=rngs)
+    self.out = nnx.Linear(mine_sizes.HIDDEN, num_classes, rngs=rngs)
+
+  def __call__(self, x):
+    return self.out(nnx.relu(self.hidden(x.reshape(x.shape[0], -1))))
+
+
+def three_largest(data, cohort_size, key, number):
+  ids = jnp.argsort(data.size, descending=True)[:cohort_size]
+  return jnp.where(jnp.arange(cohort_size) < 3, ids, data.size.shape[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Clash:
+  rounds: int = 3
+
+
+def clash(model, hparams: Clash, *, map_clients):
+  pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Bare:
+  rate: float
+
+
+def bare(model, hparams: Bare, *, map_clients):
+  pass
+
+
+def unannotated(model, hparams, *, map_clients):
+  pass
+
+
+NUMBER = 7
+'''
+SMALL = ["--dataset=digits", "--num_clients=12", "--cohort_size=4",
+         "--rounds=2", "--eval_every=2", "--noprogress",
+         "--eval_protocols=global"]
+OWN = ["--algorithm=parts/mine.py:ENTRY", "--model=parts/mine.py:Net",
+       "--sampling=parts/mine.py:three_largest", "--friction=0.25"]
+
+
+@pytest.fixture(name="folder", scope="module")
+def fixture_folder(tmp_path_factory):
+  """The current folder, with the files and a finished run."""
+  folder = tmp_path_factory.mktemp("outside")
+  (folder / "parts").mkdir()
+  (folder / "parts" / "mine.py").write_text(MINE, encoding="utf-8")
+  (folder / "parts" / "mine_sizes.py").write_text("HIDDEN = 6\n", "utf-8")
+  before, path = os.getcwd(), sys.path[:]
+  os.chdir(folder)
+  assert run.main([*SMALL, *OWN]) == 0
+  yield folder
+  os.chdir(before)
+  sys.path[:] = path
+
+
+def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
+  first = folder / "out" / "ENTRY_digits"
+  assert run.main([f"--flagfile={first / 'flags.txt'}", "--out_dir=again"]) == 0
+  found = [json.loads((path / "summary.json").read_text("utf-8"))
+           for path in (first, folder / "again")]
+  assert found[0]["identity"] == found[1]["identity"]
+  assert found[0]["hashes"] == found[1]["hashes"]
+  facts = json.loads((first / "config.json").read_text("utf-8"))
+  assert facts["algorithm"] == "parts/mine.py:ENTRY"
+  assert facts["hparams"]["friction"] == 0.25
+  assert facts["plan"]["parameters"] == 64 * 6 + 6 + 6 * 10 + 10
+  assert {one["file"] for one in facts["sources"].values()} == {
+      str(folder / "parts" / "mine.py")}
+  result = fa.load_run(first)
+  assert (result.history["participants"] == 3).all()
+  floats = result.history["floats_down"] + result.history["floats_up"]
+  assert found[0]["cost"]["total_floats"]["values"] == [3 * floats.sum()]
+
+
+def test_python_takes_the_same_strings(folder):
+  """The same bits as the command line, and its run in another folder."""
+  fed = fa.federate("digits", num_clients=12)
+  place = "parts/mine.py"
+  result = fa.run(
+      f"{place}:heavy", fed, model=f"{place}:Net", cohort_size=4, rounds=2,
+      evaluate="global", eval_every=2, friction=0.25,
+      sampling=f"{place}:three_largest")
+  saved = folder / "out" / "ENTRY_digits"
+  assert result.state_hash() == json.loads(
+      (saved / "summary.json").read_text("utf-8"))["hashes"]["final_state"]
+  before = os.getcwd()
+  os.chdir("/")
+  try:
+    again = fa.load_run(saved)
+    params = again.client_params(3)
+  finally:
+    os.chdir(before)
+  jax.tree.map(np.testing.assert_array_equal, params, result.client_params(3))
+
+
+def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
+  path = folder / "parts" / "mine.py"
+  assert run.main([*SMALL, *OWN, "--out_dir=grows"]) == 0
+  more = [*SMALL, *OWN, "--out_dir=grows", "--resume", "--rounds=4"]
+  path.write_text(MINE + "# a remark\n", encoding="utf-8")
+  try:
+    assert run.main(more) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and str(path) in message
+    assert "has changed since the run in grows was started" in message
+    with pytest.raises(fa.RunFolderError, match="mine.py has changed since"):
+      fa.load_run("grows").client_params(0)
+    assert fa.load_run("grows", algorithm=f"{path}:ENTRY", model=f"{path}:Net"
+                       ).client_params(0)
+  finally:
+    path.write_text(MINE, encoding="utf-8")
+  assert run.main(more) == 0
+  assert fa.load_run("grows").rounds.tolist() == [2, 4]
+
+
+def test_a_sweep_over_ones_own_hyper_parameter(folder):
+  """``asks`` asks for its value, so the settings cannot share a program."""
+  assert sweep.main([
+      *SMALL, *OWN[1:3], "--algorithm=parts/mine.py:asks",
+      "--sweep=friction=0.25,0.75", "--out_dir=swept"]) == 0
+  one, other = (fa.load_run(folder / "swept" / f"friction={value}")
+                for value in ("0.25", "0.75"))
+  first = fa.load_run(folder / "out" / "ENTRY_digits")
+  for result, same in ((one, True), (other, False)):
+    loss = result.metrics["global"]["loss"]
+    assert np.allclose(loss, first.metrics["global"]["loss"],
+                       rtol=1e-4) == same
+
+
+def test_its_hyper_parameters_are_flags(folder):
+  del folder
+  with pytest.raises(config.HelpRequested) as text:
+    config.parse(["--help", "--algorithm", "parts/mine.py:ENTRY"])
+  shown = str(text.value)
+  assert "parts/mine.py:ENTRY: Heavy ball (a student, 2026)" in shown
+  assert "--friction: one minus the momentum" in shown
+  assert "--mu: a name of the registry with another type" in shown
+  assert "--shape" not in shown  # no flag can hold it
+  parsed = config.parse(["--dataset", "digits", "--algorithm",
+                         "parts/mine.py:heavy", "--mu=4", "--friction", "1"])
+  assert (parsed.hparams["mu"], parsed.hparams["friction"]) == (4, 1.0)
+  assert parsed.out_dir == "out/heavy_digits"
+  with pytest.raises(ValueError, match="--beta1: .* does not read it"):
+    config.parse(["--algorithm=parts/mine.py:heavy", "--beta1=0.5"])
+
+
+@pytest.mark.parametrize("words, said", [
+    ("--algorithm=parts/mine.py:Entry",
+     "--algorithm=parts/mine.py:Entry: parts/mine.py has no Entry, did you "
+     "mean 'ENTRY'?"),
+    ("--algorithm=parts/yours.py:ENTRY", "there is no file"),
+    ("--algorithm=parts.yours:ENTRY", "there is no module parts.yours"),
+    ("--algorithm=parts/mine.py:NUMBER", "is a int; must be a registry.Entry"),
+    ("--algorithm=parts/mine.py:unannotated", "annotated with a dataclass"),
+    ("--algorithm=parts/mine.py:bare", "every hyper-parameter must have a def"),
+    ("--algorithm=parts/mine.py:clash", "rounds has the name of a flag of"),
+    ("--algorithm=parts/mine.py:ENTRY --friction=2",
+     "--friction=2.0: must be at least 0 and at most 1"),
+    ("--algorithm=fedavg --model=parts/mine.py:NUMBER",
+     "--model=parts/mine.py:NUMBER: is a int; must be a base.Model"),
+    ("--algorithm=fedavg --model=parts/mine.py:Net --hidden=3",
+     "--hidden: not read with --model=parts/mine.py:Net"),
+    ("--algorithm=afl --model=parts/mine.py:Net", "only a base.Model with lay"),
+    ("--algorithm=fedavg --sampling=parts/mine.py:NUMBER",
+     "--sampling=parts/mine.py:NUMBER: is a int; must be a function"),
+    ("--algorithm=central --sampling=size",
+     "--sampling: central does not read it"),
+])
+def test_refused_in_one_line(folder, words, said):
+  del folder
+  with pytest.raises(ValueError) as error:
+    config.parse(words.split())
+  assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_console_script_finds_the_current_folder(folder):
+  """It does not have it among its modules, as ``python -m`` does.
+
+  And a file that uses JAX does not take the devices away.
+  """
+  (folder / "flat.py").write_text(MINE.replace(
+      "import mine_sizes", "from parts import mine_sizes"
+      ) + "STARTED = jnp.zeros(2) + 1\n", encoding="utf-8")
+  code = ("import sys; sys.path = [p for p in sys.path if p]\n"
+          "from experiments.cli import config\n"
+          "import jax\n"
+          "parsed = config.parse(sys.argv[1:])\n"
+          "print(parsed.hparams['friction'], len(jax.devices()))")
+  found = subprocess.run(
+      [sys.executable, "-c", code, "--algorithm=flat:heavy", "--friction=0.75",
+       "--host_devices=3"], cwd=folder, capture_output=True, text=True,
+      timeout=120, check=False, env={
+          **os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"})
+  assert found.stdout == "0.75 3\n", found.stderr
+
+
+def test_names_of_the_library_are_found_the_same_way():
+  method = methods.method_of("fedjax_alg.algorithms.fedavg:fedavg")
+  assert method.name == "fedjax_alg.algorithms.fedavg:fedavg"
+  assert method.source.file.endswith("fedavg.py")

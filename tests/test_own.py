@@ -1,0 +1,90 @@
+"""Algorithms, models and samplers in files of the user's own."""
+
+import sys
+
+import pytest
+
+from fedjax_alg import own
+from fedjax_alg.errors import OptionError
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path, monkeypatch):
+  """The current folder, empty; what is imported from it is forgotten."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", sys.path[:])
+  before = set(sys.modules)
+  yield tmp_path
+  for name in set(sys.modules) - before:
+    if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+      del sys.modules[name]
+
+
+def write(folder, name, text):
+  path = folder / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(text, encoding="utf-8")
+  return path
+
+
+def test_a_file_and_a_module_of_the_current_folder(folder):
+  path = write(folder, "deep/mine_a.py",
+               "import mine_b\nclass A:\n  value = mine_b.B + 1\n")
+  write(folder, "deep/mine_b.py", "B = 2\n")
+  write(folder, "mine_pack/mod.py", "C = 5\n")
+  for text in ("deep/mine_a.py:A.value", f"{path}:A.value"):
+    found, source = own.load(text, "algorithm")
+    assert found == 3 and source.file == str(path)
+  assert own.load("mine_pack.mod:C", "model")[0] == 5
+  assert own.is_own("deep/mine_a.py:A") and not own.is_own("fedavg")
+  assert own.load("deep/mine_a.py:A", "model")[0] is own.load(
+      f"{path}:A", "algorithm")[0]
+
+
+def test_a_file_that_changes_is_loaded_again(folder):
+  path = write(folder, "mine_c.py", "C = 1\n")
+  first, old = own.load("mine_c.py:C", "model")
+  path.write_text("C = 2\n", encoding="utf-8")
+  second, new = own.load("mine_c.py:C", "model")
+  assert (first, second) == (1, 2)
+  assert old.file == new.file and old.sha256 != new.sha256
+
+
+def test_the_sources_of_what_is_named(folder):
+  path = write(folder, "mine_d.py", "D = 1\n")
+  found = own.sources(algorithm="fedavg", model="mine_d.py:D", sampling=None)
+  assert own.as_facts(found) == {"model": {
+      "file": str(path), "sha256": own.source_of("mine_d.py").sha256}}
+  assert len(found["model"].sha256) == 64
+  assert own.source_of("nowhere.py").sha256 == ""
+
+
+@pytest.mark.parametrize("text, said", [
+    ("nowhere.py:A", "there is no file .*nowhere.py"),
+    ("mine_nowhere.mod:A", "there is no module mine_nowhere, here or"),
+    ("mine_e.py:Ent", "mine_e.py has no Ent, did you mean 'ENTRY'"),
+    ("mine_e.py:ENTRY.x", "mine_e.py has no ENTRY.x"),
+    ("mine_e.py:", "must be path/to/file.py:NAME or package.module:NAME"),
+    (":A", "must be path/to/file.py:NAME"),
+    ("mine_e.txt/x:A", "must be path/to/file.py:NAME"),
+    ("mine_e.py:a b", "must be path/to/file.py:NAME"),
+    ("mine_f.py:A", r"importing it fails \(NameError: name 'gone' is not "
+     r"defined, .*mine_f.py line 3\)"),
+    ("mine_f:A", r"importing it fails \(NameError: .*mine_f.py line 3\)"),
+    ("mine_g.py:A", r"importing it fails \(SyntaxError"),
+    ("mine_h.py:A", r"importing it fails \(SystemExit: 3"),
+    ("mine_i.py:A", r"importing it fails \(ModuleNotFoundError: No module "
+     "named 'mine_missing'"),
+    ("mine_i:A", r"importing it fails \(ModuleNotFoundError: No module"),
+])
+def test_refused_in_one_line(folder, text, said):
+  write(folder, "mine_e.py", "ENTRY = 1\n")
+  write(folder, "mine_f.py", "A = 1\n\nB = gone\n")
+  write(folder, "mine_g.py", "A = (\n")
+  write(folder, "mine_h.py", "raise SystemExit(3)\n")
+  write(folder, "mine_i.py", "import mine_missing\n")
+  with pytest.raises(OptionError, match=f"^algorithm={text}: {said}") as error:
+    own.load(text, "algorithm")
+  assert "\n" not in str(error.value)
