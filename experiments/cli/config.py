@@ -80,7 +80,8 @@ class Config:
 
   def identity(self) -> str:
     """A sha256 hash of everything that decides the numbers of the run."""
-    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL}
+    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL
+            and not (k in flags.LATER and v == flags.LATER[k])}
     text = json.dumps([what, self.hparams], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

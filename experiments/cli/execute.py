@@ -23,6 +23,7 @@ from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.prepare import prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
+from fedjax_alg.runs.stopping import ALL_ROUNDS, caution
 from ..reports import plots
 from . import config as config_lib
 from . import flags
@@ -53,11 +54,13 @@ def prepared_run(config: Config, **more: Any) -> Prepared:
 
 
 def finished(folder: pathlib.Path, config: Config) -> bool:
-  """Whether ``folder`` holds this run with all its rounds."""
+  """Whether ``folder`` holds this run with all its rounds, or ended early."""
   try:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    return (summary["identity"] == config.identity()
-            and summary["cost"]["rounds"] == config.run.rounds)
+    played, asked = summary["cost"]["rounds"], config.run.rounds
+    return summary["identity"] == config.identity() and (
+        played == asked or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS
+                            and played < asked))
   except (OSError, ValueError, KeyError, TypeError):
     return False
 
@@ -96,11 +99,13 @@ def execute(config: Config) -> dict[str, Any]:
 
 
 def warn(config: Config, prepared: Prepared) -> None:
-  """Prints the algorithm's warning about its hyper-parameters, if any."""
-  caution = config.method.entry.caution(
-      config.method.hparams, prepared.plan["parameters"])
-  if caution:
-    print(f"warning: {flags.as_flags(caution)}", file=sys.stderr)
+  """Prints what the algorithm and the options warn of, if anything."""
+  for text in (
+      config.method.entry.caution(
+          config.method.hparams, prepared.plan["parameters"]),
+      caution(config.run.stopping_rules)):
+    if text:
+      print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
 def check_same(folder: pathlib.Path, config: Config) -> None:
@@ -231,7 +236,8 @@ class RunWriter:
 
   def save(self, step: play_lib.Step) -> None:
     """Saves the states, unless a slow save took place shortly before."""
-    if step.round < step.rounds and time.monotonic() < self._next_save:
+    if not (step.last or self._index in step.stopped) and (
+        time.monotonic() < self._next_save):
       return
     began = time.monotonic()
     checkpoint.save(
@@ -242,7 +248,11 @@ class RunWriter:
       self._next_save = time.monotonic() + _SAVE_SPARING * took
 
   def finish(self, last: play_lib.Step) -> dict[str, Any]:
-    """Writes the results after the last round; returns the summary."""
+    """Writes the results after the last round; returns the summary.
+
+    Args:
+      last: the step at which the run ended.
+    """
     prepared = self._programs.prepared
     live = result_lib.Live(prepared, self.states_of(last.states), self._index)
     result_lib.write_final(
@@ -329,6 +339,9 @@ def _number(value: float | None) -> str:
 
 def print_summary(config: Config, summary: dict[str, Any]) -> None:
   """Prints the results in a few lines."""
+  if summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS:
+    print(f"ended after round {summary['cost']['rounds']} of "
+          f"{config.run.rounds} by --{summary['stopped'].replace(' ', '=')}")
   for protocol, values in summary["final"].items():
     accuracy = values["accuracy"]
     print(f"{protocol:12} accuracy {_number(accuracy['mean'])} +- "

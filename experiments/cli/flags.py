@@ -65,6 +65,10 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress", "data_dir",
            "rounds", "targets")
 
+#: Options that came later -> the value with which a run is as before. With it
+#: they do not enter the identity, so that older runs are found again.
+LATER: dict[str, Any] = {"stop_at": None, "patience": None}
+
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,
     bool: flags.DEFINE_bool, str: flags.DEFINE_string,

@@ -244,6 +244,7 @@ def summary(
   return {
       **measured,
       **more,
+      "stopped": records.stopped,
       "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(records.seeds)},
       "peak_memory_mb": peak_memory_mb(), "versions": versions(),
