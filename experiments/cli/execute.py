@@ -344,9 +344,9 @@ def print_summary(config: Config, summary: dict[str, Any]) -> None:
           f"{config.run.rounds} by --{summary['stopped'].replace(' ', '=')}")
   for protocol, values in summary["final"].items():
     accuracy = values["accuracy"]
-    print(f"{protocol:12} accuracy {_number(accuracy['mean'])} +- "
-          f"{_number(accuracy['ci95'])} (95 % CI, "
-          f"{len(accuracy['values'])} seeds), "
+    seeds = len(accuracy["values"])
+    over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
+    print(f"{protocol:12} accuracy {summary_lib.shown(accuracy, 4)} ({over}), "
           f"macro F1 {_number(values['macro_f1']['mean'])}")
   if "groups" in summary:
     found = summary["groups"]

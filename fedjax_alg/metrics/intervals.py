@@ -13,12 +13,12 @@ def confidence_95(values: Sequence[float]) -> tuple[float, float]:
     values: one number per seed.
 
   Returns:
-    The mean and the half-width of the interval. The half-width is 0 for a
+    The mean and the half-width of the interval. The half-width is NaN for a
     single seed, which does not determine an interval.
   """
   array = np.asarray(values, np.float64)
   mean = float(array.mean())
   if array.size < 2:
-    return mean, 0.0
+    return mean, float("nan")
   quantile = stats.t.ppf(0.975, array.size - 1)
   return mean, float(quantile * array.std(ddof=1) / np.sqrt(array.size))
