@@ -262,7 +262,8 @@ class RunWriter:
         self.records, prepared, live.states, self._facts)
     summary_lib.write_json(self.folder / "summary.json", summary)
     plots.run_curves(
-        self.folder / "curves.png", self.records.rows,
+        [self.folder / "curves.png", self.folder / "curves.pdf"],
+        self.records.rows,
         f"{prepared.method.entry.label}, {prepared.federation.name}, "
         f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
     return summary

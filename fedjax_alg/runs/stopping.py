@@ -1,4 +1,4 @@
-"""Ends a run early: at a value (``stop_at``), or at a standstill (``patience``).
+"""Ends a run early: at a value (``stop_at``) or at a standstill (``patience``).
 
 A rule is decided for each seed by that seed's own evaluations, in whatever
 company it runs, and it is decided once: a seed that reached the value and fell
