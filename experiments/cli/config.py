@@ -20,6 +20,7 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
+from fedjax_alg.runs import tensorboard
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from . import flags
@@ -212,6 +213,8 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   output = _options(OutputOptions, values)
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
+  if output.tensorboard:
+    tensorboard.require()
   if output.out_dir is None:
     output = dataclasses.replace(output, out_dir=f"out/{name}_{data.dataset}")
   return Config(method, data, run, output, given)

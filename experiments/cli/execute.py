@@ -1,6 +1,6 @@
 """Plays a run that the command line asks for, and writes its results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import functools
 import json
 import pathlib
@@ -20,10 +20,12 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.prepare import prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.stopping import ALL_ROUNDS, caution
+from fedjax_alg.runs.tensorboard import TensorBoard
 from ..reports import plots
 from . import config as config_lib
 from . import flags
@@ -269,6 +271,21 @@ class RunWriter:
     return summary
 
 
+def callbacks(
+    config: Config, folders: Sequence[pathlib.Path]) -> list[Callback]:
+  """What the flags ask to be called at every evaluation, beside the bar.
+
+  Args:
+    config: one of the settings, which share these flags.
+    folders: the folder of each setting of a program.
+  """
+  if not config.output.tensorboard:
+    return []
+  board = TensorBoard("")
+  board.begin([str(folder / "tensorboard") for folder in folders])
+  return [board]
+
+
 def _train(
     config: Config, programs: Programs, folder: pathlib.Path, resuming: bool
 ) -> dict[str, Any]:
@@ -283,9 +300,11 @@ def _train(
   writer.start()
   bar = ProgressBar(config.method.entry.label, done, config.output.progress)
   bar.compiled(programs.compile_s)
-  last = None
+  last, more = None, callbacks(config, [folder])
   try:
     for last in _played(programs, writer, states, done):
+      for callback in more:
+        callback(last)
       writer.save(last)
       bar(last)
   finally:

@@ -163,9 +163,12 @@ def _play_program(group: Sequence[Config]) -> list[Played]:
                     done, first.output.progress)
   bar.compiled(programs.compile_s)
   last, num = None, len(programs.prepared.seeds)
+  more = execute.callbacks(first, folders)
   going = dict(enumerate(writers))  # those that have not ended yet
   try:
     for last in play_lib.play(programs, records, states, done, stop=False):
+      for callback in more:
+        callback(last)
       for index, writer in list(going.items()):
         if _divergence(last, index, num) is not None:
           continue

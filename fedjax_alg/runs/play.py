@@ -82,6 +82,9 @@ class Step:
   #: ..."; a setting that has ended is recorded no further
   stopped: dict[int, str] = dataclasses.field(default_factory=dict)
   last: bool = False  #: whether the run has ended
+  seeds: tuple[int, ...] = ()  #: the seeds of one setting
+  #: the settings that have not diverged and had not ended before this step
+  recorded: tuple[int, ...] = ()
 
   @property
   def aux(self) -> RoundAux:
@@ -184,11 +187,13 @@ def play(
     values = tables.metric_values(counts)
     membership = programs.membership(states)
     aux = jax.device_get(log.aux._replace(client={}, work=None))
+    recorded = []
     for i, table in enumerate(records):
       rows = slice(i * num, (i + 1) * num)
       if i in stopped or any(
           row in diverged for row in range(rows.start, rows.stop)):
         continue
+      recorded.append(i)
       table.add_rounds(
           jax.tree.map(lambda leaf: leaf[rows], aux), done - count, count,
           seconds / len(records))
@@ -204,7 +209,7 @@ def play(
         bool(stopped) and len(idle) == len(records))
     yield Step(done, programs.rounds, states, {**values, **sums}, counts,
                membership, seconds, programs.compile_s, diverged, log, count,
-               stopped, last)
+               stopped, last, p.seeds, tuple(recorded))
     if last:
       return
 

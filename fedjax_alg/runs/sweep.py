@@ -24,6 +24,7 @@ from fedjax_alg.runs import api
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import RunResult
+from fedjax_alg.runs.tensorboard import TensorBoard
 
 #: Protocols that read test data. The score of a setting that was chosen
 #: according to one of them is optimistic.
@@ -243,6 +244,11 @@ def sweep(
   callbacks, num_programs = api.as_callbacks(callbacks), 0
   for indices, programs in _programs(federation, requests):
     num_programs += 1
+    for callback in callbacks:
+      if isinstance(callback, TensorBoard):
+        callback.begin([",".join(
+            f"{k}={v}" for k, v in settings[i].items()).replace("/", "_")
+                        for i in indices])
     for i, found in zip(indices, api.collect(programs, callbacks, stop=False)):
       results[i] = found
   return Sweep(settings, results, num_programs)
