@@ -24,6 +24,7 @@ from fedjax_alg.hparams import at_later_default
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
+from fedjax_alg.runs import tensorboard
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from . import flags
@@ -271,6 +272,8 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   output = _options(OutputOptions, values)
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
+  if output.tensorboard:
+    tensorboard.require()
   if output.out_dir is None:
     short = name.rpartition(":")[2]
     output = dataclasses.replace(output, out_dir=f"out/{short}_{data.dataset}")

@@ -46,6 +46,9 @@ class OutputOptions:
       False, "compile the run and print its plan, array shapes and memory, but "
       "train nothing and write nothing")
   progress: bool = hyper(True, "show a progress bar")
+  tensorboard: bool = hyper(
+      False, "also write event files for TensorBoard, to the folder "
+      "tensorboard in `out_dir` (needs pip install fedjax_alg[tensorboard])")
 
 
 #: title of a group of flags -> the options whose fields are its flags.
@@ -65,8 +68,8 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
-NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress", "data_dir",
-           "rounds", "targets")
+NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress",
+           "tensorboard", "data_dir", "rounds", "targets")
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

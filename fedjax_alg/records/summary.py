@@ -1,6 +1,8 @@
 """Makes summary.json and partition.json, which summarise a run."""
 
+import functools
 import hashlib
+from importlib import metadata
 import json
 import os
 import pathlib
@@ -96,11 +98,37 @@ def spread(values: Any) -> dict[str, Any]:
     values: the number of each seed.
 
   Returns:
-    "mean", "ci95" (half-width of the 95 % confidence interval of the mean)
-    and "values".
+    "mean", "ci95" (half-width of the 95 % confidence interval of the mean;
+    NaN, which is null in JSON, for a single seed) and "values".
   """
   mean, ci95 = metrics.confidence_95(values)
   return {"mean": mean, "ci95": ci95, "values": [float(v) for v in values]}
+
+
+def shown(
+    found: dict[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
+) -> str:
+  """Writes a spread as a table shows it.
+
+  Args:
+    found: from ``spread``, or as it is read from summary.json.
+    digits: number of decimals.
+    factor: both numbers are multiplied by it.
+    sign: "+" to show the sign of a positive mean, too.
+
+  Returns:
+    "mean +- half-width". A single seed has no interval, so its number alone
+    is shown; "-" if there is no number.
+  """
+  mean, ci95 = (np.nan if found[name] is None else factor * found[name]
+                for name in ("mean", "ci95"))
+  if np.isnan(mean):
+    return "-"
+  number = f"{mean:{sign}.{digits}f}"
+  # Summaries of older versions have the half-width 0 for a single seed.
+  if len(found["values"]) < 2 or np.isnan(ci95):
+    return number
+  return f"{number} +- {ci95:.{digits}f}"
 
 
 def _aggregate(rows: list[Row], reduce: Any) -> dict[str, Any]:
@@ -244,6 +272,7 @@ def summary(
   return {
       **measured,
       **more,
+      "stopped": records.stopped,
       "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(records.seeds)},
       "peak_memory_mb": peak_memory_mb(), "versions": versions(),
@@ -290,19 +319,39 @@ def peak_memory_mb() -> float:
   return round(mb, 1)
 
 
-def versions() -> dict[str, str]:
-  """The versions of this package, JAX, NumPy and Python, and the commit."""
-  found = {"fedjax_alg": fedjax_alg.__version__, "jax": jax.__version__,
-           "numpy": np.__version__, "python": platform.python_version()}
-  root = pathlib.Path(__file__).parent
+#: Packages whose versions decide the numbers of a run.
+_PACKAGES = ("jax", "jaxlib", "optax", "flax", "chex", "numpy", "scipy")
+
+
+@functools.cache
+def _commit() -> str | None:
+  """The git commit of this package, with "-dirty" after uncommitted changes.
+
+  None if git does not know the package: an installed copy may lie in a folder
+  of somebody else's repository.
+  """
+  file = pathlib.Path(__file__)
+
+  def git(*words: str) -> str:
+    return subprocess.run(
+        ["git", "--no-optional-locks", "-C", str(file.parent), *words],
+        capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
   try:
-    commit = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True,
-        text=True, check=True, timeout=10).stdout.strip()
-    found["commit"] = commit
+    git("ls-files", "--error-unmatch", file.name)
+    return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
   except (OSError, subprocess.SubprocessError):
-    pass
-  return found
+    return None
+
+
+def versions() -> dict[str, str]:
+  """The versions of this package, of ``_PACKAGES`` and Python, and the commit.
+  """
+  found = {"fedjax_alg": fedjax_alg.__version__,
+           **{name: metadata.version(name) for name in _PACKAGES},
+           "python": platform.python_version()}
+  commit = _commit()
+  return found if commit is None else {**found, "commit": commit}
 
 
 def device() -> str:
