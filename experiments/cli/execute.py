@@ -245,7 +245,9 @@ class RunWriter:
     """Writes the results after the last round; returns the summary."""
     prepared = self._programs.prepared
     live = result_lib.Live(prepared, self.states_of(last.states), self._index)
-    result_lib.write_final(self.folder, result_lib.make_final(live, last))
+    result_lib.write_final(
+        self.folder, result_lib.make_final(live, last), prepared.seeds,
+        prepared.federation.client_names)
     summary = result_lib.make_summary(
         self.records, prepared, live.states, self._facts)
     summary_lib.write_json(self.folder / "summary.json", summary)

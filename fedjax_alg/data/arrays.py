@@ -57,9 +57,10 @@ def from_arrays(
   else:
     arrays |= {"x_test": _array("x_test", x_test),
                "y_test": _array("y_test", y_test)}
-  arrays |= _numbered(client_ids, test_client_ids)
-  return checked(arrays, lambda which: f"`{_ARGUMENTS[which]}`:", name,
-                 num_classes)
+  numbers, names = _numbered(client_ids, test_client_ids)
+  return checked(
+      arrays | numbers, lambda which: f"`{_ARGUMENTS[which]}`:", name,
+      num_classes)._replace(client_names=names)
 
 
 def _array(argument: str, values: Any) -> np.ndarray:
@@ -69,11 +70,13 @@ def _array(argument: str, values: Any) -> np.ndarray:
     raise DataError(f"`{argument}`: its rows have different shapes") from None
 
 
-def _numbered(train: Any, test: Any) -> dict[str, np.ndarray]:
-  """Numbers the client ids from 0 in their sorted order."""
+def _numbered(
+    train: Any, test: Any
+) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
+  """Numbers the client ids from 0 in their sorted order; also lists them."""
   if train is None:
     return {} if test is None else {
-        "client_test": _array("test_client_ids", test)}
+        "client_test": _array("test_client_ids", test)}, None
   train = _array("client_ids", train)
   if train.ndim != 1 or train.dtype.kind not in "iuUSO":
     raise DataError(f"`client_ids`: {train.dtype} of shape {train.shape}, one "
@@ -94,7 +97,9 @@ def _numbered(train: Any, test: Any) -> dict[str, np.ndarray]:
     found["client_test"] = np.array(
         [known[name] for name in test.ravel().tolist()],
         np.int32).reshape(test.shape)
-  return found
+  return found, tuple(
+      name.decode() if isinstance(name, bytes) else str(name)
+      for name in names.tolist())
 
 
 def checked(

@@ -19,3 +19,5 @@ class Examples(NamedTuple):
   #: [m] int32, the client of each test row, numbered as in client_train
   client_test: np.ndarray | None
   name: str
+  #: the name of each client number; None if the data set only has numbers
+  client_names: tuple[str, ...] | None = None

@@ -69,6 +69,8 @@ class Federation:
   #: partition
   hashes: dict[str, str]
   options: DataOptions  #: the options that made this federation
+  #: the name of each client in the data set; None if clients have none
+  client_names: tuple[str, ...] | None = None
 
   @property
   def num_clients(self) -> int:
@@ -389,7 +391,20 @@ def deal(
       None if train.validation is None else _pieces(*train.validation.tolist()))
   hashes = {"data": digest, "partition": partition_hash(partition)}
   return Federation(data, partition, examples.num_classes, examples.name,
-                    histogram, hashes, options)
+                    histogram, hashes, options, _names(examples, partition))
+
+
+def _names(
+    examples: Examples, partition: Partition) -> tuple[str, ...] | None:
+  """The names of the clients, where they are those of the data set."""
+  if examples.client_names is None or partition.name != "natural":
+    return None
+  numbers = examples.client_train
+  assert numbers is not None
+  if partition.pooled and examples.client_test is not None:
+    numbers = np.concatenate([numbers, examples.client_test])
+  first = partition.train_order[partition.train_offset]
+  return tuple(examples.client_names[n] for n in numbers[first])
 
 
 def _pieces(first: int, total: int) -> Pieces:

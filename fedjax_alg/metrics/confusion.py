@@ -29,6 +29,8 @@ class Counts(NamedTuple):
   #: not kept per client
   hits: Array | None = None
   total: Array | None = None  #: [C] float32, examples of each client, or None
+  #: [C] float32, sum of the losses of each client, or None
+  losses: Array | None = None
 
 
 def count(logits: Array, losses: Array, y: Array, weight: Array) -> Counts:
@@ -55,14 +57,14 @@ def count(logits: Array, losses: Array, y: Array, weight: Array) -> Counts:
 
 
 def over_clients(each: Counts, chosen: Array | None = None) -> Counts:
-  """Adds the counts of clients and keeps hits and total of each client.
+  """Adds the counts of clients and keeps the sums of each client.
 
   Args:
     each: counts of each client, leaves [C, ...].
     chosen: [C] bool, the clients to count; None means all.
 
   Returns:
-    The sum, with ``hits`` and ``total``.
+    The sum, with ``hits``, ``total`` and ``losses``.
   """
   if chosen is not None:
     each = jax.tree.map(
@@ -71,7 +73,8 @@ def over_clients(each: Counts, chosen: Array | None = None) -> Counts:
             jnp.zeros_like(leaf)), each)
   return Counts(
       each.confusion.sum(0), each.loss_sum.sum(0),
-      jnp.trace(each.confusion, axis1=1, axis2=2), each.confusion.sum((1, 2)))
+      jnp.trace(each.confusion, axis1=1, axis2=2), each.confusion.sum((1, 2)),
+      each.loss_sum.sum(1))
 
 
 def _ratio(a, b):

@@ -1,6 +1,6 @@
 """The result of a run, in memory and in a folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -19,6 +19,7 @@ from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, evaluate
 from fedjax_alg.errors import OptionError
+from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
@@ -62,9 +63,10 @@ class RunResult:
     metrics: protocol -> metric -> [N, E] float64, NaN if the protocol
       counted no example. The caller's own measures are here too, as name ->
       key -> sums [N, E, K, ...].
-    clients: protocol -> "accuracy" -> [N, C] float64, the accuracy on each
-      client's test split after the last round, NaN for a client without test
-      examples. Only protocols that are measured at the clients are here.
+    clients: protocol -> "accuracy" and "loss" -> [N, C] float64, on each
+      client's test split after the last round, NaN for a client that was not
+      counted; and "test_examples" -> [N, C] int64, those counted. Only
+      protocols that are measured at the clients are here.
     membership: [N, C] int32, the group that each client was last assigned to,
       -1 for a client without a group; None if the algorithm does not group
       clients.
@@ -79,8 +81,9 @@ class RunResult:
 
     Args:
       records: the tables.
-      final: "clients", "membership" and "global_params" after the last
-        round, and "measures", the caller's own measures (see ``metrics``).
+      final: "clients", "membership", "global_params" and "train_examples"
+        after the last round, and "measures", the caller's own measures (see
+        ``metrics``).
       facts: the content of config.json.
       live: the final states; None for a run that was read from a folder.
     """
@@ -230,7 +233,8 @@ class RunResult:
       old.unlink()
     checkpoint.save(path / "checkpoint", live.states, int(self.rounds[-1]),
                     {"identity": self.facts["identity"]})
-    write_final(path, self._final)
+    write_final(path, self._final, self.seeds,
+                live.prepared.federation.client_names)
     summary_lib.write_json(path / "summary.json", self.summary())
     return path
 
@@ -284,39 +288,51 @@ def make_summary(
 
 
 def make_final(live: Live, step: Step) -> dict[str, Any]:
-  """Collects the clients' accuracies, groups and models after the last round.
+  """Collects the clients' measures, groups and models after the last round.
 
   Args:
     live: one setting with its final states.
     step: the last step of the run; its rows cover all settings.
 
   Returns:
-    "clients", "membership" and "global_params"; see ``RunResult``.
+    "clients", "membership" and "global_params", see ``RunResult``; and
+    "train_examples", [C] int64, those that the clients held last.
   """
   num = len(live.prepared.seeds)
   rows = slice(live.setting * num, (live.setting + 1) * num)
   clients = {}
   for protocol, counts in step.counts.items():
     if protocol in evaluate.PER_CLIENT:
-      each: Any = (counts.hits, counts.total)
-      hits, total = (np.asarray(leaf[rows], np.float64) for leaf in each)
-      clients[protocol] = {"accuracy": np.divide(
-          hits, total, out=np.full_like(hits, np.nan), where=total > 0)}
+      each: Any = (counts.hits, counts.losses, counts.total)
+      hits, losses, total = (
+          np.asarray(leaf[rows], np.float64) for leaf in each)
+      clients[protocol] = {
+          **{name: np.divide(sums, total, out=np.full_like(sums, np.nan),
+                             where=total > 0)
+             for name, sums in (("accuracy", hits), ("loss", losses))},
+          "test_examples": total.astype(np.int64)}
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
   membership = None if step.membership is None else step.membership[rows]
+  held = live.prepared.placed.label_histogram.sum(1)
   return {"clients": clients, "membership": membership,
-          "global_params": models}
+          "global_params": models,
+          "train_examples": np.asarray(held, np.int64)}
 
 
-def write_final(folder: pathlib.Path, final: Mapping[str, Any]) -> None:
-  """Writes final.msgpack: client accuracies, groups, models and measures.
+def write_final(
+    folder: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
+    names: Sequence[str] | None) -> None:
+  """Writes final.msgpack, clients.csv and assignment.csv.
 
   Args:
     folder: folder of the run.
     final: see ``make_final``, and "measures".
+    seeds: the N seeds.
+    names: the names of the clients; None if they have none.
   """
+  tables_of_clients.write(folder, final, seeds, names)
   partial = folder / (_FINAL + ".partial")
   partial.write_bytes(serialization.msgpack_serialize(
       serialization.to_state_dict(dict(final))))
