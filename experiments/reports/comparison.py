@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 import math
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import pyplot as plt
+import numpy as np
 
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from fedjax_alg.runs.compare import Comparison, Estimate, Line, options_of
+from fedjax_alg.runs.compare import Comparison, Estimate, Line
 from fedjax_alg.runs.compare import shown_options
 from fedjax_alg.runs.result import RunResult
 from . import plots, report, styles
@@ -73,7 +74,7 @@ def scores(comparison: Comparison) -> Table:
   return Table(
       f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
       f"{comparison.protocol}",
-      ("run", "seeds", "rounds", f"final {what}", f"mean of last 10 rounds",
+      ("run", "seeds", "rounds", f"final {what}", "mean of last 10 rounds",
        "best round"), rows, interval + chosen)
 
 
@@ -101,7 +102,8 @@ def _significant(found: Estimate | None, factor: float) -> str:
   if found is None or math.isnan(found.mean):
     return "-"
   mean = factor * found.mean
-  digits = 0 if mean == 0 else max(0, 2 - math.floor(math.log10(abs(mean))))
+  digits = 0 if mean == round(mean) and not found.ci95 > 0 else (
+      max(0, 2 - math.floor(math.log10(abs(mean)))))
   if found.ci95 == 0.0:  # the same in every seed
     return f"{mean:.{digits}f}"
   return shown(found, factor, digits)
@@ -115,8 +117,10 @@ def _cost_columns(
   out = []
   for name, words in names.items():
     found = of(name)
-    head, factor = _scaled(
-        words, [cost.mean for cost in found if cost is not None])
+    means = [cost.mean for cost in found if cost is not None]
+    if not any(mean > 0 for mean in means):  # nobody counts or spends it
+      continue
+    head, factor = _scaled(words, means)
     out.append((head, [_significant(cost, factor) for cost in found]))
   return out
 
@@ -130,7 +134,7 @@ def to_targets(comparison: Comparison) -> Table:
 
   def reached(line: Line, target: float) -> str:
     found = line.reached[target]
-    return f"{sum(at is not None for at in found)} of {len(found)}"
+    return f"{sum(at is not None for at in found)} of {len(found)} seeds"
 
   def cost(line: Line, target: float, name: str) -> Estimate | None:
     found = line.cost_to(target, name)
@@ -149,7 +153,7 @@ def to_targets(comparison: Comparison) -> Table:
       for i, (line, target) in enumerate(each))
   return Table(
       "Cost to targets",
-      ("run", "target", "seeds there", *(head for head, _ in columns)), rows,
+      ("run", "target", "reached by", *(head for head, _ in columns)), rows,
       "Up to the first evaluation at or beyond the target. Where not all seeds "
       "get there, the mean is over those that do, which is too low, and there "
       "is no interval.")
@@ -258,8 +262,25 @@ def markdown(title: str, comparison: Comparison, command_line: str) -> str:
             for row, different in zip(table.rows, differs) if different]
   if any(differs):
     parts.append("\n".join(lines))
-  parts.append(f"Made by `{command_line}`.")
+  made_by = command_line.replace("`", "'")
+  parts.append(f"Made by `{made_by}`.")
   return report.join(_cell(title), parts)
+
+
+def plain(comparison: Comparison) -> str:
+  """The tables as text for a terminal."""
+  out = []
+  for table in all_tables(comparison):
+    out.append(table.title)
+    every = [table.head, *table.rows] if table.rows else []
+    widths = [max(map(len, column)) for column in zip(*every)]
+    for row in every:
+      first, *rest = (
+          f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
+          for i, (cell, width) in enumerate(zip(row, widths)))
+      out.append("  ".join(["  " + first, *rest]).rstrip())
+    out += [f"  {table.note}" * bool(table.note), ""]
+  return "\n".join(out).rstrip()
 
 
 def _cell(text: str) -> str:
@@ -277,7 +298,8 @@ _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$",
 
 def latex_text(text: str) -> str:
   """Text in which every character stands for itself in LaTeX."""
-  return "".join(_LATEX.get(sign, sign) for sign in text)
+  words = "".join(_LATEX.get(sign, sign) for sign in text)
+  return words.replace("--", "-{}-")  # two signs, not a dash
 
 
 def _latex_cell(text: str) -> str:
@@ -331,7 +353,36 @@ def draw(
     title: above the picture.
     x_axis: one of ``plots.X_AXES``.
   """
-  plots.panels(
-      list(paths), {title: {label: with_seconds(result)
-                            for label, result in comparison.results.items()}},
-      comparison.protocol, comparison.metric, "", x_axis)
+  figure, axis = plt.subplots(figsize=(7.2, 4.6))
+  runs = {label: with_seconds(result)
+          for label, result in comparison.results.items()}
+  plots.draw_curves(
+      axis, runs, comparison.protocol, comparison.metric, x_axis,
+      {label: style.matplotlib() for label, style in styles.of(runs).items()})
+  _fit(axis, comparison)
+  seeds = sorted({len(result.seeds) for result in comparison.results.values()})
+  what = "mean over the seeds and 95 % band" if seeds[-1] > 1 else "one seed"
+  if seeds[-1] > 1 and seeds[0] == 1:
+    what += "; a run of one seed has no band"
+  figure.legend(
+      *axis.get_legend_handles_labels(), loc="outside lower center", title=what,
+      ncols=min(len(runs), 3), fontsize=9, title_fontsize=9)
+  axis.set_title(title, fontsize=11)
+  plots.save(figure, *paths)
+
+
+def _fit(axis: Any, comparison: Comparison) -> None:
+  """Fits the y axis to the means: wide bands would squeeze them."""
+  means = np.concatenate([
+      result.metrics[comparison.protocol][comparison.metric].mean(0)
+      for result in comparison.results.values()])
+  means = means[np.isfinite(means)]
+  if comparison.metric == "loss" and (means > 0).all():
+    axis.set_yscale("log")
+    axis.set_ylim(means.min() / 1.3, means.max() * 1.3)
+    return
+  margin = 0.12 * (np.ptp(means) or 0.1)
+  low, high = means.min() - margin, means.max() + margin
+  if comparison.metric != "loss":
+    low, high = max(low, 0.0), min(high, 1.0)
+  axis.set_ylim(low, high)

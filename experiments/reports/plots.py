@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
+from . import styles as styles_lib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
@@ -57,9 +58,8 @@ def draw_curves(
 def _styles(
     cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
   """label -> colour and dash, the same in every panel."""
-  labels = dict.fromkeys(label for runs in cells.values() for label in runs)
-  return {label: {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10 % 2]}
-          for i, label in enumerate(labels)}
+  found = styles_lib.of(label for runs in cells.values() for label in runs)
+  return {label: style.matplotlib() for label, style in found.items()}
 
 
 def _legend(figure: Any) -> None:
