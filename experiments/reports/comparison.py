@@ -19,7 +19,7 @@ from . import plots, report, styles
 HONEST = ("validation", "validation_mean", "train", "train_mean")
 
 #: Powers of ten of large numbers, and their names in the head of a column.
-_UNITS = ((1e9, "10^9"), (1e6, "10^6"), (1e3, "10^3"))
+_UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
 
 
 class Table(NamedTuple):
@@ -305,9 +305,8 @@ def latex_text(text: str) -> str:
 def _latex_cell(text: str) -> str:
   """A cell in LaTeX: intervals, powers and signs in mathematics."""
   words = latex_text(text).replace("+-", r"$\pm$")
-  words = words.replace(r"10\textasciicircum{}9", "$10^9$").replace(
-      r"10\textasciicircum{}6", "$10^6$").replace(
-          r"10\textasciicircum{}3", "$10^3$")
+  for sign, power in (("\u2079", "9"), ("\u2076", "6"), ("\u00b3", "3")):
+    words = words.replace(f"10{sign}", f"$10^{power}$")
   if words[:1] in "+-" and len(words) > 1:
     words = f"${words[0]}$" + words[1:]
   return words

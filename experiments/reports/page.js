@@ -4,7 +4,10 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const config = {
     responsive: true, displaylogo: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    // Plotly has a button that uploads the plot; none of these does.
+    showSendToCloud: false, plotlyServerURL: "",
+    modeBarButtons: [["toImage"], ["zoom2d", "pan2d"],
+                     ["zoomIn2d", "zoomOut2d", "resetScale2d"]],
     toImageButtonOptions: {format: "svg"},
   };
   const font = {family: "system-ui, 'DejaVu Sans', sans-serif", size: 13};

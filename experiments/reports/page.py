@@ -272,7 +272,9 @@ def write(
   if groups:
     parts += ["<h2>Groups of clients</h2>", '<div id="sizes"></div>']
     if groups[0]["membership"] is not None:
-      parts.append('<div id="assignment"></div>')
+      parts += ['<div id="assignment"></div>',
+                '<p class="note">A column for each client; grey: in no group '
+                "yet.</p>"]
     parts.append(_table(group_table(panels)))
   table, differs = comparison_lib.options({
       label if len(panels) == 1 else f"{name}: {label}": result
@@ -289,7 +291,8 @@ def write(
                  "</code></p>")
   body = "\n".join(parts)
   policy = ("default-src 'none'; script-src 'unsafe-inline'; style-src "
-            "'unsafe-inline'; img-src data: blob:; font-src data:")
+            "'unsafe-inline'; img-src data: blob:; form-action 'none'; "
+            "base-uri 'none'")
   css, own = ((_HERE / name).read_text("utf-8")
               for name in ("page.css", "page.js"))
   summary_lib.write_text(path, f"""<!doctype html>

@@ -269,7 +269,9 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
   is NaN, or differences that are all equal.
   """
   array = np.asarray(differences, float)
-  if len(array) < 2 or not np.isfinite(array).all() or not np.ptp(array) > 0:
+  if len(array) < 2 or not np.isfinite(array).all():
+    return np.nan, np.nan
+  if np.ptp(array) <= 1e-12 * np.abs(array).max():  # equal but for rounding
     return np.nan, np.nan
   found = stats.ttest_1samp(array, 0.0)
   return float(found.statistic), float(found.pvalue)
@@ -278,13 +280,15 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
 def why_not_paired(one: RunResult, other: RunResult) -> str:
   """Why two runs cannot be compared seed by seed; "" if they can be."""
   hashes, others = one.summary()["hashes"], other.summary()["hashes"]
-  for name in ("data", "partition"):
+  for name, words in (("data", "the data differ"),
+                      ("partition", "the partition differs")):
     if hashes[name] != others[name]:
-      return f"the {name} differ{'s' * (name == 'partition')}"
+      return words
   for name in _LATER:
-    mine, its = one.facts["data"].get(name), other.facts["data"].get(name)
+    # As text: a run from a folder has lists where one in memory has tuples.
+    mine, its = (_shown(run.facts["data"].get(name)) for run in (one, other))
     if mine != its:
-      return f"--{name} differs ({_shown(mine)}, not {_shown(its)})"
+      return f"--{name} differs ({mine}, not {its})"
   if one.seeds != other.seeds:
     return (f"the seeds differ ({_shown(one.seeds)}, not "
             f"{_shown(other.seeds)})")
