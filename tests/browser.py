@@ -6,6 +6,7 @@ the browser.
 
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -28,6 +29,14 @@ os.execvp(sys.argv[3], sys.argv[3:])
 def find():
   """The path of a browser, or None."""
   return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def page_data(path):
+  """The numbers in a page of ``experiments.reports.page``."""
+  (found,) = re.findall(
+      r'<script id="data" type="application/json">(.*?)</script>',
+      path.read_text("utf-8"))
+  return json.loads(found)
 
 
 class Browser:

@@ -2,8 +2,6 @@
 
 import html
 import importlib
-import json
-import re
 
 import numpy as np
 import pytest
@@ -45,16 +43,8 @@ def _written(runs, tmp_path_factory):
   return path
 
 
-def data_of(path):
-  """The numbers in a page."""
-  text = path.read_text("utf-8")
-  (found,) = re.findall(
-      r'<script id="data" type="application/json">(.*?)</script>', text)
-  return json.loads(found)
-
-
 def test_the_numbers_of_a_page(written):
-  first, second, single = data_of(written)["panels"][0]["runs"]
+  first, second, single = browser.page_data(written)["panels"][0]["runs"]
   curve = first["curves"]["global"]["accuracy"]
   values = 100 * np.array(ONE)
   np.testing.assert_allclose(curve["mean"], values.mean(0), rtol=1e-5)
@@ -69,7 +59,7 @@ def test_the_numbers_of_a_page(written):
   distribution = second["clients"]["local"]
   assert (distribution[0], distribution[100], distribution[-1]) == (0, 50, 100)
   assert first["clients"] == {}
-  (groups,) = data_of(written)["groups"]
+  (groups,) = browser.page_data(written)["groups"]
   assert groups["sizes"] == [[1, 2], [3, 1]]
   assert groups["membership"] == [[0, 1, 1, -1], [0, 0, 0, 1]]
 
