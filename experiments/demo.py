@@ -39,7 +39,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
       when = f"{reached['mean']:.0f}"
       if reached["reached"] < seeds:
         when += f" ({reached['reached']} of {seeds})"
-    shown = (f"{100 * accuracy['mean']:.1f} +- {100 * accuracy['ci95']:.1f} %")
+    shown = f"{results.shown(accuracy, 1, 100)} %"
     lines.append(f"{outcome.cell.label:10} {shown:>22} {when:>16} "
                  f"{sent / 1e6:>11.1f} M")
   return "\n".join(lines)

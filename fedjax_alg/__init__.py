@@ -31,6 +31,7 @@ from fedjax_alg.runs.result import RunFolderError
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.sweep import Sweep
 from fedjax_alg.runs.sweep import sweep
+from fedjax_alg.runs.tensorboard import tensorboard
 
 __all__ = [
     "Algorithm", "ClientData", "Cohort", "Comparison", "DataError", "FedSpec",
@@ -38,6 +39,6 @@ __all__ = [
     "RunFolderError", "RunResult", "Shard", "Step", "Sweep", "compare",
     "federate",
     "from_arrays", "load_run", "progress_bar", "run", "start", "steps",
-    "sweep",
+    "sweep", "tensorboard",
 ]
 __version__ = "0.2.0"

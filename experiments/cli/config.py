@@ -20,6 +20,7 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
+from fedjax_alg.runs import tensorboard
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from . import flags
@@ -80,7 +81,8 @@ class Config:
 
   def identity(self) -> str:
     """A sha256 hash of everything that decides the numbers of the run."""
-    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL}
+    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL
+            and not (k in flags.LATER and v == flags.LATER[k])}
     text = json.dumps([what, self.hparams], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -211,6 +213,8 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   output = _options(OutputOptions, values)
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
+  if output.tensorboard:
+    tensorboard.require()
   if output.out_dir is None:
     output = dataclasses.replace(output, out_dir=f"out/{name}_{data.dataset}")
   return Config(method, data, run, output, given)

@@ -1,6 +1,6 @@
 """Plays a run that the command line asks for, and writes its results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import functools
 import json
 import pathlib
@@ -20,9 +20,12 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.prepare import prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
+from fedjax_alg.runs.stopping import ALL_ROUNDS, caution
+from fedjax_alg.runs.tensorboard import TensorBoard
 from ..reports import plots
 from . import config as config_lib
 from . import flags
@@ -53,11 +56,13 @@ def prepared_run(config: Config, **more: Any) -> Prepared:
 
 
 def finished(folder: pathlib.Path, config: Config) -> bool:
-  """Whether ``folder`` holds this run with all its rounds."""
+  """Whether ``folder`` holds this run with all its rounds, or ended early."""
   try:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    return (summary["identity"] == config.identity()
-            and summary["cost"]["rounds"] == config.run.rounds)
+    played, asked = summary["cost"]["rounds"], config.run.rounds
+    return summary["identity"] == config.identity() and (
+        played == asked or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS
+                            and played < asked))
   except (OSError, ValueError, KeyError, TypeError):
     return False
 
@@ -96,11 +101,13 @@ def execute(config: Config) -> dict[str, Any]:
 
 
 def warn(config: Config, prepared: Prepared) -> None:
-  """Prints the algorithm's warning about its hyper-parameters, if any."""
-  caution = config.method.entry.caution(
-      config.method.hparams, prepared.plan["parameters"])
-  if caution:
-    print(f"warning: {flags.as_flags(caution)}", file=sys.stderr)
+  """Prints what the algorithm and the options warn of, if anything."""
+  for text in (
+      config.method.entry.caution(
+          config.method.hparams, prepared.plan["parameters"]),
+      caution(config.run.stopping_rules)):
+    if text:
+      print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
 def check_same(folder: pathlib.Path, config: Config) -> None:
@@ -231,7 +238,8 @@ class RunWriter:
 
   def save(self, step: play_lib.Step) -> None:
     """Saves the states, unless a slow save took place shortly before."""
-    if step.round < step.rounds and time.monotonic() < self._next_save:
+    if not (step.last or self._index in step.stopped) and (
+        time.monotonic() < self._next_save):
       return
     began = time.monotonic()
     checkpoint.save(
@@ -242,7 +250,11 @@ class RunWriter:
       self._next_save = time.monotonic() + _SAVE_SPARING * took
 
   def finish(self, last: play_lib.Step) -> dict[str, Any]:
-    """Writes the results after the last round; returns the summary."""
+    """Writes the results after the last round; returns the summary.
+
+    Args:
+      last: the step at which the run ended.
+    """
     prepared = self._programs.prepared
     live = result_lib.Live(prepared, self.states_of(last.states), self._index)
     result_lib.write_final(
@@ -252,10 +264,26 @@ class RunWriter:
         self.records, prepared, live.states, self._facts)
     summary_lib.write_json(self.folder / "summary.json", summary)
     plots.run_curves(
-        self.folder / "curves.png", self.records.rows,
+        [self.folder / "curves.png", self.folder / "curves.pdf"],
+        self.records.rows,
         f"{prepared.method.entry.label}, {prepared.federation.name}, "
         f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
     return summary
+
+
+def callbacks(
+    config: Config, folders: Sequence[pathlib.Path]) -> list[Callback]:
+  """What the flags ask to be called at every evaluation, beside the bar.
+
+  Args:
+    config: one of the settings, which share these flags.
+    folders: the folder of each setting of a program.
+  """
+  if not config.output.tensorboard:
+    return []
+  board = TensorBoard("")
+  board.begin([str(folder / "tensorboard") for folder in folders])
+  return [board]
 
 
 def _train(
@@ -272,9 +300,11 @@ def _train(
   writer.start()
   bar = ProgressBar(config.method.entry.label, done, config.output.progress)
   bar.compiled(programs.compile_s)
-  last = None
+  last, more = None, callbacks(config, [folder])
   try:
     for last in _played(programs, writer, states, done):
+      for callback in more:
+        callback(last)
       writer.save(last)
       bar(last)
   finally:
@@ -329,11 +359,14 @@ def _number(value: float | None) -> str:
 
 def print_summary(config: Config, summary: dict[str, Any]) -> None:
   """Prints the results in a few lines."""
+  if summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS:
+    print(f"ended after round {summary['cost']['rounds']} of "
+          f"{config.run.rounds} by --{summary['stopped'].replace(' ', '=')}")
   for protocol, values in summary["final"].items():
     accuracy = values["accuracy"]
-    print(f"{protocol:12} accuracy {_number(accuracy['mean'])} +- "
-          f"{_number(accuracy['ci95'])} (95 % CI, "
-          f"{len(accuracy['values'])} seeds), "
+    seeds = len(accuracy["values"])
+    over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
+    print(f"{protocol:12} accuracy {summary_lib.shown(accuracy, 4)} ({over}), "
           f"macro F1 {_number(values['macro_f1']['mean'])}")
   if "groups" in summary:
     found = summary["groups"]

@@ -44,6 +44,9 @@ class OutputOptions:
       False, "compile the run and print its plan, array shapes and memory, but "
       "train nothing and write nothing")
   progress: bool = hyper(True, "show a progress bar")
+  tensorboard: bool = hyper(
+      False, "also write event files for TensorBoard, to the folder "
+      "tensorboard in `out_dir` (needs pip install fedjax_alg[tensorboard])")
 
 
 #: title of a group of flags -> the options whose fields are its flags.
@@ -62,8 +65,12 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
-NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress", "data_dir",
-           "rounds", "targets")
+NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress", "tensorboard",
+           "data_dir", "rounds", "targets")
+
+#: Options that came later -> the value with which a run is as before. With it
+#: they do not enter the identity, so that older runs are found again.
+LATER: dict[str, Any] = {"stop_at": None, "patience": None}
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

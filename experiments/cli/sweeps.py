@@ -163,21 +163,29 @@ def _play_program(group: Sequence[Config]) -> list[Played]:
                     done, first.output.progress)
   bar.compiled(programs.compile_s)
   last, num = None, len(programs.prepared.seeds)
+  more = execute.callbacks(first, folders)
+  going = dict(enumerate(writers))  # those that have not ended yet
   try:
     for last in play_lib.play(programs, records, states, done, stop=False):
-      for index, writer in enumerate(writers):
-        if _divergence(last, index, num) is None:
-          writer.save(last)
+      for callback in more:
+        callback(last)
+      for index, writer in list(going.items()):
+        if _divergence(last, index, num) is not None:
+          continue
+        writer.save(last)
+        if index in last.stopped:
+          # Now: the next step reuses the memory of the states.
+          going.pop(index).finish(last)
       bar(last)
   finally:
     bar.close()
   if last is None:
     last = play_lib.evaluated(programs, states, done)
   out = []
-  for index, writer in enumerate(writers):
+  for index in range(len(writers)):
     diverged = _divergence(last, index, num)
-    if diverged is None:
-      writer.finish(last)
+    if index in going and diverged is None:
+      going[index].finish(last)
     out.append(Played(group[index], folders[index], diverged))
   return out
 

@@ -34,12 +34,10 @@ class Table(NamedTuple):
 def shown(found: Estimate | None, factor: float = 1.0, digits: int = 2,
           signed: bool = False) -> str:
   """Mean +- interval; "-" for nothing, no interval where there is none."""
-  if found is None or math.isnan(found.mean):
+  if found is None:
     return "-"
-  mean = f"{factor * found.mean:{'+' * signed}.{digits}f}"
-  if math.isnan(found.ci95):
-    return mean
-  return f"{mean} +- {factor * found.ci95:.{digits}f}"
+  return summary_lib.shown(
+      found._asdict(), digits, factor, "+" if signed else "")
 
 
 def _p_value(p: float) -> str:
@@ -358,14 +356,11 @@ def draw(
   plots.draw_curves(
       axis, runs, comparison.protocol, comparison.metric, x_axis,
       {label: style.matplotlib() for label, style in styles.of(runs).items()})
-  _fit(axis, comparison)
-  seeds = sorted({len(result.seeds) for result in comparison.results.values()})
-  what = "mean over the seeds and 95 % band" if seeds[-1] > 1 else "one seed"
-  if seeds[-1] > 1 and seeds[0] == 1:
-    what += "; a run of one seed has no band"
-  figure.legend(
-      *axis.get_legend_handles_labels(), loc="outside lower center", title=what,
-      ncols=min(len(runs), 3), fontsize=9, title_fontsize=9)
+  if comparison.metric == "loss":
+    plots.log_axis(axis)
+  else:
+    _fit(axis, comparison)
+  plots.legend(figure)
   axis.set_title(title, fontsize=11)
   plots.save(figure, *paths)
 
@@ -376,12 +371,5 @@ def _fit(axis: Any, comparison: Comparison) -> None:
       result.metrics[comparison.protocol][comparison.metric].mean(0)
       for result in comparison.results.values()])
   means = means[np.isfinite(means)]
-  if comparison.metric == "loss" and (means > 0).all():
-    axis.set_yscale("log")
-    axis.set_ylim(means.min() / 1.3, means.max() * 1.3)
-    return
   margin = 0.12 * (np.ptp(means) or 0.1)
-  low, high = means.min() - margin, means.max() + margin
-  if comparison.metric != "loss":
-    low, high = max(low, 0.0), min(high, 1.0)
-  axis.set_ylim(low, high)
+  axis.set_ylim(max(means.min() - margin, 0.0), min(means.max() + margin, 1.0))

@@ -114,7 +114,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
         here = results.spread(values) if values else None
         lines.append(report.line([
             o.cell.panel, o.cell.label, claim.round, f"{claim.value:.2f}",
-            f"{here['mean']:.2f} +- {here['ci95']:.2f}" if here else "-",
+            results.shown(here) if here else "-",
             *_shown(spent(o, claim.value / 100, "round"),
                     o.summary["cost"]["rounds"])]))
     return "\n".join(lines) if len(lines) > head else ""
@@ -164,7 +164,7 @@ def shown_saving(
   seeds = len(spread["values"])
   tail = "" if seeds == len(cost) else f" ({seeds} of {len(cost)} seeds)"
   head = "more than " if bound else ""
-  return f"{head}{spread['mean']:.1f} +- {spread['ci95']:.1f}{tail}"
+  return f"{head}{results.shown(spread, 1)}{tail}"
 
 
 def communication(

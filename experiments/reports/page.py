@@ -64,7 +64,8 @@ def _curves(result: RunResult) -> dict[str, dict[str, Any]]:
     for metric, values in result.metrics[protocol].items():
       if not np.isfinite(values).any():
         continue
-      mean, half = metrics.bands_95(summary_lib.factor(metric) * values)
+      values = summary_lib.factor(metric) * values
+      mean, half = values.mean(0), metrics.half_width_95(values)
       curve = {"mean": _numbers(mean)}
       if np.isfinite(half).any():
         curve |= {"low": _numbers(mean - half), "high": _numbers(mean + half)}

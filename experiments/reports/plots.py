@@ -7,11 +7,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.records import tables as records, summary as results
 from . import styles as styles_lib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
+from matplotlib import pyplot as plt, ticker  # noqa: E402  (after the backend)
+from matplotlib.patches import Patch  # noqa: E402
 
 #: --x_axis -> column of the rows, label of the axis.
 X_AXES = {
@@ -23,12 +25,19 @@ X_AXES = {
     "simulated_s": ("simulated_s", "seconds on the simulated machines"),
 }
 
+#: Label of the bands in a legend.
+BAND = "band: 95 % CI of the mean over seeds"
+
 
 def draw_curves(
     axis: Any, runs: Mapping[str, list[records.Row]], protocol: str,
     metric: str, x_axis: str = "rounds",
     styles: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-  """Draws one line per run: the mean over its seeds, and their range.
+  """Draws one line per run: the mean over its seeds, with a band.
+
+  The band is the 95 % confidence interval of the mean (Student t), the one
+  that tables report; a single seed has none. It is cut off where a metric
+  cannot lie: shares at 0 and 1, the loss at 0.
 
   Args:
     axis: matplotlib axes.
@@ -45,11 +54,16 @@ def draw_curves(
     if not values.size:
       continue
     x = results.by_seed(rows, protocol, column).mean(0)
-    line, = axis.plot(x, values.mean(0), label=label, linewidth=1.5,
+    mean = values.mean(0)
+    line, = axis.plot(x, mean, label=label, linewidth=1.5,
                       **(styles or {}).get(label, {}))
     if len(values) > 1:
-      axis.fill_between(x, values.min(0), values.max(0),
-                        color=line.get_color(), alpha=0.15, linewidth=0)
+      with np.errstate(invalid="ignore"):  # a loss may be infinite
+        half = metrics.half_width_95(values)
+      most = 1.0 if metric in metrics.METRICS and metric != "loss" else None
+      axis.fill_between(
+          x, np.clip(mean - half, 0.0, None), np.clip(mean + half, None, most),
+          color=line.get_color(), alpha=0.15, linewidth=0, label=BAND)
   axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)
@@ -62,12 +76,21 @@ def _styles(
   return {label: style.matplotlib() for label, style in found.items()}
 
 
-def _legend(figure: Any) -> None:
-  """Draws one legend for all panels, below them."""
+def _named(figure: Any) -> dict[str, Any]:
+  """label -> handle of everything that a figure names, the bands last."""
   named: dict[str, Any] = {}
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
       named.setdefault(label, handle)
+  if named.pop(BAND, None) is not None:
+    # Bands have the colours of their lines.
+    named[BAND] = Patch(color="grey", alpha=0.3, linewidth=0)
+  return named
+
+
+def legend(figure: Any) -> None:
+  """Draws one legend for all panels, below them."""
+  named = _named(figure)
   if not named:
     return
   figure.legend(named.values(), named, fontsize=8, loc="outside lower center",
@@ -78,48 +101,140 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
   """Writes a figure and frees its memory."""
   figure.set_layout_engine("constrained")
   for path in paths:
-    figure.savefig(path, dpi=130)
+    # Without a date a PDF has the same bytes every time; type 42 are the fonts
+    # that journals accept.
+    dated = {"CreationDate": None} if path.suffix == ".pdf" else None
+    with plt.rc_context({"pdf.fonttype": 42}):
+      figure.savefig(path, dpi=130, metadata=dated)
   plt.close(figure)
 
 
-def run_curves(path: pathlib.Path, rows: list[records.Row], title: str) -> None:
-  """Draws curves.png of a run: accuracy and loss, one line per protocol."""
+def run_curves(
+    paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
+  """Draws the curves of a run: accuracy and loss, one line per protocol."""
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
   for axis, metric in zip(axes, ("accuracy", "loss")):
     for protocol in results.protocols(rows):
       draw_curves(axis, {protocol: rows}, protocol, metric)
-  axes[0].legend(fontsize=8)
+  log_axis(axes[1])
+  legend(figure)
   figure.suptitle(title, fontsize=10)
-  save(figure, path)
+  save(figure, *paths)
+
+
+def log_axis(axis: Any) -> None:
+  """Makes the y axis logarithmic, if a line has a positive value.
+
+  Zeros are gaps of a line. A band that reaches down to zero ends at the lower
+  end of the axis, which the lines decide.
+  """
+  drawn = [np.asarray(line.get_ydata(), float) for line in axis.get_lines()]
+  known = np.concatenate([y[np.isfinite(y) & (y > 0)] for y in drawn] or [[]])
+  if not known.size:
+    return
+  low, high = known.min() / 1.2, 1.2 * known.max()
+  high = max(high, min(axis.dataLim.y1, 10 * high))
+  for line, y in zip(axis.get_lines(), drawn):
+    line.set_ydata(np.where(y > 0, y, np.nan))
+  for band in axis.collections:
+    for path in band.get_paths():
+      path.vertices[:, 1] = np.maximum(path.vertices[:, 1], low)
+  axis.set_yscale("log")
+  axis.set_ylim(low, high)
+  # A decade or less has no room for powers of ten alone.
+  if axis.get_ylim()[1] < 30 * axis.get_ylim()[0]:
+    axis.yaxis.set_minor_formatter(
+        ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+
+
+#: Up to so many clients have a bar each in partition.png.
+_MOST_BARS = 60
+#: Columns of the heat map that stands in for more bars.
+_COLUMNS = 400
 
 
 def histogram(
     path: pathlib.Path, label_histogram: np.ndarray, title: str) -> None:
-  """Draws partition.png: the classes of each client, clients sorted by size.
+  """Draws partition.png: who holds which classes, and how many examples.
+
+  Few clients have a bar each. Many have a column in a heat map, sorted by
+  their most frequent class, and a histogram of their sizes beside it; of very
+  many a column is the mean of several.
 
   Args:
     path: the file to write.
     label_histogram: [C, L], each client's number of examples of each class.
     title: above the picture.
   """
+  if len(label_histogram) <= _MOST_BARS:
+    figure, axis = plt.subplots(figsize=(9, 3.6))
+    _client_bars(axis, label_histogram)
+  else:
+    figure, axes = plt.subplots(
+        1, 2, figsize=(9, 3.6), width_ratios=(2.6, 1), layout="constrained")
+    _client_map(figure, axes[0], label_histogram)
+    _client_sizes(axes[1], label_histogram.sum(1))
+  figure.suptitle(title, fontsize=10)
+  save(figure, path)
+
+
+def _client_bars(axis: Any, label_histogram: np.ndarray) -> None:
+  """Draws a bar for each client, the largest first."""
   order = np.argsort(-label_histogram.sum(1), kind="stable")
   stacked = label_histogram[order]
-  figure, axis = plt.subplots(figsize=(9, 3.6))
   bottom = np.zeros(len(stacked))
   colours = plt.get_cmap("tab10" if stacked.shape[1] <= 10 else "turbo")
   for c in range(stacked.shape[1]):
     shade = colours(c if stacked.shape[1] <= 10 else c / stacked.shape[1])
-    # One polygon per class; drawing a bar per client would take most of a
-    # minute.
+    # One polygon per class; drawing a bar per client takes seconds.
     axis.stairs(bottom + stacked[:, c], np.arange(len(stacked) + 1) - 0.5,
                 baseline=bottom.copy(), fill=True, color=shade, label=str(c))
     bottom += stacked[:, c]
+  axis.xaxis.set_major_locator(ticker.MaxNLocator(20, integer=True))
+  axis.margins(x=0.01)
   axis.set_xlabel("client, largest first")
   axis.set_ylabel("training examples")
   if stacked.shape[1] <= 12:
     axis.legend(title="class", fontsize=7, ncol=2, loc="upper right")
-  axis.set_title(title, fontsize=10)
-  save(figure, path)
+
+
+def _client_map(figure: Any, axis: Any, label_histogram: np.ndarray) -> None:
+  """Draws the share of each class at each client, sorted by classes."""
+  held = label_histogram[label_histogram.sum(1) > 0]
+  shares = held / held.sum(1, keepdims=True)
+  ranks = np.argsort(-shares, axis=1, kind="stable")
+  second = ranks[:, min(1, ranks.shape[1] - 1)]
+  order = np.lexsort((-shares.max(1), second, ranks[:, 0]))
+  starts = np.linspace(
+      0, len(held), min(len(held), _COLUMNS), endpoint=False).astype(int)
+  columns = np.add.reduceat(shares[order], starts, axis=0)
+  columns /= np.diff(starts, append=len(held))[:, None]
+  # The usual share of a class may be small; the largest is the darkest.
+  image = axis.imshow(
+      columns.T, aspect="auto", interpolation="nearest", cmap="magma_r",
+      vmin=0.0, vmax=columns.max(), origin="lower",
+      extent=(0, len(held), -0.5, columns.shape[1] - 0.5))
+  figure.colorbar(image, ax=axis, label="share of the client's examples")
+  each = f", {len(held) / len(starts):.0f} a column" if (
+      len(held) >= 2 * len(starts)) else ""
+  axis.set_xlabel(f"client, by most frequent class{each}")
+  axis.set_ylabel("class")
+  axis.yaxis.set_major_locator(ticker.MaxNLocator(12, integer=True))
+
+
+def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
+  """Draws how many clients have how many examples."""
+  low, high = int(sizes.min()), int(sizes.max())
+  # Whole numbers in each bin: as many, or bins would seem empty.
+  width = max(1, -(-(high - low + 1) // 40))
+  axis.hist(sizes, np.arange(low, high + width + 1, width) - 0.5,
+            color="tab:blue")
+  axis.axvline(np.median(sizes), color="black", linewidth=1.0,
+               label=f"median {np.median(sizes):g}")
+  axis.margins(y=0.2)  # room for the legend
+  axis.set_xlabel("training examples")
+  axis.set_ylabel("clients")
+  axis.legend(fontsize=7)
 
 
 def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
@@ -135,7 +250,7 @@ def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
   if not curves:
     return
   if metric == "loss":
-    axis.set_yscale("log")
+    log_axis(axis)
     return
   low = max(0.0, min(c[:, -1].min() for c in curves) - 0.08)
   axis.set_ylim(low, min(1.0, axis.get_ylim()[1] + 0.01))
@@ -187,7 +302,7 @@ def bars(
     axis.set_ylabel(name)
     axis.grid(alpha=0.3, axis="y")
     axis.set_axisbelow(True)
-  _legend(figure)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -224,7 +339,7 @@ def panels(
                  for rows in runs.values()], metric)
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()
-  _legend(figure)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -255,7 +370,7 @@ def grid(
     for axis, (protocol, metric) in zip(column, curves):
       draw_curves(axis, runs, protocol, metric,
                   x_axis if protocol == curves[0][0] else "rounds", styles)
-  _legend(figure)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 

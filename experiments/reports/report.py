@@ -37,7 +37,7 @@ class Comparison(NamedTuple):
   metric: str
   paper: float | None
   ours: float
-  ci95: float
+  ci95: float  #: NaN for a single seed
   best: float
 
   @property
@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
     if self.paper is None:
       return "no number in the paper"
     gap = self.ours - self.paper
-    if abs(gap) <= max(TIE, self.ci95):
+    if abs(gap) <= np.fmax(TIE, self.ci95):
       return "same"
     return "above" if gap > 0 else "below"
 
@@ -105,7 +105,8 @@ def compare(
     rows.append(Comparison(
         cell.panel, cell.panel_title, cell.label, metric,
         found[0] if found else None, factor * late["mean"],
-        factor * late["ci95"], factor * best["mean"]))
+        np.nan if len(late["values"]) < 2 else factor * late["ci95"],
+        factor * best["mean"]))
   return rows
 
 
@@ -130,7 +131,9 @@ def markdown(
     gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
     lines.append(line([
         f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
-        f"{r.ours:.{digits}f} +- {r.ci95:.{digits}f}", f"{r.best:.{digits}f}",
+        f"{r.ours:.{digits}f}" + (
+            "" if np.isnan(r.ci95) else f" +- {r.ci95:.{digits}f}"),
+        f"{r.best:.{digits}f}",
         *numbers * [gap, r.verdict]]))
   return join(title, ["\n".join(lines), *parts])
 
@@ -157,8 +160,7 @@ def deployed(outcomes: Sequence[suite.Outcome]) -> str:
       found = [late[name]["accuracy"] if name in late else None
                for name in names]
       lines.append(line([o.cell.panel, o.cell.label, *(
-          f"{100 * v['mean']:.2f} +- {100 * v['ci95']:.2f}" if v else "-"
-          for v in found)]))
+          results.shown(v, factor=100) if v else "-" for v in found)]))
   return "\n".join(lines)
 
 
@@ -169,11 +171,8 @@ def line(words: Sequence[object]) -> str:
 
 def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:
   """Mean +- 95 % interval over seeds; a single seed has no interval."""
-  found = results.spread(factor * np.asarray(values, float))
-  mean = f"{found['mean']:.{digits}f}"
-  if len(found["values"]) == 1:
-    return mean
-  return f"{mean} +- {found['ci95']:.{digits}f}"
+  return results.shown(
+      results.spread(np.asarray(values, float)), digits, factor)
 
 
 def join(title: str, parts: Sequence[str]) -> str:

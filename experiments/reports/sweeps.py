@@ -86,14 +86,9 @@ def best(
 
 
 def _shown(values: np.ndarray, metric: str) -> str:
-  if np.isnan(values).all():
-    return "-"
   factor = summary_lib.factor(metric)
-  mean, ci95 = metrics.confidence_95(list(factor * values))
-  digits = 4 if factor == 1.0 else 2
-  if len(values) == 1:
-    return f"{mean:.{digits}f}"
-  return f"{mean:.{digits}f} +- {ci95:.{digits}f}"
+  return summary_lib.shown(
+      summary_lib.spread(values), 4 if factor == 1.0 else 2, factor)
 
 
 def table(
@@ -169,8 +164,9 @@ def draw(
                    factor * scores(s, by, metric, score))))
               for s in own if s.rows]
     x, mean, ci95 = np.array(points).reshape(-1, 3).T
-    axis.errorbar(x, mean, np.nan_to_num(ci95), marker="o", capsize=3,
-                  label=label or None)
+    # A single seed has no interval, so no bar either.
+    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ci95, marker="o",
+                  capsize=3, label=label or None)
   winner = settings[best(settings, by, metric, score)]
   axis.plot(at[winner.values[names[0]]],
             factor * scores(winner, by, metric, score).mean(), "o",

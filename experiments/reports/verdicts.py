@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from fedjax_alg import metrics
 from . import suite
 
 #: Results that differ by at most this many points count as equal: the papers
@@ -222,9 +221,13 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
 
 
 def _gap(a, b):
-  """Mean of a - b over the seeds, and half the width of its 95 % interval."""
-  return metrics.confidence_95(
-      np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)).tolist())
+  """The spread of a - b over the seeds, and the half-width to compare with.
+
+  A single seed has no interval; the half-width is 0 then.
+  """
+  found = results.spread(
+      np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
+  return found, 0.0 if len(found["values"]) < 2 else found["ci95"]
 
 
 def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
@@ -236,15 +239,17 @@ def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
     unit: unit to show after the difference.
     digits: number of decimals of the difference.
   """
-  gap, ci95 = _gap(a, b)
+  found, ci95 = _gap(a, b)
+  gap = found["mean"]
   holds = None if abs(gap) <= ci95 else bool(gap > 0)
-  return Verdict(holds, f"{gap:+.{digits}f} +- {ci95:.{digits}f}{unit}")
+  return Verdict(holds, results.shown(found, digits, sign="+") + unit)
 
 
 def same(a: Any, b: Any, tie: float = TIE) -> Verdict:
   """Whether a and b differ by at most ``tie`` or by at most the interval."""
-  gap, ci95 = _gap(a, b)
-  return Verdict(bool(abs(gap) <= max(tie, ci95)), f"{gap:+.2f} +- {ci95:.2f}")
+  found, ci95 = _gap(a, b)
+  return Verdict(bool(abs(found["mean"]) <= max(tie, ci95)),
+                 results.shown(found, sign="+"))
 
 
 def votes(holds: Any, measured: str) -> Verdict:

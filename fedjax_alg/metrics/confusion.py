@@ -17,6 +17,8 @@ from fedjax_alg.base import Array
 METRICS = ("accuracy", "loss", "macro_precision", "macro_recall", "macro_f1",
            "micro_precision", "micro_recall", "micro_f1", "client_accuracy",
            "worst_decile")
+#: Those that exist only where the counts are kept per client.
+OF_CLIENTS = ("client_accuracy", "worst_decile")
 
 
 class Counts(NamedTuple):

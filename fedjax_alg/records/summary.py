@@ -96,11 +96,37 @@ def spread(values: Any) -> dict[str, Any]:
     values: the number of each seed.
 
   Returns:
-    "mean", "ci95" (half-width of the 95 % confidence interval of the mean)
-    and "values".
+    "mean", "ci95" (half-width of the 95 % confidence interval of the mean;
+    NaN, which is null in JSON, for a single seed) and "values".
   """
   mean, ci95 = metrics.confidence_95(values)
   return {"mean": mean, "ci95": ci95, "values": [float(v) for v in values]}
+
+
+def shown(
+    found: dict[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
+) -> str:
+  """Writes a spread as a table shows it.
+
+  Args:
+    found: from ``spread``, or as it is read from summary.json.
+    digits: number of decimals.
+    factor: both numbers are multiplied by it.
+    sign: "+" to show the sign of a positive mean, too.
+
+  Returns:
+    "mean +- half-width". A single seed has no interval, so its number alone
+    is shown; "-" if there is no number.
+  """
+  mean, ci95 = (np.nan if found[name] is None else factor * found[name]
+                for name in ("mean", "ci95"))
+  if np.isnan(mean):
+    return "-"
+  number = f"{mean:{sign}.{digits}f}"
+  # Summaries of older versions have the half-width 0 for a single seed.
+  if len(found["values"]) < 2 or np.isnan(ci95):
+    return number
+  return f"{number} +- {ci95:.{digits}f}"
 
 
 def _aggregate(rows: list[Row], reduce: Any) -> dict[str, Any]:
@@ -267,6 +293,7 @@ def summary(
   return {
       **measured,
       **more,
+      "stopped": records.stopped,
       "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(records.seeds)},
       "peak_memory_mb": peak_memory_mb(), "versions": versions(),

@@ -282,6 +282,8 @@ class Records:
     if num_groups is not None:
       self.columns["groups"] = group_columns(num_groups)
     self.tables: dict[str, list[Row]] = {name: [] for name in self.columns}
+    #: why the run ended: "rounds", "stop_at ..." or "patience ..."
+    self.stopped: str = "rounds"
     self._totals = {seed: dict.fromkeys(TOTALS, 0) for seed in self.seeds}
 
   @property

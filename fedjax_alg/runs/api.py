@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import operator
 from typing import Any
+import warnings
 
 import jax
 import numpy as np
@@ -14,9 +15,10 @@ from fedjax_alg.data.federation import Federation, refuse_unread
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import sharding
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs import stopping
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.play import Step
@@ -52,6 +54,12 @@ class Request:
   model: Any
   seeds: tuple[int, ...]
   measures: Mapping[str, evaluate_lib.Measure]
+
+  def warn(self) -> None:
+    """Warns of a run that is ended by test data."""
+    caution = stopping.caution(self.options.stopping_rules)
+    if caution:
+      warnings.warn(with_names(caution), stacklevel=3)
 
   def prepare(
       self, federation: Federation,
@@ -241,6 +249,7 @@ def steps(
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
       keywords=options)
+  asked.warn()
   prepared = asked.prepare(federation)
 
   def played() -> Iterator[Step]:
@@ -287,7 +296,7 @@ def run(
     hparams: hyper-parameters to start from, instead of the defaults.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       and fields of ``runs.options.RunOptions`` (``l2``, ``hidden``,
-      ``map_clients``, ``device_cores``, ...).
+      ``map_clients``, ``device_cores``, ``stop_at``, ``patience``, ...).
 
   Returns:
     The result.
@@ -302,6 +311,7 @@ def run(
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
       keywords=options)
+  asked.warn()
   prepared = asked.prepare(federation)
   programs = Programs(prepared)
   (result,) = collect(programs, as_callbacks(callbacks))
@@ -328,15 +338,18 @@ def collect(
   p, num = programs.prepared, len(programs.prepared.seeds)
   records = play_lib.new_records(programs, [None] * len(p.settings))
   seen: list[dict[str, Any]] = []
-  callbacks, step = tuple(callbacks), None
+  results: list[RunResult | None] = [None] * len(p.settings)
   for step in play_lib.play(programs, records, stop=stop):
     seen.append({name: step.metrics[name] for name in p.measures})
     for callback in callbacks:
       callback(step)
-  assert step is not None
-  return [None if any(row // num == i for row in step.diverged)
-          else setting_result(programs, i, records[i], step, seen)
-          for i in range(len(p.settings))]
+    diverged = {row // num for row in step.diverged}
+    for i, found in enumerate(results):
+      # The next step reuses the memory of the states.
+      if found is None and i not in diverged and (
+          step.last or i in step.stopped):
+        results[i] = setting_result(programs, i, records[i], step, seen)
+  return results
 
 
 def setting_result(

@@ -46,8 +46,7 @@ class Estimate(NamedTuple):
 def estimate(values: Any) -> Estimate:
   """The mean over seeds with its 95 % Student-t interval."""
   numbers = tuple(np.nan if v is None else float(v) for v in values)
-  mean, ci95 = metrics.confidence_95(numbers)
-  return Estimate(mean, ci95 if len(numbers) > 1 else np.nan, numbers)
+  return Estimate(*metrics.confidence_95(numbers), numbers)
 
 
 class Line(NamedTuple):

@@ -16,6 +16,7 @@ from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import check_options, hyper, reads, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import parse_layers
+from fedjax_alg.runs import stopping
 
 #: Shape of an image in the data sets whose shape is known before loading.
 _IMAGES = {"digits": (8, 8), "mnist": (28, 28, 1), "cifar10": (32, 32, 3),
@@ -115,6 +116,16 @@ class EvaluationOptions:
   targets: tuple[float, ...] = hyper(
       (0.90, 0.95, 0.98), "accuracies; summary.json says under rounds_to in "
       "which round the first protocol of `eval_protocols` reaches each")
+  stop_at: str | None = hyper(
+      None, "PROTOCOL:METRIC:VALUE, for example validation:accuracy:0.9: end "
+      "the run at the first evaluation by which every seed has reached the "
+      "value (for the loss: has fallen to it); `rounds` is then the most "
+      "rounds. summary.json says under stopped why a run ended")
+  patience: str | None = hyper(
+      None, "PROTOCOL:METRIC:EVALUATIONS, for example validation:loss:5: end "
+      "the run at the first evaluation by which every seed has once gone so "
+      "many evaluations without a new best value (for the loss: the least); "
+      "summary.json says under stopped why a run ended")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +161,11 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     """The seeds of the run."""
     return tuple(range(self.seed, self.seed + self.num_seeds))
 
+  @property
+  def stopping_rules(self) -> list[stopping.Rule]:
+    """The rules that end the run before its last round, at most two."""
+    return stopping.rules(self.stop_at, self.patience)
+
   def checked(self) -> "RunOptions":
     """Checks the type and the range of every option.
 
@@ -180,6 +196,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"`hidden`={self.hidden}: widths must be at least 1")
     if any(not 0 < t <= 1 for t in self.targets):
       raise OptionError(f"`targets`={self.targets}: must lie in (0, 1]")
+    stopping.rules(self.stop_at, self.patience)
     self.check_clock()
     if self.participation is not None and self.cohort_size is not None:
       raise OptionError("`participation` and `cohort_size`: give one of them")
@@ -279,6 +296,7 @@ def check_together(
           f"`rounds`={options.rounds} (at most {options.rounds - 1})")
     if "newcomers" not in protocols:
       protocols = (*protocols, "newcomers")
+  stopping.check_evaluated(options.stopping_rules, protocols)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at),
                         ("shift", data.shift)):

@@ -15,6 +15,7 @@ from fedjax_alg.errors import with_names
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.stopping import Stopping
 
 
 class NonFiniteError(RuntimeError):
@@ -77,6 +78,13 @@ class Step:
   #: log of the rounds since the previous step, padded
   log: loop.RunLog
   count: int  #: rounds since the previous step
+  #: setting -> why it ended before the last round, "stop_at ..." or "patience
+  #: ..."; a setting that has ended is recorded no further
+  stopped: dict[int, str] = dataclasses.field(default_factory=dict)
+  last: bool = False  #: whether the run has ended
+  seeds: tuple[int, ...] = ()  #: the seeds of one setting
+  #: the settings that have not diverged and had not ended before this step
+  recorded: tuple[int, ...] = ()
 
   @property
   def aux(self) -> RoundAux:
@@ -137,15 +145,29 @@ def play(
     states: states to continue from; None starts from the initial states.
     done: rounds played before ``states``.
     stop: whether a non-finite state ends the run. If false, a setting with
-      such a state is recorded no further and the other settings continue.
+      such a state is recorded no further and the other settings continue. So
+      do they when a setting has ended early (``stopped``), whose states are
+      those of that step.
 
   Yields:
-    A ``Step`` at every evaluation.
+    A ``Step`` at every evaluation. There is none if the run had ended before.
 
   Raises:
     NonFiniteError: a state became NaN or infinite and ``stop`` is true.
   """
   p, num = programs.prepared, len(programs.prepared.seeds)
+  rules = p.options.stopping_rules
+  ends = [Stopping(rules, table.rows) for table in records]
+
+  def ended() -> dict[int, str]:
+    found = {i: of.reason for i, of in enumerate(ends) if of.reason}
+    for i, reason in found.items():
+      records[i].stopped = reason
+    return found
+
+  stopped = ended()
+  if len(stopped) == len(records):
+    return
   if states is None:
     states = programs.initial()
   diverged: dict[int, Divergence] = {}
@@ -154,7 +176,8 @@ def play(
     began = time.monotonic()
     states, log = jax.block_until_ready(programs.play(states, done, count))
     seconds = time.monotonic() - began
-    new = first_nonfinite(log, done, count, p.seeds)
+    new = {row: found for row, found in first_nonfinite(
+        log, done, count, p.seeds).items() if row // num not in stopped}
     if new and stop:
       first = min(new.values(), key=lambda found: found.round)
       raise NonFiniteError(first.text(p.method.entry.nonfinite))
@@ -164,20 +187,31 @@ def play(
     values = tables.metric_values(counts)
     membership = programs.membership(states)
     aux = jax.device_get(log.aux._replace(client={}, work=None))
+    recorded = []
     for i, table in enumerate(records):
       rows = slice(i * num, (i + 1) * num)
-      if any(row in diverged for row in range(rows.start, rows.stop)):
+      if i in stopped or any(
+          row in diverged for row in range(rows.start, rows.stop)):
         continue
+      recorded.append(i)
       table.add_rounds(
           jax.tree.map(lambda leaf: leaf[rows], aux), done - count, count,
           seconds / len(records))
-      table.add_metrics({
-          protocol: {name: value[rows] for name, value in of.items()}
-          for protocol, of in values.items()})
+      own = {protocol: {name: value[rows] for name, value in of.items()}
+             for protocol, of in values.items()}
+      table.add_metrics(own)
+      ends[i].evaluated(own)
       if membership is not None:
         table.add_groups(membership[rows], programs.label_histogram)
+    stopped = ended()
+    idle = stopped.keys() | {row // num for row in diverged}
+    last = done == programs.rounds or (
+        bool(stopped) and len(idle) == len(records))
     yield Step(done, programs.rounds, states, {**values, **sums}, counts,
-               membership, seconds, programs.compile_s, diverged, log, count)
+               membership, seconds, programs.compile_s, diverged, log, count,
+               stopped, last, p.seeds, tuple(recorded))
+    if last:
+      return
 
 
 def evaluated(programs: Programs, states: Any, done: int) -> Step:
@@ -196,4 +230,4 @@ def evaluated(programs: Programs, states: Any, done: int) -> Step:
   return Step(done, programs.rounds, states,
               {**tables.metric_values(counts), **sums}, counts,
               programs.membership(states), 0.0, programs.compile_s, {},
-              loop.RunLog(programs.empty_aux, {}), 0)
+              loop.RunLog(programs.empty_aux, {}), 0, last=True)

@@ -19,6 +19,7 @@ from fedjax_alg.hparams import with_values
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
+from fedjax_alg.runs import stopping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +173,18 @@ def _protocols(
   return found
 
 
+def _check_stopping(
+    options: RunOptions, protocols: Sequence[str], algorithm: Algorithm,
+    model: Model, spec: FedSpec) -> None:
+  """Checks that what ends the run early is evaluated."""
+  rules, num_models = options.stopping_rules, None
+  if rules and algorithm.global_params is not None:
+    models = jax.eval_shape(lambda key: algorithm.global_params(
+        algorithm.init(model.init(key), spec, key)), jax.random.key(0))
+    num_models = jax.tree.leaves(models)[0].shape[0]
+  stopping.check_evaluated(rules, protocols, num_models)
+
+
 def _traceable(
     method: Method, model: Model, spec: FedSpec, map_clients: MapClients,
     protocols: tuple[str, ...], data: EvaluationData) -> bool:
@@ -255,6 +268,7 @@ def prepare(
   for hparams in every:
     algorithm = method.entry.build(built, hparams, map_clients=map_clients)
   protocols = _protocols(algorithm, method.name, options.eval_protocols)
+  _check_stopping(options, protocols, algorithm, built, spec)
   if measures and algorithm.global_params is None:
     raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
                       "no global model to measure")

@@ -62,7 +62,7 @@ class ProgressBar:
           step.rounds - step.round)
       self.say(f"{self._name}: round {step.round}/{step.rounds} {said}, "
                f"{left:.0f} s left")
-    if step.round == step.rounds:
+    if step.last:
       self.close()
 
   def say(self, line: str) -> None:

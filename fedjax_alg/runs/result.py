@@ -123,6 +123,11 @@ class RunResult:
         [row[name] for row in rows if row["seed"] == seed]
         for seed in self.seeds]) for name in names}
 
+  @property
+  def stopped(self) -> str:
+    """Why the run ended: "rounds", "stop_at ..." or "patience ..."."""
+    return self.records.stopped
+
   def state_hash(self) -> str:
     """The sha256 of the final states (``hashes.final_state``, summary.json).
 
@@ -402,6 +407,7 @@ def load_run(
     final = serialization.msgpack_restore((path / _FINAL).read_bytes())
     records = Records(
         None, facts["seeds"], facts["plan"]["cohort_size"], ())
+    records.stopped = summary.get("stopped", records.stopped)
     for name in ("metrics", "rounds", "timing", "groups"):
       if name != "groups" or (path / "groups.csv").is_file():
         rows = tables.read_rows(path / f"{name}.csv", None)

@@ -3,7 +3,9 @@
 Numeric hyper-parameters that decide neither shapes nor structure are inputs of
 a compiled program, so all their values share one program. Every value of any
 other option needs another program. A setting of a sweep gives the same bits as
-a single run with that setting.
+a single run with that setting. A setting that ends early (``stop_at``,
+``patience``) ends in the round of its single run; its program goes on until all
+of its settings have ended.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +24,7 @@ from fedjax_alg.runs import api
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import RunResult
+from fedjax_alg.runs.tensorboard import TensorBoard
 
 #: Protocols that read test data. The score of a setting that was chosen
 #: according to one of them is optimistic.
@@ -235,10 +238,17 @@ def sweep(
   settings = combinations(grid)
   requests = [_requested(algorithm, federation, base, options, setting)
               for setting in settings]  # checks all before the first starts
+  next((asked for asked in requests if asked.options.stopping_rules),
+       requests[0]).warn()
   results: list[RunResult | None] = [None] * len(settings)
   callbacks, num_programs = api.as_callbacks(callbacks), 0
   for indices, programs in _programs(federation, requests):
     num_programs += 1
+    for callback in callbacks:
+      if isinstance(callback, TensorBoard):
+        callback.begin([",".join(
+            f"{k}={v}" for k, v in settings[i].items()).replace("/", "_")
+                        for i in indices])
     for i, found in zip(indices, api.collect(programs, callbacks, stop=False)):
       results[i] = found
   return Sweep(settings, results, num_programs)

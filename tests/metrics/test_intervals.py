@@ -17,4 +17,5 @@ def test_interval_is_that_of_scipy(number):
 
 
 def test_one_seed_has_no_interval():
-  assert metrics.confidence_95([0.25]) == (0.25, 0.0)
+  mean, half = metrics.confidence_95([0.25])
+  assert mean == 0.25 and np.isnan(half)

@@ -54,7 +54,7 @@ ABOVE = verdicts.Statement(
 def test_difference(a, b, word):
   measured, verdict = verdicts.judge(ABOVE, [flat("A", *a), flat("B", *b)])
   assert verdict == word
-  assert measured.startswith("a: ") and " +- " in measured
+  assert measured.startswith("a: ") and (" +- " in measured) == (len(a) > 1)
 
 
 def test_missing_method_is_not_run():
@@ -67,13 +67,13 @@ def test_one_panel_against_is_enough():
            flat("B", 0.8, panel="b")]
   measured, verdict = verdicts.judge(ABOVE, found)
   assert verdict == "does not hold"
-  assert measured == "a: +10.00 +- 0.00; b: -10.00 +- 0.00"
+  assert measured == "a: +10.00; b: -10.00"
 
 
 def test_section():
   text = verdicts.section([ABOVE], [flat("A", 0.9), flat("B", 0.8)])
   assert text.splitlines()[0] == "## Claims without a number"
-  assert "| A above B | a: +10.00 +- 0.00 | holds |" in text.splitlines()
+  assert "| A above B | a: +10.00 | holds |" in text.splitlines()
   assert "One seed" in text
   text = verdicts.section([ABOVE], [flat("A", 0.9, 0.8), flat("B", 0.8)])
   assert "One seed" not in text
@@ -84,11 +84,11 @@ def test_above_all_is_decided_by_the_closest():
   check = verdicts.higher_than_all(("A",), verdicts.late("accuracy"))
   found = [flat("A", 0.9), flat("B", 0.7), flat("C", 0.89),
            flat("A (stated)", 0.99)]
-  assert check(found) == (True, "a: A - C +1.00 +- 0.00")
+  assert check(found) == (True, "a: A - C +1.00")
   assert not check([*found, flat("D", 0.95)]).holds
   below = verdicts.higher_than_all(
       ("B",), verdicts.late("accuracy"), sign=-1)
-  assert below(found) == (True, "a: B - C -19.00 +- 0.00")
+  assert below(found) == (True, "a: B - C -19.00")
 
 
 def test_growth_over_panels():
@@ -113,8 +113,8 @@ def test_same_within_the_interval():
 
 
 @pytest.mark.parametrize("a,holds,measured", [
-    (0.01, True, "+0.01 +- 0.00"), (-0.01, False, "-0.01 +- 0.00"),
-    (0.0, None, "+0.00 +- 0.00"),
+    (0.01, True, "+0.01"), (-0.01, False, "-0.01"),
+    (0.0, None, "+0.00"),
     ([-0.2, -0.21, -0.19], False, "-0.20 +- 0.02"),
     ([-0.2, -0.6, 0.2], None, "-0.20 +- 0.99")])
 def test_above_decides_by_the_sign(a, holds, measured):
@@ -198,7 +198,7 @@ def test_seconds_of_server_and_clients():
   more, less = conjugate.fig8((0.965,), central)
   # 2 rounds of .02 s against 10 of .01 s: less, not more, server time.
   assert verdicts.judge(more, found)[1] == "does not hold"
-  assert verdicts.judge(less, found) == ("+80.0 +- 0.0 %", "holds")
+  assert verdicts.judge(less, found) == ("+80.0 %", "holds")
 
 
 def test_tables_of_targets(monkeypatch):

@@ -1,0 +1,197 @@
+"""Ends a run early: at a value (``stop_at``) or at a standstill (``patience``).
+
+A rule is decided for each seed by that seed's own evaluations, in whatever
+company it runs, and it is decided once: a seed that reached the value and fell
+back has still reached it. The run ends when its last seed has been decided.
+The rules read nothing but the table of metrics, so an interrupted run that is
+resumed ends in the same round.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_alg import metrics
+from fedjax_alg.engine import evaluate
+from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records.tables import Row
+
+#: Protocols that read no test data.
+HONEST = ("validation", "train")
+
+#: What ``stopped`` says of a run that played all its rounds.
+ALL_ROUNDS = "rounds"
+
+
+class Rule(NamedTuple):
+  """A rule as it was given."""
+
+  name: str  #: "stop_at" or "patience"
+  protocol: str
+  metric: str
+  number: float  #: the value to reach, or the number of evaluations
+  text: str  #: PROTOCOL:METRIC:NUMBER
+
+  @property
+  def said(self) -> str:
+    """The rule as error messages show it."""
+    return f"`{self.name}`={self.text}"
+
+
+def parse(name: str, text: str) -> Rule:
+  """Reads a rule, and checks all that can be checked without a run.
+
+  Args:
+    name: "stop_at" or "patience".
+    text: PROTOCOL:METRIC:VALUE, or PROTOCOL:METRIC:EVALUATIONS.
+
+  Returns:
+    The rule.
+
+  Raises:
+    OptionError: the text is not of this form, or a part of it is unknown or
+      out of range.
+  """
+  said, last = f"`{name}`={text}", (
+      "VALUE" if name == "stop_at" else "EVALUATIONS")
+  parts = text.split(":")
+  if len(parts) != 3:
+    raise OptionError(f"{said}: must be PROTOCOL:METRIC:{last}")
+  protocol, metric, word = parts
+  known = (*evaluate.PROTOCOLS, *(f"{p}_mean" for p in evaluate.PER_MODEL))
+  for what, one, allowed in (("protocol", protocol, known),
+                             ("metric", metric, metrics.METRICS)):
+    if one not in allowed:
+      raise OptionError(f"{said}: unknown {what} {one}"
+                        f"{did_you_mean(one, allowed)} (one of "
+                        f"{', '.join(allowed)})")
+  if metric in metrics.OF_CLIENTS and protocol not in evaluate.PER_CLIENT:
+    raise OptionError(f"{said}: {protocol} has no {metric} (only "
+                      f"{', '.join(evaluate.PER_CLIENT)} have)")
+  try:
+    number = float(word)
+  except ValueError:
+    number = np.nan
+  if name == "patience":
+    if not (number >= 1 and number.is_integer()):
+      raise OptionError(f"{said}: EVALUATIONS must be a whole number, at least "
+                        "1")
+  elif metric == "loss":
+    if not (np.isfinite(number) and number > 0):
+      raise OptionError(f"{said}: VALUE must be a number above 0")
+  elif not 0 < number <= 1:
+    raise OptionError(f"{said}: VALUE must lie in (0, 1], {metric} is a share")
+  return Rule(name, protocol, metric, number, text)
+
+
+def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
+  """Reads the rules of a run; see ``parse``.
+
+  Args:
+    stop_at: option of this name; None for no such rule.
+    patience: option of this name; None for no such rule.
+
+  Returns:
+    At most two rules.
+  """
+  return [parse(name, text) for name, text in (
+      ("stop_at", stop_at), ("patience", patience)) if text is not None]
+
+
+def check_evaluated(
+    wanted: Sequence[Rule], protocols: Sequence[str],
+    num_models: int | None = None) -> None:
+  """Checks that the protocols of the rules are evaluated.
+
+  Args:
+    wanted: the rules.
+    protocols: the protocols that are evaluated.
+    num_models: K, the number of global models; None if it is not known yet.
+
+  Raises:
+    OptionError: a protocol is not evaluated, or there is one model only and
+      so no mean over models.
+  """
+  for rule in wanted:
+    if rule.protocol.removesuffix("_mean") not in protocols:
+      raise OptionError(
+          f"{rule.said}: {rule.protocol} is not evaluated (`eval_protocols`="
+          f"{','.join(protocols)})")
+    if rule.protocol.endswith("_mean") and num_models == 1:
+      raise OptionError(
+          f"{rule.said}: there is one global model, so no mean over several "
+          f"(use {rule.protocol.removesuffix('_mean')})")
+
+
+def caution(wanted: Sequence[Rule]) -> str:
+  """Describes what is wrong with stopping by test data.
+
+  Args:
+    wanted: the rules.
+
+  Returns:
+    A warning for a rule that reads test data; otherwise an empty text.
+  """
+  for rule in wanted:
+    if rule.protocol.removesuffix("_mean") not in HONEST:
+      return (f"{rule.said}: {rule.protocol} reads test data, so the numbers "
+              "of the round in which the run ends are optimistic (hold clients "
+              "out with `validation_clients` and stop by validation)")
+  return ""
+
+
+class Stopping:
+  """Decides after every evaluation whether a run of N seeds has ended."""
+
+  def __init__(self, wanted: Sequence[Rule], rows: Sequence[Row] = ()):
+    """Makes the decision for the evaluations so far.
+
+    Args:
+      wanted: the rules.
+      rows: rows of metrics.csv of the rounds that were played before.
+    """
+    self._rules = list(wanted)
+    self._best: dict[Rule, np.ndarray] = {}  # [N], NaN: nothing counted yet
+    self._since: dict[Rule, np.ndarray] = {}  # [N] evaluations since the best
+    self._met: dict[Rule, np.ndarray] = {}  # [N] bool
+    #: "stop_at ..." or "patience ..."; None while the run goes on
+    self.reason: str | None = None
+    curves = {rule: summary_lib.by_seed(list(rows), rule.protocol, rule.metric)
+              for rule in wanted if rows}
+    for at in range(min((of.shape[1] for of in curves.values()), default=0)):
+      self.add({rule: of[:, at] for rule, of in curves.items()})
+
+  def evaluated(
+      self, table: Mapping[str, Mapping[str, np.ndarray]]) -> str | None:
+    """Takes an evaluation into account.
+
+    Args:
+      table: protocol -> metric -> [N].
+
+    Returns:
+      ``reason``.
+    """
+    return self.add({rule: table[rule.protocol][rule.metric]
+                     for rule in self._rules})
+
+  def add(self, values: Mapping[Rule, np.ndarray]) -> str | None:
+    """Takes the value [N] of each rule into account; returns ``reason``."""
+    for rule, value in values.items():
+      sign = -1.0 if rule.metric == "loss" else 1.0
+      now = sign * np.asarray(value, np.float64)
+      best = self._best.setdefault(rule, np.full(now.shape, np.nan))
+      since = self._since.setdefault(rule, np.zeros(now.shape, int))
+      met = self._met.setdefault(rule, np.zeros(now.shape, bool))
+      if rule.name == "stop_at":
+        met |= now >= sign * rule.number  # false for NaN
+      else:
+        better = ~np.isnan(now) & ~(now <= best)
+        # Evaluations in which nobody has been counted yet are no standstill.
+        since[:] = np.where(better | np.isnan(best), 0, since + 1)
+        best[better] = now[better]
+        met |= since >= rule.number
+      if met.all() and self.reason is None:
+        self.reason = f"{rule.name} {rule.text}"
+    return self.reason
