@@ -44,8 +44,8 @@ _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
 def _flag_values() -> absl_flags.FlagValues:
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_enum(
-      "metric", "accuracy", list(metrics.METRICS), "the metric that is compared",
-      flag_values=values)
+      "metric", "accuracy", list(metrics.METRICS), "the metric that is "
+      "compared", flag_values=values)
   absl_flags.DEFINE_string(
       "protocol", None, "the evaluation protocol that is compared; default "
       "global if all runs have it, else the first one that all have",
@@ -54,16 +54,17 @@ def _flag_values() -> absl_flags.FlagValues:
       "x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves",
       flag_values=values)
   absl_flags.DEFINE_enum(
-      "score", "final", list(SCORES), "which number of a curve is compared seed "
-      "by seed: final = the last value, last_10 = the mean of the evaluations "
-      "in the last ten rounds, best = the best value", flag_values=values)
+      "score", "final", list(SCORES), "which number of a curve is compared "
+      "seed by seed: final = the last value, last_10 = the mean of the "
+      "evaluations in the last ten rounds, best = the best value",
+      flag_values=values)
   absl_flags.DEFINE_string(
       "baseline", None, "name of the run that the others are compared with; "
       "default the first", flag_values=values)
   absl_flags.DEFINE_list(
-      "targets", None, "values of the metric, 0.9 for 90 %: the tables have the "
-      "rounds, floats and simulated seconds until each; default the --targets "
-      "that all runs have", flag_values=values)
+      "targets", None, "values of the metric, 0.9 for 90 %: the tables have "
+      "the rounds, floats and simulated seconds until each; default the "
+      "--targets that all runs have", flag_values=values)
   absl_flags.DEFINE_list(
       "out", ["out/compare"], "files or a folder to write, see above",
       flag_values=values)
@@ -187,8 +188,9 @@ def _write(
     files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
     command_line: str) -> None:
   """Writes every file by its suffix."""
-  title = f"{found.metric.replace('_', ' ').capitalize()} of {len(found.lines)} "
-  title += "run" + "s" * (len(found.lines) != 1) + f", protocol {found.protocol}"
+  number = len(found.lines)
+  title = (f"{found.metric.replace('_', ' ').capitalize()} of {number} "
+           f"run{'s' * (number != 1)}, protocol {found.protocol}")
   for path in files:
     path.parent.mkdir(parents=True, exist_ok=True)
   pictures = [path for path in files if path.suffix in (".png", ".pdf")]

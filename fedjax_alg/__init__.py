@@ -35,10 +35,9 @@ from fedjax_alg.runs.tensorboard import tensorboard
 
 __all__ = [
     "Algorithm", "ClientData", "Cohort", "Comparison", "DataError", "FedSpec",
-    "Federation", "Model", "NonFiniteError", "OptionError", "RoundAux", "RoundCost",
-    "RunFolderError", "RunResult", "Shard", "Step", "Sweep", "compare",
-    "federate",
-    "from_arrays", "load_run", "progress_bar", "run", "start", "steps",
-    "sweep", "tensorboard",
+    "Federation", "Model", "NonFiniteError", "OptionError", "RoundAux",
+    "RoundCost", "RunFolderError", "RunResult", "Shard", "Step", "Sweep",
+    "compare", "federate", "from_arrays", "load_run", "progress_bar", "run",
+    "start", "steps", "sweep", "tensorboard",
 ]
 __version__ = "0.2.0"

@@ -248,15 +248,15 @@ def markdown(title: str, comparison: Comparison, command_line: str) -> str:
   for table in all_tables(comparison):
     part = [f"## {_cell(table.title)}", ""]
     if table.rows:
-      part += [report.line(map(_cell, table.head)),
+      part += [_line(table.head),
                report.line(["---"] * len(table.head)),
-               *(report.line(map(_cell, row)) for row in table.rows), ""]
+               *(_line(row) for row in table.rows), ""]
     parts.append("\n".join([*part, _cell(table.note)]))
   table, differs = options(comparison.results)
   lines = ["## Flags that differ", "",
-           report.line(map(_cell, table.head)),
+           _line(table.head),
            report.line(["---"] * len(table.head))]
-  lines += [report.line(map(_cell, row))
+  lines += [_line(row)
             for row, different in zip(table.rows, differs) if different]
   if any(differs):
     parts.append("\n".join(lines))
@@ -279,6 +279,10 @@ def plain(comparison: Comparison) -> str:
       out.append("  ".join(["  " + first, *rest]).rstrip())
     out += [f"  {table.note}" * bool(table.note), ""]
   return "\n".join(out).rstrip()
+
+
+def _line(cells: Sequence[str]) -> str:
+  return report.line([_cell(cell) for cell in cells])
 
 
 def _cell(text: str) -> str:

@@ -231,14 +231,15 @@ def write(
   """
   source = plotly_source(f"{path.name}")
   style = styles.of(label for runs in panels.values() for label in runs)
-  drawn = [{"title": name, "runs": [
+  drawn: list[dict[str, Any]] = [{"title": name, "runs": [
       _run(label, result, style[label]) for label, result in runs.items()]}
-           for name, runs in panels.items()]
+                                 for name, runs in panels.items()]
   groups = _groups(panels)
+  axes = {name: words for name, (_, words) in plots.X_AXES.items()}
   data = {
       "panels": drawn, "groups": groups, "quantiles": _QUANTILES,
       "palette": styles.COLOURS[:4] + styles.COLOURS[5:],
-      "axes": {name: words for name, (_, words) in plots.X_AXES.items()},
+      "axes": axes,
       "metrics": {name: name.replace("_", " ") + (
           "" if name == "loss" else ", %") for name in metrics.METRICS}}
   titles = list(panels)
@@ -248,7 +249,7 @@ def write(
       f"<h1>{html.escape(title)}</h1>",
       "<h2>Curves</h2>", '<div class="choose">',
       _choice("measure", "show", _measures(panels), f"{protocol}:{metric}"),
-      _choice("x_axis", "over", data["axes"], x_axis),
+      _choice("x_axis", "over", axes, x_axis),
       _box("bands", "95 % bands", several),
       _box("log_y", "logarithmic", metric == "loss"), "</div>",
       _plots("curves", titles),

@@ -1,7 +1,9 @@
 """The code on the documentation's pages runs."""
 
+import importlib
 import pathlib
 import re
+import shlex
 
 import jax
 import jax.numpy as jnp
@@ -92,3 +94,20 @@ def test_readme_example_runs(tmp_path, monkeypatch):
   assert result.clients["local"]["accuracy"].shape == (2, 50)
   assert best.setting["client_lr"] in (0.03, 0.1, 0.3)
   assert (tmp_path / "out" / "first" / "summary.json").is_file()
+
+
+def test_compare_page_runs(tmp_path, monkeypatch):
+  """Its commands, one after the other, then its Python on what they wrote."""
+  monkeypatch.chdir(tmp_path)
+  text = (ROOT / "docs" / "compare.md").read_text("utf-8")
+  (commands,) = re.findall(r"```bash\n(.*?)```", text, re.S)
+  for line in commands.splitlines():
+    python, flag, module, *words = shlex.split(line)
+    assert (python, flag) == ("python", "-m")
+    assert importlib.import_module(module).main(words) == 0
+  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
+  names = {"__name__": "compare_page"}
+  exec(compile(block, "compare.md", "exec"), names)
+  assert names["pair"].label == "SCAFFOLD"
+  table = (tmp_path / "out" / "compare" / "compare.md").read_text("utf-8")
+  assert f"{100 * names['pair'].difference.mean:+.2f} +- " in table
