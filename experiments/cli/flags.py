@@ -65,8 +65,8 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
-NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress", "tensorboard",
-           "data_dir", "rounds", "targets")
+NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress",
+           "tensorboard", "data_dir", "rounds", "targets")
 
 #: Options that came later -> the value with which a run is as before. With it
 #: they do not enter the identity, so that older runs are found again.

@@ -1,6 +1,8 @@
 """Makes summary.json and partition.json, which summarise a run."""
 
+import functools
 import hashlib
+from importlib import metadata
 import json
 import os
 import pathlib
@@ -340,19 +342,39 @@ def peak_memory_mb() -> float:
   return round(mb, 1)
 
 
-def versions() -> dict[str, str]:
-  """The versions of this package, JAX, NumPy and Python, and the commit."""
-  found = {"fedjax_alg": fedjax_alg.__version__, "jax": jax.__version__,
-           "numpy": np.__version__, "python": platform.python_version()}
-  root = pathlib.Path(__file__).parent
+#: Packages whose versions decide the numbers of a run.
+_PACKAGES = ("jax", "jaxlib", "optax", "flax", "chex", "numpy", "scipy")
+
+
+@functools.cache
+def _commit() -> str | None:
+  """The git commit of this package, with "-dirty" after uncommitted changes.
+
+  None if git does not know the package: an installed copy may lie in a folder
+  of somebody else's repository.
+  """
+  file = pathlib.Path(__file__)
+
+  def git(*words: str) -> str:
+    return subprocess.run(
+        ["git", "--no-optional-locks", "-C", str(file.parent), *words],
+        capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
   try:
-    commit = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True,
-        text=True, check=True, timeout=10).stdout.strip()
-    found["commit"] = commit
+    git("ls-files", "--error-unmatch", file.name)
+    return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
   except (OSError, subprocess.SubprocessError):
-    pass
-  return found
+    return None
+
+
+def versions() -> dict[str, str]:
+  """The versions of this package, of ``_PACKAGES`` and Python, and the commit.
+  """
+  found = {"fedjax_alg": fedjax_alg.__version__,
+           **{name: metadata.version(name) for name in _PACKAGES},
+           "python": platform.python_version()}
+  commit = _commit()
+  return found if commit is None else {**found, "commit": commit}
 
 
 def device() -> str:

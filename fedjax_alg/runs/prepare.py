@@ -178,8 +178,9 @@ def _check_stopping(
     model: Model, spec: FedSpec) -> None:
   """Checks that what ends the run early is evaluated."""
   rules, num_models = options.stopping_rules, None
-  if rules and algorithm.global_params is not None:
-    models = jax.eval_shape(lambda key: algorithm.global_params(
+  global_params = algorithm.global_params
+  if rules and global_params is not None:
+    models = jax.eval_shape(lambda key: global_params(
         algorithm.init(model.init(key), spec, key)), jax.random.key(0))
     num_models = jax.tree.leaves(models)[0].shape[0]
   stopping.check_evaluated(rules, protocols, num_models)

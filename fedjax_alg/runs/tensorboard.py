@@ -24,7 +24,7 @@ def require() -> None:
     OptionError: it is not.
   """
   try:
-    import tensorboard.summary.writer.record_writer  # noqa: F401  pylint: disable=all
+    import tensorboard.summary.writer.record_writer  # noqa: F401
   except ImportError:
     raise OptionError(
         "`tensorboard`: the package tensorboard is missing (pip install "
