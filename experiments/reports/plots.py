@@ -143,8 +143,11 @@ def log_axis(axis: Any) -> None:
   axis.set_ylim(low, high)
   # A decade or less has no room for powers of ten alone.
   if axis.get_ylim()[1] < 30 * axis.get_ylim()[0]:
-    axis.yaxis.set_minor_formatter(
-        ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+    digits = "123456789" if high < 4 * low else "1235"
+    plain = ticker.FuncFormatter(
+        lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
+    axis.yaxis.set_major_formatter(plain)
+    axis.yaxis.set_minor_formatter(plain)
 
 
 #: Up to so many clients have a bar each in partition.png.
