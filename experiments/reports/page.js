@@ -93,7 +93,7 @@
     const most = Math.max(...rows.map((row) => row.sizes.length));
     const names = rows.map((row) => row.name);
     const colour = (k) => k < data.palette.length ? data.palette[k] :
-      "hsl(" + (47 * k % 360) + " 45% 60%)";
+      "#" + hex(k);
     const height = 130 + 24 * rows.length;
     const yaxis = {autorange: "reversed", title: {text: ""}, ticks: ""};
     Plotly.newPlot("sizes", Array.from({length: most}, (_, k) => ({
@@ -107,7 +107,7 @@
     if (!assigned.length) return;
     // Level 0 is "no group yet"; every group has a flat colour of its own.
     const steps = ["#eceff2", ...Array.from({length: most}, (_, k) =>
-      k < data.palette.length ? data.palette[k] : "#" + hex(k))];
+      colour(k))];
     const scale = steps.flatMap((c, k) =>
       [[k / steps.length, c], [(k + 1) / steps.length, c]]);
     Plotly.newPlot("assignment", [{

@@ -260,8 +260,11 @@ def test_a_label_looks_the_same_in_every_panel():
   cells = {"a": dict.fromkeys("xyz"), "b": dict.fromkeys("xz")}
   styles = plots._styles(cells)
   assert len({tuple(style.values()) for style in styles.values()}) == 3
-  many = plots._styles({"a": dict.fromkeys(range(20))})
-  assert len({tuple(style.values()) for style in many.values()}) == 20
+  many = plots._styles({"a": dict.fromkeys(range(35))})
+  drawn = [tuple(style.values()) for style in many.values()]
+  assert len(set(drawn)) == 35
+  # Neighbours stay apart in grey.
+  assert all(one[1] != two[1] for one, two in zip(drawn, drawn[1:]))
 
 
 def test_x_axes():

@@ -38,7 +38,7 @@ def _runs(tmp_path_factory):
 def _written(runs, tmp_path_factory):
   found = fa.compare(runs, targets=(0.7,))
   path = tmp_path_factory.mktemp("page") / "page.html"
-  page.write(path, f"Title {EVIL}", {"": runs}, comparison.all_tables(found),
+  page.write(path, f"Title {EVIL}", {EVIL: runs}, comparison.all_tables(found),
              metric="accuracy", protocol="global", command_line=f"me {EVIL}")
   return path
 
