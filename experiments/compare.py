@@ -4,7 +4,8 @@
       [--metric=accuracy --protocol=global --targets=0.9,0.95] \\
       [--out=out/compare]
 
-Give folders of runs, or folders of sweeps, which stand for all their settings.
+Give folders of runs, or folders of such folders (of a sweep, or runs/ of a
+figure command), which stand for all that are finished.
 A run is named by NAME=FOLDER, or else by its method and by what differs between
 the runs' flags.
 

@@ -1,6 +1,5 @@
 """The code on the documentation's pages runs."""
 
-import importlib
 import pathlib
 import re
 import shlex
@@ -10,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import compare
+from experiments.cli import config
 from fedjax_alg import registry
+from tests import made_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -97,14 +99,19 @@ def test_readme_example_runs(tmp_path, monkeypatch):
 
 
 def test_compare_page_runs(tmp_path, monkeypatch):
-  """Its commands, one after the other, then its Python on what they wrote."""
+  """Its runs can be started; its comparison runs on runs of that kind."""
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "docs" / "compare.md").read_text("utf-8")
   (commands,) = re.findall(r"```bash\n(.*?)```", text, re.S)
-  for line in commands.splitlines():
-    python, flag, module, *words = shlex.split(line)
-    assert (python, flag) == ("python", "-m")
-    assert importlib.import_module(module).main(words) == 0
+  *runs, last = [shlex.split(line) for line in commands.splitlines()]
+  accuracy = np.array([[0.5, 0.7], [0.6, 0.9], [0.7, 0.8]])
+  for words in runs:
+    assert words[:3] == ["python", "-m", "experiments.run"]
+    run = config.parse(words[3:])
+    made_runs.write(tmp_path / run.out_dir, accuracy, algorithm=run.algorithm)
+    accuracy = accuracy ** 2
+  assert last[:3] == ["python", "-m", "experiments.compare"]
+  assert compare.main(last[3:]) == 0
   (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
   names = {"__name__": "compare_page"}
   exec(compile(block, "compare.md", "exec"), names)
