@@ -78,6 +78,7 @@ def test_strings_are_client_ids():
   """Clients are numbered in the sorted order of their ids."""
   fed = fa.federate(fa.from_arrays(**GOOD), partition="natural")
   assert fed.num_clients == 3
+  assert list(fed.client_names) == sorted(set(GOOD["client_ids"]))
   for number, name in enumerate("abc"):
     assert in_order(*fed.client(number)) == in_order(
         X[IDS == name], Y[IDS == name])
@@ -85,6 +86,20 @@ def test_strings_are_client_ids():
   assert fed.client_test(1)[0].shape == (0, 4)
   with pytest.raises(fa.DataError, match="^client=3: must lie in"):
     fed.client(3)
+
+
+def test_names_stay_with_their_clients():
+  """Also where some are held out, and not where clients are made up."""
+  examples = fa.from_arrays(**GOOD)
+  fed = fa.federate(examples, partition="natural", validation_clients=1)
+  (out,) = fed.partition.held_out.clients
+  assert list(fed.client_names) == ["abc"[i] for i in range(3) if i != out]
+  for number, name in enumerate(fed.client_names):
+    assert in_order(*fed.client(number)) == in_order(
+        X[IDS == name], Y[IDS == name])
+  made_up = fa.federate(examples, partition="iid", num_clients=2,
+                        min_client_size=1)
+  assert made_up.client_names is None
 
 
 def test_lists_do():

@@ -1,19 +1,25 @@
 """A run from the command line: what it writes, resumes, refuses."""
 
+import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import (
+    EventAccumulator)
 
 from experiments import run
 from experiments.cli import execute
+from fedjax_alg.records import clients
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.engine import checkpoint
@@ -44,8 +50,51 @@ def _finished(tmp_path_factory):
 def test_files(finished):
   for name in ("flags.txt", "config.json", "partition.json", "partition.png",
                "metrics.csv", "rounds.csv", "timing.csv", "curves.png",
-               "summary.json", "checkpoint"):
+               "curves.pdf", "clients.csv", "summary.json", "checkpoint"):
     assert (finished / name).exists(), name
+  assert not (finished / "assignment.csv").exists()  # no groups
+
+
+def test_the_page_names_every_file_and_column(finished):
+  page = (ROOT / "docs" / "run_folder.md").read_text("utf-8")
+  for path in finished.iterdir():
+    name = f"`{path.name}/`" if path.is_dir() else f"`{path.name}`"
+    assert name in page, name
+  sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+  tables = {
+      "metrics.csv": records.COLUMNS, "timing.csv": records.TIMING,
+      "rounds.csv": ("round", "seed", "train_loss"),
+      "groups.csv": records.group_columns(2),
+      "clients.csv": clients.COLUMNS, "assignment.csv": clients.ASSIGNMENT,
+      "summary.json": [*summary_of(finished), "groups"]}
+  for table, columns in tables.items():
+    for column in columns:
+      assert f"`{column}`" in sections[table], f"{table}: {column}"
+  header = (finished / "rounds.csv").read_text("utf-8").splitlines()[0]
+  assert set(records.ROUND_COST) <= set(header.split(","))
+
+
+def test_clients_csv(finished):
+  """Added up over the clients it is metrics.csv."""
+  with open(finished / "clients.csv", newline="", encoding="utf-8") as file:
+    table = list(csv.DictReader(file))
+  assert len(table) == 2 * 20
+  assert {row["protocol"] for row in table} == {"local"}
+  held = json.loads((finished / "partition.json").read_text("utf-8"))
+  last = [row for row in records.read_rows(finished / "metrics.csv")
+          if row["round"] == 7 and row["protocol"] == "local"]
+  for row in last:
+    own = [r for r in table if int(r["seed"]) == row["seed"]]
+    assert [int(r["client"]) for r in own] == list(range(20))
+    for name in ("train", "test"):
+      assert [int(r[f"{name}_examples"]) for r in own] == held[f"{name}_size"]
+    weights = np.array(held["test_size"])
+    tested = weights > 0
+    for name in ("accuracy", "loss"):
+      values = np.array([float(r[name]) for r in own])
+      assert np.isnan(values[~tested]).all()
+      np.testing.assert_allclose(np.average(
+          values[tested], weights=weights[tested]), row[name], rtol=1e-6)
 
 
 def test_metrics_csv(finished):
@@ -182,6 +231,66 @@ def test_summary(finished):
   assert set(summary["hashes"]) == {"data", "partition", "final_state"}
   for key in ("peak_memory_mb", "versions", "device", "cost"):
     assert summary[key]
+
+
+def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
+  """And interrupted shortly before its end it ends in the same round."""
+  folder = tmp_path / "run"
+  words = ["--algorithm=fedavg", "--validation_clients=4", "--rounds=60",
+           "--eval_protocols=validation,local", "--num_seeds=2",
+           "--patience=validation:accuracy:2", "--tensorboard"]
+  assert play(folder, *words) == 0
+  summary = summary_of(folder)
+  rounds = summary["cost"]["rounds"]
+  assert 4 < rounds < 60
+  assert summary["stopped"] == "patience validation:accuracy:2"
+  out, err = capsys.readouterr()
+  assert (f"ended after round {rounds} of 60 by "
+          "--patience=validation:accuracy:2") in out
+  assert "warning" not in err
+  assert play(folder, *words, "--resume") == 0
+  assert "nothing to do" in capsys.readouterr().err
+  tables = ("metrics.csv", "rounds.csv", "clients.csv")
+  before = [(folder / name).read_text() for name in tables]
+  (folder / "summary.json").unlink()
+  checkpoint.paths(folder / "checkpoint")[0].unlink()
+  assert play(folder, *words, "--resume") == 0
+  assert [(folder / name).read_text() for name in tables] == before
+  again = summary_of(folder)
+  assert again["stopped"] == summary["stopped"]
+  assert again["hashes"] == summary["hashes"]
+  _check_events(folder)
+
+
+def _check_events(folder):
+  """The points that TensorBoard reads are the rows of metrics.csv."""
+  rows = records.read_rows(folder / "metrics.csv")
+  for seed in (0, 1):
+    found = EventAccumulator(str(folder / "tensorboard" / f"seed_{seed}"))
+    found.Reload()
+    read = {(event.step, *tag.split("/")): event.value
+            for tag in found.Tags()["scalars"] for event in found.Scalars(tag)}
+    assert len(read) == sum(
+        len(found.Scalars(tag)) for tag in found.Tags()["scalars"])
+    assert read == {
+        (row["round"], row["protocol"], name): np.float32(row[name])
+        for row in rows if row["seed"] == seed for name in metrics.METRICS
+        if not np.isnan(row[name])}
+
+
+def test_one_seed_is_shown_without_an_interval(capsys):
+  one, two = ({"mean": 0.5, "ci95": ci, "values": [0.5] * seeds}
+              for ci, seeds in ((None, 1), (0.125, 2)))
+  summary = {"final": {
+      name: {"accuracy": found, "macro_f1": found}
+      for name, found in (("global", one), ("local", two))},
+             "timing": {"steady_s_per_round": 1.0, "compile_s": 1.0},
+             "peak_memory_mb": 1.0}
+  execute.print_summary(types.SimpleNamespace(out_dir="x"), summary)
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0].split() == (
+      "global accuracy 0.5000 (1 seed), macro F1 0.5000".split())
+  assert "accuracy 0.5000 +- 0.1250 (95 % CI, 2 seeds)" in lines[1]
 
 
 def test_flags_txt_replays_to_the_same_bits(finished, tmp_path):

@@ -111,6 +111,7 @@ def test_clients_count_alike_and_those_without_examples_not():
   counts = metrics.over_clients(each)
   np.testing.assert_array_equal(counts.hits, [1, 6, 0, 2])
   np.testing.assert_array_equal(counts.total, [2, 6, 0, 8])
+  np.testing.assert_array_equal(counts.losses, [2, 2, 2, 2])
   values = metrics.summarise(counts)
   assert values["client_accuracy"] == pytest.approx(1.75 / 3)
   assert values["worst_decile"] == 0.25

@@ -14,6 +14,10 @@ def test_interval_is_that_of_scipy(number):
   low, high = stats.t.interval(
       0.95, number - 1, loc=values.mean(), scale=stats.sem(values))
   np.testing.assert_allclose([mean - half, mean + half], [low, high])
+  # The bands of curves are the same numbers.
+  curves = np.stack([values, values ** 2], axis=1)
+  np.testing.assert_allclose(metrics.half_width_95(curves), [
+      metrics.confidence_95(curve)[1] for curve in curves.T])
 
 
 def test_one_seed_has_no_interval():

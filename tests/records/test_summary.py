@@ -1,8 +1,13 @@
 """What a run leaves beside its tables."""
 
 import json
+import shutil
+import subprocess
 
+import jax
 import numpy as np
+import optax
+import pytest
 
 from fedjax_alg import metrics
 from fedjax_alg.data import federate
@@ -36,3 +41,48 @@ def test_best_is_of_the_rounds_in_which_somebody_was_counted():
   empty = results.summarise(rows[:1], (0.4,))
   assert np.isnan(empty["best"]["assigned"]["accuracy"]["mean"])
   assert empty["rounds_to"]["0.40"]["values"] == [None]
+
+
+@pytest.mark.parametrize("values, old, text", [
+    ([0.25], None, "25.0"), ([0.25], 0.0, "25.0"),  # 0.0: older versions
+    ([0.25, 0.25], 0.0, "25.0 +- 0.0"), ([np.nan], None, "-"),
+    ([np.nan, 0.5], None, "-")])
+def test_one_seed_has_no_interval(values, old, text):
+  found = json.loads(json.dumps(results.as_json(results.spread(values))))
+  if len(values) == 1:
+    assert found["ci95"] is None
+  if old is not None:
+    found["ci95"] = old
+  assert results.shown(found, 1, 100) == text
+
+
+def test_versions_say_what_made_the_numbers():
+  found = results.versions()
+  assert found["jax"] == jax.__version__
+  assert found["optax"] == optax.__version__
+  assert {"jaxlib", "flax", "chex", "numpy", "scipy", "python",
+          "fedjax_alg"} <= set(found)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is missing")
+def test_the_commit_of_another_repository_is_not_ours(monkeypatch, tmp_path):
+  """An installed copy in the folder of somebody's own project."""
+  def git(*words):
+    subprocess.run(
+        ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c",
+         *words], check=True, capture_output=True)
+
+  (tmp_path / "summary.py").write_text("")
+  (tmp_path / "thesis.tex").write_text("")
+  git("init")
+  git("add", "thesis.tex")
+  git("commit", "-m", "years")
+  monkeypatch.setattr(results, "__file__", str(tmp_path / "summary.py"))
+  commit = results._commit.__wrapped__
+  assert commit() is None
+  git("add", ".")
+  git("commit", "-m", "more")
+  clean = commit()
+  assert len(clean) == 40
+  (tmp_path / "thesis.tex").write_text("words")
+  assert commit() == clean + "-dirty"

@@ -13,6 +13,7 @@ def step(number, rounds=4, accuracy=(0.25, 0.75)):
   """What the bar reads of a Step."""
   return types.SimpleNamespace(
       round=number, rounds=rounds, seconds=0.5, compile_s=2.0,
+      last=number == rounds,
       metrics={"correct": {}, "global": {"accuracy": np.array(accuracy)}})
 
 

@@ -65,9 +65,16 @@ def test_a_run_in_memory_is_compared_with_its_folder(by_api, by_command):
     assert memory[name] == folder[name]
 
 
-def test_a_folder_of_the_command_line(by_api, by_command):
-  assert_same_run(
-      fa.load_run(by_command("fedgroup").folder), by_api("fedgroup"))
+def test_a_folder_of_the_command_line(by_api, by_command, tmp_path):
+  folder, result = by_command("fedgroup").folder, by_api("fedgroup")
+  assert_same_run(fa.load_run(folder), result)
+  result.save(tmp_path)
+  for name in ("clients.csv", "assignment.csv"):
+    assert (tmp_path / name).read_text() == (folder / name).read_text()
+  groups = np.loadtxt(folder / "assignment.csv", int, delimiter=",",
+                      skiprows=1)[:, 2]
+  np.testing.assert_array_equal(groups.reshape(2, 20), result.membership)
+  assert jax.tree.leaves(fa.load_run(folder).global_params(1))[0].shape[0] == 2
 
 
 def test_a_run_in_the_folder_is_replaced(by_api, tmp_path):

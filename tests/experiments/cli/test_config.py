@@ -287,6 +287,18 @@ def test_identity_ignores_where_and_sees_what():
   assert config.parse([*base, "--out_dir=x", "--rounds=7"]).identity() == one
   assert config.parse([*base, "--seed=1"]).identity() != one
   assert config.parse([*base, "--client_lr=0.2"]).identity() != one
+  assert config.parse([*base, "--tensorboard"]).identity() == one
+  assert config.parse([*base, "--stop_at=train:loss:1",
+                       "--eval_protocols=train"]).identity() != (
+      config.parse([*base, "--eval_protocols=train"]).identity())
+
+
+def test_identity_is_that_of_older_versions():
+  """Of version 0.2.0, so that finished runs are found again."""
+  parsed = config.parse(["--algorithm=fedavg"])
+  assert {"stop_at", "patience"} <= set(parsed.values)  # not in the hash
+  assert parsed.identity() == (
+      "a7529411daa769d8f06606fe8c8fe1cab3f000dc3df870feb02d77d7c3b687c6")
 
 
 def test_validation_clients_leave_the_rest():

@@ -1,0 +1,65 @@
+"""clients.csv and assignment.csv, read by another reader than ours."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from fedjax_alg.records import clients
+
+pytestmark = pytest.mark.fast
+
+FINAL = {
+    "clients": {
+        "local": {"test_examples": np.array([[4, 0, 3], [4, 0, 3]]),
+                  "accuracy": np.array([[0.25, np.nan, 1.0], [0.5, np.nan, 0]]),
+                  "loss": np.array([[1.5, np.nan, 0.1], [1 / 3, np.nan, 9.0]])},
+        "assigned": {"test_examples": np.array([[4, 0, 0], [0, 0, 3]]),
+                     "accuracy": np.array([[1.0, np.nan, np.nan],
+                                           [np.nan, np.nan, 0]]),
+                     "loss": np.array([[2.0, np.nan, np.nan],
+                                       [np.nan, np.nan, 4.0]])}},
+    "train_examples": np.array([30, 8, 12]),
+    "membership": np.array([[0, -1, 2], [1, 1, 0]], np.int32)}
+
+
+def read(path):
+  with open(path, newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("names", [None, ("ann", "b, c", "007")])
+def test_a_row_for_each_seed_protocol_and_client(tmp_path, names):
+  clients.write(tmp_path, FINAL, (3, 5), names)
+  rows = read(tmp_path / "clients.csv")
+  assert tuple(rows[0]) == clients.columns(names)
+  assert ("name" in rows[0]) == (names is not None)
+  assert [(row["seed"], row["protocol"], row["client"]) for row in rows] == [
+      (seed, protocol, client) for seed in "35"
+      for protocol in ("local", "assigned") for client in "012"]
+  for row in rows:
+    client, seed = int(row["client"]), (3, 5).index(int(row["seed"]))
+    assert row.get("name") == (None if names is None else names[client])
+    assert int(row["train_examples"]) == FINAL["train_examples"][client]
+    for name, values in FINAL["clients"][row["protocol"]].items():
+      np.testing.assert_array_equal(float(row[name]), values[seed, client])
+    assert (row["test_examples"] == "0") == math.isnan(float(row["loss"]))
+
+
+def test_groups(tmp_path):
+  clients.write(tmp_path, FINAL, (3, 5), None)
+  rows = read(tmp_path / "assignment.csv")
+  assert tuple(rows[0]) == clients.ASSIGNMENT
+  assert [tuple(map(int, row.values())) for row in rows] == [
+      (3, 0, 0), (3, 1, -1), (3, 2, 2), (5, 0, 1), (5, 1, 1), (5, 2, 0)]
+
+
+def test_tables_of_the_run_before_do_not_stay(tmp_path):
+  """Nothing measured at clients, no groups; and an old run without losses."""
+  old = {"local": {"accuracy": np.ones((2, 3))}}
+  for measured in ({}, old):
+    clients.write(tmp_path, FINAL, (3, 5), None)
+    clients.write(tmp_path, {"clients": measured, "membership": None}, (3, 5),
+                  None)
+    assert not list(tmp_path.iterdir())

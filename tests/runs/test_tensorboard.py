@@ -1,0 +1,76 @@
+"""Event files, read back by TensorBoard's own reader."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+
+pytest.importorskip("tensorboard")
+from tensorboard.backend.event_processing import event_accumulator  # noqa: E402
+
+
+def step(number, values, count=2, recorded=(0,), last=False):
+  """What the callback reads of a Step, with a row for each value."""
+  values = np.asarray(values, float)
+  return types.SimpleNamespace(
+      round=number, count=count, seeds=(4, 7), recorded=recorded, last=last,
+      metrics={"global": {"accuracy": values, "loss": 10 * values},
+               "mine": {"sums": np.zeros((2, 3))}})
+
+
+def read(folder):
+  """tag -> [(step, value)]."""
+  found = event_accumulator.EventAccumulator(str(folder))
+  found.Reload()
+  return {tag: [(event.step, event.value) for event in found.Scalars(tag)]
+          for tag in found.Tags()["scalars"]}
+
+
+def test_a_point_for_each_evaluation_and_seed(tmp_path):
+  board = fa.tensorboard(tmp_path)
+  board(step(2, [0.25, np.nan]))
+  board(step(4, [0.5, 0.75], last=True))
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+      "seed_4", "seed_7"]
+  assert read(tmp_path / "seed_4") == {
+      "global/accuracy": [(2, 0.25), (4, 0.5)],
+      "global/loss": [(2, 2.5), (4, 5.0)]}
+  assert read(tmp_path / "seed_7")["global/accuracy"] == [(4, 0.75)]
+
+
+def test_a_run_that_goes_on_replaces_what_follows(tmp_path):
+  """Interrupted after round 6 with a checkpoint of round 4."""
+  board = fa.tensorboard(tmp_path)
+  for number in (2, 4, 6):
+    board(step(number, [number / 8, 0.0]))
+  again = fa.tensorboard(tmp_path)
+  for number in (6, 8):
+    again(step(number, [number / 16, 0.0]))
+  assert read(tmp_path / "seed_4")["global/accuracy"] == [
+      (2, 0.25), (4, 0.5), (6, 0.375), (8, 0.5)]
+  fa.tensorboard(tmp_path)(step(2, [1.0, 1.0]))  # from the start
+  assert read(tmp_path / "seed_4")["global/accuracy"] == [(2, 1.0)]
+
+
+def test_settings_have_folders_and_end_on_their_own(tmp_path):
+  board = fa.tensorboard(tmp_path)
+  board.begin(["lr=1", "lr=2"])
+  board(step(2, [0.25, 0.5, 0.75, 1.0], recorded=(0, 1)))
+  board(step(4, [0.0, 0.0, 0.5, 0.25], recorded=(1,), last=True))
+  assert read(tmp_path / "lr=1" / "seed_7")["global/accuracy"] == [(2, 0.5)]
+  assert read(tmp_path / "lr=2" / "seed_7")["global/accuracy"] == [
+      (2, 1.0), (4, 0.25)]
+
+
+def test_without_the_package_one_line_says_what_to_install(
+    monkeypatch, tmp_path):
+  for name in list(sys.modules):
+    if name.partition(".")[0] == "tensorboard":
+      monkeypatch.delitem(sys.modules, name)
+  monkeypatch.setitem(sys.modules, "tensorboard", None)
+  with pytest.raises(fa.OptionError, match="pip install tensorboard") as error:
+    fa.tensorboard(tmp_path)
+  assert "\n" not in str(error.value)
