@@ -150,7 +150,8 @@ def play(
       those of that step.
 
   Yields:
-    A ``Step`` at every evaluation. There is none if the run had ended before.
+    A ``Step`` at every evaluation, and first of all one of ``states`` if a
+    setting has ended by the rows that ``records`` hold.
 
   Raises:
     NonFiniteError: a state became NaN or infinite and ``stop`` is true.
@@ -166,8 +167,12 @@ def play(
     return found
 
   stopped = ended()
-  if len(stopped) == len(records):
-    return
+  if stopped:  # and was interrupted before its results were written
+    last = len(stopped) == len(records)
+    yield dataclasses.replace(
+        evaluated(programs, states, done), stopped=stopped, last=last)
+    if last:
+      return
   if states is None:
     states = programs.initial()
   diverged: dict[int, Divergence] = {}

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import chex
+import jax
 import numpy as np
 import pytest
 
@@ -75,3 +77,29 @@ def test_a_run_without_a_round_left_is_evaluated_alike(programs):
   for name, values in last.metrics["global"].items():
     np.testing.assert_array_equal(again.metrics["global"][name], values)
   assert again.aux.cost.down.shape == (4, 0)
+
+
+def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
+  """Also where it is resumed, before the others go on."""
+  p = programs.prepared
+  rule = "global:loss:1000"  # of setting 0 at once; setting 1 diverges
+  monkeypatch.setattr(programs, "prepared", dataclasses.replace(
+      p, options=dataclasses.replace(p.options, stop_at=rule)))
+  records = play.new_records(programs, [None, None])
+  first, states = None, None
+  for step in play.play(programs, records, stop=False):
+    assert step.stopped == {0: f"stop_at {rule}"} and step.last
+    first, states = step, jax.device_get(step.states)
+  assert first.round == 2 and first.recorded == (0,)
+  steps = []
+  for step in play.play(programs, records, programs.place(states), 2,
+                        stop=False):
+    steps.append((step.round, step.recorded, step.stopped, step.last))
+    if step.round == 2:
+      chex.assert_trees_all_equal(jax.device_get(step.states), states)
+  assert [round_number for round_number, *_ in steps] == [2, 4]
+  assert all(not of[1] and of[2] == first.stopped for of in steps)
+  assert [of[-1] for of in steps] == [False, True]
+  assert [row["round"] for row in records[0].rows] == [2, 2]
+  assert records[0].stopped == f"stop_at {rule}"
+  assert records[1].stopped == "rounds"
