@@ -5,7 +5,8 @@
       --sweep=client_lr=0.01,0.1,1 --out_dir=out/rates
 
 The sweep writes a table (sweep.md, sweep.csv), a picture (sweep.png), the best
-setting (sweep.json) and a folder for each setting. This folder has the same
+setting (sweep.json), with --html a page to explore (sweep.html), and a folder
+for each setting. This folder has the same
 files and the same numbers as a single run of the setting (python -m
 experiments.run).
 
@@ -23,10 +24,13 @@ from absl import flags as absl_flags
 from fedjax_alg import metrics
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.runs.compare import compare
+from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
 from .cli import config as config_lib
 from .cli import sweeps
 from .cli.guard import guarded, RunError
+from .reports import comparison, page
 from .reports import sweeps as report
 
 
@@ -48,13 +52,17 @@ def _flag_values() -> absl_flags.FlagValues:
       "score", "final", list(report.SCORES), "which evaluations of a setting "
       "count: final = the last one, last_10 = the mean of those in the last "
       "ten rounds, all = the mean of all", flag_values=values)
+  absl_flags.DEFINE_bool(
+      "html", False, "also write sweep.html, a page with the curves, clients, "
+      "costs and flags of every setting; it needs plotly (pip install "
+      "'fedjax_alg[report]')", flag_values=values)
   absl_flags.DEFINE_string(
       "out_dir", None, "folder to write the results of the sweep to; default "
       "out/sweep_<algorithm>_<dataset>", flag_values=values)
   return values
 
 
-_NAMES = ("sweep", "by", "metric", "score", "out_dir")
+_NAMES = ("sweep", "by", "metric", "score", "html", "out_dir")
 
 
 def usage() -> str:
@@ -110,7 +118,8 @@ def _with_validation(words: Sequence[str]) -> list[str]:
 
 def make(
     words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
-    by: str | None, metric: str, score: str) -> dict[str, Any]:
+    by: str | None, metric: str, score: str, html: bool = False
+) -> dict[str, Any]:
   """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
@@ -121,6 +130,7 @@ def make(
       ``report.chosen_protocol``.
     metric: metric by which settings are compared.
     score: which evaluations count, one of ``report.SCORES``.
+    html: whether to write sweep.html, too.
 
   Returns:
     The content of sweep.json: the best setting, and how it was chosen.
@@ -128,6 +138,8 @@ def make(
   Raises:
     OptionError, RunError: one line for the user.
   """
+  if html:
+    page.plotly_source("`html`")  # before the first setting is played
   found = sweeps.play_all(
       sweeps.configs(_with_validation(words), grid, root))
   settings = [
@@ -160,9 +172,24 @@ def make(
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
   summary_lib.write_json(root / "sweep.json", facts)
   report.draw(root / "sweep.png", settings, protocol, metric, score, title)
+  if html:
+    _write_page(root / "sweep.html", title, settings, protocol, metric)
   print(text)
   print(f"\nbest: {facts['replay']}\nresults in {root}")
   return facts
+
+
+def _write_page(
+    path: pathlib.Path, title: str, settings: Sequence[report.Setting],
+    protocol: str, metric: str) -> None:
+  """Writes the page of the settings that did not diverge."""
+  runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
+          load_run(one.folder) for one in settings if one.rows}
+  found = compare(runs, metric=metric, protocol=protocol)
+  page.write(
+      path, title, {"": runs},
+      [comparison.scores(found), comparison.costs(found)], metric=metric,
+      protocol=protocol)
 
 
 def command(argv: Sequence[str]) -> None:
@@ -182,7 +209,7 @@ def command(argv: Sequence[str]) -> None:
     root = (f"out/sweep_{algorithm}_"
             f"{name.get('dataset', 'digits')}")
   make(words, grid, pathlib.Path(root).expanduser(), by=values.by,
-       metric=values.metric, score=values.score)
+       metric=values.metric, score=values.score, html=values.html)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

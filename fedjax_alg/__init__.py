@@ -21,6 +21,8 @@ from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.api import run
 from fedjax_alg.runs.api import steps
+from fedjax_alg.runs.compare import compare
+from fedjax_alg.runs.compare import Comparison
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.progress import progress_bar
@@ -32,10 +34,10 @@ from fedjax_alg.runs.sweep import sweep
 from fedjax_alg.runs.tensorboard import tensorboard
 
 __all__ = [
-    "Algorithm", "ClientData", "Cohort", "DataError", "FedSpec", "Federation",
-    "Model", "NonFiniteError", "OptionError", "RoundAux", "RoundCost",
-    "RunFolderError", "RunResult", "Shard", "Step", "Sweep", "federate",
-    "from_arrays", "load_run", "progress_bar", "run", "start", "steps",
-    "sweep", "tensorboard",
+    "Algorithm", "ClientData", "Cohort", "Comparison", "DataError", "FedSpec",
+    "Federation", "Model", "NonFiniteError", "OptionError", "RoundAux",
+    "RoundCost", "RunFolderError", "RunResult", "Shard", "Step", "Sweep",
+    "compare", "federate", "from_arrays", "load_run", "progress_bar", "run",
+    "start", "steps", "sweep", "tensorboard",
 ]
 __version__ = "0.2.0"

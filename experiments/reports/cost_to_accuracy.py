@@ -27,13 +27,13 @@ def reached(
   For a seed that never reaches it, the entry is None, or with ``or_last`` the
   last row, whose costs are less than those of the target.
   """
-  found = []
-  for seed in sorted({r["seed"] for r in outcome.rows}):
-    rows = [r for r in outcome.rows
-            if r["protocol"] == "global" and r["seed"] == seed]
-    found.append(next((r for r in rows if r["accuracy"] >= target),
-                      rows[-1] if or_last else None))
-  return found
+  found = results.first_rows(outcome.rows, "global", "accuracy", target)
+  if not or_last:
+    return found
+  end = outcome.summary["cost"]["rounds"]
+  last = sorted((r for r in outcome.rows if r["protocol"] == "global"
+                 and r["round"] == end), key=lambda r: r["seed"])
+  return [row or final for row, final in zip(found, last, strict=True)]
 
 
 def spent(

@@ -14,9 +14,11 @@ from absl import flags as absl_flags
 
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
+from fedjax_alg.runs.compare import compare
+from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib
 from ..cli import guard
-from . import plots, report, suite, verdicts
+from . import comparison, page, plots, report, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
 #: tables "(stated)" follows the name of a method in the second setting.
@@ -89,6 +91,7 @@ class Request(NamedTuple):
   x_axis: str = "rounds"
   files: Mapping[str, str] = {}  #: the flags of ``Paper.files`` that are given
   data_dir: str | None = None  #: --data_dir of runs that read prepared data
+  html: bool = False  #: whether every figure gets a page, too
 
 
 class Table(NamedTuple):
@@ -335,7 +338,28 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       plots.panels(
           paths, suite.rows_by_panel(chosen), figure.protocol, figure.metric,
           figure.title, request.x_axis)
+  if request.html:
+    _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text
+
+
+def _write_page(
+    path: pathlib.Path, figure: Figure, outcomes: Sequence[suite.Outcome],
+    request: Request) -> None:
+  """Writes a page with the curves, costs, clients and flags of every run."""
+  panels, tables = {}, []
+  for own in suite.by_panel(outcomes):
+    title = own[0].cell.panel_title
+    panels[title] = {o.cell.label: load_run(o.folder) for o in own}
+    found = compare(
+        panels[title], metric=figure.metric, protocol=figure.protocol)
+    tables += [table._replace(title=f"{title}: {table.title}") for table in (
+        comparison.scores(found), comparison.costs(found))]
+  page.write(
+      path, figure.title, panels, tables, metric=figure.metric,
+      protocol=figure.protocol, x_axis=request.x_axis,
+      command_line=request.command_line)
+  print(f"page: {path}", flush=True)
 
 
 def _flag_values(paper: Paper) -> absl_flags.FlagValues:
@@ -360,6 +384,10 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "x_axis", "rounds", list(plots.X_AXES),
       "the x axis of the curves; the name of the picture then ends in "
       "_vs_<x_axis>", flag_values=values)
+  absl_flags.DEFINE_bool(
+      "html", False, "also write a page with the curves, clients, costs and "
+      "flags of every run of a figure; it needs plotly (pip install "
+      "'fedjax_alg[report]')", flag_values=values)
   absl_flags.DEFINE_string(
       "data_dir", None, "folder of the data sets that experiments.prepare "
       "made; default as in experiments.run", flag_values=values)
@@ -381,8 +409,8 @@ def usage(paper: Paper) -> str:
            "and a table of the", "paper's numbers beside ours (Markdown) to "
            "the folder NAME in --out_dir.", ""]
   values = _flag_values(paper)
-  for name in ("figure", "scale", "panels", "lines", "x_axis", "data_dir",
-               "out_dir", *paper.files):
+  for name in ("figure", "scale", "panels", "lines", "x_axis", "html",
+               "data_dir", "out_dir", *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
@@ -412,7 +440,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   if len(rest) > 1 or values.figure is None:
     raise config_lib.UsageError(
         f"--figure: missing (one of {', '.join([*names, 'all'])})")
-  for flag in ("panels", "lines", "x_axis"):
+  for flag in ("panels", "lines", "x_axis", "html"):
     if values.figure in paper.tables and values[flag].present:
       raise config_lib.UsageError(
           f"--{flag}: not read by {values.figure}, which has no curves")
@@ -426,7 +454,9 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       tuple(values.panels) if values.panels else None,
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
-       if values[name].value}, values.data_dir)
+       if values[name].value}, values.data_dir, values.html)
+  if request.html:
+    page.plotly_source("`html`")  # before the first run
   for name in names if values.figure == "all" else [values.figure]:
     if name in paper.tables:
       paper.tables[name].make(request)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.records import tables as records, summary as results
+from . import styles as styles_lib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt, ticker  # noqa: E402  (after the backend)
@@ -72,9 +73,8 @@ def draw_curves(
 def _styles(
     cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
   """label -> colour and dash, the same in every panel."""
-  labels = dict.fromkeys(label for runs in cells.values() for label in runs)
-  return {label: {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10 % 2]}
-          for i, label in enumerate(labels)}
+  found = styles_lib.of(label for runs in cells.values() for label in runs)
+  return {label: style.matplotlib() for label, style in found.items()}
 
 
 def _named(figure: Any) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _named(figure: Any) -> dict[str, Any]:
   return named
 
 
-def _legend(figure: Any) -> None:
+def legend(figure: Any) -> None:
   """Draws one legend for all panels, below them."""
   named = _named(figure)
   if not named:
@@ -117,13 +117,13 @@ def run_curves(
   for axis, metric in zip(axes, ("accuracy", "loss")):
     for protocol in results.protocols(rows):
       draw_curves(axis, {protocol: rows}, protocol, metric)
-  _log_axis(axes[1])
-  _legend(figure)
+  log_axis(axes[1])
+  legend(figure)
   figure.suptitle(title, fontsize=10)
   save(figure, *paths)
 
 
-def _log_axis(axis: Any) -> None:
+def log_axis(axis: Any) -> None:
   """Makes the y axis logarithmic, if a line has a positive value.
 
   Zeros are gaps of a line. A band that reaches down to zero ends at the lower
@@ -144,8 +144,11 @@ def _log_axis(axis: Any) -> None:
   axis.set_ylim(low, high)
   # A decade or less has no room for powers of ten alone.
   if axis.get_ylim()[1] < 30 * axis.get_ylim()[0]:
-    axis.yaxis.set_minor_formatter(
-        ticker.LogFormatter(minor_thresholds=(2, 0.5)))
+    digits = "123456789" if high < 4 * low else "1235"
+    plain = ticker.FuncFormatter(
+        lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
+    axis.yaxis.set_major_formatter(plain)
+    axis.yaxis.set_minor_formatter(plain)
 
 
 #: Up to so many clients have a bar each in partition.png.
@@ -251,7 +254,7 @@ def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
   if not curves:
     return
   if metric == "loss":
-    _log_axis(axis)
+    log_axis(axis)
     return
   low = max(0.0, min(c[:, -1].min() for c in curves) - 0.08)
   axis.set_ylim(low, min(1.0, axis.get_ylim()[1] + 0.01))
@@ -303,7 +306,7 @@ def bars(
     axis.set_ylabel(name)
     axis.grid(alpha=0.3, axis="y")
     axis.set_axisbelow(True)
-  _legend(figure)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -340,7 +343,7 @@ def panels(
                  for rows in runs.values()], metric)
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()
-  _legend(figure)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -371,7 +374,7 @@ def grid(
     for axis, (protocol, metric) in zip(column, curves):
       draw_curves(axis, runs, protocol, metric,
                   x_axis if protocol == curves[0][0] else "rounds", styles)
-  _legend(figure)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 

@@ -139,6 +139,31 @@ def _aggregate(rows: list[Row], reduce: Any) -> dict[str, Any]:
       for metric in metrics.METRICS} for protocol in protocols(rows)}
 
 
+def first_rows(
+    rows: list[Row], protocol: str, metric: str, target: float
+) -> list[Row | None]:
+  """Finds the first evaluation that reaches a target.
+
+  Args:
+    rows: rows of metrics.csv.
+    protocol: the protocol.
+    metric: the metric; the loss reaches a target from above, others from below.
+    target: the target.
+
+  Returns:
+    A row for each seed, in their order, or None for a seed that never reaches
+    the target.
+  """
+  sign = -1 if metric == "loss" else 1
+  chosen = [r for r in rows if r["protocol"] == protocol]
+  found = []
+  for seed in sorted({r["seed"] for r in chosen}):
+    reaching = [r for r in chosen if r["seed"] == seed
+                and sign * r[metric] >= sign * target]
+    found.append(min(reaching, key=lambda r: r["round"], default=None))
+  return found
+
+
 def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
   """Finds the first evaluated round that reaches each target accuracy.
 
@@ -154,12 +179,10 @@ def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
     mean round of these seeds).
   """
   protocol = protocols(rows)[0]
-  accuracy = by_seed(rows, protocol, "accuracy")
-  numbers = sorted({r["round"] for r in rows})
   out = {}
   for target in targets:
-    firsts = [next((n for n, value in zip(numbers, curve) if value >= target),
-                   None) for curve in accuracy]
+    firsts = [None if row is None else row["round"]
+              for row in first_rows(rows, protocol, "accuracy", target)]
     reached = [n for n in firsts if n is not None]
     out[f"{target:.2f}" if round(target, 2) == target else f"{target:g}"] = {
         "values": firsts, "reached": len(reached),

@@ -3,14 +3,17 @@
 import json
 import pathlib
 import re
+import shlex
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import run
+from experiments import compare, run
+from experiments.cli import config
 from fedjax_alg import registry
+from tests import made_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -110,3 +113,25 @@ def test_readme_example_runs(tmp_path, monkeypatch):
   assert result.clients["local"]["accuracy"].shape == (2, 50)
   assert best.setting["client_lr"] in (0.03, 0.1, 0.3)
   assert (tmp_path / "out" / "first" / "summary.json").is_file()
+
+
+def test_compare_page_runs(tmp_path, monkeypatch):
+  """Its runs can be started; its comparison runs on runs of that kind."""
+  monkeypatch.chdir(tmp_path)
+  text = (ROOT / "docs" / "compare.md").read_text("utf-8")
+  (commands,) = re.findall(r"```bash\n(.*?)```", text, re.S)
+  *runs, last = [shlex.split(line) for line in commands.splitlines()]
+  accuracy = np.array([[0.5, 0.7], [0.6, 0.9], [0.7, 0.8]])
+  for words in runs:
+    assert words[:3] == ["python", "-m", "experiments.run"]
+    run = config.parse(words[3:])
+    made_runs.write(tmp_path / run.out_dir, accuracy, algorithm=run.algorithm)
+    accuracy = accuracy ** 2
+  assert last[:3] == ["python", "-m", "experiments.compare"]
+  assert compare.main(last[3:]) == 0
+  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
+  names = {"__name__": "compare_page"}
+  exec(compile(block, "compare.md", "exec"), names)
+  assert names["pair"].label == "SCAFFOLD"
+  table = (tmp_path / "out" / "compare" / "compare.md").read_text("utf-8")
+  assert f"{100 * names['pair'].difference.mean:+.2f} +- " in table

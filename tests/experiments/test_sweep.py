@@ -9,6 +9,7 @@ import pytest
 from experiments import run, sweep
 from experiments.cli import sweeps
 import fedjax_alg as fa
+from tests import browser
 
 WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=iid",
          "--num_clients=12", "--cohort_size=4", "--eval_every=1",
@@ -87,10 +88,17 @@ def test_finished_settings_are_not_played_again(
   monkeypatch.setattr(sweeps, "_play_program", lambda group: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
       for config in group if config.hparams["client_lr"] == 1e30])
-  assert play(played, "--rounds=3", "--resume") == 0
+  assert not (played / "sweep.html").exists()
+  assert play(played, "--rounds=3", "--resume", "--html") == 0
   assert hashes(played) == before
   assert (played / "sweep.md").read_text("utf-8") == table
   assert "warning" not in capsys.readouterr().err
+  (panel,) = browser.page_data(played / "sweep.html")["panels"]
+  assert [run["label"] for run in panel["runs"]] == FOLDERS  # none diverged
+  summary = json.loads(
+      (played / FOLDERS[1] / "summary.json").read_text("utf-8"))
+  assert panel["runs"][1]["curves"]["validation"]["accuracy"]["mean"][-1] == (
+      pytest.approx(100 * summary["final"]["validation"]["accuracy"]["mean"]))
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
@@ -200,6 +208,6 @@ def test_validation_is_evaluated_where_there_is_one(words, evaluated):
 def test_help(capsys):
   assert sweep.main(["--help"]) == 0
   said = capsys.readouterr().out
-  for flag in ("--sweep", "--by", "--metric", "--score", "--out_dir",
+  for flag in ("--sweep", "--by", "--metric", "--score", "--html", "--out_dir",
                "--resume", "--overwrite"):
     assert flag in said

@@ -10,6 +10,7 @@ from experiments.reports import figures
 from experiments.reports import plots, report, suite
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import registry
+from tests import browser
 
 DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",
           "--size_sigma=0.3", "--rounds=4", "--participation=0.25",
@@ -234,6 +235,7 @@ def test_conjugate_figures_are_made(presets, tmp_path, capsys):
   # Five per cent of 20 clients would be one.
   for name in ("fig3", "fig7", "fig8", "fig4"):
     panels = ["--panels=a"] if name == "fig4" else []
+    panels += ["--html"] if name == "fig3" else []
     assert conjugate.main([
         f"--figure={name}", "--scale=quick", f"--out_dir={root}", *common,
         "--participation=0.25", "--rounds=6", *panels]) == 0, (
@@ -242,6 +244,12 @@ def test_conjugate_figures_are_made(presets, tmp_path, capsys):
   fig3 = (root / "fig3" / "fig3.md").read_text()
   assert "the first and the last panel (a and d" in fig3
   assert "| loss |" in fig3 and "paper |" not in fig3.splitlines()[2]
+  page = browser.page_data(root / "fig3" / "fig3.html")
+  assert len(page["panels"]) == 2
+  for panel in page["panels"]:
+    assert f"| a: {panel['title']} | CLSFSVRG |" in fig3 or (
+        f"| d: {panel['title']} | CLSFSVRG |" in fig3)
+    assert {"CLSFSVRG", "LoSAC"} <= {run["label"] for run in panel["runs"]}
   assert "What CLSFSVRG saves against LoSAC" in (
       root / "fig7" / "fig7.md").read_text()
   assert "server, s a round" in (root / "fig8" / "fig8.md").read_text()
@@ -252,8 +260,11 @@ def test_a_label_looks_the_same_in_every_panel():
   cells = {"a": dict.fromkeys("xyz"), "b": dict.fromkeys("xz")}
   styles = plots._styles(cells)
   assert len({tuple(style.values()) for style in styles.values()}) == 3
-  many = plots._styles({"a": dict.fromkeys(range(20))})
-  assert len({tuple(style.values()) for style in many.values()}) == 20
+  many = plots._styles({"a": dict.fromkeys(range(35))})
+  drawn = [tuple(style.values()) for style in many.values()]
+  assert len(set(drawn)) == 35
+  # Neighbours stay apart in grey.
+  assert all(one[1] != two[1] for one, two in zip(drawn, drawn[1:]))
 
 
 def test_x_axes():
@@ -303,7 +314,8 @@ def test_unknown_figure_and_panel(tmp_path, capsys):
                                       "--panels=z"),
       (["--figure=fig1", "--nonsense=1"], "nonsense"),
       (["--figure=fig1", "--x_axis=miles"], "miles"),
-      (["--figure=table1", "--x_axis=floats"], "--x_axis"), ([], "--figure")):
+      (["--figure=table1", "--x_axis=floats"], "--x_axis"),
+      (["--figure=table1", "--html"], "--html"), ([], "--figure")):
     assert diversified.main([*words, f"--out_dir={tmp_path}"]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1

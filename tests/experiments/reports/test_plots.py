@@ -51,7 +51,7 @@ def test_a_loss_on_a_log_axis(axis):
   """Zeros are gaps, and a band below zero ends at the axis."""
   values = np.array([[np.nan, 1.0, 0.1, 0.0], [np.nan, 3.0, 0.5, 0.0]])
   plots.draw_curves(axis, {"A": rows(values, "loss")}, "global", "loss")
-  plots._log_axis(axis)
+  plots.log_axis(axis)
   assert axis.get_yscale() == "log"
   np.testing.assert_array_equal(
       axis.lines[0].get_ydata(), [np.nan, 2.0, 0.3, np.nan])
@@ -63,7 +63,7 @@ def test_a_loss_on_a_log_axis(axis):
 def test_a_loss_of_zero_stays_linear(axis):
   plots.draw_curves(
       axis, {"A": rows(np.zeros((1, 3)), "loss")}, "global", "loss")
-  plots._log_axis(axis)
+  plots.log_axis(axis)
   assert axis.get_yscale() == "linear"
   assert axis.lines[0].get_ydata().tolist() == [0, 0, 0]
 

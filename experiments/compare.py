@@ -1,0 +1,244 @@
+"""Compares finished runs: curves, tables, paired tests, for a paper or a page.
+
+  python -m experiments.compare out/fedavg out/scaffold Mine=out/third \\
+      [--metric=accuracy --protocol=global --targets=0.9,0.95] \\
+      [--out=out/compare]
+
+Give folders of runs, or folders of such folders (of a sweep, or runs/ of a
+figure command), which stand for all that are finished.
+A run is named by NAME=FOLDER, or else by its method and by what differs between
+the runs' flags.
+
+--out takes files or a folder, separated by commas. The suffix of a file says
+what it holds: .png and .pdf the curves with 95 % bands, .md and .tex the tables
+(LaTeX with booktabs), .html one page with everything, which needs no network.
+A folder gets compare.png, compare.pdf, compare.md, compare.tex and, if plotly
+is installed (pip install 'fedjax_alg[report]'), compare.html.
+
+Runs of the same data, partition and seeds are compared seed by seed with the
+first one or --baseline: mean difference, paired t test, Holm's correction for
+several runs. Runs that differ in these are drawn all the same, and the tables
+say why they are not paired.
+"""
+
+from collections.abc import Sequence
+import importlib.util
+import pathlib
+import shlex
+import sys
+
+from absl import flags as absl_flags
+
+import fedjax_alg as fa
+from fedjax_alg import metrics
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.runs.compare import labels, SCORES, unique
+from .cli import config as config_lib
+from .cli.guard import guarded
+from .reports import comparison as report
+from .reports import page, plots
+
+#: What a folder gets.
+_SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
+
+
+def _flag_values() -> absl_flags.FlagValues:
+  values = absl_flags.FlagValues()
+  absl_flags.DEFINE_enum(
+      "metric", "accuracy", list(metrics.METRICS), "the metric that is "
+      "compared", flag_values=values)
+  absl_flags.DEFINE_string(
+      "protocol", None, "the evaluation protocol that is compared; default "
+      "global if all runs have it, else the first one that all have",
+      flag_values=values)
+  absl_flags.DEFINE_enum(
+      "x_axis", "rounds", list(plots.X_AXES), "the x axis of the curves",
+      flag_values=values)
+  absl_flags.DEFINE_enum(
+      "score", "final", list(SCORES), "which number of a curve is compared "
+      "seed by seed: final = the last value, last_10 = the mean of the "
+      "evaluations in the last ten rounds, best = the best value",
+      flag_values=values)
+  absl_flags.DEFINE_string(
+      "baseline", None, "name of the run that the others are compared with; "
+      "default the first", flag_values=values)
+  absl_flags.DEFINE_list(
+      "targets", None, "values of the metric, 0.9 for 90 %: the tables have "
+      "the rounds, floats and simulated seconds until each; default the "
+      "--targets that all runs have", flag_values=values)
+  absl_flags.DEFINE_list(
+      "out", ["out/compare"], "files or a folder to write, see above",
+      flag_values=values)
+  return values
+
+
+_NAMES = ("metric", "protocol", "x_axis", "score", "baseline", "targets", "out")
+
+
+def usage() -> str:
+  """The text of --help."""
+  values = _flag_values()
+  lines = [str(__doc__).strip(), ""]
+  for name in _NAMES:
+    flag = values[name]
+    default = ",".join(flag.value) if isinstance(flag.value, list) else (
+        flag.value)
+    tail = "" if default is None else f" (default {default})"
+    text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
+    lines.append(f"  --{name}: {text}{tail}")
+  return "\n".join(lines)
+
+
+def _named(word: str) -> tuple[str | None, pathlib.Path]:
+  """The name and the folder of NAME=FOLDER; no name for a folder alone."""
+  name, equals, folder = word.partition("=")
+  whole = pathlib.Path(word).expanduser()
+  # The folders of a sweep have such signs in their own names.
+  if not equals or not name or "/" in name or whole.is_dir():
+    return None, whole
+  return name, pathlib.Path(folder).expanduser()
+
+
+def _settings(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The folder of a run, or those of the finished settings of a sweep.
+
+  Raises:
+    UsageError: the folder is not there, or holds neither.
+  """
+  if not folder.is_dir():
+    raise config_lib.UsageError(f"{folder}: no such folder")
+  if (folder / "config.json").is_file():
+    return [folder]
+  runs = sorted(path.parent for path in folder.glob("*/config.json"))
+  done = [path for path in runs if (path / "summary.json").is_file()]
+  for path in runs:
+    if path not in done:
+      print(f"warning: {path}: not finished, or diverged; left out",
+            file=sys.stderr)
+  if not done:
+    raise config_lib.UsageError(
+        f"{folder}: holds no finished run and no sweep (no config.json)")
+  return done
+
+
+def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
+  """Reads the runs that the arguments name: label -> run.
+
+  Raises:
+    UsageError, RunFolderError: one line for the user.
+  """
+  names, results = [], []
+  for word in words:
+    name, folder = _named(word)
+    folders = _settings(folder)
+    for path in folders:
+      results.append(fa.load_run(path))
+      one = len(folders) == 1 and path == folder
+      names.append(name if one or name is None else f"{name}, {path.name}")
+  given = [name for name in names if name is not None]
+  for name in given:
+    if given.count(name) > 1:
+      raise config_lib.UsageError(f"{name}=: given twice")
+  automatic = labels(
+      [result for result, name in zip(results, names) if name is None])
+  left = iter(automatic)
+  return dict(zip(
+      unique([next(left) if name is None else name for name in names]),
+      results, strict=True))
+
+
+def _files(out: Sequence[str]) -> list[pathlib.Path]:
+  """The files to write.
+
+  Raises:
+    UsageError: there is nothing to write, a folder is a file, or a suffix is
+      unknown.
+  """
+  found = []
+  for word in out:
+    path = pathlib.Path(word).expanduser()
+    if path.suffix in _SUFFIXES and not path.is_dir():
+      found.append(path)
+    elif path.suffix and not path.is_dir():
+      raise config_lib.UsageError(
+          f"--out={word}: {path.suffix} is unknown (one of "
+          f"{', '.join(_SUFFIXES)}, or a folder)")
+    elif path.is_file():
+      raise config_lib.UsageError(f"--out={word}: is a file")
+    else:
+      found += [path / f"compare{suffix}" for suffix in _SUFFIXES
+                if suffix != ".html" or importlib.util.find_spec("plotly")]
+  if not found:
+    raise config_lib.UsageError("--out: empty, give files or a folder")
+  for path in found:
+    if path.suffix == ".html":
+      page.plotly_source(f"--out={path}")
+  return found
+
+
+def _targets(words: Sequence[str] | None) -> list[float] | None:
+  try:
+    return None if words is None else [float(word) for word in words]
+  except ValueError:
+    raise config_lib.UsageError(
+        f"--targets={','.join(words or ())}: must be numbers, separated by "
+        "commas") from None
+
+
+def _write(
+    files: Sequence[pathlib.Path], found: fa.Comparison, x_axis: str,
+    command_line: str) -> None:
+  """Writes every file by its suffix."""
+  number = len(found.lines)
+  title = (f"{found.metric.replace('_', ' ').capitalize()} of {number} "
+           f"run{'s' * (number != 1)}, protocol {found.protocol}")
+  for path in files:
+    path.parent.mkdir(parents=True, exist_ok=True)
+  pictures = [path for path in files if path.suffix in (".png", ".pdf")]
+  if pictures:
+    report.draw(pictures, found, title, x_axis)
+  for path in files:
+    if path.suffix == ".md":
+      summary_lib.write_text(path, report.markdown(title, found, command_line))
+    elif path.suffix == ".tex":
+      summary_lib.write_text(path, report.latex(found, command_line))
+    elif path.suffix == ".html":
+      page.write(
+          path, title, {"": found.results}, report.all_tables(found),
+          metric=found.metric, protocol=found.protocol, x_axis=x_axis,
+          command_line=command_line)
+
+
+def command(argv: Sequence[str]) -> None:
+  """Parses the arguments, compares the runs and writes the files."""
+  if config_lib.asks_help(argv):
+    raise config_lib.HelpRequested(usage())
+  values = _flag_values()
+  try:
+    words = values(["compare", *argv])[1:]
+  except absl_flags.Error as error:
+    raise config_lib.UsageError(" ".join(str(error).split())) from error
+  if not words:
+    raise config_lib.UsageError(
+        "no runs: give the folders of two or more, e.g. out/a out/b")
+  files, targets = _files(values.out), _targets(values.targets)
+  found = fa.compare(
+      read(words), metric=values.metric, protocol=values.protocol,
+      score=values.score, baseline=values.baseline, targets=targets)
+  for label, reason in found.unpaired.items():
+    print(f"warning: {label} is not compared seed by seed with "
+          f"{found.baseline}: {reason}", file=sys.stderr)
+  command_line = shlex.join(["python", "-m", "experiments.compare", *argv])
+  _write(files, found, values.x_axis, command_line)
+  print(report.plain(found))
+  for path in files:
+    print(f"wrote {path}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  return guarded(command, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

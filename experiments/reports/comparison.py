@@ -1,0 +1,379 @@
+"""The tables and the picture of ``fedjax_alg.compare``."""
+
+from collections.abc import Callable, Sequence
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+from matplotlib import pyplot as plt
+import numpy as np
+
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
+from fedjax_alg.runs.compare import Comparison, Estimate, Line
+from fedjax_alg.runs.compare import shown_options
+from fedjax_alg.runs.result import RunResult
+from . import plots, report, styles
+
+#: Protocols whose best value involves no test data.
+HONEST = ("validation", "validation_mean", "train", "train_mean")
+
+#: Powers of ten of large numbers, and their names in the head of a column.
+_UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
+
+
+class Table(NamedTuple):
+  """A table of text; "+-" stands for the sign."""
+
+  title: str
+  head: tuple[str, ...]
+  rows: tuple[tuple[str, ...], ...]
+  note: str = ""
+
+
+def shown(found: Estimate | None, factor: float = 1.0, digits: int = 2,
+          signed: bool = False) -> str:
+  """Mean +- interval; "-" for nothing, no interval where there is none."""
+  if found is None:
+    return "-"
+  return summary_lib.shown(
+      found._asdict(), digits, factor, "+" if signed else "")
+
+
+def _p_value(p: float) -> str:
+  if math.isnan(p):
+    return "-"
+  return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"
+
+
+def _digits(metric: str) -> int:
+  return 4 if metric == "loss" else 2
+
+
+def _metric(comparison: Comparison) -> str:
+  """The metric in words, with its unit."""
+  unit = "" if comparison.metric == "loss" else ", %"
+  return comparison.metric.replace("_", " ") + unit
+
+
+def scores(comparison: Comparison) -> Table:
+  """Final, late and best values of every run."""
+  factor = summary_lib.factor(comparison.metric)
+  digits, what = _digits(comparison.metric), _metric(comparison)
+  rows = tuple(
+      (line.label, str(len(line.result.seeds)),
+       str(int(line.costs["round"].mean)),
+       *(shown(line.scores[name], factor, digits)
+         for name in ("final", "last_10", "best")))
+      for line in comparison.lines)
+  chosen = "" if comparison.protocol in HONEST else (
+      " The best round is chosen on test data, which is optimistic.")
+  interval = _interval_note(comparison)
+  return Table(
+      f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
+      f"{comparison.protocol}",
+      ("run", "seeds", "rounds", f"final {what}", "mean of last 10 rounds",
+       "best round"), rows, interval + chosen)
+
+
+def _interval_note(comparison: Comparison) -> str:
+  if all(len(line.result.seeds) < 2 for line in comparison.lines):
+    return "Every run has one seed, so there is no interval."
+  note = "Mean +- half-width of the 95 % Student-t interval over the seeds."
+  if any(len(line.result.seeds) < 2 for line in comparison.lines):
+    note += " A run of one seed has no interval."
+  return note
+
+
+def _scaled(
+    name: str, values: Sequence[float]) -> tuple[str, float]:
+  """The head of a column of large numbers, and the factor of its numbers."""
+  most = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+  for power, unit in _UNITS:
+    if most >= power:
+      return f"{name}, {unit}", 1 / power
+  return name, 1.0
+
+
+def _significant(found: Estimate | None, factor: float) -> str:
+  """A cost with three significant digits."""
+  if found is None or math.isnan(found.mean):
+    return "-"
+  mean = factor * found.mean
+  digits = 0 if mean == round(mean) and not found.ci95 > 0 else (
+      max(0, 2 - math.floor(math.log10(abs(mean)))))
+  if found.ci95 == 0.0:  # the same in every seed
+    return f"{mean:.{digits}f}"
+  return shown(found, factor, digits)
+
+
+def _cost_columns(
+    names: dict[str, str],
+    of: Callable[[str], Sequence[Estimate | None]]
+) -> list[tuple[str, list[str]]]:
+  """The columns of some costs: head, and a cell for each estimate."""
+  out = []
+  for name, words in names.items():
+    found = of(name)
+    means = [cost.mean for cost in found if cost is not None]
+    if not any(mean > 0 for mean in means):  # nobody counts or spends it
+      continue
+    head, factor = _scaled(words, means)
+    out.append((head, [_significant(cost, factor) for cost in found]))
+  return out
+
+
+def to_targets(comparison: Comparison) -> Table:
+  """Rounds, floats and simulated seconds until every target."""
+  factor = summary_lib.factor(comparison.metric)
+  unit = "" if comparison.metric == "loss" else " %"
+  each = [(line, target) for target in comparison.targets
+          for line in comparison.lines]
+
+  def reached(line: Line, target: float) -> str:
+    found = line.reached[target]
+    return f"{sum(at is not None for at in found)} of {len(found)} seeds"
+
+  def cost(line: Line, target: float, name: str) -> Estimate | None:
+    found = line.cost_to(target, name)
+    if found is None or len(found.values) < len(line.result.seeds):
+      # An interval of the seeds that get there would say nothing of the rest.
+      return found and found._replace(ci95=math.nan)
+    return found
+
+  columns = _cost_columns(
+      {"round": "rounds", "total_floats": "floats sent",
+       "simulated_s": "simulated s"},
+      lambda name: [cost(*pair, name) for pair in each])
+  rows = tuple(
+      (line.label, f"{factor * target:g}{unit}", reached(line, target),
+       *(cells[i] for _, cells in columns))
+      for i, (line, target) in enumerate(each))
+  return Table(
+      "Cost to targets",
+      ("run", "target", "reached by", *(head for head, _ in columns)), rows,
+      "Up to the first evaluation at or beyond the target. Where not all seeds "
+      "get there, the mean is over those that do, which is too low, and there "
+      "is no interval.")
+
+
+def costs(comparison: Comparison) -> Table:
+  """The costs of the whole runs."""
+  columns = _cost_columns(
+      {"round": "rounds", "total_floats": "floats sent",
+       "total_example_gradients": "example gradients",
+       "total_central_flops": "server operations",
+       "simulated_s": "simulated s"},
+      lambda name: [line.costs[name] for line in comparison.lines])
+  rows = tuple(
+      (line.label, *(cells[i] for _, cells in columns))
+      for i, line in enumerate(comparison.lines))
+  return Table(
+      "Cost of the whole run", ("run", *(head for head, _ in columns)), rows,
+      "All participants together, both ways; simulated s is the time on the "
+      "simulated machines of the clients.")
+
+
+def differences(comparison: Comparison) -> Table:
+  """The runs against the baseline, seed by seed."""
+  factor = summary_lib.factor(comparison.metric)
+  unit = "" if comparison.metric == "loss" else ", points"
+  rows = []
+  pairs = {pair.label: pair for pair in comparison.pairs}
+  for line in comparison.lines:
+    pair = pairs.get(line.label)
+    if pair is not None:
+      rows.append((
+          line.label, str(len(pair.difference.values)),
+          shown(pair.difference, factor, _digits(comparison.metric), True),
+          "-" if math.isnan(pair.t) else f"{pair.t:.2f}", _p_value(pair.p),
+          _p_value(pair.holm)))
+  which = {"final": "Final value", "last_10": "Mean of the last ten rounds",
+           "best": "Best value"}[comparison.score]
+  notes = []
+  if rows:
+    seeds = max(int(row[1]) for row in rows)
+    number = sum(not math.isnan(pair.p) for pair in pairs.values())
+    notes.append(
+        f"{which} of the run minus that of {comparison.baseline}, over equal "
+        "seeds, +- 95 % interval. Two-sided paired t test; Holm's correction "
+        f"for {number} test{'s' * (number != 1)}.")
+    if 2 <= seeds <= 5:
+      notes.append(
+          "A rank test could not tell the runs apart: with "
+          f"{seeds} seeds the least p value of Wilcoxon's signed-rank test is "
+          f"{2 / 2 ** seeds:.2g}.")
+    if number < len(rows):
+      notes.append("There is no test (-) with one seed or with equal "
+                   "differences in all seeds.")
+  notes += [f"Not paired: {label}, {reason}."
+            for label, reason in comparison.unpaired.items()]
+  return Table(
+      f"Difference from {comparison.baseline}",
+      ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
+      tuple(rows), " ".join(notes))
+
+
+def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
+  """The options of every run, and which of them differ between the runs."""
+  every = shown_options(list(results.values()))
+  for name in ("device", "versions"):
+    every[name] = [_made_with(result, name) for result in results.values()]
+  rows = tuple((name, *values) for name, values in every.items())
+  differs = [len(set(values)) > 1 for values in every.values()]
+  return Table("Flags of every run", ("flag", *results), rows), differs
+
+
+def _made_with(result: RunResult, name: str) -> str:
+  found = result.summary().get(name, "unknown")
+  if isinstance(found, dict):
+    return ", ".join(f"{k} {str(v)[:12]}" for k, v in found.items())
+  return str(found)
+
+
+def all_tables(comparison: Comparison) -> list[Table]:
+  """The tables of a comparison, without empty ones."""
+  found = [scores(comparison)]
+  if comparison.targets:
+    found.append(to_targets(comparison))
+  found.append(costs(comparison))
+  if len(comparison.lines) > 1:
+    found.append(differences(comparison))
+  return found
+
+
+def markdown(title: str, comparison: Comparison, command_line: str) -> str:
+  """The tables as a Markdown page."""
+  parts = []
+  for table in all_tables(comparison):
+    part = [f"## {_cell(table.title)}", ""]
+    if table.rows:
+      part += [_line(table.head),
+               report.line(["---"] * len(table.head)),
+               *(_line(row) for row in table.rows), ""]
+    parts.append("\n".join([*part, _cell(table.note)]))
+  table, differs = options(comparison.results)
+  lines = ["## Flags that differ", "",
+           _line(table.head),
+           report.line(["---"] * len(table.head))]
+  lines += [_line(row)
+            for row, different in zip(table.rows, differs) if different]
+  if any(differs):
+    parts.append("\n".join(lines))
+  made_by = command_line.replace("`", "'")
+  parts.append(f"Made by `{made_by}`.")
+  return report.join(_cell(title), parts)
+
+
+def plain(comparison: Comparison) -> str:
+  """The tables as text for a terminal."""
+  out = []
+  for table in all_tables(comparison):
+    out.append(table.title)
+    every = [table.head, *table.rows] if table.rows else []
+    widths = [max(map(len, column)) for column in zip(*every)]
+    for row in every:
+      first, *rest = (
+          f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
+          for i, (cell, width) in enumerate(zip(row, widths)))
+      out.append("  ".join(["  " + first, *rest]).rstrip())
+    out += [f"  {table.note}" * bool(table.note), ""]
+  return "\n".join(out).rstrip()
+
+
+def _line(cells: Sequence[str]) -> str:
+  return report.line([_cell(cell) for cell in cells])
+
+
+def _cell(text: str) -> str:
+  """Text in which Markdown sees no bar of a table and no tag."""
+  for sign in ("\\", "|", "<", "*", "`"):
+    text = text.replace(sign, "\\" + sign)
+  return " ".join(text.split())
+
+
+_LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$",
+          "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+          "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+          "<": r"\textless{}", ">": r"\textgreater{}"}
+
+
+def latex_text(text: str) -> str:
+  """Text in which every character stands for itself in LaTeX."""
+  words = "".join(_LATEX.get(sign, sign) for sign in text)
+  return words.replace("--", "-{}-")  # two signs, not a dash
+
+
+def _latex_cell(text: str) -> str:
+  """A cell in LaTeX: intervals, powers and signs in mathematics."""
+  words = latex_text(text).replace("+-", r"$\pm$")
+  for sign, power in (("\u2079", "9"), ("\u2076", "6"), ("\u00b3", "3")):
+    words = words.replace(f"10{sign}", f"$10^{power}$")
+  if words[:1] in "+-" and len(words) > 1:
+    words = f"${words[0]}$" + words[1:]
+  return words
+
+
+def latex(comparison: Comparison, command_line: str) -> str:
+  """The tables for a paper, each a ``table`` with rules of booktabs."""
+  out = [f"% Made by {' '.join(command_line.split())}",
+         r"% Needs \usepackage{booktabs} in the preamble."]
+  for table in all_tables(comparison):
+    note = _latex_cell(f"{table.title}. {table.note}".strip())
+    if not table.rows:
+      out += ["", f"% {note}"]
+      continue
+    columns = "l" + "r" * (len(table.head) - 1)
+    out += ["", r"\begin{table}", r"  \centering",
+            rf"  \caption{{{note}}}",
+            rf"  \begin{{tabular}}{{{columns}}}", r"    \toprule"]
+    out += ["    " + " & ".join(map(_latex_cell, table.head)) + r" \\",
+            r"    \midrule"]
+    out += ["    " + " & ".join(map(_latex_cell, row)) + r" \\"
+            for row in table.rows]
+    out += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
+  return "\n".join(out) + "\n"
+
+
+def with_seconds(result: RunResult) -> list[tables.Row]:
+  """The rows of metrics.csv, with ``seconds`` from timing.csv."""
+  seconds = {row["round"]: row["seconds"]
+             for row in result.records.tables["timing"]}
+  return [{**row, "seconds": seconds[row["round"]]}
+          for row in result.records.rows]
+
+
+def draw(
+    paths: Sequence[pathlib.Path], comparison: Comparison, title: str,
+    x_axis: str = "rounds") -> None:
+  """Draws the curves of all runs over each other.
+
+  Args:
+    paths: files to write, PNG or PDF.
+    comparison: the runs.
+    title: above the picture.
+    x_axis: one of ``plots.X_AXES``.
+  """
+  figure, axis = plt.subplots(figsize=(7.2, 4.6))
+  runs = {label: with_seconds(result)
+          for label, result in comparison.results.items()}
+  plots.draw_curves(
+      axis, runs, comparison.protocol, comparison.metric, x_axis,
+      {label: style.matplotlib() for label, style in styles.of(runs).items()})
+  if comparison.metric == "loss":
+    plots.log_axis(axis)
+  else:
+    _fit(axis, comparison)
+  plots.legend(figure)
+  axis.set_title(title, fontsize=11)
+  plots.save(figure, *paths)
+
+
+def _fit(axis: Any, comparison: Comparison) -> None:
+  """Fits the y axis to the means: wide bands would squeeze them."""
+  means = np.concatenate([
+      result.metrics[comparison.protocol][comparison.metric].mean(0)
+      for result in comparison.results.values()])
+  means = means[np.isfinite(means)]
+  margin = 0.12 * (np.ptp(means) or 0.1)
+  axis.set_ylim(max(means.min() - margin, 0.0), min(means.max() + margin, 1.0))

@@ -1,0 +1,371 @@
+"""Compares finished runs: estimates over seeds, costs to targets, paired tests.
+
+``compare`` draws and writes nothing. ``experiments.compare`` makes its tables,
+pictures and pages from what ``compare`` returns.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fedjax_alg import metrics, registry
+from fedjax_alg.data.options import ShiftOptions
+from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
+from fedjax_alg.runs.result import RunResult
+
+#: What one number stands for a seed's curve: its last value, the mean of the
+#: evaluations in the last ten rounds, or its best value.
+SCORES = {"final": "final", "last_10": "mean_last_10", "best": "best"}
+
+#: Costs of a run, which are running totals in metrics.csv.
+COSTS = ("round", *tables.TOTALS)
+
+#: Options that change what clients hold without changing the hashes of the
+#: data and of the partition.
+_LATER = ("newcomers_at", *(
+    field.name for field in dataclasses.fields(ShiftOptions)))
+
+#: Options that decide neither the numbers of a run nor what they mean.
+_NEUTRAL = ("data_dir", "targets", "map_clients", "client_chunk", "map_seeds",
+            "host_devices", "seed")
+
+
+class Estimate(NamedTuple):
+  """A number that every seed has."""
+
+  mean: float
+  ci95: float  #: half-width of the 95 % interval; NaN with less than two seeds
+  values: tuple[float, ...]  #: one per seed
+
+
+def estimate(values: Any) -> Estimate:
+  """The mean over seeds with its 95 % Student-t interval."""
+  numbers = tuple(np.nan if v is None else float(v) for v in values)
+  return Estimate(*metrics.confidence_95(numbers), numbers)
+
+
+class Line(NamedTuple):
+  """One run of a comparison."""
+
+  label: str
+  result: RunResult
+  scores: dict[str, Estimate]  #: a name of ``SCORES`` -> estimate
+  costs: dict[str, Estimate]  #: a name of ``COSTS`` -> that of the whole run
+  #: target -> for each seed the costs when it first reached the target, None
+  #: if it never did
+  reached: dict[float, tuple[dict[str, float] | None, ...]]
+
+  def cost_to(self, target: float, cost: str) -> Estimate | None:
+    """What the seeds that reach a target spent until then; None if none does.
+
+    Args:
+      target: one of the targets of the comparison.
+      cost: one of ``COSTS``.
+    """
+    found = [at[cost] for at in self.reached[target] if at is not None]
+    return estimate(found) if found else None
+
+
+class Pair(NamedTuple):
+  """A run against the baseline, seed by seed."""
+
+  label: str
+  difference: Estimate  #: score of the run minus that of the baseline
+  t: float  #: statistic of the paired t test; NaN where there is no test
+  p: float  #: two-sided p value
+  holm: float  #: p value with Holm's correction for all runs with a test
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Some runs side by side.
+
+  Attributes:
+    metric: the metric that is compared.
+    protocol: its protocol.
+    score: which number of a curve the pairs compare, a name of ``SCORES``.
+    targets: values of the metric.
+    baseline: label of the run that the others are compared with.
+    lines: the runs.
+    pairs: the other runs against the baseline.
+    unpaired: label -> why a run is not compared seed by seed.
+  """
+
+  metric: str
+  protocol: str
+  score: str
+  targets: tuple[float, ...]
+  baseline: str
+  lines: tuple[Line, ...]
+  pairs: tuple[Pair, ...]
+  unpaired: dict[str, str]
+
+  @property
+  def results(self) -> dict[str, RunResult]:
+    """label -> run."""
+    return {line.label: line.result for line in self.lines}
+
+  def rows(self) -> list[dict[str, Any]]:
+    """One flat dictionary per run, for example for ``pandas.DataFrame``."""
+    pairs = {pair.label: pair for pair in self.pairs}
+    out = []
+    for line in self.lines:
+      row: dict[str, Any] = {"run": line.label, "seeds": len(line.result.seeds)}
+      for group in (line.scores, line.costs):
+        for name, found in group.items():
+          row |= {name: found.mean, f"{name}_ci95": found.ci95}
+      for target in self.targets:
+        row[f"reached_{target:g}"] = sum(
+            at is not None for at in line.reached[target])
+        for name in COSTS:
+          cost = line.cost_to(target, name)
+          row[f"{name}_to_{target:g}"] = np.nan if cost is None else cost.mean
+      pair = pairs.get(line.label)
+      row |= {"difference": pair.difference.mean if pair else np.nan,
+              "difference_ci95": pair.difference.ci95 if pair else np.nan,
+              "p": pair.p if pair else np.nan,
+              "p_holm": pair.holm if pair else np.nan}
+      out.append(row)
+    return out
+
+
+def compare(
+    results: Mapping[str, RunResult] | Sequence[RunResult], *,
+    metric: str = "accuracy", protocol: str | None = None,
+    score: str = "final", baseline: str | None = None,
+    targets: Sequence[float] | None = None) -> Comparison:
+  """Compares finished runs.
+
+  Runs of the same data, partition and seeds are compared seed by seed with the
+  baseline: mean and 95 % interval of the differences, a paired t test, and
+  Holm's correction for the number of tests. Rank tests have no power with few
+  seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is 0.25 with
+  three seeds and 0.06 with five. Other runs keep their estimates, and
+  ``unpaired`` says why they are not compared seed by seed.
+
+  Args:
+    results: label -> run, from ``run`` or ``load_run``. Runs without labels are
+      named by what differs between their options.
+    metric: a column of metrics.csv.
+    protocol: an evaluation protocol of all runs; by default "global" if all
+      runs have it, else the first one that all have.
+    score: which number of a curve the pairs compare: "final" = the last value,
+      "last_10" = the mean of the evaluations in the last ten rounds, "best" =
+      the best value, which is chosen by looking at it.
+    baseline: label of the run that the others are compared with; by default
+      the first.
+    targets: values of the metric; by default the targets that all runs have,
+      or none for the loss.
+
+  Returns:
+    The comparison.
+
+  Raises:
+    OptionError: an argument that cannot be used, or a run without the metric
+      or the protocol.
+  """
+  if not isinstance(results, Mapping):
+    results = dict(zip(labels(results), results, strict=True))
+  if not results:
+    raise OptionError("`results`: no runs")
+  if metric not in metrics.METRICS:
+    raise OptionError(f"`metric`={metric}: unknown"
+                      f"{did_you_mean(metric, metrics.METRICS)} (one of "
+                      f"{', '.join(metrics.METRICS)})")
+  if score not in SCORES:
+    raise OptionError(f"`score`={score}: must be one of {', '.join(SCORES)}")
+  protocol = _protocol(results, protocol)
+  for label, result in results.items():
+    if not np.isfinite(result.metrics[protocol][metric]).any():
+      raise OptionError(f"`metric`={metric}: {label} has none of protocol "
+                        f"{protocol}")
+  baseline = next(iter(results)) if baseline is None else baseline
+  if baseline not in results:
+    raise OptionError(f"`baseline`={baseline}: no such run (one of "
+                      f"{', '.join(results)})")
+  wanted = _targets(results, metric, targets)
+  lines = tuple(_line(label, result, protocol, metric, wanted)
+                for label, result in results.items())
+  pairs, unpaired = _pairs(lines, baseline, score)
+  return Comparison(
+      metric, protocol, score, wanted, baseline, lines, pairs, unpaired)
+
+
+def _protocol(results: Mapping[str, RunResult], asked: str | None) -> str:
+  for label, result in results.items():
+    if asked is not None and asked not in result.protocols:
+      raise OptionError(f"`protocol`={asked}: {label} was not evaluated by it "
+                        f"(it has {', '.join(result.protocols)})")
+  if asked is not None:
+    return asked
+  common = [name for name in next(iter(results.values())).protocols
+            if all(name in result.protocols for result in results.values())]
+  if not common:
+    raise OptionError("`protocol`: the runs have none in common (" + "; ".join(
+        f"{label}: {', '.join(result.protocols)}"
+        for label, result in results.items()) + ")")
+  return "global" if "global" in common else common[0]
+
+
+def _targets(
+    results: Mapping[str, RunResult], metric: str,
+    asked: Sequence[float] | None) -> tuple[float, ...]:
+  if asked is None:
+    every = [result.facts["run"]["targets"] for result in results.values()]
+    return () if metric == "loss" else tuple(
+        target for target in every[0] if all(target in own for own in every))
+  for target in asked:
+    if not (0 < target <= 1 or metric == "loss" and 0 < target < np.inf):
+      raise OptionError(f"`targets`={target:g}: must lie in " + (
+          "(0, inf)" if metric == "loss" else "(0, 1], 0.9 is 90 %"))
+  return tuple(dict.fromkeys(float(target) for target in asked))
+
+
+def _line(
+    label: str, result: RunResult, protocol: str, metric: str,
+    targets: Sequence[float]) -> Line:
+  summary, rows = result.summary(), result.records.rows
+  scores = {name: estimate(summary[key][protocol][metric]["values"])
+            for name, key in SCORES.items()}
+  costs = {name: estimate(
+      summary_lib.by_seed(rows, protocol, name)[:, -1]) for name in COSTS}
+  reached = {}
+  for target in targets:
+    firsts = summary_lib.first_rows(rows, protocol, metric, target)
+    reached[target] = tuple(
+        None if row is None else {name: float(row[name]) for name in COSTS}
+        for row in firsts)
+  return Line(label, result, scores, costs, reached)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """Corrects p values of several tests by Holm's step-down method.
+
+  Args:
+    p_values: one per test; NaN for no test, which is not counted.
+
+  Returns:
+    The corrected p values; a test at level a rejects where they are at most a.
+  """
+  p = np.asarray(p_values, float)
+  out = np.full(p.shape, np.nan)
+  tested = np.flatnonzero(~np.isnan(p))
+  order = tested[np.argsort(p[tested], kind="stable")]
+  factors = np.arange(len(order), 0, -1)
+  out[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
+  return out.tolist()
+
+
+def paired_t(differences: Sequence[float]) -> tuple[float, float]:
+  """The statistic and the two-sided p value of the paired t test.
+
+  Both are NaN where there is no test: with less than two differences, one that
+  is NaN, or differences that are all equal.
+  """
+  array = np.asarray(differences, float)
+  if len(array) < 2 or not np.isfinite(array).all():
+    return np.nan, np.nan
+  if np.ptp(array) <= 1e-12 * np.abs(array).max():  # equal but for rounding
+    return np.nan, np.nan
+  found = stats.ttest_1samp(array, 0.0)
+  return float(found.statistic), float(found.pvalue)
+
+
+def why_not_paired(one: RunResult, other: RunResult) -> str:
+  """Why two runs cannot be compared seed by seed; "" if they can be."""
+  hashes, others = one.summary()["hashes"], other.summary()["hashes"]
+  for name, words in (("data", "the data differ"),
+                      ("partition", "the partition differs")):
+    if hashes[name] != others[name]:
+      return words
+  for name in _LATER:
+    # As text: a run from a folder has lists where one in memory has tuples.
+    mine, its = (_shown(run.facts["data"].get(name)) for run in (one, other))
+    if mine != its:
+      return f"--{name} differs ({mine}, not {its})"
+  if one.seeds != other.seeds:
+    return (f"the seeds differ ({_shown(one.seeds)}, not "
+            f"{_shown(other.seeds)})")
+  return ""
+
+
+def _pairs(
+    lines: Sequence[Line], baseline: str, score: str
+) -> tuple[tuple[Pair, ...], dict[str, str]]:
+  (base,) = (line for line in lines if line.label == baseline)
+  found, unpaired = [], {}
+  for line in lines:
+    if line is base:
+      continue
+    reason = why_not_paired(line.result, base.result)
+    if reason:
+      unpaired[line.label] = reason
+      continue
+    difference = estimate(np.subtract(
+        line.scores[score].values, base.scores[score].values))
+    found.append(Pair(line.label, difference,
+                      *paired_t(difference.values), np.nan))
+  corrected = holm([pair.p for pair in found])
+  return tuple(pair._replace(holm=p)
+               for pair, p in zip(found, corrected)), unpaired
+
+
+def options_of(result: RunResult) -> dict[str, Any]:
+  """name -> value of every option of a run, the algorithm first."""
+  facts = result.facts
+  return {"algorithm": facts["algorithm"], **facts["hparams"],
+          **facts["run"], "model": facts["model"], **facts["data"]}
+
+
+def _shown(value: Any) -> str:
+  if isinstance(value, (list, tuple)):
+    return ",".join(map(_shown, value))
+  return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def shown_options(results: Sequence[RunResult]) -> dict[str, list[str]]:
+  """name -> its value in every run as text, "" for a run without the option."""
+  each = [options_of(result) for result in results]
+  names = dict.fromkeys(name for own in each for name in own)
+  return {name: [_shown(own[name]) if name in own else "" for own in each]
+          for name in names}
+
+
+def labels(results: Sequence[RunResult]) -> list[str]:
+  """Names runs by their method and, where needed, by what else differs.
+
+  Runs that no option tells apart are numbered.
+  """
+  def method(result: RunResult) -> str:
+    name = result.facts["algorithm"]
+    known = name in registry.ALGORITHMS
+    return registry.get(name).label if known else str(name)
+
+  found = [method(result) for result in results]
+  out = list(found)
+  for name in dict.fromkeys(found):
+    own = [i for i, other in enumerate(found) if other == name]
+    if len(own) == 1:
+      continue
+    shown = shown_options([results[i] for i in own])
+    differ = [option for option, values in shown.items()
+              if option not in _NEUTRAL and len(set(values)) > 1]
+    for place, i in enumerate(own):
+      words = [f"{option}={shown[option][place]}" for option in differ]
+      out[i] = " ".join([name, *words])
+  return unique(out)
+
+
+def unique(names: Sequence[str]) -> list[str]:
+  """The names, with a number behind those that occur more than once."""
+  seen: dict[str, int] = {}
+  out = []
+  for name in names:
+    seen[name] = seen.get(name, 0) + 1
+    out.append(name if names.count(name) == 1 else f"{name} ({seen[name]})")
+  return out

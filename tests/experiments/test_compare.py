@@ -1,0 +1,172 @@
+"""The command that compares runs: its files, names, and what it refuses."""
+
+import re
+
+import numpy as np
+from PIL import Image
+import pytest
+from scipy import stats
+
+import fedjax_alg as fa
+from experiments import compare
+from experiments.reports import comparison, plots
+from tests import made_runs
+
+ONE = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
+TWO = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
+
+
+@pytest.fixture(name="root")
+def _root(tmp_path, monkeypatch):
+  """A folder with two runs, a run of another partition and a sweep."""
+  monkeypatch.chdir(tmp_path)
+  made_runs.write(tmp_path / "one", ONE)
+  made_runs.write(tmp_path / "two", TWO, algorithm="scaffold")
+  made_runs.write(tmp_path / "other", TWO, algorithm="ifca", partition="Q")
+  for rate in (0.1, 0.3):
+    made_runs.write(tmp_path / "rates" / f"client_lr={rate}", ONE,
+                    hparams={"client_lr": rate})
+  diverged = tmp_path / "rates" / "client_lr=9"
+  diverged.mkdir()
+  (diverged / "config.json").write_text("{}")
+  return tmp_path
+
+
+def rows_of(path, title):
+  """head -> cells of a table in a Markdown page."""
+  text = path.read_text("utf-8").split(f"## {title}")[1].split("##")[0]
+  head, _, *rows = [
+      [cell.strip() for cell in line.strip("|").split("|")]
+      for line in text.splitlines() if line.startswith("|")]
+  return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_a_folder_gets_every_file(root, capsys):
+  assert compare.main(["one", "two", "--targets=0.85"]) == 0
+  found = root / "out" / "compare"
+  assert {path.name for path in found.iterdir()} == {
+      f"compare.{kind}" for kind in ("png", "pdf", "md", "tex", "html")}
+  with Image.open(found / "compare.png") as image:
+    assert image.width > 600
+  assert (found / "compare.pdf").read_bytes().startswith(b"%PDF")
+  one, two = rows_of(found / "compare.md", "Accuracy, protocol global")
+  last = 100 * np.array(ONE)[:, -1]
+  half = stats.t.ppf(0.975, 2) * stats.sem(last)
+  assert one["final accuracy, %"] == f"{last.mean():.2f} +- {half:.2f}"
+  assert (one["run"], two["run"], one["seeds"]) == ("FedAvg", "SCAFFOLD", "3")
+  one, two = rows_of(found / "compare.md", "Cost to targets")
+  assert (one["reached by"], one["rounds"]) == ("1 of 3 seeds", "10")
+  assert (two["reached by"], two["floats sent, 10³"]) == ("3 of 3 seeds", "10")
+  (pair,) = rows_of(found / "compare.md", "Difference from FedAvg")
+  p = stats.ttest_rel(np.array(TWO)[:, -1], np.array(ONE)[:, -1]).pvalue
+  assert pair["p"] == pair["p (Holm)"] == f"{p:.4f}"
+  printed = capsys.readouterr().out
+  assert pair["difference, points"] in printed
+  assert f"least p value of Wilcoxon's signed-rank test is {2 / 2**3:g}" in (
+      printed)
+
+
+def test_only_the_files_that_are_named(root):
+  (root / "paper.tex").write_text("mine")
+  assert compare.main(["one", "two", "--out=paper.pdf,new/table.tex"]) == 0
+  assert (root / "paper.tex").read_text() == "mine"
+  assert {path.name for path in (root / "new").iterdir()} == {"table.tex"}
+  assert not (root / "out").exists()
+
+
+def test_latex_is_well_formed(root):
+  assert compare.main(["A_1 & 50%=one", "B#{2}~^\\<=two", "other",
+                       "--targets=0.85", "--out=table.tex"]) == 0
+  text = (root / "table.tex").read_text("utf-8")
+  assert r"A\_1 \& 50\% & 3 & 15 &" in text
+  assert (r"B\#\{2\}\textasciitilde{}\textasciicircum{}\textbackslash{}"
+          r"\textless{} &") in text
+  assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+  lines = [line for line in text.splitlines() if not line.startswith("%")]
+  for line in lines:
+    assert line.isascii() and not re.search(r"(?<!\\)[#%~^]", (
+        re.sub(r"\$[^$]*\$", "", line)))
+  for table in "\n".join(lines).split(r"\begin{tabular}")[1:]:
+    columns = re.match(r"\{(l+r*)\}", table)[1]
+    for row in re.findall(r"(.*) \\\\", table):
+      assert len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1
+    assert [table.count(rule) for rule in (
+        r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
+  assert text.count("{") - text.count(r"\{") == (
+      text.count("}") - text.count(r"\}"))
+
+
+def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
+  assert compare.main(["one", "other", "two", "--out=t.md"]) == 0
+  assert ("IFCA is not compared seed by seed with FedAvg: the partition "
+          "differs") in capsys.readouterr().err
+  assert "Not paired: IFCA, the partition differs." in (
+      root / "t.md").read_text("utf-8")
+  assert len(rows_of(root / "t.md", "Accuracy, protocol global")) == 3
+  assert [row["run"] for row in rows_of(
+      root / "t.md", "Difference from FedAvg")] == ["SCAFFOLD"]
+
+
+def test_names_and_the_settings_of_a_sweep(root, capsys):
+  found = compare.read(["rates", "Mine=one", "rates/client_lr=0.1", "S=rates"])
+  assert list(found) == [
+      "FedAvg client_lr=0.1 (1)", "FedAvg client_lr=0.3", "Mine",
+      "FedAvg client_lr=0.1 (2)", "S, client_lr=0.1", "S, client_lr=0.3"]
+  assert "client_lr=9: not finished, or diverged; left out" in (
+      capsys.readouterr().err)
+  assert len(compare.read(["one", str(root / "two")])) == 2
+
+
+@pytest.mark.parametrize("words,error", [
+    ([], "no runs: give the folders"),
+    (["nowhere"], "nowhere: no such folder"),
+    (["rates/client_lr=9"], "client_lr=9: holds no finished run"),
+    (["rates/client_lr=7"], "rates/client_lr=7: no such folder"),
+    (["A=one", "A=two"], "A=: given twice"),
+    (["one", "--metric=acuracy"], "acuracy"),
+    (["one", "--protocol=local"], "--protocol=local: FedAvg was not evaluated"),
+    (["one", "--x_axis=hours"], "hours"),
+    (["one", "--baseline=B"], "--baseline=B: no such run (one of FedAvg)"),
+    (["one", "--targets=0.9,high"], "--targets=0.9,high: must be numbers"),
+    (["one", "--targets=90"], "0.9 is 90 %"),
+    (["one", "--out=a.svg"], "--out=a.svg: .svg is unknown"),
+    (["one", "--out="], "--out: empty"),
+    (["one", "--rounds=3"], "rounds"),
+])
+def test_wrong_use_is_one_line(root, capsys, words, error):
+  before = sorted(root.iterdir())
+  assert compare.main(words) == 2
+  text = capsys.readouterr().err
+  assert text.startswith("error: ") and text.count("\n") == 1
+  assert error in text
+  assert sorted(root.iterdir()) == before
+
+
+def test_help_names_every_flag(capsys):
+  assert compare.main(["--help"]) == 0
+  text = capsys.readouterr().out
+  for flag in ("metric", "protocol", "x_axis", "score", "baseline", "targets",
+               "out"):
+    assert f"  --{flag}: " in text
+
+
+def test_the_picture_shows_the_interval(root, monkeypatch):
+  figures = []
+  monkeypatch.setattr(plots, "save", lambda figure, *_: figures.append(figure))
+  runs = {"a": fa.load_run(root / "one"), "b": fa.load_run(root / "two")}
+  comparison.draw([], fa.compare(runs), "title", "floats")
+  (axis,) = figures[0].axes
+  band, _ = axis.collections
+  values = np.array(ONE)
+  half = stats.t.ppf(0.975, 2) * stats.sem(values)
+  drawn = band.get_paths()[0].vertices
+  for x, mean, width in zip((5e3, 1e4, 1.5e4), values.mean(0), half):
+    at = drawn[drawn[:, 0] == x][:, 1]
+    np.testing.assert_allclose(
+        (at.min(), at.max()), np.clip((mean - width, mean + width), 0, 1))
+  (legend,) = figures[0].legends
+  words = [text.get_text() for text in legend.get_texts()]
+  assert words[:2] == ["a", "b"] and "95 %" in words[2]
+  lines = axis.get_lines()
+  assert lines[0].get_linestyle() != lines[1].get_linestyle()
+  plots.plt.close(figures[0])

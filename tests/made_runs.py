@@ -1,0 +1,93 @@
+"""Folders of runs that nobody played: their numbers are given."""
+
+import json
+
+from flax import serialization
+import numpy as np
+
+from fedjax_alg import metrics
+from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.records import summary, tables
+from fedjax_alg.runs.options import RunOptions
+
+#: Floats that a run sends in a round, simulated seconds that it takes.
+FLOATS, SECONDS = 1000, 0.5
+
+
+def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
+          protocols=("global",), hparams=None, data=None, seeds=None,
+          partition="P", clients=None, membership=None, floats=FLOATS):
+  """Writes the folder of a finished run.
+
+  Args:
+    folder: where to.
+    accuracy: [N, E], also that of every other metric but the loss.
+    algorithm: its name.
+    loss: [N, E]; by default 1 - accuracy.
+    every: rounds between two evaluations.
+    protocols: the protocols, which all have the same numbers.
+    hparams: hyper-parameters.
+    data: options of the data that are not the defaults.
+    seeds: the N seeds; by default 0, 1, ...
+    partition: the hash of the partition.
+    clients: [N, C], accuracies of the clients for protocol local.
+    membership: [N, C], groups of the clients.
+    floats: floats that are sent in a round.
+
+  Returns:
+    The folder.
+  """
+  accuracy = np.asarray(accuracy, float)
+  loss = 1 - accuracy if loss is None else np.asarray(loss, float)
+  seeds = list(range(len(accuracy))) if seeds is None else list(seeds)
+  rounds = every * np.arange(1, accuracy.shape[1] + 1)
+  rows = []
+  for e, number in enumerate(rounds.tolist()):
+    for i, seed in enumerate(seeds):
+      for protocol in protocols:
+        row = dict.fromkeys(tables.COLUMNS, 0.0) | {
+            "round": number, "seed": seed, "protocol": protocol,
+            **dict.fromkeys(metrics.METRICS, accuracy[i, e]),
+            "loss": loss[i, e], "total_floats": number * floats,
+            "simulated_s": number * SECONDS}
+        rows.append(row)
+  folder.mkdir(parents=True)
+  tables.write_rows(folder / "metrics.csv", rows)
+  each = [{"round": r, "seed": seed, **dict.fromkeys(tables.ROUND_COST, 0.0)}
+          for r in range(1, rounds[-1] + 1) for seed in seeds]
+  tables.write_rows(folder / "rounds.csv", each, list(each[0]))
+  timing = [{"round": r, "seconds": 0.1 * r} for r in rounds.tolist()]
+  tables.write_rows(folder / "timing.csv", timing, tables.TIMING)
+  if membership is not None:
+    number = int(np.max(membership)) + 1
+    found = tables.group_rows(
+        np.asarray(membership), np.eye(len(membership[0]), dtype=int),
+        int(rounds[-1]), seeds, number)
+    tables.write_rows(folder / "groups.csv", found,
+                      tables.group_columns(number))
+  options = DataOptions(**(data or {}))
+  facts = {
+      "identity": None, "algorithm": algorithm, "hparams": hparams or {},
+      "data": field_values(options),
+      "run": field_values(RunOptions(rounds=int(rounds[-1]))),
+      "model": "softmax", "seeds": seeds, "protocols": list(protocols),
+      "plan": {"cohort_size": 2}}
+  summary.write_json(folder / "config.json", facts)
+  summary.write_json(folder / "summary.json", {
+      **summary.summarise(rows, (0.9,)),
+      "hashes": {"data": options.dataset, "partition": partition,
+                 "final_state": "S"},
+      "versions": {"python": "3"}, "device": "none", "identity": None})
+  final = {
+      "clients": {} if clients is None else {
+          "local": {"accuracy": np.asarray(clients, float)}},
+      "membership": None if membership is None else np.asarray(membership),
+      "global_params": None}
+  (folder / "final.msgpack").write_bytes(
+      serialization.msgpack_serialize(final))
+  return folder
+
+
+def read_facts(folder):
+  """The content of config.json."""
+  return json.loads((folder / "config.json").read_text("utf-8"))

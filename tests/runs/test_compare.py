@@ -1,0 +1,150 @@
+"""Comparing runs: estimates, costs to targets, paired tests, labels."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fedjax_alg as fa
+from fedjax_alg.runs import compare as compare_lib
+from tests import made_runs
+
+ONE = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
+TWO = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
+
+
+@pytest.fixture(name="load")
+def _load(tmp_path):
+  numbers = itertools.count()
+
+  def load(*args, **options):
+    return fa.load_run(made_runs.write(
+        tmp_path / str(next(numbers)), *args, **options))
+
+  return load
+
+
+def test_estimates_and_costs(load):
+  found = fa.compare({"a": load(ONE), "b": load(TWO)}, targets=(0.85, 0.95))
+  a, b = found.lines
+  assert (found.protocol, found.baseline) == ("global", "a")
+  last = np.array(ONE)[:, -1]
+  mean, half = last.mean(), stats.t.ppf(0.975, 2) * stats.sem(last)
+  np.testing.assert_allclose(a.scores["final"][:2], (mean, half))
+  np.testing.assert_allclose(a.scores["final"].values, last)
+  np.testing.assert_allclose(a.scores["best"].values, (0.8, 0.8, 0.9))
+  # Rounds 10 and 15 lie in the last ten of 15 rounds.
+  np.testing.assert_allclose(
+      a.scores["last_10"].values, np.array(ONE)[:, 1:].mean(1))
+  assert [at and at["round"] for at in a.reached[0.85]] == [None, None, 10]
+  assert [at and at["round"] for at in b.reached[0.85]] == [10, 10, 10]
+  assert a.cost_to(0.95, "round") is None
+  assert a.cost_to(0.85, "total_floats").mean == 10 * made_runs.FLOATS
+  assert b.cost_to(0.95, "simulated_s").values == (10 * made_runs.SECONDS,)
+  assert a.costs["total_floats"].values == (15 * made_runs.FLOATS,) * 3
+  rows = found.rows()
+  assert [row["reached_0.85"] for row in rows] == [1, 3]
+  assert np.isnan(rows[0]["round_to_0.95"])
+
+
+def test_the_loss_reaches_its_targets_from_above(load):
+  found = fa.compare({"a": load(ONE)}, metric="loss", targets=(0.25,))
+  (line,) = found.lines
+  assert [at and at["round"] for at in line.reached[0.25]] == [15, 10, 10]
+  np.testing.assert_allclose(line.scores["best"].values, (0.2, 0.2, 0.1))
+  assert fa.compare({"a": load(ONE)}, metric="loss").targets == ()
+
+
+def test_pairs_are_scipys_paired_test(load):
+  runs = {"a": load(ONE), "b": load(TWO), "c": load(np.array(ONE) - 0.1)}
+  found = fa.compare(runs)
+  b, c = found.pairs
+  last = np.array(TWO)[:, -1], np.array(ONE)[:, -1]
+  expected = stats.ttest_rel(*last)
+  np.testing.assert_allclose((b.t, b.p), expected)
+  interval = expected.confidence_interval(0.95)
+  np.testing.assert_allclose(
+      (b.difference.mean - b.difference.ci95,
+       b.difference.mean + b.difference.ci95), interval)
+  # The same difference in all seeds: no test, and none to correct for.
+  assert c.difference.mean == pytest.approx(-0.1)
+  assert np.isnan([c.t, c.p, c.holm]).all() and b.holm == b.p
+  other = fa.compare(runs, baseline="b", score="best")
+  assert [pair.label for pair in other.pairs] == ["a", "c"]
+  np.testing.assert_allclose(
+      other.pairs[0].difference.values, (-0.1, -0.1, -0.05))
+
+
+def test_one_seed_has_no_interval_and_no_test(load):
+  found = fa.compare({"a": load(ONE[:1]), "b": load(TWO[:1])})
+  assert np.isnan(found.lines[0].scores["final"].ci95)
+  (pair,) = found.pairs
+  assert pair.difference.mean == pytest.approx(0.1)
+  assert np.isnan([pair.difference.ci95, pair.p, pair.holm]).all()
+
+
+def test_holm_is_the_step_down_method():
+  """Rejects, from the smallest p value on, until one is too large."""
+  p = np.array([0.04, np.nan, 0.001, 0.03, 0.012, 0.2])
+  corrected = compare_lib.holm(p)
+  for level in (0.003, 0.01, 0.045, 0.05, 0.1, 0.25):
+    rejected, order = set(), np.argsort(p)[:5]
+    for k, test in enumerate(order):
+      if p[test] > level / (5 - k):
+        break
+      rejected.add(int(test))
+    assert {i for i, q in enumerate(corrected) if q <= level} == rejected
+  assert np.isnan(corrected[1]) and max(compare_lib.holm([0.9, 0.8])) == 1.0
+
+
+@pytest.mark.parametrize("changed,reason", [
+    (dict(data={"dataset": "mnist"}), "the data differ"),
+    (dict(partition="Q"), "the partition differs"),
+    (dict(data={"shift": "increment"}), "--shift differs"),
+    (dict(data={"newcomers_at": ((5, 2),)}), "--newcomers_at differs"),
+    (dict(seeds=(0, 1, 5)), r"the seeds differ \(0,1,5, not 0,1,2\)"),
+])
+def test_other_data_or_seeds_are_not_paired(load, changed, reason):
+  found = fa.compare(
+      {"a": load(ONE), "b": load(TWO), "c": load(TWO, **changed)})
+  assert [pair.label for pair in found.pairs] == ["b"]
+  assert len(found.lines) == 3
+  assert re.match(reason, found.unpaired["c"])
+
+
+def test_labels_are_what_differs(load):
+  runs = [load(ONE, hparams={"client_lr": 0.1, "local_steps": 5}),
+          load(ONE, hparams={"client_lr": 0.3, "local_steps": 5}),
+          load(ONE, algorithm="scaffold", hparams={"client_lr": 1.0}),
+          load(ONE, algorithm="my_own")]
+  assert list(fa.compare(runs).results) == [
+      "FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "SCAFFOLD", "my_own"]
+  assert compare_lib.labels(runs[:1] * 2) == ["FedAvg (1)", "FedAvg (2)"]
+
+
+def test_default_protocol_is_one_that_all_have(load):
+  both, local = ("local", "global"), ("train", "local")
+  runs = {"a": load(ONE, protocols=both), "b": load(ONE, protocols=local)}
+  assert fa.compare(runs).protocol == "local"
+  assert fa.compare({"a": runs["a"]}).protocol == "global"
+  with pytest.raises(fa.OptionError, match="none in common"):
+    fa.compare(runs | {"c": load(ONE)})
+
+
+@pytest.mark.parametrize("options,words", [
+    (dict(metric="acuracy"), "did you mean 'accuracy'"),
+    (dict(protocol="local"), "a was not evaluated by it .it has global"),
+    (dict(score="first"), "must be one of final"),
+    (dict(baseline="b"), "no such run .one of a"),
+    (dict(targets=(90,)), "0.9 is 90 %"),
+])
+def test_wrong_arguments(load, options, words):
+  with pytest.raises(fa.OptionError, match=words):
+    fa.compare({"a": load(ONE)}, **options)
+
+
+def test_a_metric_that_nobody_has(load):
+  with pytest.raises(fa.OptionError, match="accuracy: a has none"):
+    fa.compare({"a": load(np.full((1, 2), np.nan))})
