@@ -42,6 +42,7 @@ def hyper(
     when: tuple[str, Sequence[Any]] | None = None,
     traced: bool | None = None,
     neutral: float | None = None,
+    added: bool = False,
 ) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
@@ -65,13 +66,16 @@ def hyper(
     neutral: the value with which part of the method has no effect (0 of a
       term, 1 of a factor). ``traced_names`` leaves a field of this value out,
       so that the part is not in the program and costs nothing.
+    added: whether the option came after version 0.2. At its default such an
+      option is left out of the identity of a run, so that the folders of
+      earlier runs are found again.
   """
   if traced is None:
     traced = isinstance(default, float)
   return dataclasses.field(default=default, metadata=dict(
       help=help, source=source, minimum=minimum, above=above, maximum=maximum,
       below=below, choices=choices, when=when, traced=traced,
-      neutral=neutral))
+      neutral=neutral, added=added))
 
 
 def allowed(field: dataclasses.Field) -> str:

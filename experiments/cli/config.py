@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 from typing import Any
 
 from absl import flags as absl_flags
@@ -80,7 +81,8 @@ class Config:
 
   def identity(self) -> str:
     """A sha256 hash of everything that decides the numbers of the run."""
-    what = {k: v for k, v in self.values.items() if k not in flags.NEUTRAL}
+    what = {k: v for k, v in self.values.items()
+            if k not in flags.NEUTRAL and not flags.is_unchanged(k, v)}
     text = json.dumps([what, self.hparams], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -212,7 +214,8 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
   if output.out_dir is None:
-    output = dataclasses.replace(output, out_dir=f"out/{name}_{data.dataset}")
+    output = dataclasses.replace(output, out_dir=(
+        f"out/{name}_" + re.sub(r"\W", "_", str(data.dataset))))
   return Config(method, data, run, output, given)
 
 

@@ -119,7 +119,8 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     return
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
   changed = [k for k in new
-             if k not in flags.NEUTRAL and new[k] != old.get(k)]
+             if k not in flags.NEUTRAL and new[k] != old.get(k)
+             and not (k not in old and flags.is_unchanged(k, new[k]))]
   name = changed[0] if changed else "?"
   raise config_lib.UsageError(
       f"--{name}={new.get(name)}: the run in {folder} has "
@@ -215,8 +216,7 @@ class RunWriter:
     summary_lib.write_text(
         self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
     summary_lib.write_json(self.folder / "config.json", self._facts)
-    summary_lib.write_json(self.folder / "partition.json",
-                           summary_lib.partition_facts(federation))
+    summary_lib.write_partition(self.folder, federation)
     _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
 

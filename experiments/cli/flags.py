@@ -100,6 +100,17 @@ def run_flags() -> Iterator[Flag]:
       yield from _flags_of(options)
 
 
+@functools.cache
+def _added() -> dict[str, Any]:
+  return {flag.name: flag.field.default for flag in run_flags()
+          if flag.field.metadata["added"]}
+
+
+def is_unchanged(name: str, value: Any) -> bool:
+  """Whether a flag that earlier versions did not have is at its default."""
+  return name in _added() and value == _added()[name]
+
+
 def hyper_fields() -> dict[str, dataclasses.Field]:
   """name -> field of the hyper-parameters of all algorithms.
 

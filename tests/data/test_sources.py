@@ -77,9 +77,9 @@ NAN = np.array([[1, np.nan, 1]] * 4)
      "x_train has no rows"),
     ({"x_test": np.zeros((2, 5))}, "x_test of (5,)"),
     ({"x_test": np.zeros((2, 3), np.uint8)}, "x_test of (3,) uint8"),
-    ({"x_train": NAN}, "x_train has NaN or infinite"),
-    ({"x_test": np.full((2, 3), np.inf)}, "x_test has NaN or infinite"),
-    ({"x_test": np.full((2, 3), 1e300)}, "x_test has NaN or infinite"),
+    ({"x_train": NAN}, "x_train has 4 NaN or infinite"),
+    ({"x_test": np.full((2, 3), np.inf)}, "x_test has 6 NaN or infinite"),
+    ({"x_test": np.full((2, 3), 1e300)}, "x_test has 6 NaN or infinite"),
     ({"x_train": np.array([["a"]] * 4)}, "x_train is <U1"),
     ({"x_train": np.zeros((4, 3), complex)}, "x_train is complex128"),
     ({"y_train": np.zeros(4)}, "y_train is float64, integers are needed"),
@@ -190,7 +190,7 @@ def test_tfds_not_prepared(tmp_path, monkeypatch):
           f"./launch.sh prepare mnist data_dir={tmp_path}")
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "env"))
   refuses(lambda: sources.load_tfds("cifar10"), f"{tmp_path / 'env'}")
-  refuses(lambda: sources.load_tfds("imagenet", tmp_path), "allowed: mnist")
+  refuses(lambda: sources.load_tfds("imagenot", tmp_path), "not a data set of TFDS")
 
 
 def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
