@@ -49,8 +49,9 @@ def write_partition(
   arrays: dict[str, Any] = {
       name: _narrow(getattr(whole, name)) for name in _ARRAYS}
   partial = path.with_name(path.name + ".partial")
+  # Rows in random order can hardly be compressed.
   with open(partial, "wb") as file:
-    np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+    np.savez(file, about=np.array(json.dumps(about)), **arrays)
   os.replace(partial, path)
 
 
@@ -64,10 +65,10 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
   """Reads a partition and checks that it fits the data.
 
   Args:
-    path: a ``partition.npz`` that a run wrote, one of your own with the arrays
-      of ``write_partition`` (of ``about`` only what differs from a partition
-      without a name of the official training and test rows), or a
-      ``partition.json`` of version 0.2.
+    path: a ``partition.npz`` that a run wrote, or one of your own with the four
+      arrays of ``write_partition`` (without ``about``, ``train_order`` holds
+      rows of x_train, ``test_order`` of x_test, and the labels are not
+      compared), or a ``partition.json`` of version 0.2.
     examples: the data that it shall divide.
 
   Returns:

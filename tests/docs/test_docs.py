@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.cli import flags as cli_flags
 from fedjax_alg import registry
+from fedjax_alg.data import is_tfds, options, PARTITIONS
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -44,6 +46,22 @@ def test_the_models_of_the_page_are_models():
   expected = [sum(max(0.0, 1 + row[k] - row[label]) for k in range(10)
                   if k != label) for row, label in zip(np.asarray(logits), y)]
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
+
+
+@pytest.mark.fast
+def test_the_page_on_data_lists_every_data_set_and_partition():
+  text = (ROOT / "docs" / "data.md").read_text("utf-8")
+  table = re.findall(r"^\| `([\w:]+)` \|.*\|$", text, re.M)
+  assert [name for name in table if name in options.DATASETS] == table[:len(
+      options.DATASETS)]
+  assert sorted(table[:len(options.DATASETS)]) == sorted(options.DATASETS)
+  for partition in PARTITIONS:
+    assert f"`{partition}`" in text
+  for name in re.findall(r"fedjax-alg prepare (\w+)`", text):
+    assert name == "NAME" or is_tfds(name)
+  flags = set(re.findall(r"--(\w+)", text))
+  known = {flag.name for flag in cli_flags.run_flags()}
+  assert flags <= known, flags - known
 
 
 @pytest.mark.fast

@@ -152,6 +152,25 @@ REFUSED = [
      ["--vocabulary=0", "at least 1"]),
     ("--algorithm=fedavg --dataset=mnist --model=lstm",
      ["--model=lstm", "mnist", "sent140"]),
+    ("--algorithm=fedavg --dataset=shakespeare", ["--data_path: missing"]),
+    ("--algorithm=fedavg --dataset=shakespeare --data_path=/x",
+     ["--model=softmax", "characters", "--model=lstm"]),
+    ("--algorithm=fedavg --dataset=shakespeare --data_path=/x --model=lstm "
+     "--vocabulary=80", ["--vocabulary=80", "80 characters"]),
+    ("--algorithm=fedavg --dataset=shakespeare --data_path=/x --model=lstm "
+     "--partition=iid", ["--partition=iid", "shakespeare", "natural"]),
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm --lstm_widths=8,0",
+     ["--lstm_widths=(8, 0)", "at least 1"]),
+    ("--algorithm=fedavg --lstm_widths=8", ["--lstm_widths", "softmax"]),
+    ("--algorithm=fedavg --window_stride=2", ["--window_stride", "digits"]),
+    ("--algorithm=fedavg --dataset=kmnist --partition=natural",
+     ["--partition=natural", "kmnist names no clients"]),
+    ("--algorithm=fedavg --dataset=tfds:made/up --model=stack "
+     "--data_path=/x", ["--data_path", "--dataset=tfds:made/up", "idx"]),
+    ("--algorithm=fedavg --dataset=fashion_mnist --model=stack "
+     "--layers=conv29-4", ["kernel 29 is larger than its 28x28 input"]),
+    ("--algorithm=fedavg --partition_file=/x --partition=iid",
+     ["--partition_file", "--partition=iid", "file"]),
     ("--algorithm=fedavg --dataset=npz --data_path=/x --sequence_length=9",
      ["--sequence_length", "--dataset=npz", "sent140"]),
     ("--algorithm=fedavg --embedding=learned", ["--embedding", "softmax"]),
@@ -287,6 +306,28 @@ def test_identity_ignores_where_and_sees_what():
   assert config.parse([*base, "--out_dir=x", "--rounds=7"]).identity() == one
   assert config.parse([*base, "--seed=1"]).identity() != one
   assert config.parse([*base, "--client_lr=0.2"]).identity() != one
+
+
+@pytest.mark.parametrize("words, identity", [
+    ("", "a7529411daa769d8f06606fe8c8fe1cab3f000dc3df870feb02d77d7c3b687c6"),
+    ("--dataset=sent140 --model=lstm",
+     "ca91a9a018d490400b99d2c227698fcdf08049aa7248ca85d68b1646722fe3d0")])
+def test_identity_is_that_of_version_0_2(words, identity):
+  """Options that came later are not in it at their defaults."""
+  assert config.parse(
+      ["--algorithm=fedavg", *words.split()]).identity() == identity
+
+
+def test_options_that_came_later_are_in_the_identity():
+  words = ["--algorithm=fedavg", "--dataset=shakespeare", "--data_path=/x",
+           "--model=lstm"]
+  parsed = config.parse(words)
+  assert (parsed.data.sequence_length, parsed.run.embedding) == (80, "learned")
+  assert parsed.data.partition == "natural"
+  every = {config.parse([*words, *more]).identity() for more in (
+      [], ["--window_stride=2"], ["--lstm_widths=8,8"], ["--embedding_size=4"],
+      ["--partition_file=p.npz"])}
+  assert len(every) == 5
 
 
 def test_validation_clients_leave_the_rest():
