@@ -237,7 +237,8 @@ def test_tfds_not_prepared(tmp_path, monkeypatch):
           f"./launch.sh prepare mnist data_dir={tmp_path}")
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "env"))
   refuses(lambda: sources.load_tfds("cifar10"), f"{tmp_path / 'env'}")
-  refuses(lambda: sources.load_tfds("imagenot", tmp_path), "not a data set of TFDS")
+  refuses(lambda: sources.load_tfds("imagenot", tmp_path),
+          "not a data set of TFDS")
 
 
 def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
