@@ -2,9 +2,11 @@
 
   python -m experiments.prepare mnist [cifar10 ...] [--data_dir=FOLDER]
 
-This is done once, on a machine with internet access. It needs TensorFlow, which
-`pip install -e .[prepare]` or `./launch.sh prepare` installs; the runs do not
-need it. Runs find the data with the same --data_dir.
+Any data set of TFDS may be named, such as kmnist or emnist/letters; runs read
+those that are labelled images of one size. This is done once, on a machine with
+internet access. It needs TensorFlow, which `pip install -e .[prepare]` or
+`./launch.sh prepare` installs; the runs do not need it. Runs find the data with
+the same --data_dir.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,8 @@ def command(argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested("\n".join([
-        __doc__.strip(), "", f"Data sets: {', '.join(data.PREPARABLE)}.",
+        __doc__.strip(), "",
+        f"Data sets: {', '.join(data.PREPARABLE)}, and all others of TFDS.",
         "  --data_dir: folder to prepare them in (default $TFDS_DATA_DIR or "
         "~/tensorflow_datasets)"]))
   data_dir, names = None, []
@@ -32,10 +35,12 @@ def command(argv: Sequence[str]) -> None:
       names.append(word)
   known = ", ".join(data.PREPARABLE)
   if not names:
-    raise config_lib.UsageError(f"which data set? (of {known})")
+    raise config_lib.UsageError(
+        f"which data set? ({known}, or another of TFDS)")
   for name in names:
-    if name not in data.PREPARABLE:
-      raise config_lib.UsageError(f"{name}: unknown data set (of {known})")
+    if not data.is_tfds(name):
+      raise config_lib.UsageError(
+          f"{name}: unknown data set (of {known}, or any other of TFDS)")
   for name in names:
     data.prepare_tfds(name, data_dir)
     print(f"{name}: {_ready(name, data_dir)} ready")

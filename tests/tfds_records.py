@@ -22,36 +22,48 @@ IMAGE = {"pythonClassName": _CLASSES + "image_feature.Image",
                    "shape": {"dimensions": ["28", "28", "1"]}}}
 
 
+def image_of(*shape: int) -> dict:
+  """The entry of images of a shape; -1 is an axis of any length."""
+  return {"pythonClassName": _CLASSES + "image_feature.Image",
+          "image": {"dtype": "uint8",
+                    "shape": {"dimensions": list(map(str, shape))}}}
+
+
 def write(
     directory: pathlib.Path, name: str, features: Mapping[str, dict],
     rows: Iterable[Mapping[str, int | bytes]],
+    **more: Iterable[Mapping[str, int | bytes]],
 ) -> None:
-  """Writes the training split of a prepared version.
+  """Writes the splits of a prepared version.
 
   Args:
     directory: of the version, ``.../name[/config]/1.0.0``; made here.
     name: of the data set.
     features: name -> entry of features.json.
-    rows: name -> value.
+    rows: name -> value, of the split train.
+    **more: the rows of other splits.
   """
   directory.mkdir(parents=True)
-  path = directory / f"{name}-train.array_record-00000-of-00001"
-  writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
-  count = 0
-  for count, row in enumerate(rows, 1):
-    example = tf_example_pb2.Example(features=tf_feature_pb2.Features(
-        feature={key: _feature(value) for key, value in row.items()}))
-    writer.write(example.SerializeToString())
-  writer.close()
+  counts = {}
+  for split, own in ({"train": rows} | more).items():
+    path = directory / f"{name}-{split}.array_record-00000-of-00001"
+    writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
+    counts[split] = 0
+    for row in own:
+      example = tf_example_pb2.Example(features=tf_feature_pb2.Features(
+          feature={key: _feature(value) for key, value in row.items()}))
+      writer.write(example.SerializeToString())
+      counts[split] += 1
+    writer.close()
   (directory / "features.json").write_text(json.dumps({
       "pythonClassName": _CLASSES + "features_dict.FeaturesDict",
       "featuresDict": {"features": features}}))
   (directory / "dataset_info.json").write_text(json.dumps({
       "fileFormat": "array_record", "name": name,
       "version": directory.name, "splits": [{
-          "name": "train", "numBytes": "1", "shardLengths": [str(count)],
+          "name": split, "numBytes": "1", "shardLengths": [str(count)],
           "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-      }]}))
+      } for split, count in counts.items()]}))
 
 
 def png(image: np.ndarray) -> bytes:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 from typing import Any
 
 from absl import flags as absl_flags
@@ -275,8 +276,8 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   if output.tensorboard:
     tensorboard.require()
   if output.out_dir is None:
-    short = name.rpartition(":")[2]
-    output = dataclasses.replace(output, out_dir=f"out/{short}_{data.dataset}")
+    short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{data.dataset}")
+    output = dataclasses.replace(output, out_dir=f"out/{short}")
   return Config(method, data, run, output, given)
 
 

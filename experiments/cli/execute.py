@@ -232,8 +232,7 @@ class RunWriter:
     summary_lib.write_text(
         self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
     summary_lib.write_json(self.folder / "config.json", self._facts)
-    summary_lib.write_json(self.folder / "partition.json",
-                           summary_lib.partition_facts(federation))
+    summary_lib.write_partition(self.folder, federation)
     _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
 

@@ -33,13 +33,16 @@ from fedjax_alg.data.shift import shifted
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.sources import load_idx
 from fedjax_alg.data.sources import load_leaf
 from fedjax_alg.data.sources import load_npz
+from fedjax_alg.data.sources import load_shakespeare
 from fedjax_alg.data.sources import load_tfds
 from fedjax_alg.data.sources import PREPARABLE
 from fedjax_alg.data.sources import prepare_tfds
 from fedjax_alg.data.sources import TFDS_NAMES
 from fedjax_alg.data.synthetic import synthetic
+from fedjax_alg.data.tfds_source import is_tfds
 
 __all__ = [
     "DataError", "DataOptions", "Examples", "FEATURES", "FEMNIST_KINDS",
@@ -47,8 +50,9 @@ __all__ = [
     "Partition", "SHIFTS", "SPECIAL_TOKENS", "SWAPS", "TFDS_NAMES",
     "check_hold_out", "check_newcomers", "client_data", "deal",
     "emnist_letters", "everyone", "federate", "from_arrays", "hold_out",
-    "label_histogram", "load_digits", "load_femnist", "load_leaf", "load_npz",
-    "load_sent140", "load_tfds", "make_features", "make_partition", "num_pairs",
-    "partition_hash", "prepare_tfds", "shard_of", "shifted", "synthetic",
+    "is_tfds", "label_histogram", "load_digits", "load_femnist", "load_idx",
+    "load_leaf", "load_npz", "load_sent140", "load_shakespeare", "load_tfds",
+    "make_features", "make_partition", "num_pairs", "partition_hash",
+    "prepare_tfds", "shard_of", "shifted", "synthetic",
     "take_cohort", "with_newcomers",
 ]

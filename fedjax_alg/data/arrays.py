@@ -22,12 +22,13 @@ def from_arrays(
   """Makes a data set from your own arrays, for ``federate``.
 
   Args:
-    x: [n, ...] training examples. uint8 arrays are images and int32 arrays
-      are word ids; every other real dtype is converted to float32.
+    x: [n, ...] training examples. uint8 arrays are images and arrays of
+      signed integers are token ids, which become int32; every other real
+      dtype is converted to float32.
     y: [n] labels, whole numbers from 0.
     client_ids: [n] the client of each training example, as numbers or
       strings; needed for ``partition="natural"``. Clients are numbered in the
-      sorted order of their ids.
+      sorted order of their ids, and keep them as ``client_names``.
     x_test: [m, ...] test examples with the shape and dtype of ``x``. Without
       test examples the partition must hold out a local test split, as
       ``natural`` does.
@@ -57,10 +58,9 @@ def from_arrays(
   else:
     arrays |= {"x_test": _array("x_test", x_test),
                "y_test": _array("y_test", y_test)}
-  numbers, names = _numbered(client_ids, test_client_ids)
-  return checked(
-      arrays | numbers, lambda which: f"`{_ARGUMENTS[which]}`:", name,
-      num_classes)._replace(client_names=names)
+  numbered, names = _numbered(client_ids, test_client_ids)
+  return checked(arrays | numbered, lambda which: f"`{_ARGUMENTS[which]}`:",
+                 name, num_classes, names)
 
 
 def _array(argument: str, values: Any) -> np.ndarray:
@@ -71,9 +71,8 @@ def _array(argument: str, values: Any) -> np.ndarray:
 
 
 def _numbered(
-    train: Any, test: Any
-) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
-  """Numbers the client ids from 0 in their sorted order; also lists them."""
+    train: Any, test: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+  """Numbers the client ids from 0 in their sorted order."""
   if train is None:
     return {} if test is None else {
         "client_test": _array("test_client_ids", test)}, None
@@ -82,29 +81,51 @@ def _numbered(
     raise DataError(f"`client_ids`: {train.dtype} of shape {train.shape}, one "
                     "whole number or string for each example is needed")
   try:
-    names, numbers = np.unique(train, return_inverse=True)
+    return numbered(
+        {"client_train": train} | ({} if test is None else {
+            "client_test": _array("test_client_ids", test)}),
+        lambda which: f"`{_ARGUMENTS[which]}`:")
   except TypeError:
     raise DataError("`client_ids`: ids of different kinds, which cannot be "
                     "sorted") from None
+
+
+def numbered(
+    ids: dict[str, np.ndarray], what: Callable[[str], str]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+  """Numbers client ids from 0 in their sorted order.
+
+  Args:
+    ids: client_train [n], numbers or strings, and perhaps client_test.
+    what: see ``checked``.
+
+  Returns:
+    The numbers int32 under the same names, and the ids as strings, [C].
+
+  Raises:
+    DataError: a client has test examples only.
+  """
+  names, numbers = np.unique(ids["client_train"], return_inverse=True)
   found = {"client_train": numbers.astype(np.int32)}
-  if test is not None:
-    test = _array("test_client_ids", test)
+  if "client_test" in ids:
+    test = ids["client_test"]
     known = {name: number for number, name in enumerate(names.tolist())}
     for name in test.ravel().tolist():
       if name not in known:
-        raise DataError(f"`test_client_ids`: client {name} has no training "
+        raise DataError(f"{what('client_test')} client {name} has no training "
                         "example")
     found["client_test"] = np.array(
         [known[name] for name in test.ravel().tolist()],
         np.int32).reshape(test.shape)
-  return found, tuple(
-      name.decode() if isinstance(name, bytes) else str(name)
-      for name in names.tolist())
+  text = [name.decode("utf-8", "replace") if isinstance(name, bytes)
+          else str(name) for name in names.tolist()]
+  return found, np.array(text, str)
 
 
 def checked(
     arrays: dict[str, np.ndarray], what: Callable[[str], str], name: str,
-    num_classes: int | None = None) -> Examples:
+    num_classes: int | None = None, client_names: np.ndarray | None = None
+) -> Examples:
   """Checks arrays and makes the examples.
 
   Args:
@@ -113,6 +134,8 @@ def checked(
     what: name of an array -> the name of the array in an error message.
     name: name of the data set.
     num_classes: L; None means the largest label plus one.
+    client_names: name of each client, as strings; None if the numbers are the
+      names.
 
   Returns:
     The examples.
@@ -150,7 +173,8 @@ def checked(
     raise DataError(f"`num_classes`={num_classes}: a label is {largest}, "
                     f"labels must lie in [0, {num_classes})")
   return Examples(x_train, y_train, x_test, y_test, num_classes,
-                  arrays.get("client_train"), arrays.get("client_test"), name)
+                  arrays.get("client_train"), arrays.get("client_test"), name,
+                  client_names=client_names)
 
 
 def _features(what: str, x: np.ndarray) -> np.ndarray:
@@ -160,12 +184,21 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
         "more axis are needed")
   if x.dtype.kind not in "fiub":
     raise DataError(f"{what} is {x.dtype}, real numbers are needed")
-  if x.dtype in (np.uint8, np.int32):
+  if x.dtype == np.uint8:
     return x
+  if x.dtype.kind == "i":
+    bounds = np.iinfo(np.int32)
+    if x.size and not bounds.min <= x.min() <= x.max() <= bounds.max:
+      raise DataError(f"{what} lies in [{x.min()}, {x.max()}], token ids must "
+                      "fit into int32 (numbers must be given as float32)")
+    return x.astype(np.int32, copy=False)
   with np.errstate(over="ignore"):  # becomes infinite, refused below
     x = x.astype(np.float32, copy=False)
-  if not np.isfinite(x).all():
-    raise DataError(f"{what} has NaN or infinite values (as float32)")
+  finite = np.isfinite(x)
+  if not finite.all():
+    places = np.nonzero(~finite)[0]
+    raise DataError(f"{what} has {len(places)} NaN or infinite value(s) (as "
+                    f"float32), the first in row {places[0]}")
   return x
 
 

@@ -5,7 +5,8 @@ import hashlib
 import json
 import os
 import pathlib
-import tempfile
+import secrets
+import stat
 
 import numpy as np
 
@@ -22,7 +23,9 @@ def read_or_build(
   A cached file is used only if its manifest (``<path>.json``) names the same
   source and the sha256 of the file. After an interrupted write, a disk error
   or a change of the source data, the arrays are therefore built again. Both
-  files are written atomically, so readers never see an incomplete file.
+  files are written atomically, so readers never see an incomplete file. Their
+  permissions are those that the umask gives; in a folder that its group may
+  write to, the group may also read and replace them.
 
   Args:
     path: path of the ``.npz``.
@@ -65,7 +68,7 @@ def _read(path: pathlib.Path, source: str) -> Arrays | None:
 
 
 def _write(path: pathlib.Path, source: str, arrays: Arrays) -> None:
-  path.parent.mkdir(parents=True, exist_ok=True)
+  _make_folder(path.parent)
   save: Callable = np.savez  # its stub takes no array by a variable name
   digest = _replace(path, lambda file: save(file, **arrays))
   manifest = {"format": _FORMAT, "source": source, "sha256": digest}
@@ -73,15 +76,36 @@ def _write(path: pathlib.Path, source: str, arrays: Arrays) -> None:
   _replace(_manifest_path(path), lambda file: file.write(text))
 
 
+def _make_folder(path: pathlib.Path) -> None:
+  if path.is_dir():
+    return
+  _make_folder(path.parent)
+  path.mkdir(exist_ok=True)
+  _share_with_group(path)
+
+
+def _share_with_group(path: pathlib.Path) -> None:
+  """Lets the group of a shared folder do with ``path`` what it may do there."""
+  folder = path.parent.stat().st_mode
+  if folder & stat.S_IWGRP:
+    mode = path.stat().st_mode
+    bits = folder & (stat.S_IRWXG | stat.S_ISGID)
+    if not stat.S_ISDIR(mode):
+      bits &= stat.S_IRGRP | stat.S_IWGRP
+    path.chmod(stat.S_IMODE(mode | bits))
+
+
 def _replace(path: pathlib.Path, write: Callable) -> str:
   """Writes a file atomically and returns the sha256 of its content."""
-  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+  # Not tempfile, whose files only their owner may read.
+  temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
   try:
-    with os.fdopen(handle, "wb") as file:
+    with open(temporary, "xb") as file:
       write(file)
-    digest = _sha256(pathlib.Path(temporary))
+    _share_with_group(temporary)
+    digest = _sha256(temporary)
     os.replace(temporary, path)
   except BaseException:
-    pathlib.Path(temporary).unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)
     raise
   return digest

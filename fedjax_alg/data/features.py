@@ -42,10 +42,10 @@ def make_features(kind: str, **hog_options) -> FeaturesFn:
 
 
 def none(x: np.ndarray) -> np.ndarray:
-  """Converts uint8 images to float32 in [0, 1]; keeps the shape."""
+  """Converts uint8 images to float32 in [0, 1]; keeps shapes and tokens."""
   if x.dtype == np.uint8:
     return np.multiply(x, np.float32(1 / 255), dtype=np.float32)
-  return x if x.dtype == np.int32 else x.astype(np.float32, copy=False)
+  return x if x.dtype.kind == "i" else x.astype(np.float32, copy=False)
 
 
 def flatten(x: np.ndarray) -> np.ndarray:

@@ -17,9 +17,12 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.femnist import load_femnist
+from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data
 from fedjax_alg.data.newcomers import with_newcomers
+from fedjax_alg.data.partition_file import labels_hash
+from fedjax_alg.data.partition_file import read_partition
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.options import field_values
 from fedjax_alg.data.options import PartitionOptions
@@ -69,8 +72,12 @@ class Federation:
   #: partition
   hashes: dict[str, str]
   options: DataOptions  #: the options that made this federation
-  #: the name of each client in the data set; None if clients have none
-  client_names: tuple[str, ...] | None = None
+  #: number of token ids of the data; None if ``options.vocabulary`` says it
+  tokens: int | None = None
+  #: [C] strings, the clients' names in the data; None if the partition is not
+  #: of the data's own clients
+  client_names: np.ndarray | None = None
+  labels: str = ""  #: sha256 of all labels, which a partition file names
 
   @property
   def num_clients(self) -> int:
@@ -84,8 +91,8 @@ class Federation:
 
   @property
   def num_tokens(self) -> int:
-    """The number of word ids; a word id lies in [0, num_tokens)."""
-    return self.options.vocabulary + SPECIAL
+    """The number of token ids; a token id lies in [0, num_tokens)."""
+    return self.tokens or self.options.vocabulary + SPECIAL
 
   def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the training data of one client.
@@ -206,6 +213,10 @@ def _named(dataset: str, source: tuple[Any, ...]) -> Examples:
     return sources.load_npz(source[0])
   if dataset == "leaf":
     return sources.load_leaf(source[0])
+  if dataset == "idx":
+    return sources.load_idx(source[0])
+  if dataset == "shakespeare":
+    return sources.load_shakespeare(*source)
   if dataset == "femnist":
     return load_femnist(*source)
   if dataset == "sent140":
@@ -231,8 +242,10 @@ def load_examples(options: DataOptions) -> Examples:
   if o.dataset == "synthetic":
     source = (o.synthetic_alpha, o.synthetic_beta, o.num_clients,
               o.partition_seed, o.synthetic_iid)
-  elif o.dataset in ("npz", "leaf"):
+  elif o.dataset in ("npz", "leaf", "idx"):
     source = (o.data_path,)
+  elif o.dataset == "shakespeare":
+    source = (o.data_path, o.sequence_length, o.window_stride)
   elif o.dataset == "femnist":
     source = (o.femnist, o.num_clients, o.partition_seed, o.data_dir,
               o.data_path)
@@ -290,7 +303,7 @@ def from_options(
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if held.client_train is not None else "iid"
-  if count is None and kind != "natural":
+  if count is None and kind not in ("natural", "file"):
     count = 100
   if options.dataset in ("synthetic", "femnist"):
     count = None  # the generator of the data set has made the clients
@@ -299,13 +312,18 @@ def from_options(
     # load_sent140 has applied min_client_size, to training plus test tweets.
     fewest = None
   assert options.partition_seed is not None
-  partition = make_partition(
-      kind, held, count, options.partition_seed,
-      classes_per_client=options.classes_per_client,
-      min_classes_per_client=options.min_classes_per_client,
-      dirichlet_alpha=options.dirichlet_alpha, min_client_size=fewest,
-      size_sigma=options.size_sigma,
-      local_test_fraction=options.local_test_fraction)
+  if kind == "file":
+    assert options.partition_file is not None
+    partition = read_partition(options.partition_file, held)
+    check_hold_out(options.validation_clients, partition.num_clients)
+  else:
+    partition = make_partition(
+        kind, held, count, options.partition_seed,
+        classes_per_client=options.classes_per_client,
+        min_classes_per_client=options.min_classes_per_client,
+        dirichlet_alpha=options.dirichlet_alpha, min_client_size=fewest,
+        size_sigma=options.size_sigma,
+        local_test_fraction=options.local_test_fraction)
   partition = hold_out(
       partition, options.validation_clients, options.partition_seed)
   joins = None
@@ -390,21 +408,23 @@ def deal(
       class_weight,
       None if train.validation is None else _pieces(*train.validation.tolist()))
   hashes = {"data": digest, "partition": partition_hash(partition)}
-  return Federation(data, partition, examples.num_classes, examples.name,
-                    histogram, hashes, options, _names(examples, partition))
+  return Federation(
+      data, partition, examples.num_classes, examples.name, histogram, hashes,
+      options, examples.num_tokens, _client_names(examples, partition),
+      labels_hash(examples))
 
 
-def _names(
-    examples: Examples, partition: Partition) -> tuple[str, ...] | None:
-  """The names of the clients, where they are those of the data set."""
-  if examples.client_names is None or partition.name != "natural":
+def _client_names(
+    examples: Examples, partition: Partition) -> np.ndarray | None:
+  """The names of the C clients, if they are those of the data set."""
+  if partition.name != "natural" or examples.client_train is None:
     return None
-  numbers = examples.client_train
-  assert numbers is not None
-  if partition.pooled and examples.client_test is not None:
-    numbers = np.concatenate([numbers, examples.client_test])
-  first = partition.train_order[partition.train_offset]
-  return tuple(examples.client_names[n] for n in numbers[first])
+  # Every client has a training row, and none of the official test rows.
+  numbers = examples.client_train[
+      partition.train_order[partition.train_offset]]
+  if examples.client_names is None:
+    return numbers.astype(str)
+  return examples.client_names[numbers]
 
 
 def _pieces(first: int, total: int) -> Pieces:

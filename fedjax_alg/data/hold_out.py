@@ -69,4 +69,39 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
       held_out=HeldOut(
           np.flatnonzero(held).astype(np.int32),
           partition.train_order[train_held], partition.train_size[held],
-          partition.test_order[test_held]))
+          partition.test_order[test_held], partition.test_size[held]))
+
+
+def put_back(partition: Partition) -> Partition:
+  """The partition before ``hold_out``.
+
+  Args:
+    partition: a partition with or without held-out clients.
+
+  Returns:
+    The partition of all clients, in their first order.
+  """
+  held = partition.held_out
+  if held is None:
+    return partition
+  total = partition.num_clients + len(held.clients)
+  stay = np.delete(np.arange(total), held.clients)
+
+  def merged(order, size, held_order, held_size):
+    client = np.repeat(np.concatenate([stay, held.clients]),
+                       np.concatenate([size, held_size]))
+    rows = np.concatenate([order, held_order])
+    sizes = np.bincount(client, minlength=total).astype(np.int32)
+    return (rows[np.argsort(client, kind="stable")], allocate.offsets(sizes),
+            sizes)
+
+  train = merged(partition.train_order, partition.train_size,
+                 held.train_order, held.train_size)
+  test = merged(partition.test_order, partition.test_size,
+                held.test_order, held.test_size)
+  flags = {name: value for name, value in partition.flags.items()
+           if name not in ("validation_clients", "validation_seed")}
+  return partition._replace(
+      train_order=train[0], train_offset=train[1], train_size=train[2],
+      test_order=test[0], test_offset=test[1], test_size=test[2], flags=flags,
+      held_out=None)

@@ -53,7 +53,7 @@ def client_data(
   PADDING_ROWS zero rows.
 
   Args:
-    x: [n, ...] examples. int32 arrays (word ids) keep their dtype; all others
+    x: [n, ...] examples. Signed integers (token ids) become int32; all others
       are converted to float32. A sequence of arrays is treated as their
       concatenation, without making it.
     y: [n] int labels.
@@ -80,7 +80,7 @@ def client_data(
   if validation is not None:
     held = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
-  dtype = np.int32 if parts[0].dtype == np.int32 else np.float32
+  dtype = np.int32 if parts[0].dtype.kind == "i" else np.float32
   places = len(order) + PADDING_ROWS
   rows = aligned_zeros((places, *parts[0].shape[1:]), dtype)
   for begin in range(0, len(order), _CHUNK):  # temporaries stay small

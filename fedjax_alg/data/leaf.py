@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 
@@ -24,8 +25,10 @@ def load_leaf(path: str | os.PathLike) -> Examples:
       every user are for training and the others are the test set.
 
   Returns:
-    The examples, x float32 [n, ...]. The clients are numbered in the order in
-    which the users appear.
+    The examples, x float32 [n, ...]. If x are strings and y single
+    characters, as in LEAF's Shakespeare, x are token ids int32 [n, T] and the
+    classes those of ``data.characters``. The clients are numbered in the order
+    in which the users appear.
 
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
@@ -48,7 +51,10 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     raise DataError(
         f"`data_path`={path}: no such file or folder; a LEAF json file or a"
         " folder with train/*.json and test/*.json is needed")
-  shapes = {x.shape[1:] for x, _ in (*train.values(), *test.values()) if len(x)}
+  users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
+  shapes = {x.shape[1:] for x in users}
+  if len({x.dtype for x in users}) != 1:
+    raise DataError(f"`data_path`={path}: some users have text, others numbers")
   if len(shapes) != 1:
     raise DataError(
         f"`data_path`={path}: examples of different shapes"
@@ -56,9 +62,13 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   ids = {user: i for i, user in enumerate(train)}
   x_train, y_train, client_train = _stack(train, ids, shapes)
   x_test, y_test, client_test = _stack(test, ids, shapes)
+  x_test = x_test.astype(x_train.dtype, copy=False)  # where there is none
   num_classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
+  num_tokens = None
+  if x_train.dtype == np.int32:
+    num_classes, num_tokens = characters.NUM_CLASSES, characters.NUM_TOKENS
   return Examples(x_train, y_train, x_test, y_test, num_classes, client_train,
-                  client_test, path.stem)
+                  client_test, path.stem, num_tokens, np.array(list(train)))
 
 
 def _stack(users: _Users, ids: dict[str, int], shapes: set):
@@ -139,6 +149,9 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
   if len(entry["x"]) != len(entry["y"]):
     raise DataError(
         f"{where} has {len(entry['x'])} x but {len(entry['y'])} y")
+  texts = [*entry["x"], *entry["y"]]
+  if all(isinstance(text, str) for text in texts):
+    return _characters(where, entry["x"], entry["y"])
   try:
     x = np.asarray(entry["x"], np.float32)
     y = np.asarray(entry["y"], np.float64)
@@ -152,3 +165,14 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
       y.min() < 0):
     raise DataError(f"{where}: y must be one whole number >= 0 per example")
   return x, y.astype(np.int32)
+
+
+def _characters(where: str, x: list[str], y: list[str]):
+  """Texts of one length and the character after each, as ids and classes."""
+  lengths = {len(text) for text in x}
+  if len(lengths) != 1 or lengths == {0} or any(len(label) != 1 for label in y):
+    raise DataError(f"{where}: x must be texts of one length, y the character "
+                    "after each")
+  tokens = characters.encode("".join(x)).reshape(len(x), -1)
+  return tokens.astype(np.int32), characters.classes(
+      characters.encode("".join(y)))

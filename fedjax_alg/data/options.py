@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg.data import femnist as femnist_lib
+from fedjax_alg.data import tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES
 from fedjax_alg.data.features import HOG_NORMS
@@ -21,14 +22,32 @@ from fedjax_alg.hparams import check_options
 from fedjax_alg.hparams import hyper
 from fedjax_alg.hparams import typed
 
-DATASETS = ("digits", "synthetic", "mnist", "cifar10", "femnist", "sent140",
-            "npz", "leaf")
+_NOT_TFDS = ("digits", "synthetic", "femnist", "sent140", "shakespeare", "idx",
+             "npz", "leaf", None)
+
+
+class _Datasets(tuple[str, ...]):
+  """Names of data sets; a name of TFDS that is not listed belongs to them."""
+
+  def __contains__(self, name: object) -> bool:
+    # The names of TFDS are looked up last, importing it takes time.
+    return super().__contains__(name) or (
+        name not in _NOT_TFDS and tfds_source.is_tfds(name))
+
+
+DATASETS = _Datasets((
+    "digits", "synthetic", *tfds_source.TFDS_NAMES, "femnist", "sent140",
+    "shakespeare", "idx", "npz", "leaf", "tfds:NAME"))
 
 #: Default number of clients of the data sets that are generated per client.
 _CLIENTS = {"synthetic": 30, "femnist": 200}
 #: Data sets that always come with clients.
-_COME_WITH_CLIENTS = ("femnist", "sent140")
-_PREPARED = ("mnist", "cifar10", "femnist", "sent140")
+_COME_WITH_CLIENTS = ("femnist", "sent140", "shakespeare")
+_PREPARED = _Datasets((*tfds_source.TFDS_NAMES, "femnist", "sent140",
+                       "tfds:NAME"))
+_FILES = ("npz", "leaf", "idx", "shakespeare")
+#: Default lengths of sequences, in words and in characters.
+_LENGTHS = {"shakespeare": 80}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,20 +55,23 @@ class SourceOptions:
   """The data set, and how to find or generate it."""
 
   dataset: str | None = hyper(
-      "digits", "the data set, one of " + ", ".join(DATASETS),
-      choices=DATASETS)
+      "digits", "the data set, one of " + ", ".join(DATASETS) + ": "
+      "tfds:NAME = any image classification data set of TFDS; the prefix may "
+      "be left out", choices=DATASETS)
   data_dir: str | None = hyper(
-      None, "folder of the data sets mnist, cifar10, femnist and sent140, as "
-      "prepared by experiments.prepare; default $TFDS_DATA_DIR or "
+      None, "folder of femnist, sent140 and the data sets of TFDS, as prepared "
+      "by experiments.prepare; default $TFDS_DATA_DIR or "
       "~/tensorflow_datasets",
       when=("dataset", _PREPARED))
   data_path: str | None = hyper(
       None, "your file. With `dataset`=npz: an .npz of x_train, y_train, "
       "x_test, y_test[, client_train, client_test]. With `dataset`=leaf: a "
       "LEAF or FedProx json file, or a folder with train/ and test/. With "
+      "`dataset`=idx: a folder of the four IDX files of MNIST or another such "
+      "data set. With `dataset`=shakespeare: a folder of plays as *.txt. With "
       "`dataset`=femnist: an .npz of x [n, 28, 28] uint8 and y with ten "
       "labels, used instead of EMNIST",
-      when=("dataset", ("npz", "leaf", "femnist")))
+      when=("dataset", (*_FILES, "femnist")))
   synthetic_alpha: float = hyper(
       1.0, "alpha of Synthetic(alpha, beta): how much the clients' models "
       "differ (`dataset`=synthetic)", minimum=0,
@@ -68,10 +90,15 @@ class SourceOptions:
       "all clients the same images for training and for testing "
       "(`dataset`=femnist)",
       choices=femnist_lib.KINDS, when=("dataset", ("femnist",)))
-  sequence_length: int = hyper(
-      25, "number of words of a tweet that the model reads "
-      "(`dataset`=sent140)", minimum=1,
-      when=("dataset", ("sent140",)))
+  sequence_length: int | None = hyper(
+      None, "number of words of a tweet (`dataset`=sent140, default 25) or of "
+      "characters (`dataset`=shakespeare, default 80) that the model reads",
+      minimum=1, when=("dataset", ("sent140", "shakespeare")))
+  window_stride: int = hyper(
+      1, "number of characters between the starts of two examples of a role; 1 "
+      "makes an example of every character, 320 bytes each, and 10 a tenth of "
+      "them (`dataset`=shakespeare)", minimum=1,
+      when=("dataset", ("shakespeare",)), later=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +108,17 @@ class PartitionOptions:
   partition: str | None = hyper(
       None, "how the examples are distributed to the clients, one of "
       + ", ".join(PARTITIONS)
-      + "; default natural if the data set has clients of its own, else iid",
-      choices=PARTITIONS)
+      + ", file; default file with `partition_file`, natural if the data set "
+      "has clients of its own, else iid", choices=(*PARTITIONS, "file"))
+  partition_file: str | None = hyper(
+      None, "a partition.npz that a run of the same data wrote, or one of "
+      "yours (docs/data.md), to be used again. `validation_clients` and "
+      "`newcomers_at` are drawn again, by `partition_seed`",
+      when=("partition", ("file",)), later=True)
   num_clients: int | None = hyper(
       None, "C, number of clients; default 100, but 30 for digits and "
-      "synthetic, 200 for femnist, and all clients of the data with "
-      "`partition`=natural", minimum=1)
+      "synthetic, 200 for femnist, and all clients of the data or the "
+      "file with `partition`=natural or file", minimum=1)
   classes_per_client: int = hyper(
       2, "number of classes that a client holds (`partition`=classes)",
       minimum=1,
@@ -208,18 +240,27 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
     check_options(self)
     partition, count = self.partition, self.num_clients
     comes = self.dataset in _COME_WITH_CLIENTS
-    if self.dataset in ("npz", "leaf") and not self.data_path:
+    if self.dataset in _FILES and not self.data_path:
       raise DataError(f"`data_path`: missing, `dataset`={self.dataset} reads "
                       "your file")
+    if partition is None and self.partition_file is not None:
+      partition = "file"
+    if partition == "file":
+      if self.partition_file is None:
+        raise DataError("`partition_file`: missing, `partition`=file reads it")
+      if count is not None and self.dataset not in _CLIENTS:
+        raise DataError(f"`num_clients`={count}: not read with "
+                        "`partition`=file, which has its clients")
     if partition is None and (comes or self.dataset in ("synthetic", "leaf")):
       partition = "natural"
     elif partition is None and self.dataset not in ("npz", None):
       partition = "iid"
-    if (self.dataset in ("digits", "mnist", "cifar10")
-        and partition == "natural"):
+    images = self.dataset in ("digits", "idx") or (
+        not comes and self.dataset in _PREPARED)
+    if images and partition == "natural":
       raise DataError(f"`partition`=natural: {self.dataset} names no clients "
                       "(use iid, classes, dirichlet or powerlaw)")
-    if comes and partition != "natural":
+    if comes and partition not in ("natural", "file"):
       raise DataError(f"`partition`={partition}: {self.dataset} comes with its "
                       "clients (only natural)")
     size = self.min_client_size
@@ -228,20 +269,27 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
     if count is None:
       if self.dataset in _CLIENTS:
         count = _CLIENTS[self.dataset]
-      elif partition not in ("natural", None):
+      elif partition not in ("natural", "file", None):
         count = 100
     if count is not None:
       check_hold_out(self.validation_clients, count)
+    if self.dataset == "shakespeare" and (
+        self.vocabulary != VocabularyOptions.vocabulary):
+      raise DataError(f"`vocabulary`={self.vocabulary}: not read with "
+                      "`dataset`=shakespeare, which has 80 characters")
     if self.data_dir and self.data_path:
       raise DataError("`data_dir` and `data_path`: give one of them")
     if self.features == "hog" and self.dataset == "synthetic":
       raise DataError("`features`=hog: needs images, synthetic has 60 numbers")
     if self.newcomers_at and self.shift != "none":
       raise DataError("`newcomers_at` and `shift`: give one of them")
+    length = self.sequence_length
+    if length is None:
+      length = _LENGTHS.get(self.dataset or "", 25)
     seed = 0 if self.partition_seed is None else self.partition_seed
     return dataclasses.replace(
         self, partition=partition, num_clients=count, min_client_size=size,
-        partition_seed=seed)
+        partition_seed=seed, sequence_length=length)
 
   def check_changes(self, num_clients: int, fewest: int) -> None:
     """Checks newcomers and shift against the number of clients.

@@ -25,6 +25,7 @@ class HeldOut(NamedTuple):
   #: [U] int64, local test rows of these clients, which are not used; indices
   #: as in ``Partition.test_order``
   test_order: np.ndarray
+  test_size: np.ndarray  #: [N] int32, local test rows of each client
 
 
 class Partition(NamedTuple):
@@ -166,7 +167,8 @@ def partition_hash(partition: Partition) -> str:
   for array, dtype in zip(partition[:6], ("<i8", "<i4", "<i4") * 2):
     digest.update(f"{array.shape}".encode())
     digest.update(np.ascontiguousarray(array, dtype).tobytes())
-  for array in partition.held_out or ():
+  # test_size came after the first hashes, and follows from the clients.
+  for array in (partition.held_out or ())[:4]:
     digest.update(f"held out {array.shape}".encode())
     digest.update(np.ascontiguousarray(array, "<i8").tobytes())
   return digest.hexdigest()

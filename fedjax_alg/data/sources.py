@@ -8,16 +8,19 @@ import zlib
 
 import numpy as np
 
-from fedjax_alg.data.arrays import checked
+from fedjax_alg.data.arrays import checked, numbered
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.idx import load_idx
 from fedjax_alg.data.leaf import load_leaf
+from fedjax_alg.data.shakespeare import load_shakespeare
 from fedjax_alg.data.tfds_source import load_tfds, PREPARABLE, prepare_tfds
 from fedjax_alg.data.tfds_source import TFDS_NAMES
 
 __all__ = [
-    "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_leaf",
-    "load_npz", "load_tfds", "prepare_tfds", "read_npz",
+    "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_idx",
+    "load_leaf", "load_npz", "load_shakespeare", "load_tfds", "prepare_tfds",
+    "read_npz",
 ]
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -53,12 +56,14 @@ def load_npz(path: str | os.PathLike) -> Examples:
 
   Args:
     path: an ``.npz`` with x_train [n, ...], y_train [n], x_test [m, ...],
-      y_test [m] (m may be 0) and, if clients are given, integer client_train
-      [n] and client_test [m]. uint8 x are images, int32 x token ids, every
-      other x becomes float32. Labels are whole numbers from 0.
+      y_test [m] (m may be 0) and, if clients are given, client_train [n] and
+      client_test [m], whole numbers from 0 or names (strings). uint8 x are
+      images, signed integers x token ids, every other x becomes float32.
+      Labels are whole numbers from 0.
 
   Returns:
-    The examples; ``num_classes`` is the largest label plus one.
+    The examples; ``num_classes`` is the largest label plus one. Clients with
+    names are numbered in the sorted order of these.
 
   Raises:
     DataError: a missing, damaged or inconsistent file. Pickled objects are
@@ -66,8 +71,18 @@ def load_npz(path: str | os.PathLike) -> Examples:
   """
   path = pathlib.Path(path).expanduser()
   arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
-  return checked(
-      arrays, lambda which: f"`data_path`={path}: {which}", path.stem)
+
+  def what(which: str) -> str:
+    return f"`data_path`={path}: {which}"
+
+  names = None
+  ids = {which: array for which, array in arrays.items()
+         if which.startswith("client_")}
+  if ids and all(array.dtype.kind == "U" for array in ids.values()) and (
+      "client_train" in ids):
+    own, names = numbered(ids, lambda which: what(which) + ":")
+    arrays |= own
+  return checked(arrays, what, path.stem, client_names=names)
 
 
 def read_npz(

@@ -1,10 +1,12 @@
 """TFDS data sets, read without TensorFlow."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+import functools
 import hashlib
 import importlib.util
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,23 @@ import numpy as np
 from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.errors import did_you_mean
 
-TFDS_NAMES = ("mnist", "cifar10")
+#: Data sets of TFDS that are offered by name -> the shape of their images. All
+#: other image data sets of TFDS are read in the same way.
+IMAGE_SHAPES = {
+    "mnist": (28, 28, 1), "fashion_mnist": (28, 28, 1), "kmnist": (28, 28, 1),
+    "cifar10": (32, 32, 3), "cifar100": (32, 32, 3),
+    "svhn_cropped": (32, 32, 3)}
+TFDS_NAMES = tuple(IMAGE_SHAPES)
 
-#: Name of a data set that ``prepare_tfds`` can prepare -> its name in TFDS.
+#: Names that ``prepare_tfds`` takes besides those of TFDS -> name in TFDS.
 PREPARABLE = {name: name for name in TFDS_NAMES} | {
     "emnist": "emnist/byclass", "sentiment140": "sentiment140"}
+
+#: Stands before the name of any data set of TFDS: ``tfds:emnist/letters``.
+PREFIX = "tfds:"
+_NAME = re.compile(r"\w+(/[\w.+-]*\w[\w.+-]*)*")
 
 _CHUNK = 1000  # records decoded per read
 
@@ -37,18 +50,46 @@ def tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
       or "~/tensorflow_datasets").expanduser()
 
 
+@functools.cache
+def _builders() -> frozenset[str]:
+  """The names of the data sets that the installed TFDS knows."""
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  return frozenset(tfds.list_builders(with_community_datasets=False))
+
+
+def is_tfds(name: object) -> bool:
+  """Whether ``name`` may name a data set of TFDS.
+
+  Args:
+    name: any name with the prefix ``tfds:``, or the name of a data set that
+      the installed TFDS knows; ``/`` separates the name of a configuration.
+  """
+  if not isinstance(name, str) or not _NAME.fullmatch(
+      name.removeprefix(PREFIX)):
+    return False
+  return (name.startswith(PREFIX) or name in PREPARABLE
+          or name.split("/")[0] in _builders())
+
+
 def load_tfds(
     name: str,
     data_dir: str | os.PathLike | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> Examples:
-  """Loads an image data set that TFDS has prepared (array_record files).
+  """Loads an image classification data set that TFDS has prepared.
+
+  The files must be array_record files. The splits are ``train`` and ``test``
+  or, without that, ``validation``; if there is neither, no example is for
+  testing.
 
   Nothing is downloaded, and TensorFlow is not imported. The images are decoded
   once (about 10,000 per second) and kept as arrays in ``cache_dir``.
 
   Args:
-    name: one of ``TFDS_NAMES``.
+    name: a name of TFDS, such as ``kmnist`` or ``emnist/letters``, with or
+      without the prefix ``tfds:``. If a data set has several configurations
+      and only one is prepared, its name may be left out.
     data_dir: TFDS's folder; see ``tfds_dir`` for None.
     cache_dir: folder for the decoded arrays; by default
       ``<data_dir>/.fedjax_alg_cache`` if it can be written, otherwise
@@ -59,14 +100,20 @@ def load_tfds(
     order of TFDS, which shuffles the original files.
 
   Raises:
-    DataError: the name is unknown, or this machine has no readable copy.
+    DataError: the name is unknown, this machine has no readable copy, or the
+      examples are not labelled images uint8 of one size.
   """
-  _check_name(name, TFDS_NAMES)
+  if not is_tfds(name):
+    bare = name.removeprefix(PREFIX)
+    raise DataError(
+        f"`dataset`={name}: not a data set of TFDS"
+        f"{did_you_mean(bare, _builders())} (such as {', '.join(TFDS_NAMES)})")
   arrays = read_arrays(name, data_dir, cache_dir, lambda path: _decode(path))
   y_train, y_test = arrays["y_train"], arrays["y_test"]
   return Examples(
       arrays["x_train"], y_train, arrays["x_test"], y_test,
-      int(max(y_train.max(), y_test.max())) + 1, None, None, name)
+      int(max(y_train.max(), y_test.max(initial=0))) + 1, None, None,
+      name.removeprefix(PREFIX))
 
 
 def read_arrays(
@@ -78,7 +125,7 @@ def read_arrays(
   """Decodes a prepared data set, or reads the decoded arrays from the cache.
 
   Args:
-    name: one of ``PREPARABLE``.
+    name: see ``load_tfds``, or one of ``PREPARABLE``.
     data_dir: see ``load_tfds``.
     cache_dir: see ``load_tfds``.
     decode: function of the folder of the newest prepared version.
@@ -95,7 +142,8 @@ def read_arrays(
       pathlib.Path(cache_dir).expanduser() if cache_dir
       else _default_cache_dir(root))
   return cache.read_or_build(
-      folder / f"{name}-{directory.name}.npz", _fingerprint(directory),
+      folder / f"{_cache_name(name, directory, root)}.npz",
+      _fingerprint(directory),
       lambda: decode(directory))
 
 
@@ -149,13 +197,12 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   This function needs the internet and TensorFlow.
 
   Args:
-    name: one of ``PREPARABLE``.
+    name: one of ``PREPARABLE``, or any name of TFDS; see ``load_tfds``.
     data_dir: TFDS's folder; see ``tfds_dir`` for None.
 
   Raises:
     DataError: TensorFlow is missing, or the download failed.
   """
-  _check_name(name, PREPARABLE)
   if importlib.util.find_spec("tensorflow") is None:
     raise DataError(
         f"preparing {name} needs TensorFlow, which is not installed:"
@@ -164,7 +211,7 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
 
   try:
     builder = tfds.builder(
-        PREPARABLE[name], data_dir=str(tfds_dir(data_dir)))
+        _place(name), data_dir=str(tfds_dir(data_dir)))
     builder.download_and_prepare(file_format="array_record")
   # TFDS has no common error type for network, disk and checksum failures.
   except Exception as error:  # pylint: disable=broad-exception-caught
@@ -177,26 +224,42 @@ def _one_line(error: BaseException) -> str:
   return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _check_name(name: str, known: Iterable[str]) -> None:
-  if name not in known:
-    raise DataError(
-        f"`dataset`={name}: not a TFDS data set known here, allowed:"
-        f" {', '.join(known)}")
+def _place(name: str) -> str:
+  """The name in TFDS, which is also the folder below TFDS's folder."""
+  return PREPARABLE.get(name, name.removeprefix(PREFIX))
 
 
 def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
   """The folder of the newest prepared version of ``name``."""
-  place = PREPARABLE[name]
-  versions = [p.parent for p in root.glob(f"{place}/*/dataset_info.json")]
-  numbered = [
-      (tuple(int(part) for part in folder.name.split(".")), folder)
-      for folder in versions if folder.name.replace(".", "").isdigit()]
-  if not numbered:
+  place = _place(name)
+  versions = _versions(root / place)
+  if not versions:
+    configs = [folder for folder in sorted((root / place).glob("*"))
+               if _versions(folder)]
+    if len(configs) > 1:
+      raise DataError(
+          f"`dataset`={name}: which configuration? Prepared are "
+          + ", ".join(f"{PREFIX}{place}/{c.name}" for c in configs))
+    versions = _versions(configs[0]) if configs else []
+  if not versions:
     raise DataError(
         f"no prepared {name} in `data_dir`={root} (looked for"
         f" {root / place}/*/dataset_info.json): run ./launch.sh prepare {name}"
         f" `data_dir`={root} on a machine with internet and copy the folder")
-  return max(numbered)[1]
+  return max(versions)[1]
+
+
+def _versions(folder: pathlib.Path) -> list[tuple[tuple[int, ...], Any]]:
+  """(number, folder) of the prepared versions in a folder."""
+  found = [path.parent for path in folder.glob("*/dataset_info.json")]
+  return [(tuple(map(int, path.name.split("."))), path) for path in found
+          if re.fullmatch(r"\d+(\.\d+)*", path.name)]
+
+
+def _cache_name(name: str, directory: pathlib.Path, root: pathlib.Path) -> str:
+  if name in PREPARABLE:
+    return f"{name}-{directory.name}"
+  return "-".join(directory.relative_to(root).parts)
 
 
 def _fingerprint(directory: pathlib.Path) -> str:
@@ -214,26 +277,63 @@ def _default_cache_dir(root: pathlib.Path) -> pathlib.Path:
 
 
 def _decode(directory: pathlib.Path) -> cache.Arrays:
-  """Decodes all images and labels of the splits train and test."""
+  """Decodes all images and labels of the splits for training and testing."""
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
-  arrays = {}
+  arrays: cache.Arrays = {}
   try:
     builder = tfds.builder_from_directory(str(directory))
-    for split in ("train", "test"):
-      source = builder.as_data_source(split)
-      x, y = None, np.empty(len(source), np.int32)
-      for start in range(0, len(source), _CHUNK):
-        rows = range(start, min(start + _CHUNK, len(source)))
-        for row, record in zip(rows, source.__getitems__(list(rows))):
-          if x is None:
-            x = np.empty((len(source), *record["image"].shape), np.uint8)
-          x[row] = record["image"]
-          y[row] = record["label"]
-      if x is None:
-        raise ValueError(f"split {split} is empty")
-      arrays["x_" + split], arrays["y_" + split] = x, y
+    _check_features(directory, builder.info.features)
+    tests = [s for s in ("test", "validation") if s in builder.info.splits]
+    for name, split in (("train", ["train"]), ("test", tests[:1])):
+      for which in split:
+        arrays["x_" + name], arrays["y_" + name] = _decode_split(
+            directory, which, builder.as_data_source(which))
+  except DataError:
+    raise
   # Damage shows as an error of protobuf, array_record, PIL or TFDS.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise unreadable(directory, error) from error
-  return arrays
+  x, y = arrays["x_train"], arrays["y_train"]
+  return {"x_test": x[:0], "y_test": y[:0]} | arrays
+
+
+def _check_features(directory: pathlib.Path, features: Any) -> None:
+  """Checks that the records are images with whole numbers as labels."""
+  names = sorted(features) if hasattr(features, "keys") else []
+  for name in ("image", "label"):
+    if name not in names:
+      raise DataError(
+          f"{directory}: not labelled images, no feature {name} (it has "
+          f"{', '.join(names) or 'no named features'})")
+  label = features["label"]
+  if label.shape != () or not np.issubdtype(label.np_dtype, np.integer):
+    raise DataError(f"{directory}: label is {np.dtype(label.np_dtype).name} of "
+                    f"shape {label.shape}, one class an image is needed")
+
+
+def _decode_split(
+    directory: pathlib.Path, split: str, source: Any
+) -> tuple[np.ndarray, np.ndarray]:
+  where = f"{directory}: split {split}"
+  if not len(source):
+    raise DataError(f"{where} is empty")
+  x, y = None, np.empty(len(source), np.int32)
+  for start in range(0, len(source), _CHUNK):
+    rows = range(start, min(start + _CHUNK, len(source)))
+    for row, record in zip(rows, source.__getitems__(list(rows))):
+      image = record["image"]
+      if x is None:
+        if image.dtype != np.uint8:
+          raise DataError(f"{where} has images {image.dtype}, only uint8 is "
+                          "read")
+        x = np.empty((len(source), *image.shape), np.uint8)
+      if image.shape != x.shape[1:]:
+        raise DataError(
+            f"{where} has images of different sizes, {x.shape[1:]} and "
+            f"{image.shape}; one size is needed")
+      x[row], y[row] = image, record["label"]
+  if y.min() < 0:
+    raise DataError(f"{where} has {(y < 0).sum()} images without a label")
+  assert x is not None
+  return x, y

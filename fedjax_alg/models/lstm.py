@@ -1,4 +1,4 @@
-"""A model of two LSTM layers that reads words, for two classes."""
+"""Models of LSTM layers that read words or characters."""
 
 from flax import linen as nn
 import jax
@@ -71,14 +71,17 @@ class _Layer(nn.Module):
 
 
 class LSTM(nn.Module):
-  """Embedding of 300 numbers, two LSTM layers, dense 30 with ReLU, dense 1.
+  """An embedding, LSTM layers, and dense layers on the last state.
 
-  This is the classifier of the FedGroup paper for Sent140. Its 243,861
+  The defaults (embedding of 300 numbers, two layers of 100, dense 30 with
+  ReLU, dense 1) are the classifier of the FedGroup paper for Sent140. Its
+  243,861
   parameters are those of the layers after the embedding, so the paper does not
   train the embedding (GloVe, which is not included here). Instead, ``frozen``
-  uses fixed random vectors, and ``learned`` trains a table with 300 additional
-  parameters per token. The single logit z becomes the two logits 0 and z,
-  whose cross entropy is the binary cross entropy of z.
+  uses fixed random vectors, and ``learned`` trains a table with ``dim``
+  additional parameters per token. For two classes the single logit z becomes
+  the two logits 0 and z, whose cross entropy is the binary cross entropy of z;
+  for more the last layer has a logit for each.
 
   Padding tokens do not change the state. For an example without words the
   dense layers read a state of zeros.
@@ -87,12 +90,13 @@ class LSTM(nn.Module):
   tokens: int  #: number of different tokens, including padding
   embedding: str = "frozen"
   dim: int = 300
-  width: int = 100
-  hidden: int = 30
+  widths: tuple[int, ...] = (100, 100)
+  hidden: int = 30  #: width of the dense layer before the last; 0: none
+  num_classes: int = 2
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """Computes [B, T] int32 -> logits [B, 2]."""
+    """Computes [B, T] int32 -> logits [B, L]."""
     real = x != PADDING
     if self.embedding == "learned":
       table = self.param(
@@ -100,8 +104,42 @@ class LSTM(nn.Module):
       vectors = table[x]
     else:
       vectors = frozen_embedding(x, self.dim)
-    states = _Layer(self.width, name="lstm_1")(vectors, real)
-    states = _Layer(self.width, name="lstm_2")(states, real)
-    features = nn.relu(nn.Dense(self.hidden)(states[:, -1]))
+    states = vectors
+    for number, width in enumerate(self.widths, 1):
+      states = _Layer(width, name=f"lstm_{number}")(states, real)
+    features = states[:, -1]
+    if self.hidden:
+      features = nn.relu(nn.Dense(self.hidden)(features))
+    if self.num_classes > 2:
+      return nn.Dense(self.num_classes)(features)
     logit = nn.Dense(1)(features)
     return jnp.concatenate([jnp.zeros_like(logit), logit], axis=1)
+
+
+def make_lstm(
+    num_classes: int, tokens: int, embedding: str = "frozen",
+    dim: int | None = None, widths: tuple[int, ...] | None = None) -> LSTM:
+  """Makes the model of a task; the number of classes says which.
+
+  Args:
+    num_classes: L. For two classes it is the classifier of Sent140 (see
+      ``LSTM``), for more the model of McMahan et al. 2017 and LEAF for the
+      next character: an embedding of 8 numbers, two layers of 256 units, and a
+      dense layer on the last state (818,145 parameters for the 80 characters
+      of LEAF, padding and one for all others).
+    tokens: number of different tokens, including padding.
+    embedding: one of ``EMBEDDINGS``.
+    dim: numbers of the embedding; by default 300 for two classes and for
+      frozen vectors, else 8.
+    widths: widths of the LSTM layers; by default 100, 100 for two classes,
+      else 256, 256.
+
+  Returns:
+    The flax module.
+  """
+  two = num_classes == 2
+  if dim is None:
+    dim = 300 if two or embedding == "frozen" else 8
+  return LSTM(tokens, embedding, dim, widths or ((100,) * 2 if two else
+                                                 (256,) * 2),
+              hidden=30 if two else 0, num_classes=num_classes)

@@ -203,8 +203,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": lambda num_classes, **_: CNN(num_classes),
     "stack": lambda num_classes, layers, **_: Stack(
         num_classes, layers_lib.parse_layers(layers)),
-    "lstm": lambda num_classes, tokens, embedding, **_: lstm.LSTM(
-        tokens, embedding),
+    "lstm": lambda num_classes, tokens, embedding, embedding_size, lstm_widths,
+            **_: lstm.make_lstm(num_classes, tokens, embedding, embedding_size,
+                                lstm_widths),
 }
 
 
@@ -218,6 +219,8 @@ def make_model(
     layers: Sequence[str] = layers_lib.DEFAULT_LAYERS,
     tokens: int = 10_002,
     embedding: str = "frozen",
+    embedding_size: int | None = None,
+    lstm_widths: tuple[int, ...] | None = None,
 ) -> Model:
   """Makes a named model.
 
@@ -230,6 +233,8 @@ def make_model(
     layers: the hidden layers as words for ``parse_layers`` (stack).
     tokens: number of word ids; examples hold ids in [0, tokens) (lstm).
     embedding: one of ``lstm.EMBEDDINGS`` (lstm).
+    embedding_size: see ``lstm.make_lstm`` (lstm).
+    lstm_widths: see ``lstm.make_lstm`` (lstm).
 
   Returns:
     The model.
@@ -237,7 +242,7 @@ def make_model(
   Raises:
     OptionError: an unknown name; a cnn for examples that are not images;
       layers that are invalid or do not fit the examples; or an lstm for
-      examples that are not sequences, or for other than two classes.
+      examples that are not sequences, or for one class.
   """
   if name not in MODELS:
     raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")
@@ -246,14 +251,15 @@ def make_model(
     size = "x".join(map(str, input_shape)) or "scalar"
     raise OptionError(f"`model`=cnn: needs images of at least 4x4 pixels, the "
                      f"examples are {size} ({math.prod(input_shape)} numbers)")
-  if name == "lstm" and (len(input_shape) != 1 or num_classes != 2):
+  if name == "lstm" and (len(input_shape) != 1 or num_classes < 2):
     raise OptionError(
-        "`model`=lstm: needs sequences of words in 2 classes, the examples are"
-        f" of shape {input_shape} in {num_classes}")
+        "`model`=lstm: needs sequences of words or characters in at least 2 "
+        f"classes, the examples are of shape {input_shape} in {num_classes}")
   if name == "stack":
     layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)
   module = MODELS[name](num_classes, hidden=hidden, layers=layers,
-                        tokens=tokens, embedding=embedding)
+                        tokens=tokens, embedding=embedding,
+                        embedding_size=embedding_size, lstm_widths=lstm_widths)
   return from_flax(
       module, input_shape, l2=l2,
       input_dtype=jnp.int32 if name == "lstm" else jnp.float32)

@@ -17,7 +17,8 @@ from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.models.nnx_modules import from_nnx
 
 #: Options that only named models have (arguments of ``make_model``).
-OPTIONS = ("hidden", "layers", "tokens", "embedding")
+OPTIONS = ("hidden", "layers", "tokens", "embedding", "embedding_size",
+           "lstm_widths")
 
 
 def as_model(

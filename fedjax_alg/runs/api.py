@@ -186,7 +186,8 @@ def request(
   seeds = _seeds(seeds)
   data = federation.options
   if not named:
-    for name in ("hidden", "layers", "embedding"):
+    for name in ("hidden", "layers", "embedding", "embedding_size",
+                 "lstm_widths"):
       if name in more:
         raise OptionError(f"`{name}`: a named model alone reads it, not one of "
                           "your own")

@@ -14,6 +14,7 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Devices, Model
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, cohorts, evaluate
 from fedjax_alg.engine import loop
 from fedjax_alg.errors import did_you_mean, OptionError
@@ -23,8 +24,9 @@ from fedjax_alg.models import load_model, parse_layers
 from fedjax_alg.runs import stopping
 
 #: Shape of an image in the data sets whose shape is known before loading.
-_IMAGES = {"digits": (8, 8), "mnist": (28, 28, 1), "cifar10": (32, 32, 3),
-           "femnist": (28, 28, 1)}
+_IMAGES = {"digits": (8, 8), "femnist": (28, 28, 1), **IMAGE_SHAPES}
+#: Data sets whose examples are sequences of words or characters.
+_SEQUENCES = ("sent140", "shakespeare")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +93,18 @@ class ModelOptions:
       "with C channels, K x K pixels and zero padding; avgS or maxS = average "
       "or maximum over S x S pixels; denseW = dense layer of W units; flatten "
       "(`model`=stack)", when=("model", ("stack",)))
-  embedding: str = hyper(
-      lstm.EMBEDDINGS[0], "how words become vectors, one of "
+  embedding: str | None = hyper(
+      None, "how words or characters become vectors, one of "
       + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "
-      "learned = trained vectors (`model`=lstm)", choices=lstm.EMBEDDINGS,
-      when=("model", ("lstm",)))
+      "learned = trained vectors; default learned for characters, else frozen "
+      "(`model`=lstm)", choices=lstm.EMBEDDINGS, when=("model", ("lstm",)))
+  embedding_size: int | None = hyper(
+      None, "length of these vectors; default 300, but 8 for learned vectors "
+      "in more than two classes (`model`=lstm)", minimum=1,
+      when=("model", ("lstm",)), later=True)
+  lstm_widths: tuple[int, ...] | None = hyper(
+      None, "widths of the LSTM layers; default 100,100 for two classes, else "
+      "256,256 (`model`=lstm)", when=("model", ("lstm",)), later=True)
   l2: float = hyper(
       1e-4, "coefficient of the term (l2/2)||w||^2 that is added to the mean "
       "loss; w includes the bias", minimum=0)
@@ -229,8 +238,12 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     if own.is_own(self.model):
       load_model(self.model)
     self._check_sampling()
-    if any(width < 1 for width in self.hidden):
-      raise OptionError(f"`hidden`={self.hidden}: widths must be at least 1")
+    for name in ("hidden", "lstm_widths"):
+      widths = getattr(self, name)
+      if widths is not None and (
+          any(width < 1 for width in widths)
+          or not widths and name == "lstm_widths"):
+        raise OptionError(f"`{name}`={widths}: widths must be at least 1")
     if any(not 0 < t <= 1 for t in self.targets):
       raise OptionError(f"`targets`={self.targets}: must lie in (0, 1]")
     stopping.rules(self.stop_at, self.patience)
@@ -440,8 +453,14 @@ def check_together(
     share = 1.0
   elif share is None and options.cohort_size is None:
     share = 0.1
+  embedding = options.embedding
+  if embedding is None:
+    characters = options.model == "lstm" and data.dataset in (
+        "shakespeare", "leaf")
+    embedding = lstm.EMBEDDINGS[1 if characters else 0]
   options = dataclasses.replace(
-      options, participation=share, eval_protocols=protocols)
+      options, participation=share, eval_protocols=protocols,
+      embedding=embedding)
   if data.num_clients is not None:
     cohort_size(options, data, entry, hparams,
                 data.num_clients - data.validation_clients)
@@ -498,17 +517,19 @@ def cohort_size(
 
 def _check_model(options: RunOptions, data: DataOptions) -> None:
   """Checks that a named model can read a named data set."""
-  model, words = options.model, data.dataset == "sent140"
+  model, words = options.model, data.dataset in _SEQUENCES
   if model not in MODELS:
     raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
                       f"(one of {', '.join(MODELS)})")
   if words and model != "lstm":
-    raise OptionError(f"`model`={model}: cannot read words, "
-                      "`dataset`=sent140 needs `model`=lstm")
+    what = "words" if data.dataset == "sent140" else "characters"
+    raise OptionError(f"`model`={model}: cannot read {what}, "
+                      f"`dataset`={data.dataset} needs `model`=lstm")
   if model == "lstm":
-    if data.dataset not in ("sent140", "npz", None):
-      raise OptionError(f"`model`=lstm: needs words, {data.dataset} has none "
-                        "(use `dataset`=sent140, or npz with int32 x)")
+    if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):
+      raise OptionError(
+          f"`model`=lstm: needs words or characters, {data.dataset} has none "
+          "(use `dataset`=sent140, shakespeare, or npz with int32 x)")
     if data.features != "none":
       raise OptionError(f"`features`={data.features}: needs numbers, "
                         "`model`=lstm reads words (only none)")

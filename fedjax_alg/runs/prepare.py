@@ -15,6 +15,7 @@ from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import lstm
 from fedjax_alg.hparams import with_values
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
@@ -92,7 +93,10 @@ def make_model(
   if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
     chosen = dict(hidden=options.hidden, layers=options.layers,
-                  tokens=federation.num_tokens, embedding=options.embedding)
+                  tokens=federation.num_tokens,
+                  embedding=options.embedding or lstm.EMBEDDINGS[0],
+                  embedding_size=options.embedding_size,
+                  lstm_widths=options.lstm_widths)
   return models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
       input_dtype=jnp.int32 if words else jnp.float32, **chosen)
@@ -105,12 +109,13 @@ def _check_words(model: str, federation: Federation) -> None:
   if ids != (model == "lstm"):
     raise OptionError(
         f"`model`={model}: " + (
-            "cannot read word ids (int32 x), only `model`=lstm does" if ids
-            else f"needs word ids, but x is {train.x.dtype} (only int32)"))
+            "cannot read token ids (integer x), only `model`=lstm does; "
+            "numbers must be given as float32" if ids else
+            f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
   low = min(int(rows.x.min()) for rows in (train, test)) if ids else 0
   high = max(int(rows.x.max()) for rows in (train, test)) if ids else 0
-  if not 0 <= low <= high < known:
+  if not 0 <= low <= high < known and federation.tokens is None:
     raise OptionError(
         f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
         f"[0, {known}), the data's lie in [{low}, {high}]")

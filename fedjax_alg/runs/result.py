@@ -227,9 +227,7 @@ class RunResult:
                            "config.json)")
     path.mkdir(parents=True, exist_ok=True)
     summary_lib.write_json(path / "config.json", self.facts)
-    summary_lib.write_json(
-        path / "partition.json",
-        summary_lib.partition_facts(live.prepared.federation))
+    summary_lib.write_partition(path, live.prepared.federation)
     (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
       tables.write_rows(

@@ -32,9 +32,11 @@ def changed(array, place, value):
     (dict(x=X[:, 0]), r"^x: has shape \(6,\)"),
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None),
      "^x: has no rows"),
-    (dict(x=changed(X, (2, 1), np.nan)), "^x: has NaN or infinite"),
-    (dict(x=changed(X, (2, 1), np.inf)), "^x: has NaN or infinite"),
-    (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has NaN or inf"),
+    (dict(x=changed(X, (2, 1), np.nan)),
+     r"^x: has 1 NaN or infinite value.*in row 2$"),
+    (dict(x=changed(X, (2, 1), np.inf)),
+     r"^x: has 1 NaN or infinite value.*in row 2$"),
+    (dict(x=changed(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
     (dict(x=X.astype(str)), "^x: is <U.* real numbers"),
     (dict(x=[[1, 2], [3]]), "^x: its rows have different shapes"),
@@ -57,7 +59,7 @@ def changed(array, place, value):
     (dict(x_test=None, y_test=None), "^test_client_ids: needs x_test"),
     (dict(x_test=X[:2, :3]), r"^x: has examples of shape \(4,\) float32 but"),
     (dict(x_test=X[:2].astype(np.int32)), "^x: has examples .* int32"),
-    (dict(x_test=changed(X[:2], (0, 0), np.nan)), "^x_test: has NaN"),
+    (dict(x_test=changed(X[:2], (0, 0), np.nan)), "^x_test: has 1 NaN"),
     (dict(y_test=Y[:3]), r"^y_test: has shape \(3,\), \(2,\) .*of x_test"),
     (dict(y_test=Y[:2] - 1), "^y_test: lies in"),
     (dict(y_test=[0.0, 1.0]), "^y_test: is float64"),
@@ -112,7 +114,8 @@ def test_lists_do():
 
 @pytest.mark.parametrize("dtype, kept", [
     (np.int32, np.int32), (np.uint8, np.uint8), (np.float64, np.float32),
-    (np.float16, np.float32), (np.int64, np.float32), (bool, np.float32)])
+    (np.float16, np.float32), (np.int64, np.int32), (np.int8, np.int32),
+    (np.uint16, np.float32), (bool, np.float32)])
 def test_word_ids_and_images_keep_their_dtype(dtype, kept):
   x = RNG.integers(0, 2, (6, 4)).astype(dtype)
   made = fa.from_arrays(x, Y, IDS)

@@ -1,6 +1,7 @@
 """Stored arrays; damage and unwritable folders are in test_sources."""
 
 import os
+import stat
 
 import numpy as np
 import pytest
@@ -60,3 +61,26 @@ def test_what_would_run_code_is_never_loaded(tmp_path):
   cache.read_or_build(
       path, "one", lambda: {"x": np.array([{}], dtype=object)})
   same(cache.read_or_build(path, "one", arrays), arrays())
+
+
+def mode(path):
+  return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask, folder, of_folder, of_file", [
+    (0o022, 0o755, 0o755, 0o644),
+    (0o077, 0o755, 0o700, 0o600),
+    (0o077, 0o2770, 0o2770, 0o660),  # a group's folder is shared
+    (0o022, 0o2775, 0o2775, 0o664),
+])
+def test_those_who_share_the_folder_share_the_file(
+    tmp_path, umask, folder, of_folder, of_file):
+  tmp_path.chmod(folder)
+  before = os.umask(umask)
+  try:
+    path = tmp_path / "cache" / "a.npz"
+    cache.read_or_build(path, "one", arrays)
+  finally:
+    os.umask(before)
+  assert mode(path.parent) == of_folder
+  assert mode(path) == mode(path.with_name("a.npz.json")) == of_file

@@ -8,6 +8,7 @@ from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.hold_out import hold_out
+from fedjax_alg.data.hold_out import put_back
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.partition import partition_hash
 
@@ -47,6 +48,9 @@ def test_every_row_goes_to_one_place(partition, draw):
   held = left.held_out
   for array, kept in zip(partition[:6], before):
     np.testing.assert_array_equal(array, kept)
+  again = put_back(left)
+  assert partition_hash(again) == partition_hash(partition)
+  assert again.flags == partition.flags and again.held_out is None
   assert left.num_clients == total - count and len(held.clients) == count
   assert (np.diff(held.clients) > 0).all()  # ascending, none twice
   stay = np.setdiff1d(np.arange(total), held.clients)

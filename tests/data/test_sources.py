@@ -7,10 +7,12 @@ import pathlib
 import numpy as np
 import pytest
 
+from fedjax_alg.data import characters
 from fedjax_alg.data import features
 from fedjax_alg.data import sources
 from fedjax_alg.data import tfds_source
 from fedjax_alg.data.errors import DataError
+from tests import tfds_records
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 TFDS_DIR = pathlib.Path(os.environ.get(
@@ -63,6 +65,31 @@ def test_npz(tmp_path):
   assert got.x_train.dtype == np.uint8 and got.client_train is None
 
 
+def test_npz_with_names_of_clients(tmp_path):
+  ids = {"client_train": ["bo", "al", "bo", "cy"], "client_test": ["cy", "al"]}
+  got = sources.load_npz(save(tmp_path / "named.npz", good_npz() | ids))
+  assert got.client_names.tolist() == ["al", "bo", "cy"]
+  for which, names in ids.items():
+    assert got.client_names[getattr(got, which)].tolist() == names
+    assert getattr(got, which).dtype == np.int32
+  bad = good_npz() | ids | {"client_test": ["cy", "di"]}
+  refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", bad)),
+          "client_test: client di has no training example")
+  mixed = good_npz() | ids | {"client_test": [0, 1]}
+  refuses(lambda: sources.load_npz(save(tmp_path / "bad.npz", mixed)),
+          "client_train is <U2, integers are needed")
+
+
+def test_npz_of_tokens(tmp_path):
+  tokens = good_npz() | {"x_train": np.arange(12).reshape(4, 3),
+                         "x_test": np.zeros((2, 3), np.int16)}
+  got = sources.load_npz(save(tmp_path / "tokens.npz", tokens))
+  assert got.x_train.dtype == got.x_test.dtype == np.int32
+  large = tokens | {"x_train": tokens["x_train"] + 2**31}
+  refuses(lambda: sources.load_npz(save(tmp_path / "large.npz", large)),
+          "x_train lies in [2147483648, 2147483659], token ids must fit")
+
+
 NAN = np.array([[1, np.nan, 1]] * 4)
 
 
@@ -77,9 +104,9 @@ NAN = np.array([[1, np.nan, 1]] * 4)
      "x_train has no rows"),
     ({"x_test": np.zeros((2, 5))}, "x_test of (5,)"),
     ({"x_test": np.zeros((2, 3), np.uint8)}, "x_test of (3,) uint8"),
-    ({"x_train": NAN}, "x_train has NaN or infinite"),
-    ({"x_test": np.full((2, 3), np.inf)}, "x_test has NaN or infinite"),
-    ({"x_test": np.full((2, 3), 1e300)}, "x_test has NaN or infinite"),
+    ({"x_train": NAN}, "x_train has 4 NaN or infinite"),
+    ({"x_test": np.full((2, 3), np.inf)}, "x_test has 6 NaN or infinite"),
+    ({"x_test": np.full((2, 3), 1e300)}, "x_test has 6 NaN or infinite"),
     ({"x_train": np.array([["a"]] * 4)}, "x_train is <U1"),
     ({"x_train": np.zeros((4, 3), complex)}, "x_train is complex128"),
     ({"y_train": np.zeros(4)}, "y_train is float64, integers are needed"),
@@ -156,7 +183,27 @@ def test_leaf_folder_joins_files(tmp_path):
   refuses(lambda: sources.load_leaf(tmp_path), "user 'al' appears twice")
 
 
+TEXTS = {"bo": (["To b", "o be"], ["e", ","]), "al": (["No @"], ["x"])}
+
+
+def test_leaf_text(tmp_path):
+  path = tmp_path / "text.json"
+  path.write_text(leaf(TEXTS))
+  got = sources.load_leaf(path)
+  np.testing.assert_array_equal(
+      got.x_train, [characters.encode(x) for x in ("To b", "No @")])
+  np.testing.assert_array_equal(
+      got.y_test, characters.classes(characters.encode(",")))
+  assert (got.num_classes, got.num_tokens) == (81, 82)
+  assert got.x_train.dtype == got.x_test.dtype == np.int32
+  assert got.client_names.tolist() == ["bo", "al"]
+
+
 @pytest.mark.parametrize("text, says", [
+    (leaf(USERS | {"cy": TEXTS["bo"]}), "some users have text, others numbers"),
+    (leaf({"al": (["To b", "No"], ["x", "y"])}), "x must be texts of one"),
+    (leaf({"al": (["To b"], ["xy"])}), "y the character after each"),
+    (leaf({"al": (["To b"], [3])}), "x and y must be numbers"),
     (leaf(USERS)[:-20], "not json, or truncated"),
     ("[]", "no key 'users'"),
     ('{"users": ["a"]}', "no key 'user_data'"),
@@ -190,7 +237,8 @@ def test_tfds_not_prepared(tmp_path, monkeypatch):
           f"./launch.sh prepare mnist data_dir={tmp_path}")
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "env"))
   refuses(lambda: sources.load_tfds("cifar10"), f"{tmp_path / 'env'}")
-  refuses(lambda: sources.load_tfds("imagenet", tmp_path), "allowed: mnist")
+  refuses(lambda: sources.load_tfds("imagenot", tmp_path),
+          "not a data set of TFDS")
 
 
 def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
@@ -275,6 +323,67 @@ def test_unreadable_records_are_named(tmp_path):
   (directory / "dataset_info.json").write_text("not json")
   refuses(lambda: sources.load_tfds("mnist", tmp_path, tmp_path / "c"),
           f"cannot read {directory}")
+
+
+SHAPE = (3, 2, 1)
+IMAGES = {"image": tfds_records.image_of(*SHAPE), "label": tfds_records.LABEL}
+
+
+def pictures(count, first=0, shape=SHAPE):
+  """Pixel (0, 0) of an image, and its label, are its number."""
+  images = np.zeros((count, *shape), np.uint8)
+  images[:, 0, 0, 0] = first + np.arange(count)
+  return [{"image": tfds_records.png(image[..., 0]), "label": int(image.max())}
+          for image in images]
+
+
+@pytest.mark.parametrize("name, place, split", [
+    ("kmnist", "kmnist/3.0.1", "test"),
+    ("tfds:eurosat", "eurosat/rgb/2.0.0", "test"),
+    ("emnist/letters", "emnist/letters/3.1.0", "validation"),
+    ("tfds:made_here", "made_here/1.10.0", None)])
+def test_any_images_of_tfds(tmp_path, name, place, split):
+  more = {split: pictures(2, 7)} if split else {}
+  tfds_records.write(tmp_path / place, name.split(":")[-1].split("/")[0],
+                     IMAGES, pictures(5), **more)
+  got = sources.load_tfds(name, tmp_path)
+  assert got.x_train.shape == (5, *SHAPE) and got.x_train.dtype == np.uint8
+  np.testing.assert_array_equal(got.x_train[:, 0, 0, 0], range(5))
+  np.testing.assert_array_equal(got.y_train, range(5))
+  np.testing.assert_array_equal(got.y_test, [7, 8] if split else [])
+  assert got.num_classes == (9 if split else 5)
+  assert got.name == name.removeprefix("tfds:")
+  (cached,) = (tmp_path / ".fedjax_alg_cache").glob("*.npz")
+  assert cached.name == ("-".join(place.split("/")) + ".npz")
+
+
+@pytest.mark.parametrize("features, rows, says", [
+    ({"text": tfds_records.TEXT, "label": tfds_records.LABEL},
+     [{"text": b"x", "label": 1}],
+     "not labelled images, no feature image (it has label, text)"),
+    ({"image": IMAGES["image"]}, [{"image": pictures(1)[0]["image"]}],
+     "no feature label (it has image)"),
+    ({"image": IMAGES["image"], "label": tfds_records.TEXT},
+     [{"image": pictures(1)[0]["image"], "label": b"x"}], "one class an image"),
+    ({"image": tfds_records.image_of(-1, -1, 1), "label": IMAGES["label"]},
+     pictures(1) + pictures(1, shape=(4, 4, 1)),
+     "images of different sizes, (3, 2, 1) and (4, 4, 1); one size is needed"),
+    (IMAGES, [pictures(1)[0] | {"label": -1}], "1 images without a label"),
+])
+def test_what_is_no_image_classification_is_refused(
+    tmp_path, features, rows, says):
+  tfds_records.write(tmp_path / "kmnist" / "1.0.0", "kmnist", features, rows)
+  refuses(lambda: sources.load_tfds("kmnist", tmp_path), says)
+
+
+def test_a_configuration_must_be_named_if_there_are_several(tmp_path):
+  for config in ("digits", "letters"):
+    tfds_records.write(tmp_path / "emnist" / config / "1.0.0", "emnist",
+                       IMAGES, pictures(2))
+  refuses(lambda: sources.load_tfds("tfds:emnist", tmp_path),
+          "Prepared are tfds:emnist/digits, tfds:emnist/letters")
+  refuses(lambda: sources.load_tfds("tfds:../emnist", tmp_path),
+          "not a data set of TFDS")
 
 
 @pytest.mark.skipif(

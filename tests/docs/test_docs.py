@@ -12,7 +12,9 @@ import pytest
 
 from experiments import compare, run
 from experiments.cli import config
+from experiments.cli import flags as cli_flags
 from fedjax_alg import registry
+from fedjax_alg.data import is_tfds, options, PARTITIONS
 from tests import made_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -65,6 +67,21 @@ def test_an_optimiser_of_ones_own():
   text = (ROOT / "docs" / "optimizers.md").read_text("utf-8")
   (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
   exec(compile(block, "optimizers.md", "exec"), {"__name__": "optimizers"})
+
+
+@pytest.mark.fast
+def test_the_page_on_data_lists_every_data_set_and_partition():
+  text = (ROOT / "docs" / "data.md").read_text("utf-8")
+  table = re.findall(r"^\| `([\w:]+)` \|.*\|$", text, re.M)
+  assert sorted(table) == sorted(options.DATASETS)
+  for partition in PARTITIONS:
+    assert f"`{partition}`" in text
+  for name in re.findall(r"fedjax-alg prepare (\w+)`", text):
+    assert name == "NAME" or is_tfds(name)
+  flags = set(re.findall(r"--(\w+)", text))
+  known = {flag.name for flag in cli_flags.run_flags()} | {
+      *cli_flags.hyper_fields(), "help"}
+  assert flags <= known, flags - known
 
 
 @pytest.mark.fast

@@ -49,6 +49,7 @@ def _finished(tmp_path_factory):
 
 def test_files(finished):
   for name in ("flags.txt", "config.json", "partition.json", "partition.png",
+               "partition.npz",
                "metrics.csv", "rounds.csv", "timing.csv", "curves.png",
                "curves.pdf", "clients.csv", "summary.json", "checkpoint"):
     assert (finished / name).exists(), name
@@ -518,16 +519,20 @@ def test_npz_of_the_user(tmp_path):
   np.savez(tmp_path / "mine.npz", x_train=x[:200], y_train=y[:200],
            x_test=x[200:], y_test=y[200:],
            client_train=np.arange(200) % 8)
-  assert run.main([
-      "--algorithm=fedavg", "--dataset=npz",
-      f"--data_path={tmp_path / 'mine.npz'}", "--cohort_size=4",
-      "--rounds=10", "--noprogress", "--eval_protocols=local,global",
-      f"--out_dir={tmp_path / 'run'}"]) == 0
+  words = ["--algorithm=fedavg", "--dataset=npz",
+           f"--data_path={tmp_path / 'mine.npz'}", "--cohort_size=4",
+           "--rounds=10", "--noprogress", "--eval_protocols=local,global"]
+  assert run.main([*words, f"--out_dir={tmp_path / 'run'}"]) == 0
   summary = summary_of(tmp_path / "run")
   assert list(summary["final"]) == ["local", "global"]
   assert summary["final"]["global"]["accuracy"]["mean"] > 0.9
   facts = json.loads((tmp_path / "run" / "partition.json").read_text())
   assert facts["name"] == "natural" and len(facts["train_size"]) == 8
+  # Another seed would hold other examples out.
+  assert run.main([
+      *words, "--partition_seed=5", f"--out_dir={tmp_path / 'again'}",
+      f"--partition_file={tmp_path / 'run' / 'partition.npz'}"]) == 0
+  assert summary_of(tmp_path / "again")["hashes"] == summary["hashes"]
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):

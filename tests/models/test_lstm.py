@@ -13,8 +13,9 @@ from tests import problems
 TOKENS, LENGTH = 12, 5
 
 
-def make(embedding="frozen"):
-  module = lstm.LSTM(TOKENS, embedding, dim=6, width=4, hidden=3)
+def make(embedding="frozen", **options):
+  module = lstm.LSTM(TOKENS, embedding, **(
+      dict(dim=6, widths=(4, 4), hidden=3) | options))
   return models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
 
 
@@ -44,15 +45,24 @@ def test_number_of_parameters():
   learned = models.make_model(
       "lstm", (25,), 2, tokens=502, embedding="learned")
   assert count(learned) == 243_861 + 502 * 300
+  characters = models.make_model(
+      "lstm", (80,), 81, tokens=82, embedding="learned")
+  assert count(characters) == 818_145 == (
+      82 * 8 + 4 * (8 + 256 + 1) * 256 + 4 * (256 + 256 + 1) * 256
+      + (256 + 1) * 81)
+  small = models.make_model(
+      "lstm", (80,), 81, tokens=82, embedding="frozen", embedding_size=5,
+      lstm_widths=(7,))
+  assert count(small) == 4 * (5 + 7 + 1) * 7 + (7 + 1) * 81
 
 
 def sigmoid(z):
   return 1 / (1 + np.exp(-z))
 
 
-def by_hand(params, vectors):
-  """The logits of one example of n words, [n, D] -> [2]."""
-  for name in ("lstm_1", "lstm_2"):
+def by_hand(params, vectors, two=True):
+  """The logits of one example of n words, [n, D] -> [L]."""
+  for name in sorted(name for name in params if name.startswith("lstm")):
     kernel, bias = params[name]["kernel"], params[name]["bias"]
     state = cell = np.zeros(kernel.shape[1] // 4)
     out = []
@@ -63,11 +73,12 @@ def by_hand(params, vectors):
       out.append(state)
     vectors = out
   last = vectors[-1] if vectors else np.zeros(4)
-  for name in ("Dense_0", "Dense_1"):
+  dense = sorted(name for name in params if name.startswith("Dense"))
+  for name in dense:
     last = last @ params[name]["kernel"] + params[name]["bias"]
-    if name == "Dense_0":
+    if name != dense[-1]:
       last = np.maximum(last, 0)
-  return np.r_[0.0, last]
+  return np.r_[0.0, last] if two else last
 
 
 @pytest.mark.program
@@ -86,6 +97,19 @@ def test_equations_and_padding(embedding):
           for row in rows]
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
   assert len(np.unique(np.round(got[:, 1], 4))) == 5
+
+
+@pytest.mark.program
+def test_more_classes_and_other_widths():
+  model = make("learned", widths=(5, 3, 4), hidden=0, num_classes=7)
+  params = some_params(model)
+  rows = [[3, 1, 4, 1, 5], [3, 1, 4]]
+  got = problems.quick_jit(model.apply)(params, sentences(*rows))
+  inner = jax.tree.map(lambda a: np.asarray(a, np.float64), params["params"])
+  assert sorted(inner) == ["Dense_0", "embedding", "lstm_1", "lstm_2", "lstm_3"]
+  want = [by_hand(inner, [inner["embedding"][word] for word in row], two=False)
+          for row in rows]
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_cross_entropy_is_the_binary_one():
@@ -112,7 +136,7 @@ def test_frozen_vectors():
   assert np.abs(products - np.diag(np.diag(products))).max() < 0.35
 
 
-@pytest.mark.parametrize("shape, classes", [((25, 1), 2), ((), 2), ((25,), 3)])
-def test_it_needs_sequences_in_two_classes(shape, classes):
+@pytest.mark.parametrize("shape, classes", [((25, 1), 2), ((), 2), ((25,), 1)])
+def test_it_needs_sequences_in_classes(shape, classes):
   with pytest.raises(ValueError, match="model=lstm: needs sequences"):
     models.make_model("lstm", shape, classes)

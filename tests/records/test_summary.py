@@ -21,13 +21,26 @@ def test_facts_of_the_partition():
   assert facts["flags"]["validation_clients"] == 5
   assert facts["flags"]["num_clients"] == 20
   assert len(facts["validation_clients"]) == len(facts["validation_size"]) == 5
-  assert len(facts["validation_order"]) == sum(facts["validation_size"])
-  both = facts["train_order"] + facts["validation_order"]
   without = results.partition_facts(plain)
-  assert sorted(both) == sorted(without["train_order"])
+  both = facts["train_size"] + facts["validation_size"]
+  assert sorted(both) == sorted(without["train_size"])
+  assert sum(map(sum, facts["label_histogram"])) == sum(facts["train_size"])
   assert not any(name.startswith("validation") for name in without)
   assert "validation_clients" not in without["flags"]
   assert facts["hash"] != without["hash"]
+
+
+def test_the_rows_are_in_a_file_beside_them(tmp_path):
+  """Of all clients, the validation clients in their old places."""
+  plain, fed = (federate("digits", num_clients=20, **more)
+                for more in ({}, {"validation_clients": 5}))
+  results.write_partition(tmp_path, fed)
+  assert json.loads((tmp_path / "partition.json").read_text("utf-8"))[
+      "hash"] == fed.hashes["partition"]
+  with np.load(tmp_path / "partition.npz") as stored:
+    for name in ("train_order", "train_size", "test_order", "test_size"):
+      np.testing.assert_array_equal(
+          stored[name], getattr(plain.partition, name))
 
 
 def test_best_is_of_the_rounds_in_which_somebody_was_counted():

@@ -153,6 +153,25 @@ REFUSED = [
      ["--vocabulary=0", "at least 1"]),
     ("--algorithm=fedavg --dataset=mnist --model=lstm",
      ["--model=lstm", "mnist", "sent140"]),
+    ("--algorithm=fedavg --dataset=shakespeare", ["--data_path: missing"]),
+    ("--algorithm=fedavg --dataset=shakespeare --data_path=/x",
+     ["--model=softmax", "characters", "--model=lstm"]),
+    ("--algorithm=fedavg --dataset=shakespeare --data_path=/x --model=lstm "
+     "--vocabulary=80", ["--vocabulary=80", "80 characters"]),
+    ("--algorithm=fedavg --dataset=shakespeare --data_path=/x --model=lstm "
+     "--partition=iid", ["--partition=iid", "shakespeare", "natural"]),
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm --lstm_widths=8,0",
+     ["--lstm_widths=(8, 0)", "at least 1"]),
+    ("--algorithm=fedavg --lstm_widths=8", ["--lstm_widths", "softmax"]),
+    ("--algorithm=fedavg --window_stride=2", ["--window_stride", "digits"]),
+    ("--algorithm=fedavg --dataset=kmnist --partition=natural",
+     ["--partition=natural", "kmnist names no clients"]),
+    ("--algorithm=fedavg --dataset=tfds:made/up --model=stack "
+     "--data_path=/x", ["--data_path", "--dataset=tfds:made/up", "idx"]),
+    ("--algorithm=fedavg --dataset=fashion_mnist --model=stack "
+     "--layers=conv29-4", ["kernel 29 is larger than its 28x28 input"]),
+    ("--algorithm=fedavg --partition_file=/x --partition=iid",
+     ["--partition_file", "--partition=iid", "file"]),
     ("--algorithm=fedavg --dataset=npz --data_path=/x --sequence_length=9",
      ["--sequence_length", "--dataset=npz", "sent140"]),
     ("--algorithm=fedavg --embedding=learned", ["--embedding", "softmax"]),
@@ -312,7 +331,8 @@ def test_identity_is_that_of_older_versions():
 @pytest.mark.parametrize("words, identity", [
     ("--algorithm=fedavg", "a7529411daa769d8"),
     ("--algorithm=fedgroup --num_groups=3", "f30acbe8b0cd386c"),
-    ("--client_update=scaffold --server=adam", "3086c027050b373a")])
+    ("--client_update=scaffold --server=adam", "3086c027050b373a"),
+    ("--algorithm=fedavg --dataset=sent140 --model=lstm", "ca91a9a018d49040")])
 def test_identity_is_that_of_version_0_2(words, identity):
   """What came later is not in it at its default, and is in it otherwise."""
   parsed = config.parse(words.split())
@@ -347,6 +367,18 @@ def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path):
         "--algorithm=fedavg", "--sampling=availability",
         f"--availability_file={path}"]).identity())
   assert found[0] == found[2] != found[1]
+
+
+def test_options_that_came_later_are_in_the_identity():
+  words = ["--algorithm=fedavg", "--dataset=shakespeare", "--data_path=/x",
+           "--model=lstm"]
+  parsed = config.parse(words)
+  assert (parsed.data.sequence_length, parsed.run.embedding) == (80, "learned")
+  assert parsed.data.partition == "natural"
+  every = {config.parse([*words, *more]).identity() for more in (
+      [], ["--window_stride=2"], ["--lstm_widths=8,8"], ["--embedding_size=4"],
+      ["--partition_file=p.npz"])}
+  assert len(every) == 5
 
 
 def test_validation_clients_leave_the_rest():

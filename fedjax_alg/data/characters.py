@@ -1,0 +1,37 @@
+"""Characters as token ids and as classes, for next-character prediction."""
+
+import numpy as np
+
+from fedjax_alg.data.sent140 import SPECIAL, UNKNOWN
+
+#: The 80 characters of LEAF (Caldas et al. 2018).
+ALPHABET = ("\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]"
+            "abcdefghijklmnopqrstuvwxyz}")
+#: Token ids: 0 is padding, 1 any character outside the alphabet.
+NUM_TOKENS = SPECIAL + len(ALPHABET)
+#: Class k is the token k + 1: padding is never predicted.
+NUM_CLASSES = NUM_TOKENS - 1
+
+_ASCII = 128
+_TOKEN = np.full(_ASCII, UNKNOWN, np.int8)
+_TOKEN[[ord(character) for character in ALPHABET]] = (
+    SPECIAL + np.arange(len(ALPHABET)))
+
+
+def encode(text: str) -> np.ndarray:
+  """Converts a text to token ids.
+
+  Args:
+    text: any text of n characters.
+
+  Returns:
+    [n] int8 in [1, NUM_TOKENS).
+  """
+  codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+  # ASCII ends with a control character, which is outside the alphabet.
+  return _TOKEN[np.minimum(codes, _ASCII - 1)]
+
+
+def classes(tokens: np.ndarray) -> np.ndarray:
+  """Converts token ids to classes, int32."""
+  return tokens.astype(np.int32) - 1

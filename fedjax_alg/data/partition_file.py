@@ -1,0 +1,162 @@
+"""Partitions in files: every run writes one, and another run may read it."""
+
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+import zipfile
+import zlib
+
+import numpy as np
+
+from fedjax_alg.data import allocate
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.hold_out import put_back
+from fedjax_alg.data.partition import Partition
+
+_FORMAT = 1
+_ARRAYS = ("train_order", "train_size", "test_order", "test_size")
+
+
+def labels_hash(examples: Examples) -> str:
+  """Computes the sha256 (hex) of all labels, training labels first."""
+  digest = hashlib.sha256(f"{examples.y_train.shape}".encode())
+  for labels in (examples.y_train, examples.y_test):
+    digest.update(np.ascontiguousarray(labels, "<i4").tobytes())
+  return digest.hexdigest()
+
+
+def write_partition(
+    path: pathlib.Path, partition: Partition, labels: str) -> None:
+  """Writes a partition atomically, as ``.npz``.
+
+  The file has ``train_order`` and ``test_order``, the rows of all clients back
+  to back, ``train_size`` and ``test_size``, the numbers of rows of each client,
+  and ``about``, a JSON text with the name of the partition, its options, the
+  hash of the labels, and whether the rows are of the pooled data. Validation
+  clients are in it as all other clients; which they are is drawn again.
+
+  Args:
+    path: the file.
+    partition: the partition.
+    labels: ``labels_hash`` of the data that it was made from.
+  """
+  whole = put_back(partition)
+  about = {"format": _FORMAT, "name": whole.name, "pooled": whole.pooled,
+           "labels": labels, "flags": whole.flags}
+  arrays: dict[str, Any] = {
+      name: _narrow(getattr(whole, name)) for name in _ARRAYS}
+  partial = path.with_name(path.name + ".partial")
+  # Rows in random order can hardly be compressed.
+  with open(partial, "wb") as file:
+    np.savez(file, about=np.array(json.dumps(about)), **arrays)
+  os.replace(partial, path)
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+  """int32 where the values fit, which halves the file."""
+  return array.astype(
+      np.int32 if array.max(initial=0) < 2 ** 31 else np.int64)
+
+
+def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
+  """Reads a partition and checks that it fits the data.
+
+  Args:
+    path: a ``partition.npz`` that a run wrote, or one of your own with the four
+      arrays of ``write_partition`` (without ``about``, ``train_order`` holds
+      rows of x_train, ``test_order`` of x_test, and the labels are not
+      compared), or a ``partition.json`` of version 0.2.
+    examples: the data that it shall divide.
+
+  Returns:
+    The partition, without held-out clients.
+
+  Raises:
+    DataError: the file is missing, damaged or inconsistent, or was made for
+      other data.
+  """
+  path = pathlib.Path(path).expanduser()
+  where = f"`partition_file`={path}"
+  arrays, about = _read(path, where)
+  pooled = about.get("pooled", False)
+  rows = len(examples.y_train), len(examples.y_test)
+  if about.get("labels") not in (None, labels_hash(examples)):
+    raise DataError(
+        f"{where}: was made for other labels than those of {examples.name} "
+        f"({rows[0]} training and {rows[1]} test rows): another data set, or "
+        "its rows in another order")
+  if pooled:
+    rows = sum(rows), sum(rows)
+  for split, count in zip(("train", "test"), rows):
+    _check(where, split, arrays, count)
+  train, test = arrays["train_order"], arrays["test_order"]
+  if len(arrays["train_size"]) != len(arrays["test_size"]):
+    raise DataError(f"{where}: {len(arrays['train_size'])} clients with "
+                    f"training rows, {len(arrays['test_size'])} with test rows")
+  both = np.intersect1d(train, test) if pooled else train[:0]
+  if len(both):
+    raise DataError(f"{where}: row {both[0]} is for training and for testing")
+  sizes = {split: arrays[f"{split}_size"].astype(np.int32)
+           for split in ("train", "test")}
+  return Partition(
+      train.astype(np.int64), allocate.offsets(sizes["train"]), sizes["train"],
+      test.astype(np.int64), allocate.offsets(sizes["test"]), sizes["test"],
+      bool(pooled), str(about.get("name", "file")),
+      dict(about.get("flags", {})))
+
+
+def _check(
+    where: str, split: str, arrays: dict[str, np.ndarray], count: int) -> None:
+  order, size = arrays[f"{split}_order"], arrays[f"{split}_size"]
+  for name, array in ((f"{split}_order", order), (f"{split}_size", size)):
+    if array.ndim != 1 or len(array) and array.dtype.kind not in "iu":
+      raise DataError(f"{where}: {name} is {array.dtype} of shape "
+                      f"{array.shape}, a list of whole numbers is needed")
+  fewest = 1 if split == "train" else 0
+  if not len(size) or size.min() < fewest or size.sum() != len(order):
+    raise DataError(
+        f"{where}: {split}_size must be at least {fewest} for each client and "
+        f"add up to the {len(order)} rows of {split}_order")
+  if len(order) and not 0 <= order.min() <= order.max() < count:
+    raise DataError(
+        f"{where}: {split}_order lies in [{order.min()}, {order.max()}], the "
+        f"data have {count} rows")
+  times = np.bincount(order, minlength=1)
+  if times.max() > 1:
+    raise DataError(f"{where}: {split}_order has row {times.argmax()} "
+                    f"{times.max()} times")
+
+
+def _read(
+    path: pathlib.Path, where: str
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+  try:
+    if path.suffix == ".json":
+      about = json.loads(path.read_text("utf-8"))
+      if "validation_clients" in about:
+        raise DataError(f"{where}: json with held-out clients; let the run "
+                        "write a partition.npz")
+      arrays = {name: np.array(about[name]) for name in _ARRAYS}
+    else:
+      with open(path, "rb") as file:
+        stored = np.load(file, allow_pickle=False)
+        arrays = {name: stored[name] for name in _ARRAYS}
+        about = json.loads(str(stored["about"])) if (
+            "about" in stored.files) else {}
+  except OSError as error:
+    raise DataError(
+        f"{where}: {error.strerror or 'not an .npz, or damaged'}") from error
+  except KeyError as error:
+    raise DataError(f"{where}: has no {error.args[0].split()[0]} (needed are "
+                    f"{', '.join(_ARRAYS)})") from error
+  except (ValueError, EOFError, IndexError, TypeError, zlib.error,
+          zipfile.BadZipFile) as error:
+    if isinstance(error, DataError):
+      raise
+    raise DataError(f"{where}: not a partition, or damaged") from error
+  if not isinstance(about, dict) or about.get("format", _FORMAT) != _FORMAT:
+    raise DataError(f"{where}: of another format")
+  return arrays, about

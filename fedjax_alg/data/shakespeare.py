@@ -1,0 +1,151 @@
+"""Plays as texts: next-character prediction, every role a client."""
+
+from collections.abc import Iterator
+import os
+import pathlib
+import re
+import warnings
+
+import numpy as np
+
+from fedjax_alg.data import characters
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+
+_TRAIN_SHARE = 0.8
+# A speaker is the first line of a paragraph: "Ham." or "SECOND LORD", digits
+# and several names included ("1 Clown.", "Ros. and Guil.").
+_SPEAKER = re.compile(
+    r"([A-Z0-9][^\[\]\n]{0,39})\.|([A-Z][A-Z'\- ]{1,39})")
+_DIRECTION = re.compile(r"\[[^\[\]]*\]", re.DOTALL)
+
+
+def speeches(text: str) -> Iterator[tuple[str, str]]:
+  """Finds the speeches of a play.
+
+  Paragraphs are separated by empty lines. The first line of a speech is its
+  speaker alone, ending in a full stop or in capitals. A paragraph after a
+  stage direction in brackets continues the speech before it.
+
+  Args:
+    text: the play, in the layout of Project Gutenberg.
+
+  Yields:
+    The speaker and a speech, or a part of one; spaces and line ends in it are
+    single spaces.
+  """
+  speaker, interrupted = None, False
+  for paragraph in re.split(r"\n\s*\n", text):
+    first, _, rest = paragraph.strip().partition("\n")
+    found = _SPEAKER.fullmatch(first.strip())
+    if _DIRECTION.fullmatch(paragraph.strip()):
+      interrupted = True
+      continue
+    if found and rest:
+      speaker = (found[1] or found[2]).strip()
+      yield speaker, " ".join(rest.split())
+    elif interrupted and speaker is not None and not first.isupper() and (
+        not re.match(r"(?i)(act|scene)\b", first)):
+      yield speaker, " ".join(paragraph.split())
+    else:
+      speaker = None
+    interrupted = False
+
+
+def roles(text: str) -> dict[str, str]:
+  """Collects what every role of a play says.
+
+  Args:
+    text: the play.
+
+  Returns:
+    Speaker -> all speeches, in their order, separated by spaces. Only
+    speakers with at least two speeches are roles; a headline or a line that
+    looks like a speaker occurs once.
+  """
+  found: dict[str, list[str]] = {}
+  for speaker, speech in speeches(text):
+    found.setdefault(speaker, []).append(speech)
+  return {speaker: " ".join(said) for speaker, said in found.items()
+          if len(said) > 1}
+
+
+def load_shakespeare(
+    path: str | os.PathLike, length: int = 80, stride: int = 1) -> Examples:
+  """Makes windows of characters from a folder of plays.
+
+  The task is that of McMahan et al. 2017 and LEAF (Caldas et al. 2018): from
+  80 characters of a role predict the next one. A role with w windows trains on
+  the first int(.8 w) of them (at least one) and tests on those that start
+  behind the last character of these. Roles without a window are left out;
+  short ones have no test windows. The authors' edition is another one, so the
+  numbers of roles and characters differ.
+
+  Args:
+    path: a folder of texts ``*.txt``, or one text.
+    length: T, number of characters that the model reads.
+    stride: distance between the first characters of neighbouring windows.
+      Memory is divided by it.
+
+  Returns:
+    x int8 [n, T] of token ids, the classes of the next characters, and the
+    roles as clients, named "<text>: <speaker>".
+
+  Raises:
+    DataError: a file cannot be read, or there is no role with a window.
+  """
+  path = pathlib.Path(path).expanduser()
+  files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+  if not files:
+    raise DataError(f"`data_path`={path}: no *.txt in it, one text for each "
+                    "play is needed")
+  names, texts, without = [], [], []
+  for file in files:
+    found = roles(_read(file))
+    names += [f"{file.stem}: {speaker}" for speaker in found]
+    texts += [characters.encode(said) for said in found.values()]
+    if not found:
+      without.append(file.name)
+  long = [number for number, text in enumerate(texts) if len(text) > length]
+  if not long:
+    raise DataError(
+        f"`data_path`={path}: no role with more than `sequence_length`={length}"
+        f" characters in {len(files)} text(s); a speaker must stand alone on "
+        "the first line of a speech, ending in a full stop")
+  if without:
+    warnings.warn(f"no roles found in {', '.join(without)}", stacklevel=2)
+  names, texts = [names[i] for i in long], [texts[i] for i in long]
+  return _windows(names, texts, length, stride)
+
+
+def _windows(
+    names: list[str], texts: list[np.ndarray], length: int, stride: int
+) -> Examples:
+  text = np.concatenate(texts)
+  windows = np.lib.stride_tricks.sliding_window_view(text, length)
+  starts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+  first = 0
+  for own in texts:
+    total = len(own) - length
+    trains = max(1, int(_TRAIN_SHARE * total))
+    starts["train"].append(first + np.arange(0, trains, stride))
+    starts["test"].append(first + np.arange(trains + length, total, stride))
+    first += len(own)
+  found = {}
+  for split, each in starts.items():
+    rows = np.concatenate(each)
+    found["x_" + split] = windows[rows]
+    found["y_" + split] = characters.classes(text[rows + length])
+    found["client_" + split] = np.repeat(
+        np.arange(len(names), dtype=np.int32), list(map(len, each)))
+  return Examples(
+      found["x_train"], found["y_train"], found["x_test"], found["y_test"],
+      characters.NUM_CLASSES, found["client_train"], found["client_test"],
+      "shakespeare", characters.NUM_TOKENS, np.array(names))
+
+
+def _read(path: pathlib.Path) -> str:
+  try:
+    return path.read_text("utf-8-sig", "replace").replace("\u2019", "'")
+  except OSError as error:
+    raise DataError(f"`data_path`={path}: {error.strerror}") from error

@@ -1,0 +1,113 @@
+"""IDX folders: what is read back, and one line for every bad file."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import idx
+from fedjax_alg.data.errors import DataError
+
+RNG = np.random.default_rng(0)
+NAMES = {"x_train": "train-images-idx3-ubyte",
+         "y_train": "train-labels-idx1-ubyte",
+         "x_test": "t10k-images-idx3-ubyte", "y_test": "t10k-labels-idx1-ubyte"}
+
+
+def encoded(array):
+  """As LeCun's page defines the format: zeros, dtype, axes, lengths, data."""
+  return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim,
+                     *array.shape) + array.tobytes()
+
+
+def arrays(shape=(5, 4)):
+  return {"x_train": RNG.integers(0, 256, (9, *shape), np.uint8),
+          "y_train": np.arange(9, dtype=np.uint8) % 3,
+          "x_test": RNG.integers(0, 256, (4, *shape), np.uint8),
+          "y_test": np.array([0, 6, 1, 0], np.uint8)}
+
+
+def write(folder, content, change=None):
+  for name, array in content.items():
+    (folder / NAMES[name]).write_bytes(encoded(array))
+  for name, data in (change or {}).items():
+    (folder / name).write_bytes(data)
+
+
+@pytest.mark.parametrize("packed", (False, True))
+def test_what_is_written_is_read(tmp_path, packed):
+  content = arrays()
+  write(tmp_path, content)
+  if packed:
+    for name in NAMES.values():
+      plain = tmp_path / name
+      (tmp_path / f"{name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
+      plain.unlink()
+  got = idx.load_idx(tmp_path)
+  for split in ("train", "test"):
+    x, y = getattr(got, f"x_{split}"), getattr(got, f"y_{split}")
+    np.testing.assert_array_equal(x[..., 0], content[f"x_{split}"])
+    np.testing.assert_array_equal(y, content[f"y_{split}"])
+    assert x.shape[3] == 1 and x.dtype == np.uint8 and y.dtype == np.int32
+  assert got.num_classes == 7 and got.name == tmp_path.name
+  fed = fa.federate("idx", data_path=str(tmp_path), num_clients=3,
+                    min_client_size=1)
+  assert fed.example_shape == (5, 4, 1) and fed.data.train.x.max() <= 1
+
+
+def test_images_with_channels(tmp_path):
+  write(tmp_path, arrays((3, 2, 3)))
+  for name in ("x_train", "x_test"):
+    (tmp_path / NAMES[name]).rename(
+        tmp_path / NAMES[name].replace("idx3", "idx4"))
+  assert idx.load_idx(tmp_path).x_train.shape == (9, 3, 2, 3)
+
+
+GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
+
+
+@pytest.mark.parametrize("name, data, says", [
+    ("train-images-idx3-ubyte", b"", "starts with nothing, not an IDX file"),
+    ("train-images-idx3-ubyte", b"\x89PNG\r\n", "starts with 89504e47, not"),
+    ("train-images-idx3-ubyte", b"\0\0\x0d" + GOOD[3:], "dtype 0x0d, only"),
+    ("train-images-idx3-ubyte", GOOD[:9], "truncated in its header"),
+    ("train-images-idx3-ubyte", GOOD[:-1], "179 bytes where its shape (9, 5, "),
+    ("train-images-idx3-ubyte", GOOD + b"\0", "more bytes where"),
+    ("train-images-idx3-ubyte", encoded(np.zeros((9, 5), np.uint8)), "2 axes"),
+    ("train-labels-idx1-ubyte", encoded(np.zeros(8, np.uint8)),
+     "labels of shape (8,), train-images-idx3-ubyte has 9 images"),
+    ("t10k-images-idx3-ubyte", encoded(np.zeros((4, 5, 5), np.uint8)),
+     "shape (5, 4, 1), test images of (5, 5, 1)"),
+])
+def test_bad_files_are_named(tmp_path, name, data, says):
+  write(tmp_path, arrays(), {name: data})
+  with pytest.raises(DataError) as caught:
+    idx.load_idx(tmp_path)
+  message = str(caught.value)
+  assert says in message and "\n" not in message
+  assert message.startswith(f"data_path={tmp_path}")
+  if "test images" not in says:
+    assert name in message
+
+
+@pytest.mark.parametrize("damage", ("cut", "not gzip", "flip"))
+def test_damaged_gzip(tmp_path, damage):
+  write(tmp_path, arrays())
+  packed = gzip.compress((tmp_path / NAMES["x_test"]).read_bytes())
+  data = {"cut": packed[:40], "not gzip": b"no zip",
+          "flip": packed[:30] + bytes([packed[30] ^ 255]) + packed[31:]}
+  path = tmp_path / (NAMES["x_test"] + ".gz")
+  path.write_bytes(data[damage])
+  with pytest.raises(DataError, match=f"{path}: damaged, not gzip"):
+    idx.read_idx(path)
+
+
+def test_missing_files(tmp_path):
+  with pytest.raises(DataError, match="/no: no such folder; one with train-im"):
+    idx.load_idx(tmp_path / "no")
+  write(tmp_path, arrays())
+  (tmp_path / NAMES["y_test"]).unlink()
+  with pytest.raises(DataError, match="no t10k-labels-idx.-ubyte"):
+    idx.load_idx(tmp_path)

@@ -1,0 +1,155 @@
+"""A partition that is written and read is the same one, or is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import partition_file
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.hold_out import hold_out
+from fedjax_alg.data.partition import make_partition, partition_hash
+
+
+def examples(seed=0):
+  rng = np.random.default_rng(seed)
+  return Examples(
+      rng.normal(size=(90, 2)).astype(np.float32),
+      rng.integers(0, 3, 90).astype(np.int32),
+      rng.normal(size=(30, 2)).astype(np.float32),
+      rng.integers(0, 3, 30).astype(np.int32), 3,
+      (np.arange(90) % 6).astype(np.int32), None, "made")
+
+
+def written(path, partition, data):
+  partition_file.write_partition(
+      path, partition, partition_file.labels_hash(data))
+  return path
+
+
+@pytest.mark.parametrize("held", (0, 2))
+@pytest.mark.parametrize("kind", (
+    "iid", "classes", "dirichlet", "powerlaw", "natural"))
+def test_what_is_written_is_read(tmp_path, kind, held):
+  data = examples()
+  whole = make_partition(kind, data, 6, 3, min_client_size=2)
+  path = written(tmp_path / "p.npz", hold_out(whole, held, 1), data)
+  got = partition_file.read_partition(path, data)
+  assert partition_hash(got) == partition_hash(whole)
+  assert (got.name, got.flags, got.pooled) == (kind, whole.flags, whole.pooled)
+  for ours, theirs in zip(got[:6], whole[:6]):
+    assert ours.dtype == theirs.dtype
+  assert [p.name for p in tmp_path.iterdir()] == ["p.npz"]
+
+
+def test_federations_are_equal(tmp_path):
+  options = dict(validation_clients=2, newcomers_at=((2, 3),))
+  first = fa.federate("digits", partition="classes", num_clients=20, seed=4,
+                      **options)
+  partition_file.write_partition(
+      tmp_path / "p.npz", first.partition, first.labels)
+  again = fa.federate("digits", partition_file=str(tmp_path / "p.npz"), seed=4,
+                      **options)
+  assert again.hashes == first.hashes
+  assert again.options.partition == "file"
+  np.testing.assert_array_equal(again.data.train.joins, first.data.train.joins)
+  np.testing.assert_array_equal(again.data.test.x, first.data.test.x)
+
+
+def test_the_json_of_version_0_2(tmp_path):
+  data = examples()
+  whole = make_partition("powerlaw", data, 3, 0)
+  facts = {"name": whole.name, "flags": whole.flags, "pooled": whole.pooled}
+  facts |= {name: getattr(whole, name).tolist() for name in (
+      "train_order", "train_offset", "train_size", "test_order",
+      "test_offset", "test_size")}
+  path = tmp_path / "partition.json"
+  path.write_text(json.dumps(facts))
+  got = partition_file.read_partition(path, data)
+  assert partition_hash(got) == partition_hash(whole)
+  path.write_text(json.dumps(facts | {"validation_clients": [1]}))
+  refuses(path, data, "json with held-out clients")
+
+
+#: A file of one's own: no name, no hash, clients 0 and 1.
+OWN = {"train_order": [5, 7, 80], "train_size": [1, 2], "test_order": [4],
+       "test_size": [0, 1]}
+
+
+def own(path, **change):
+  np.savez(path, **{name: value for name, value in (OWN | change).items()
+                    if value is not None})
+  return path
+
+
+def refuses(path, data, says):
+  with pytest.raises(DataError, match=says) as caught:
+    partition_file.read_partition(path, data)
+  assert str(caught.value).startswith(f"partition_file={path}: ")
+  assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_ones_own(tmp_path):
+  data = examples()
+  got = partition_file.read_partition(own(tmp_path / "own.npz"), data)
+  assert (got.name, got.pooled) == ("file", False)
+  assert got.train_order[1:].tolist() == [7, 80]
+  assert got.test_offset.tolist() == [0, 0]
+  fed = fa.federate(data, partition_file=str(tmp_path / "own.npz"))
+  np.testing.assert_array_equal(fed.client(1)[0], data.x_train[[7, 80]])
+  np.testing.assert_array_equal(fed.client_test(1)[1], data.y_test[[4]])
+
+
+ABOUT = np.array(json.dumps({"pooled": True}))
+
+
+@pytest.mark.parametrize("change, says", [
+    (dict(train_order=None), "has no train_order"),
+    (dict(train_order=[5., 7, 80]), "train_order is float64"),
+    (dict(train_order=[[5, 7, 80]]), r"train_order is int64 of shape \(1, 3\)"),
+    (dict(train_order=[5, 7]), "add up to the 2 rows of train_order"),
+    (dict(train_size=[0, 3]), "train_size must be at least 1"),
+    (dict(test_size=[2, -1]), "test_size must be at least 0"),
+    (dict(train_size=[], train_order=[]), "train_size must be at least 1"),
+    (dict(train_order=[5, 7, 90]), r"lies in \[5, 90\], the data have 90 rows"),
+    (dict(train_order=[5, -1, 8]), r"lies in \[-1, 8\]"),
+    (dict(train_order=[5, 7, 7]), "train_order has row 7 2 times"),
+    (dict(test_size=[0, 0, 1]), "2 clients with training rows, 3 with test"),
+    (dict(test_order=[5], about=ABOUT), "row 5 is for training and for test"),
+    (dict(about=np.array("{")), "not a partition, or damaged"),
+    (dict(about=np.array("[]")), "of another format"),
+    (dict(about=np.array('{"format": 2}')), "of another format"),
+    (dict(about=np.array([{}], object)), "not a partition, or damaged"),
+])
+def test_inconsistent_files(tmp_path, change, says):
+  refuses(own(tmp_path / "own.npz", **change), examples(), says)
+
+
+def test_other_data_and_no_file(tmp_path):
+  data = examples()
+  path = written(tmp_path / "p.npz", make_partition(
+      "iid", data, 3, 0, min_client_size=2), data)
+  refuses(path, examples(1), "was made for other labels than those of made "
+          r"\(90 training and 30 test rows\)")
+  # The features may be others.
+  partition_file.read_partition(path, data._replace(x_train=data.x_train + 1))
+  refuses(tmp_path / "none.npz", data, "No such file")
+  content = path.read_bytes()
+  for damaged in (b"", b"no npz", content[:-50], content[:200]):
+    path.write_bytes(damaged)
+    refuses(path, data, "not a partition, or damaged")
+
+
+@pytest.mark.parametrize("given, says", [
+    (dict(partition_file="a.npz", partition="iid"),
+     "^partition_file: not read with partition=iid"),
+    (dict(partition="file"), "^partition_file: missing"),
+    (dict(partition_file="a.npz", num_clients=3), "^num_clients=3: not read"),
+    (dict(partition_file="a.npz", dirichlet_alpha=.1),
+     "^dirichlet_alpha: not read with partition=file"),
+])
+def test_options_beside_it(given, says):
+  with pytest.raises(fa.OptionError, match=says):
+    fa.federate("digits", **given)

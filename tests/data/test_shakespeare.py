@@ -1,0 +1,128 @@
+"""Plays: who says what, and the windows of characters."""
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import characters
+from fedjax_alg.data import shakespeare
+from fedjax_alg.data.errors import DataError
+
+PLAY = """THE PLAY
+by Nobody
+
+ACT I.
+
+Scene I. A room.
+
+[Enter Ber and
+ Fran.]
+
+Ber.
+Who's  there?
+  Friend.
+
+Fran.
+Nay, answer me.
+
+[Exit Ghost.]
+
+He is gone.
+
+[Knock.]
+
+Scene II. Elsewhere
+and colder.
+
+Ber.
+Long live the king!
+
+1 Clown.
+Ha.
+
+A line that stays alone.
+
+Ber.
+[Aside] So.
+
+FIRST LORD
+Well.
+
+Farewell.
+says nobody twice.
+
+FIRST LORD
+Ill @ ease.
+
+Fran.
+No.
+"""
+ROLES = {"Ber": "Who's there? Friend. Long live the king! [Aside] So.",
+         "Fran": "Nay, answer me. He is gone. No.",
+         "FIRST LORD": "Well. Ill @ ease."}
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+  (tmp_path / "play.txt").write_text(PLAY)
+  (tmp_path / "ode.txt").write_text("O wind,\nblow.\n\nII\n\nAgain.\n")
+  return tmp_path
+
+
+def load(*args):
+  with pytest.warns(UserWarning, match="^no roles found in ode.txt$"):
+    return shakespeare.load_shakespeare(*args)
+
+
+def test_roles():
+  assert shakespeare.roles(PLAY) == ROLES
+  assert shakespeare.roles("") == {}
+
+
+@pytest.mark.parametrize("length, stride", [(4, 1), (4, 3), (20, 1), (30, 2)])
+def test_windows(folder, length, stride):
+  got = load(folder, length, stride)
+  train, test, names = [], [], []
+  for role, text in ROLES.items():
+    total = len(text) - length
+    if total < 1:
+      continue
+    trains = max(1, int(.8 * total))
+    for start in range(0, trains, stride):
+      train.append((text[start:start + length], text[start + length],
+                    len(names)))
+    for start in range(trains + length, total, stride):
+      test.append((text[start:start + length], text[start + length],
+                   len(names)))
+    names.append(f"play: {role}")
+  for split, rows in (("train", train), ("test", test)):
+    x, y, client = (getattr(got, f"{what}_{split}")
+                    for what in ("x", "y", "client"))
+    assert x.shape == (len(rows), length)
+    for row, (text, after, number) in enumerate(rows):
+      np.testing.assert_array_equal(x[row], characters.encode(text))
+      assert y[row] == characters.encode(after)[0] - 1
+      assert client[row] == number
+  assert got.client_names.tolist() == names and len(train) > 0
+
+
+def test_clients_keep_their_names(folder):
+  with pytest.warns(UserWarning):
+    fed = fa.federate("shakespeare", data_path=str(folder), sequence_length=4,
+                      min_client_size=15)
+  assert fed.client_names.tolist() == ["play: Ber", "play: Fran"]
+  assert (fed.num_tokens, fed.num_classes) == (82, 81)
+  assert fed.data.train.x.dtype == np.int32
+
+
+def test_refused_in_one_line(folder, tmp_path):
+  (tmp_path / "empty").mkdir()
+  for path, length, says in (
+      (tmp_path / "no.txt", 4, "No such file"),
+      (tmp_path / "empty", 4, "no \\*.txt in it"),
+      (folder, 80, "no role with more than sequence_length=80 characters in 2"),
+  ):
+    with pytest.raises(DataError, match=says) as caught:
+      shakespeare.load_shakespeare(path, length)
+    assert str(caught.value).startswith(f"data_path={path}")
+    assert "\n" not in str(caught.value)
