@@ -81,7 +81,7 @@ class Config:
   @property
   def sources(self) -> dict[str, own.Source]:
     """The user's own files that decide the run, by the flags naming them."""
-    found = self.run.sources()
+    found = self.run.sources(self.data)
     if self.method.source is not None:
       found["algorithm"] = self.method.source
     return found

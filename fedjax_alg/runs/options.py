@@ -324,11 +324,13 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"{said}: must be one number in [0, 1] for each client")
     return found
 
-  def sources(self) -> dict[str, own.Source]:
+  def sources(self, data: DataOptions) -> dict[str, own.Source]:
     """The user's own files that decide the run, by the options naming them."""
     found = own.sources(model=self.model, sampling=self.sampling)
-    if self.availability_file is not None:
-      found["availability_file"] = own.source_of(self.availability_file)
+    for name, file in (("availability_file", self.availability_file),
+                       ("partition_file", data.partition_file)):
+      if file is not None:
+        found[name] = own.source_of(file)
     return found
 
   def check_clock(self) -> None:

@@ -260,7 +260,7 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   Returns:
     A dictionary that can be written as JSON.
   """
-  sources = prepared.options.sources()
+  sources = prepared.options.sources(prepared.federation.options)
   if prepared.method.source is not None:
     sources["algorithm"] = prepared.method.source
   return {

@@ -358,14 +358,15 @@ def test_a_folder_of_version_0_2_is_resumed(tmp_path):
         ["--algorithm=fedavg", "--client_optimizer=adam"]))
 
 
-def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path):
+@pytest.mark.parametrize("flags", [
+    "--sampling=availability --availability_file", "--partition_file"])
+def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flags):
   path = tmp_path / "chances.txt"
   found = []
   for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
     path.write_text(text, encoding="utf-8")
     found.append(config.parse([
-        "--algorithm=fedavg", "--sampling=availability",
-        f"--availability_file={path}"]).identity())
+        "--algorithm=fedavg", *f"{flags}={path}".split()]).identity())
   assert found[0] == found[2] != found[1]
 
 
