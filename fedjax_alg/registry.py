@@ -1,6 +1,6 @@
 """The table of algorithms, from which flags, contract tests and docs follow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -11,6 +11,8 @@ from fedjax_alg.algorithms import losac, mime, per_fedavg, pfedme, references
 from fedjax_alg.algorithms import scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.rounds import expected
+from fedjax_alg.rounds.expected import Expected, Ledger
 
 
 class Entry(NamedTuple):
@@ -41,6 +43,11 @@ class Entry(NamedTuple):
   nonfinite: str = ""
   #: (hparams, P) -> a warning of one line, or ""
   caution: Callable[[Any, int], str] = lambda hparams, num_params: ""
+  #: what a round costs, as the contract tests expect it; they ask for it
+  ledger: Ledger | None = None
+  #: hyper-parameters with which the contract tests play the method on a small
+  #: convex problem, where the defaults would diverge or take long
+  small: Mapping[str, Any] = {}
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
@@ -50,84 +57,133 @@ _ANALYTIC = "Gu et al., arXiv:2502.06915"
 _SINGULAR = "a layer's Gram matrix is singular, give "
 _FEDOPT = "Reddi et al., ICLR 2021"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
+#: One model down and one up; and with an anchor gradient before.
+_PLAIN = expected.vectors(1, 1)
+_ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
+#: The step of FSVRG's family is client_lr / n_i.
+_SLOW = {"client_lr": 1.0}
 
 ALGORITHMS: dict[str, Entry] = {
     "fedavg": Entry(fedavg.FedAvgHParams, fedavg.fedavg, "FedAvg",
-                    "McMahan et al., AISTATS 2017"),
+                    "McMahan et al., AISTATS 2017",
+                    ledger=_PLAIN),
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
-                     "Li et al., MLSys 2020"),
+                     "Li et al., MLSys 2020",
+                     ledger=_PLAIN),
     "fedavgm": Entry(fedopt.FedAvgMHParams, fedopt.fedavgm, "FedAvgM",
-                     "Hsu et al., arXiv:1909.06335"),
+                     "Hsu et al., arXiv:1909.06335",
+                     ledger=_PLAIN),
     "fedadagrad": Entry(fedopt.FedAdagradHParams, fedopt.fedadagrad,
-                        "FedAdagrad", _FEDOPT),
+                        "FedAdagrad", _FEDOPT,
+                        ledger=_PLAIN),
     "fedyogi": Entry(fedopt.FedAdamHParams, fedopt.fedyogi, "FedYogi",
-                     _FEDOPT),
+                     _FEDOPT,
+                     ledger=_PLAIN),
     "fedadam": Entry(fedopt.FedAdamHParams, fedopt.fedadam, "FedAdam",
-                     _FEDOPT),
+                     _FEDOPT,
+                     ledger=_PLAIN),
     "fsvrg": Entry(fsvrg.FSVRGHParams, fsvrg.fsvrg, "FSVRG",
-                   "Konecny et al., arXiv:1610.02527"),
+                   "Konecny et al., arXiv:1610.02527",
+                   ledger=_ANCHORED,
+                   small=_SLOW),
     "ma_fsvrg": Entry(diversified.DiversifiedHParams, diversified.ma_fsvrg,
-                      "MA-FSVRG", _DIVERSIFIED),
+                      "MA-FSVRG", _DIVERSIFIED,
+                      ledger=expected.of_k_models(0),
+                      small=_SLOW),
     "ga_fsvrg": Entry(diversified.GAHParams, diversified.ga_fsvrg,
-                      "GA-FSVRG", _DIVERSIFIED),
+                      "GA-FSVRG", _DIVERSIFIED,
+                      ledger=expected.of_k_models(1),
+                      small={**_SLOW, "gradient_step": 0.1}),
     "cfsvrg": Entry(conjugate.CFSVRGHParams, conjugate.cfsvrg, "CFSVRG",
-                    _CONJUGATE),
+                    _CONJUGATE,
+                    ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
+                    small=_SLOW),
     "clsfsvrg": Entry(conjugate.CLSFSVRGHParams, conjugate.clsfsvrg,
                       "CLSFSVRG", _CONJUGATE,
-                      needs_validation=lambda hparams: True),
+                      needs_validation=lambda hparams: True,
+                      ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
+                      small=_SLOW),
     "scaffold": Entry(scaffold.ScaffoldHParams, scaffold.scaffold, "SCAFFOLD",
-                      "Karimireddy et al., ICML 2020"),
-    "mime": Entry(mime.MimeHParams, mime.mime, "Mime", _MIME),
-    "mime_lite": Entry(mime.MimeHParams, mime.mime_lite, "MimeLite", _MIME),
+                      "Karimireddy et al., ICML 2020",
+                      ledger=expected.vectors(2, 2)),
+    "mime": Entry(mime.MimeHParams, mime.mime, "Mime", _MIME,
+                  ledger=_ANCHORED),
+    "mime_lite": Entry(mime.MimeHParams, mime.mime_lite, "MimeLite", _MIME,
+                       ledger=_PLAIN),
     "mime_svrg": Entry(mime.MimeSVRGHParams, mime.mime_svrg, "MimeSVRG",
-                       _MIME),
+                       _MIME,
+                       ledger=_ANCHORED),
     "losac": Entry(losac.LosacHParams, losac.losac, "LoSAC",
-                   "Chen et al., ACM TKDD 2023; reconstructed"),
+                   "Chen et al., ACM TKDD 2023; reconstructed",
+                   ledger=expected.vectors(2, 2)),
     "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
                         "PFedAvg", "Fallah et al., NeurIPS 2020",
-                        adapts=True),
+                        adapts=True,
+                        ledger=expected.vectors(1, 1, batches=2)),
     "fedgroup": Entry(fedgroup.FedGroupHParams, fedgroup.fedgroup, "FedGroup",
-                      _FEDGROUP),
+                      _FEDGROUP,
+                      ledger=_PLAIN),
     "fedgrouprox": Entry(fedgroup.FedGrouProxHParams, fedgroup.fedgrouprox,
-                         "FedGrouProx", _FEDGROUP),
+                         "FedGrouProx", _FEDGROUP,
+                         ledger=_PLAIN),
     "ifca": Entry(ifca.IFCAHParams, ifca.ifca, "IFCA",
-                  "Ghosh et al., NeurIPS 2020"),
+                  "Ghosh et al., NeurIPS 2020",
+                  ledger=expected.preferred),
     "fesem": Entry(fesem.FeSEMHParams, fesem.fesem, "FeSEM",
-                   "Xie et al., arXiv:2005.01026"),
+                   "Xie et al., arXiv:2005.01026",
+                   ledger=_PLAIN),
     "cfl": Entry(cfl.CFLHParams, cfl.cfl, "CFL",
-                 "Sattler et al., IEEE TNNLS 2020"),
+                 "Sattler et al., IEEE TNNLS 2020",
+                 ledger=_PLAIN),
     "flhc": Entry(flhc.FLHCHParams, flhc.flhc, "FL+HC",
-                  "Briggs et al., IJCNN 2020"),
+                  "Briggs et al., IJCNN 2020",
+                  ledger=_PLAIN),
     "fedacnnl": Entry(
         fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,
         all_clients=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0"),
+        nonfinite=_SINGULAR + "`ridge` more than 0",
+        ledger=expected.closed_form()),
     "pfedacnnl": Entry(
         fedacnnl.PFedACnnLHParams, fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
         all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0"),
+        nonfinite=_SINGULAR + "`ridge` more than 0",
+        ledger=expected.closed_form(grouped=1)),
     "afl": Entry(afl.AFLHParams, afl.afl, "AFL", "He et al., CVPR 2025",
                  all_clients=True, rounds=afl.num_rounds,
                  nonfinite=_SINGULAR + "`remove_ridge` false and "
-                 "`client_ridge` more than 0"),
+                 "`client_ridge` more than 0",
+                 ledger=expected.closed_form(bias=0)),
     "fedzo": Entry(fedzo.FedZOHParams, fedzo.fedzo, "FedZO",
-                   "Fang et al., IEEE TSP 2022", caution=fedzo.caution),
+                   "Fang et al., IEEE TSP 2022", caution=fedzo.caution,
+                   ledger=expected.vectors(1, 1, steps=0)),
     "baffle": Entry(baffle.BaffleHParams, baffle.baffle, "BAFFLE",
-                    "Feng et al., ECCV 2024", caution=baffle.caution),
+                    "Feng et al., ECCV 2024", caution=baffle.caution,
+                    ledger=lambda r: Expected(
+                        3 * r.params, 3 * r.hparams.directions, 3, 0)),
     "pfedme": Entry(pfedme.PFedMeHParams, pfedme.pfedme, "pFedMe",
                     "Dinh et al., NeurIPS 2020", adapts=True,
-                    caution=pfedme.caution),
+                    caution=pfedme.caution,
+                    ledger=lambda r: Expected(
+                        r.params, r.params, 1,
+                        r.hparams.inner_steps * r.read(1)),
+                    small={"client_lr": 0.3}),
     "pfedzo": Entry(pfedme.PFedZOHParams, pfedme.pfedzo, "pFedZO",
                     "Chen et al., ICPP 2024; reconstructed", adapts=True,
-                    caution=pfedme.caution_zo),
+                    caution=pfedme.caution_zo,
+                    ledger=expected.vectors(1, 1, steps=0),
+                    small={"client_lr": 0.3}),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any `client_update` with any `server`",
-        needs_validation=lambda hparams: hparams.server == "cg_line_search"),
+        needs_validation=lambda hparams: hparams.server == "cg_line_search",
+        ledger=expected.preferred,
+        small={"gradient_step": 0.1}),
     "central": Entry(references.CentralHParams, references.central,
-                     "pooled optimum", "reference", True),
+                     "pooled optimum", "reference", True,
+                     ledger=expected.vectors(0, 0, 0, passes=1, steps=0)),
     "local": Entry(references.LocalHParams, references.local,
-                   "each client alone", "reference"),
+                   "each client alone", "reference",
+                   ledger=expected.vectors(0, 0, 0)),
 }
 
 

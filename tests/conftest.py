@@ -1,5 +1,6 @@
 """How JAX is started for the tests, and the small problems they share."""
 
+import importlib
 import os
 import re
 
@@ -8,6 +9,7 @@ import jax
 import jaxlib
 import pytest
 
+from fedjax_alg import registry
 from fedjax_alg.engine import sharding
 from tests import problems
 
@@ -41,12 +43,23 @@ def pytest_addoption(parser):
       "--fast", action="store_true",
       help="every room in under a minute: the first case of every test that "
       "compiles no whole round, and those marked `fast`")
+  parser.addoption(
+      "--algorithm", metavar="NAME",
+      help="the tests in tests/contract of this algorithm alone: a name of the "
+      "registry, or package.module:ENTRY for an Entry of your own")
 
 
 def pytest_configure(config):
-  """Fewer examples with ``--fast``; before tests are imported."""
+  """Fewer examples with ``--fast``, your own algorithm with ``--algorithm``.
+
+  Before tests are imported.
+  """
   if config.getoption("--fast"):
     hypothesis.settings.load_profile("fast")
+  name = config.getoption("--algorithm")
+  if name and ":" in name:
+    module, _, entry = name.partition(":")
+    registry.ALGORITHMS[name] = getattr(importlib.import_module(module), entry)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -76,25 +89,39 @@ def group(nodeid):
 
 
 def pytest_collection_modifyitems(config, items):
-  """The tests of ``--fast``."""
+  """The tests of ``--fast`` or ``--algorithm``."""
+  name = config.getoption("--algorithm")
+  if name:
+    _select(config, items, lambda item: item.path.parent.name == "contract"
+            and name in (_bench(item), _bench(item, "name")))
   if not config.getoption("--fast"):
     return
-  chosen, left, seen = [], [], set()
-  for item in items:
+  seen = set()
+
+  def is_fast(item):
     room = item.path.relative_to(config.rootpath / "tests").parts[0]
     fast = item.get_closest_marker("fast")
     program = room in PROGRAMS or item.get_closest_marker("program")
     case = (item.path, item.originalname, _bench(item))
     take = (fast or not program) and case not in seen
     seen.add(case)
-    (chosen if take else left).append(item)
+    return take
+
+  _select(config, items, is_fast)
+
+
+def _select(config, items, wanted):
+  """Keeps the wanted items."""
+  chosen, left = [], []
+  for item in items:
+    (chosen if wanted(item) else left).append(item)
   config.hook.pytest_deselected(items=left)
   items[:] = chosen
 
 
-def _bench(item):
-  """The algorithm whose programs a test of the contract shares."""
-  return str(item.callspec.params.get("bench", "")) if hasattr(
+def _bench(item, parameter="bench"):
+  """The algorithm of a test of the contract."""
+  return str(item.callspec.params.get(parameter, "")) if hasattr(
       item, "callspec") else ""
 
 

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "models/adapt": "models/test_resolve",
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",
+    "rounds/expected": "contract/test_contract",
     "rounds/phases": "rounds/test_two_halves",
 }
 

@@ -40,7 +40,7 @@ class ModelGrouping(NamedTuple):
   flops: Callable[[int, int, int], float] = lambda slots, size, k: 0.0
   #: (w_k [...], vectors [S, ...], scale) -> the participants' changes of w_k
   #: [S, ...], for aggregators other than the mean. The mean of the changes of
-  #: group k is w*_k - w_k.
+  #: group k is w*_k - w_k, but for what ``regroup`` may project away.
   changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
       lambda model, vectors, scale: jax.tree.map(
           lambda all, one: all - one[None], vectors, model))

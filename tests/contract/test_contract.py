@@ -1,12 +1,14 @@
 """What every registered algorithm promises (fedjax_alg.base).
 
-A new algorithm is tested here as soon as it is registered; it only has to
-state what it sends in LEDGER.
+A new algorithm is tested here as soon as it is registered, and one of another
+package with `--algorithm=package.module:ENTRY`. It only has to state what a
+round costs in `Entry.ledger`.
 """
 
 import dataclasses
 import functools
 import itertools
+import math
 
 import chex
 import jax
@@ -16,12 +18,12 @@ import numpy as np
 import pytest
 
 from fedjax_alg import base, registry
-from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, cohorts, sharding
+from fedjax_alg.rounds.expected import Played
 from tests import problems
 
 SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
@@ -35,79 +37,17 @@ SMALL = dict(
     remove_ridge=False)
 #: The fields that say how many models the server keeps.
 MODELS = ("num_models", "num_groups", "max_groups")
-#: A round draws nothing at random.
-DETERMINISTIC = {"central", "fedacnnl", "pfedacnnl", "afl"}
 
 
 def small_settings(entry):
   """Settings of a short test; all else stays at its default."""
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  settings = {k: v for k, v in SMALL.items() if k in fields}
-  if issubclass(entry.hparams, FSVRGHParams):
-    settings["client_lr"] = 1.0  # the step is client_lr / n_i, n_i >= 3
-  if "inner_steps" in fields:
-    settings["client_lr"] = 0.3  # the copy goes client_lr * lam of the way
-  if "gradient_step" in fields:
-    settings["gradient_step"] = 0.1
-  return settings
+  return {k: v for k, v in SMALL.items() if k in fields} | entry.small
 
 
-def diversified_ledger(by_gradient):
-  def ledger(d, k, n, read):
-    return (2 * k * d + d, 2 * k * d + d + 1, 3,
-            (2 * k + by_gradient) * n + 2 * read)
-  return ledger
-
-
-def analytic_ledger(bias=1, grouped=0):
-  """X'X (a triangle), X'Y, the sums of X and of Y, and the encoded labels."""
-  def ledger(d, k, n, read):
-    del k, n, read
-    classes, features = problems.CLASSES, problems.FEATURES
-    up = (features * (features + 1) // 2 + features * classes + features
-          + classes + grouped * classes)
-    return d - classes * (1 - bias), up, 1, 0
-  return ledger
-
-
-#: name -> floats down, up, exchanges and example gradients of a round in
-#: which k models are trained: d parameters in a model, n examples in the
-#: cohort, of which the local steps read ``read``.
-LEDGER = {
-    "fedavg": lambda d, k, n, read: (d, d, 1, read),
-    "fedprox": lambda d, k, n, read: (d, d, 1, read),
-    "fedavgm": lambda d, k, n, read: (d, d, 1, read),
-    "fedadagrad": lambda d, k, n, read: (d, d, 1, read),
-    "fedyogi": lambda d, k, n, read: (d, d, 1, read),
-    "fedadam": lambda d, k, n, read: (d, d, 1, read),
-    "fsvrg": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
-    "ma_fsvrg": diversified_ledger(0),
-    "ga_fsvrg": diversified_ledger(1),
-    "cfsvrg": lambda d, k, n, read: (3 * d, 2 * d, 2, n + 2 * read),
-    "clsfsvrg": lambda d, k, n, read: (3 * d, 2 * d, 2, n + 2 * read),
-    "scaffold": lambda d, k, n, read: (2 * d, 2 * d, 1, read),
-    "mime": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
-    "mime_lite": lambda d, k, n, read: (d, d, 1, read),
-    "mime_svrg": lambda d, k, n, read: (2 * d, 2 * d, 2, n + 2 * read),
-    "losac": lambda d, k, n, read: (2 * d, 2 * d, 1, read),
-    "per_fedavg": lambda d, k, n, read: (d, d, 1, read),
-    "fedgroup": lambda d, k, n, read: (d, d, 1, read),
-    "fedgrouprox": lambda d, k, n, read: (d, d, 1, read),
-    "ifca": lambda d, k, n, read: (k * d, d + 1, 1, read),
-    "fesem": lambda d, k, n, read: (d, d, 1, read),
-    "cfl": lambda d, k, n, read: (d, d, 1, read),
-    "flhc": lambda d, k, n, read: (d, d, 1, read),
-    "fedzo": lambda d, k, n, read: (d, d, 1, 0),
-    "baffle": lambda d, k, n, read: (3 * d, 3 * SMALL["directions"], 3, 0),
-    "pfedme": lambda d, k, n, read: (d, d, 1, SMALL["inner_steps"] * read),
-    "pfedzo": lambda d, k, n, read: (d, d, 1, 0),
-    "composed": lambda d, k, n, read: (k * d, d + 1, 1, read),
-    "fedacnnl": analytic_ledger(),
-    "pfedacnnl": analytic_ledger(grouped=1),
-    "afl": analytic_ledger(bias=0),
-    "central": lambda d, k, n, read: (0, 0, 0, n),
-    "local": lambda d, k, n, read: (0, 0, 0, read),
-}
+def draws(entry):
+  """Whether a round draws mini-batches, or anything else, at random."""
+  return not entry.all_clients or issubclass(entry.hparams, LocalWork)
 
 
 def asked_before(bench, age, cohort):
@@ -151,7 +91,7 @@ class Bench:
 
   def __init__(self, name, problem):
     self.name, self.problem = name, problem
-    entry = registry.get(name)
+    self.entry = entry = registry.get(name)
     self.settings = small_settings(entry)
     self.hparams = entry.hparams(**self.settings)
     size = problem.spec.num_clients if entry.all_clients else (
@@ -188,6 +128,24 @@ class Bench:
     """The state of seed 0 after ``age`` rounds."""
     return jax.tree.map(lambda leaf: leaf[0], self.states(age))
 
+  @functools.cached_property
+  def size(self):
+    """P, the number of parameters."""
+    return base.num_params(self.problem.model.init(jax.random.key(0)))
+
+  def expected(self, age, cohort):
+    """The cost of the round after ``age`` rounds, as the entry states it."""
+    assert self.entry.ledger, (
+        f"state in the ledger of {self.name}'s Entry what a round costs")
+    models = max(getattr(self.hparams, name, 1) for name in MODELS)
+    if age < getattr(self.hparams, "threshold", 0):
+      models = 1
+    sizes = np.asarray(cohort.shards.size).tolist()
+    return self.entry.ledger(Played(
+        self.size, models, sum(sizes),
+        lambda batches: read_by_steps(self.hparams, sizes, batches),
+        self.hparams, problems.FEATURES, problems.CLASSES))
+
   def round_inputs(self, number):
     """The cohort and the key that round ``number`` of seed 0 has in a run."""
     keys = jax.tree.map(lambda leaf: leaf[0], self.keys)
@@ -211,7 +169,7 @@ class Bench:
     holder = ids % count  # whose data are those of client 0
     shards = layout.take_cohort(problem.data, holder).shards
     measured = problem.model
-    if registry.get(self.name).rounds:  # fitted by least squares
+    if self.entry.rounds:  # fitted by least squares
       measured = measured._replace(loss=squared_error)
 
     @problems.quick_jit
@@ -232,7 +190,7 @@ def squared_error(logits, y):
 
 def finished(bench, age):
   """Whether a method that ends has nothing more to do."""
-  rounds = registry.get(bench.name).rounds
+  rounds = bench.entry.rounds
   return rounds is not None and age >= rounds(bench.hparams, 1)
 
 
@@ -272,10 +230,6 @@ def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
   assert aux.cost.central_flops.shape == ()
 
 
-#: Models whose losses a client takes on all its data, without gradients.
-FORWARD = {"ifca": SMALL["num_groups"], "composed": SMALL["num_models"]}
-
-
 @pytest.mark.parametrize("age", AGES)
 def test_work_is_the_participants_own(bench, age):
   """For the clock: counted for real slots, nothing for padding slots.
@@ -296,9 +250,8 @@ def test_work_is_the_participants_own(bench, age):
         leaf[:slots], getattr(log.aux.work, name)[0, 0], err_msg=name)
   gradients = int(aux.cost.example_gradients)
   if gradients and not asked_before(bench, age, cohort)[1]:
-    passes = 3 * gradients
-    if bench.name in FORWARD and age >= getattr(bench.hparams, "threshold", 0):
-      passes += FORWARD[bench.name] * int(cohort.shards.size.sum())
+    passes = 3 * gradients + bench.expected(age, cohort).evaluations * int(
+        cohort.shards.size.sum())
     np.testing.assert_allclose(
         aux.work.flops.sum(), passes * bench.problem.model.flops, rtol=1e-5)
 
@@ -446,8 +399,8 @@ def test_only_the_seed_changes_a_run(bench):
   cohort = bench.padded(cohort)
   one, _ = bench.round(bench.state(0), cohort, key)
   other, _ = bench.round(bench.state(0), cohort, jax.random.key(99))
-  assert problems.differ(one, other) == (bench.name not in DETERMINISTIC)
-  if bench.name not in DETERMINISTIC:
+  assert problems.differ(one, other) == draws(bench.entry)
+  if draws(bench.entry):
     states = bench.states(3)
     assert problems.differ(jax.tree.map(lambda leaf: leaf[0], states),
                            jax.tree.map(lambda leaf: leaf[1], states))
@@ -480,7 +433,7 @@ def test_client_params_have_the_models_structure(bench):
 
 def test_global_params_have_a_leading_axis(bench):
   if bench.algorithm.global_params is None:
-    assert bench.name == "local"
+    assert bench.name == "local" or ":" in bench.name  # of another package
     return
   if bench.algorithm.membership is not None:
     member = bench.algorithm.membership(bench.state(3))
@@ -496,12 +449,10 @@ def test_global_params_have_a_leading_axis(bench):
     assert (a.shape, a.dtype) == ((k, *b.shape), b.dtype)
 
 
-#: Mini-batches of a local step, where it is not one.
-BATCHES_PER_STEP = {"per_fedavg": 2}
-
-
 def read_by_steps(work, sizes, batches_per_step):
   """Examples the local steps read, counted batch by batch."""
+  if not isinstance(work, LocalWork):
+    return 0
   total = 0
   for size in sizes:
     batch = work.batch_size or size
@@ -514,31 +465,25 @@ def read_by_steps(work, sizes, batches_per_step):
 
 @pytest.mark.parametrize("age", AGES)
 def test_ledger(bench, age):
-  assert bench.name in LEDGER, (
-      f"state in LEDGER what a client of {bench.name} sends and receives")
   cohort, key = bench.round_inputs(age)
   _, aux = bench.round(bench.state(age), bench.padded(cohort), key)
-  models = max(getattr(bench.hparams, name, 1) for name in MODELS)
-  if age < getattr(bench.hparams, "threshold", 0):
-    models = 1
-  sizes = np.asarray(cohort.shards.size).tolist()
-  read = read_by_steps(
-      bench.hparams, sizes, BATCHES_PER_STEP.get(bench.name, 1)
-      ) if isinstance(bench.hparams, LocalWork) else 0
-  size = base.num_params(bench.problem.model.init(key))
-  expected = LEDGER[bench.name](size, models, sum(sizes), read)
-  if registry.get(bench.name).rounds and age:  # the layer has been sent
+  expected = bench.expected(age, cohort)[:4]
+  if bench.entry.rounds and age:  # the layer has been sent
     expected = (0, 0, 0, 0)
   clients, times, steps = asked_before(bench, age, cohort)
   if clients and times:
-    more = len(clients) * times * size // len(sizes)
+    more = len(clients) * times * bench.size // cohort.ids.shape[0]
     read = times * read_by_steps(
         LocalWork(local_steps=steps, batch_size=SMALL["batch_size"]),
         [problems.SIZES[i] for i in clients], 1)
     if bench.name in ("fedgroup", "fedgrouprox"):  # counted as full batches
       read = len(clients) * steps * SMALL["batch_size"]
     expected = tuple(map(sum, zip(expected, (more, more, 1, read))))
-  assert tuple(int(a) for a in aux.cost[:4]) == expected
+  assert tuple(int(a) for a in aux.cost[:4]) == tuple(map(
+      math.ceil, expected))
+  for given, floats in zip((aux.cost.bytes_down, aux.cost.bytes_up), expected):
+    assert given is None or (given.dtype, given) == (jnp.uint32, 4 * floats)
+    assert given is not None or floats == int(floats)
   assert aux.cost.central_flops >= 0
 
 

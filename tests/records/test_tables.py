@@ -151,7 +151,8 @@ def test_read_gives_back_what_was_written(tmp_path):
   assert str(again.tables) == str(made.tables)
   assert again.seconds_per_round() == pytest.approx(0.5)
   text = (tmp_path / "rounds.csv").read_text().splitlines()
-  assert text[1] == "1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612"
+  assert text[1] == (
+      "1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612")
   with pytest.raises(OptionError, match="rounds.csv"):
     records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5)
 
@@ -193,7 +194,8 @@ def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
   assert "bytes" not in files[0].read_text()
   for columns in (records.COLUMNS, None):
     row = records.read_rows(files[0], columns)[0]
-    assert (row["bytes_down"], row["total_bytes"]) == (40, 4 * 2 * COHORT * 15)
+    assert (row["bytes_down"], row["bytes_up"], row["total_bytes"]) == (
+        40, 20, 4 * 2 * COHORT * 15)
   again = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
   again.read(2)
   again.write()

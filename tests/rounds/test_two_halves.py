@@ -8,13 +8,15 @@ import pytest
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms import diversified
+from fedjax_alg.central.aggregation import Aggregator, coordinate_median
+from fedjax_alg.central.aggregation import weighted_mean
 from fedjax_alg.central.steps import average, ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
+from fedjax_alg.engine import clients, cohorts
 from fedjax_alg.rounds.phases import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
@@ -156,11 +158,144 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   assert aux.cost.down == 2 * 3 * 52  # three models there, three again
 
 
+def slow_mean():
+  """The mean as any aggregator would be written."""
+  return Aggregator(
+      lambda sent, weights, cohort, key: trees.slot_mean(weights, sent))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_mean_is_an_aggregator_like_any_other(problem, when):
+  mean = slow_mean() if when == "after" else weighted_mean()
+  (default, _), (given, _) = (
+      play(problem, probe(), server(when), [1, 4, 7], aggregator=aggregator)
+      for aggregator in ("mean", mean))
+  if mean.is_mean:
+    problems.assert_equal(given, default)
+  problems.assert_close(given, default)
+
+
+@pytest.mark.parametrize("by", ["model", "gradient"])
+def test_the_mean_of_a_group_is_that_of_its_changes(problem, by):
+  """In a round with one model and in one with three, of MA and GA.
+
+  Three participants lie in the plane onto which the three means are projected.
+  """
+  options = diversified.KModels(num_models=3, threshold=1)
+  grouped = diversified.by_model(options) if by == "model" else (
+      diversified.by_gradient(
+          problem.model, options, 0.2, clients.make_map_clients()))
+  client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(
+      needs_anchor=True, scale=lambda memory, cohort, update: trees.scale(
+          2.0 / cohort.present.sum().astype(jnp.float32), update))
+  (default, aux), (own, other) = (play(
+      problem, client, average(), [1, 4, 7], rounds=2, grouping=grouped,
+      aggregator=aggregator) for aggregator in ("mean", slow_mean()))
+  problems.assert_close(own, default, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(
+      aux.client["assignment"], other.client["assignment"])
+
+
+def numbered():
+  """Adds the client's id to its model, and sends id and round."""
+
+  def train(received, shard, client_row, key):
+    del shard, client_row, key
+    moved = jax.tree.map(
+        lambda leaf: leaf + received.client_id.astype(jnp.float32),
+        received.start)
+    return Trained(
+        moved, jnp.zeros(()), (received.client_id, received.round))
+
+  return ClientUpdate(
+      train, ONE_STEP, init=lambda params, spec: (
+          jnp.zeros(6, jnp.int32), jnp.zeros(6, jnp.int32)),
+      merge=lambda memory, cohort, uploads, anchors: uploads)
+
+
+def by_half(models, trained, anchors, cohort, splitting, scale):
+  """Clients below 6, and the others; their means are not read."""
+  del anchors, splitting, scale, trained
+  groups = (cohort.ids >= 6).astype(jnp.int32)
+  return jax.tree.map(lambda leaf: leaf * jnp.nan, models), grouping.Groups(
+      groups, jnp.zeros((2, 1)), jnp.array([4, 2], jnp.int32))
+
+
+def test_the_median_of_every_group(problem):
+  """Of 0, 1, 2, 5 and of 7, 10, in every coordinate; ids and rounds arrive."""
+  ids = [0, 1, 2, 5, 7, 10]
+  states, _ = play(
+      problem, numbered(), average(), ids, rounds=2,
+      grouping=ModelGrouping(2, 0, by_half), aggregator="median")
+  for k, median in ((0, 1.5), (1, 8.5)):
+    problems.assert_close(*(jax.tree.map(
+        lambda leaf, shift=shift: leaf[k] + shift, states[n].models)
+                            for n, shift in ((1, 0.0), (0, median))))
+  for played, state in enumerate(states[1:]):
+    np.testing.assert_array_equal(state.memory, [ids, [played] * 6])
+  (start, end), _ = play(problem, numbered(), average(), ids,
+                         aggregator="median")
+  problems.assert_close(
+      end.models, jax.tree.map(lambda leaf: leaf + 3.5, start.models))
+
+
+def noisy():
+  """Moves a model by a number drawn with the server's key, plus the round."""
+
+  def update(updates, state, params=None, *, key, round, **extra):
+    del params, extra
+    drawn = jax.random.uniform(key) + round.astype(jnp.float32)
+    moves = jax.tree.map(lambda leaf: jnp.full_like(leaf, drawn), updates)
+    return moves, state
+
+  return optax.GradientTransformationExtraArgs(
+      lambda params: optax.EmptyState(), update)
+
+
+def test_the_server_draws_from_a_key_of_its_own(problem):
+  """Anew for each round and model, and from no key of a client."""
+  states, _ = play(
+      problem, numbered(), ServerStep(noisy(), "aggregate"),
+      [0, 1, 2, 5, 7, 10], rounds=2, grouping=ModelGrouping(2, 0, by_half))
+  kernels = [np.asarray(jax.tree.leaves(s.models)[0]) for s in states]
+  drawn = set()
+  for number in range(2):
+    of_round = jax.random.fold_in(KEY, number)
+    keys = cohorts.client_keys(cohorts.server_key(
+        of_round, cohorts.SERVER_STEP), jnp.arange(2))
+    moved = kernels[number + 1] - kernels[number]
+    for k in range(2):
+      value = jax.random.uniform(keys[k]) + number
+      np.testing.assert_allclose(moved[k], np.full_like(moved[k], value),
+                                 rtol=1e-5)
+      drawn.add(float(value))
+  assert len(drawn) == 4
+  purposes = (cohorts.SERVER_STEP, cohorts.UPDATES, cohorts.FIRST_GRADIENTS,
+              cohorts.LAST_GRADIENTS)
+  words = {tuple(np.asarray(jax.random.key_data(key))) for key in [
+      *cohorts.client_keys(KEY, jnp.arange(13)),
+      *(cohorts.server_key(KEY, purpose) for purpose in purposes)]}
+  assert len(words) == 13 + len(purposes)
+
+
+def test_what_is_sent_is_counted_in_bytes(problem):
+  """52 parameters, signs up, half a model more down, two bytes for the median."""
+  client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(
+      upload_bytes=lambda size: size / 8, extra_down=0.5)
+  median = coordinate_median()._replace(extra_up=lambda size: 2)
+  _, aux = play(problem, client, average(), [1, 4], aggregator=median)
+  assert (aux.cost.down, aux.cost.bytes_down) == (78, None)
+  assert (aux.cost.up, aux.cost.bytes_up) == (3, 9)  # 7 and 2 bytes
+  assert aux.cost.central_flops == 52 * 2 * 1
+
+
 def test_halves_that_do_not_fit(problem):
   client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(
       one_model="for a reason")
   groups = diversified.by_model(diversified.KModels(num_models=2))
   with pytest.raises(ValueError, match="one global model .for a reason"):
     play(problem, client, average(), [1], rounds=0, grouping=groups)
+  with pytest.raises(ValueError, match="aggregator=modal: unknown"):
+    play(problem, client, average(), [1], rounds=0, aggregator="modal")
   with pytest.raises(ValueError, match="examples, uniform"):
     play(problem, client, average(), [1], rounds=0, weights="equal")
