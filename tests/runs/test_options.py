@@ -11,6 +11,7 @@ import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.hparams import of_type
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs.options import RunOptions
 
@@ -181,7 +182,7 @@ def test_the_availability_of_clients(tmp_path):
     read = dataclasses.replace(
         options, availability_file=str(tmp_path / name)).checked()
     np.testing.assert_array_equal(read.clients_availability(3), given)
-    assert list(read.sources()) == ["availability_file"]
+    assert list(read.sources(DataOptions())) == ["availability_file"]
     with pytest.raises(fa.OptionError, match="has 3 numbers, there are 4"):
       read.clients_availability(4)
   np.savetxt(tmp_path / "a.txt", given + 0.1)
