@@ -194,6 +194,9 @@ def _largest(
       jnp.isneginf(best), score.shape[0], ids)).astype(jnp.int32)
 
 
+#: Name in ``RoundAux.server``, and column, of the number of participants.
+PRESENT = "cohort_present"
+
 #: The samplers that have a name.
 SAMPLERS: dict[str, Sampler] = {
     "uniform": uniform, "size": by_size, "availability": by_availability}
@@ -273,7 +276,7 @@ def play_round(
     number: [] int32, the round, from 0.
     state: state before the round.
     sampler: who takes part. With another one than ``uniform``,
-      ``aux.server["participants"]`` is their number, and a round in which
+      ``aux.server[PRESENT]`` is their number, and a round in which
       nobody takes part leaves the state as it was and costs nothing.
 
   Returns:
@@ -316,6 +319,6 @@ def _or_nothing(aux: RoundAux, some: Array, participants: Array) -> RoundAux:
     return jnp.where(some, leaf, jnp.full_like(leaf, jnp.nan))
 
   return aux._replace(
-      server=jax.tree.map(or_nan, aux.server) | {"participants": participants},
+      server=jax.tree.map(or_nan, aux.server) | {PRESENT: participants},
       cost=jax.tree.map(or_zero, aux.cost),
       times=jax.tree.map(or_zero, aux.times))

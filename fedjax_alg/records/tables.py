@@ -20,6 +20,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg import metrics
 from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
+from fedjax_alg.engine.cohorts import PRESENT
 from fedjax_alg.metrics import groups
 
 Row = dict[str, Any]
@@ -173,7 +174,7 @@ def round_rows(
   if times is None:
     nothing: Any = np.full(cost.down.shape, np.nan)
     times = RoundTimes(nothing, nothing, nothing, nothing)
-  participants: Any = server.get("participants", cohort)
+  participants: Any = server.get(PRESENT, cohort)
   columns: dict[str, Any] = {
       "floats_down": cost.down, "floats_up": cost.up,
       "bytes_down": _bytes(cost.down, cost.bytes_down),
@@ -364,7 +365,7 @@ class Records:
     """
     for row in rows:
       total = self._totals[row["seed"]]
-      cohort = row.get("participants", self.cohort)
+      cohort = row.get(PRESENT, self.cohort)
       total["total_floats"] += cohort * (
           row["floats_down"] + row["floats_up"])
       total["total_bytes"] += cohort * (

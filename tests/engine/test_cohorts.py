@@ -328,10 +328,10 @@ def test_a_round_without_participants_changes_nothing(problem):
   state, aux = play(jnp.int32(0), before)
   assert (state["sum"], state["round"]) == (2, 5)
   assert not any(jax.tree.leaves((aux.cost, aux.times)))
-  assert np.isnan(aux.server["loss"]) and aux.server["participants"] == 0
+  assert np.isnan(aux.server["loss"]) and aux.server["cohort_present"] == 0
   state, aux = play(jnp.int32(1), before)
   assert (state["sum"], state["round"]) == (2 + int(problem.data.size[4]), 6)
-  assert aux.server == {"loss": 0, "step": 3, "participants": 1}
+  assert aux.server == {"loss": 0, "step": 3, "cohort_present": 1}
   assert aux.cost.down == 30 and aux.times.computation > 0
 
 

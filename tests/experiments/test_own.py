@@ -135,7 +135,7 @@ def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
   assert {one["file"] for one in facts["sources"].values()} == {
       str(folder / "parts" / "mine.py")}
   result = fa.load_run(first)
-  assert (result.history["participants"] == 3).all()
+  assert (result.history["cohort_present"] == 3).all()
   floats = result.history["floats_down"] + result.history["floats_up"]
   assert found[0]["cost"]["total_floats"]["values"] == [3 * floats.sum()]
 
