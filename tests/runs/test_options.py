@@ -11,7 +11,6 @@ import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.hparams import of_type
-from fedjax_alg.data.options import DataOptions
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs.options import RunOptions
 
@@ -92,7 +91,8 @@ REFUSED = [
     (dict(client_lr="0.1"), "^client_lr='0.1': must be a number"),
     (dict(local_steps=2.5), "^local_steps=2.5: must be a whole number"),
     (dict(local_steps=2, local_epochs=1), "^local_steps and local_epochs"),
-    (dict(model="lstm"), "^model=lstm: needs words or characters, digits has none"),
+    (dict(model="lstm"),
+     "^model=lstm: needs words or characters, digits has none"),
     (dict(model="stack", layers=["conv3-2", "maxx"]), "^layers"),
     (dict(rounds=0), "^rounds=0: must be at least 1"),
 ]
