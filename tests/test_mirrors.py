@@ -27,6 +27,7 @@ ELSEWHERE = {
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",
     "rounds/expected": "contract/test_contract",
+    "rounds/halves_report": "rounds/test_two_halves",
     "rounds/phases": "rounds/test_two_halves",
 }
 

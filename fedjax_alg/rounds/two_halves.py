@@ -5,7 +5,7 @@ what it keeps and what it sends) and a ``central.steps.ServerStep``. ``compose``
 makes an ``Algorithm`` of them. This module has what the rounds of all these
 methods share: the anchor gradient, the order of the exchanges, the mean over
 the cohort, or what an ``aggregation.Aggregator`` puts in its place, the choice
-among K models, and the costs.
+among K models. What a round reports and costs is in ``halves_report``.
 
 A round has these steps; those that neither half needs are left out:
 
@@ -34,15 +34,14 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
-from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
+from fedjax_alg.base import Model, Params, RoundAux, Shard
 from fedjax_alg.central.aggregation import Aggregator, named
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine.cohorts import LAST_GRADIENTS
 from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds import ledger, phases
+from fedjax_alg.rounds import halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
 from fedjax_alg.rounds.phases import Turn, TwoHalves
 from fedjax_alg.rounds.weights import participation
@@ -222,68 +221,10 @@ def _finish(
         method, k, phases.aggregate(
             method, k, LAST_GRADIENTS, gradients, turn),
         server_state, models, turn)
-  per_client, logged = _log(method, choice, groups, server_state, cohort)
+  per_client, logged = halves_report.log(
+      method, choice, groups, server_state, cohort)
   logged["discrepancy"] = discrepancy
-  cost, work = _cost(
+  cost, work = halves_report.cost(
       method, k, ledger.model_size(models, k), server_state, cohort,
       trained.gradients)
   return (models, server_state), RoundAux(per_client, logged, cost, work)
-
-
-def _log(
-    method: TwoHalves, choice: Choice, groups: Any, server_state: Any,
-    cohort: Cohort) -> tuple[dict[str, Array], dict[str, Array]]:
-  """What a round reports about the participants [S], and about the server."""
-  num_models = method.num_models
-  per_client = {"loss": choice.loss}
-  logged = {"train_loss": trees.slot_mean(cohort.weight, choice.loss)}
-  if jax.tree.leaves(server_state):  # without leaves vmap has no axis
-    for name, values in jax.vmap(method.server.report)(server_state).items():
-      logged[name] = values if num_models > 1 else values[0]
-  if groups is not None:
-    per_client |= {"preference": choice.preference,
-                   "assignment": groups.assignment}
-    logged["group_size"] = groups.size
-  # The warm-up logs one model in the shape of K models.
-  return per_client, {
-      name: jnp.zeros(num_models, value.dtype).at[:value.shape[0]].set(value)
-      if value.ndim else value for name, value in logged.items()}
-
-
-def _cost(
-    method: TwoHalves, k: int, size: int, server_state: Any, cohort: Cohort,
-    gradients: Any) -> tuple[RoundCost, Work]:
-  """The cost of the round, and the work of each participant."""
-  client, server, grouping = method.client, method.server, method.grouping
-  anchored, aggregator = method.anchored, method.aggregator
-  before, after = server.when == "before", server.when == "after"
-  # A participant receives the models, the anchor gradient that corrects its
-  # steps, the model that the server moved, and the models at which it measures
-  # again. It sends the trained model, the gradients of every model, its
-  # preference, and the second gradients (errata D-20). Forward passes for the
-  # preference alone do not count as example gradients.
-  sent = functools.partial(ledger.sent_bytes, size)
-  down = sent(k + client.needs_anchor + before + k * after) + sent(
-      client.extra_down) + sent(aggregator.extra_down)
-  up = sent(client.upload_bytes or 1) + sent(k * anchored + k * after) + sent(
-      client.extra_up) + sent(aggregator.extra_up)
-  if grouping:
-    up += BYTES_PER_FLOAT
-  passes = k * anchored + k * after + client.full_passes + (
-      grouping.full_passes if grouping else 0)
-  gradients, work = ledger.count_work(
-      method.model, client, cohort.shards.size, gradients, full_passes=passes,
-      evaluations=k if k > 1 and not anchored else 0)
-  slots = cohort.ids.shape[0]
-  flops: Any = k * (1 + anchored + after) * aggregator.flops(slots, size)
-  if grouping:
-    flops = flops + grouping.flops(slots, size, k)
-  if server.needs_validation and cohort.validation is not None:
-    # A pass over the validation data is counted as a multiplication and an
-    # addition for each parameter and example.
-    flops = flops + (2.0 * size * cohort.validation.size.astype(jnp.float32)
-                     * jax.vmap(server.evaluations)(server_state).sum())
-  return round_cost(
-      **ledger.communication(down, up), exchanges=1 + anchored + after,
-      example_gradients=gradients.sum() + passes * cohort.shards.size.sum(),
-      central_flops=flops), work

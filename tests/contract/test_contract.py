@@ -305,7 +305,8 @@ def test_padding_slots_change_nothing(bench, age):
       jax.tree.map(lambda leaf: leaf[:-PADDING], aux.client), plain_aux.client)
   problems.assert_close(aux.server, plain_aux.server)
   # The server's arithmetic may be counted by slots.
-  problems.assert_equal(aux.cost[:-1], plain_aux.cost[:-1])
+  problems.assert_equal(*(
+      cost._replace(central_flops=0) for cost in (aux.cost, plain_aux.cost)))
 
 
 @pytest.mark.parametrize("age", AGES)
@@ -482,8 +483,10 @@ def test_ledger(bench, age):
   assert tuple(int(a) for a in aux.cost[:4]) == tuple(map(
       math.ceil, expected))
   for given, floats in zip((aux.cost.bytes_down, aux.cost.bytes_up), expected):
-    assert given is None or (given.dtype, given) == (jnp.uint32, 4 * floats)
-    assert given is not None or floats == int(floats)
+    if given is None:
+      assert floats == int(floats)
+    else:
+      assert (given.dtype, int(given)) == (jnp.uint32, 4 * floats)
   assert aux.cost.central_flops >= 0
 
 

@@ -42,6 +42,17 @@ def test_defaults_are_valid_and_documented(name):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 
 
+@pytest.mark.parametrize("name", [
+    name for name, entry in registry.ALGORITHMS.items()
+    if hasattr(entry.hparams, "aggregator")])
+def test_the_aggregator_reaches_the_round(name, problem):
+  for chosen in ("mean", "median"):
+    made = registry.build(
+        name, problem.model, map_clients=MAP, aggregator=chosen)
+    method, = made.round.args  # of compose
+    assert method.aggregator.is_mean == (chosen == "mean")
+
+
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
 def test_builders_validate(name, problem):
   """The first number with a lower bound is set below it."""

@@ -175,16 +175,14 @@ def test_the_mean_is_an_aggregator_like_any_other(problem, when):
   problems.assert_close(given, default)
 
 
-@pytest.mark.parametrize("by", ["model", "gradient"])
-def test_the_mean_of_a_group_is_that_of_its_changes(problem, by):
-  """In a round with one model and in one with three, of MA and GA.
+def test_the_mean_of_a_group_is_that_of_its_changes(problem):
+  """In a round with one model and in one with three, of GA.
 
   Three participants lie in the plane onto which the three means are projected.
   """
-  options = diversified.KModels(num_models=3, threshold=1)
-  grouped = diversified.by_model(options) if by == "model" else (
-      diversified.by_gradient(
-          problem.model, options, 0.2, clients.make_map_clients()))
+  grouped = diversified.by_gradient(
+      problem.model, diversified.KModels(num_models=3, threshold=1), 0.2,
+      clients.make_map_clients())
   client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(
       needs_anchor=True, scale=lambda memory, cohort, update: trees.scale(
           2.0 / cohort.present.sum().astype(jnp.float32), update))
@@ -279,7 +277,7 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
 
 
 def test_what_is_sent_is_counted_in_bytes(problem):
-  """52 parameters, signs up, half a model more down, two bytes for the median."""
+  """Of 52 parameters: signs up, half of them down again, two bytes more up."""
   client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(
       upload_bytes=lambda size: size / 8, extra_down=0.5)
   median = coordinate_median()._replace(extra_up=lambda size: 2)

@@ -1,0 +1,72 @@
+"""What a round of ``two_halves`` reports, and what it costs."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, round_cost
+from fedjax_alg.base import RoundCost, Work
+from fedjax_alg.rounds import ledger
+from fedjax_alg.rounds.phases import Choice, TwoHalves
+
+
+def log(
+    method: TwoHalves, choice: Choice, groups: Any, server_state: Any,
+    cohort: Cohort) -> tuple[dict[str, Array], dict[str, Array]]:
+  """What a round reports about the participants [S], and about the server."""
+  num_models = method.num_models
+  per_client = {"loss": choice.loss}
+  logged = {"train_loss": trees.slot_mean(cohort.weight, choice.loss)}
+  if jax.tree.leaves(server_state):  # without leaves vmap has no axis
+    for name, values in jax.vmap(method.server.report)(server_state).items():
+      logged[name] = values if num_models > 1 else values[0]
+  if groups is not None:
+    per_client |= {"preference": choice.preference,
+                   "assignment": groups.assignment}
+    logged["group_size"] = groups.size
+  # The warm-up logs one model in the shape of K models.
+  return per_client, {
+      name: jnp.zeros(num_models, value.dtype).at[:value.shape[0]].set(value)
+      if value.ndim else value for name, value in logged.items()}
+
+
+def cost(
+    method: TwoHalves, k: int, size: int, server_state: Any, cohort: Cohort,
+    gradients: Any) -> tuple[RoundCost, Work]:
+  """The cost of the round, and the work of each participant."""
+  client, server, grouping = method.client, method.server, method.grouping
+  anchored, aggregator = method.anchored, method.aggregator
+  before, after = server.when == "before", server.when == "after"
+  # A participant receives the models, the anchor gradient that corrects its
+  # steps, the model that the server moved, and the models at which it measures
+  # again. It sends the trained model, the gradients of every model, its
+  # preference, and the second gradients (errata D-20). Forward passes for the
+  # preference alone do not count as example gradients.
+  sent = functools.partial(ledger.sent_bytes, size)
+  down = sent(k + client.needs_anchor + before + k * after) + sent(
+      client.extra_down) + sent(aggregator.extra_down)
+  up = sent(client.upload_bytes or 1) + sent(k * anchored + k * after) + sent(
+      client.extra_up) + sent(aggregator.extra_up)
+  if grouping:
+    up += BYTES_PER_FLOAT
+  passes = k * anchored + k * after + client.full_passes + (
+      grouping.full_passes if grouping else 0)
+  gradients, work = ledger.count_work(
+      method.model, client, cohort.shards.size, gradients, full_passes=passes,
+      evaluations=k if k > 1 and not anchored else 0)
+  slots = cohort.ids.shape[0]
+  flops: Any = k * (1 + anchored + after) * aggregator.flops(slots, size)
+  if grouping:
+    flops = flops + grouping.flops(slots, size, k)
+  if server.needs_validation and cohort.validation is not None:
+    # A pass over the validation data is counted as a multiplication and an
+    # addition for each parameter and example.
+    flops = flops + (2.0 * size * cohort.validation.size.astype(jnp.float32)
+                     * jax.vmap(server.evaluations)(server_state).sum())
+  return round_cost(
+      **ledger.communication(down, up), exchanges=1 + anchored + after,
+      example_gradients=gradients.sum() + passes * cohort.shards.size.sum(),
+      central_flops=flops), work
