@@ -23,7 +23,7 @@ COLUMNS = ("seed", "protocol", "client", "name", "train_examples",
 ASSIGNMENT = ("seed", "client", "group")
 
 
-def columns(names: Sequence[str] | None) -> tuple[str, ...]:
+def columns(names: Iterable[str] | None) -> tuple[str, ...]:
   """Lists the columns of clients.csv.
 
   Args:
@@ -38,7 +38,7 @@ def columns(names: Sequence[str] | None) -> tuple[str, ...]:
 def client_rows(
     clients: Mapping[str, Mapping[str, np.ndarray]],
     train_examples: np.ndarray, seeds: Sequence[int],
-    names: Sequence[str] | None) -> Iterable[tuple[Any, ...]]:
+    names: Iterable[str] | None) -> Iterable[tuple[Any, ...]]:
   """Makes the rows of clients.csv, by seed, protocol and client.
 
   Args:
@@ -65,7 +65,7 @@ def client_rows(
 
 def write(
     folder: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
-    names: Sequence[str] | None) -> None:
+    names: Iterable[str] | None) -> None:
   """Writes clients.csv and assignment.csv; a table without rows is removed.
 
   Args:

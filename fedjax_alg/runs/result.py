@@ -330,7 +330,7 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
 
 def write_final(
     folder: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
-    names: Sequence[str] | None) -> None:
+    names: Iterable[str] | None) -> None:
   """Writes final.msgpack, clients.csv and assignment.csv.
 
   Args:
