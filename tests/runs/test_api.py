@@ -259,7 +259,8 @@ def test_rounds_in_which_nobody_is_available(fed):
   result = fa.run("fedavg", fed, cohort_size=3, rounds=12, eval_every=1,
                   evaluate="global", sampling="availability",
                   availability=(0.0, 0.1))
-  (there,), loss = result.history["cohort_present"], result.history["train_loss"]
+  (there,) = result.history["cohort_present"]
+  loss = result.history["train_loss"]
   assert set(there) == {0, 1, 2, 3}  # by the luck of this seed
   np.testing.assert_array_equal(np.isnan(loss[0]), there == 0)
   np.testing.assert_array_equal(result.history["floats_up"][0] > 0, there > 0)
