@@ -91,8 +91,7 @@ REFUSED = [
     (dict(client_lr="0.1"), "^client_lr='0.1': must be a number"),
     (dict(local_steps=2.5), "^local_steps=2.5: must be a whole number"),
     (dict(local_steps=2, local_epochs=1), "^local_steps and local_epochs"),
-    (dict(model="lstm"),
-     "^model=lstm: needs words or characters, digits has none"),
+    (dict(model="lstm"), "^model=lstm: needs words or characters, digits has"),
     (dict(model="stack", layers=["conv3-2", "maxx"]), "^layers"),
     (dict(rounds=0), "^rounds=0: must be at least 1"),
 ]
