@@ -37,4 +37,4 @@ __all__ = [
     "from_arrays", "load_run", "progress_bar", "run", "start", "steps",
     "sweep",
 ]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
