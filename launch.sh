@@ -7,6 +7,7 @@
 #   ./launch.sh prepare mnist        download and prepare a data set (internet)
 #   ./launch.sh run --algorithm=...  one run; other modules by their name
 set -euo pipefail
+started_as="$0"
 cd "$(dirname "${BASH_SOURCE[0]}")"
 venv="${FEDJAX_ALG_VENV:-.venv}"
 
@@ -58,6 +59,14 @@ checks() {
     "$venv/bin/python" -m mypy
 }
 
+# Help and messages name the program as it was started.
+run_module() {
+  local module="$1"
+  shift
+  FEDJAX_ALG_PROGRAM="$started_as" \
+    exec "$venv/bin/python" -m "experiments.$module" "$@"
+}
+
 # A group is what shares compiled programs: xdist gives it to one worker.
 tests() {
   "$venv/bin/python" -m pytest -n auto --dist loadgroup "$@"
@@ -85,7 +94,7 @@ case "$command" in
     ;;
   prepare)
     install prepare
-    exec "$venv/bin/python" -m experiments.prepare "$@"
+    run_module prepare "$@"
     ;;
   *)
     if [ ! -f "experiments/$command.py" ] ||
@@ -95,6 +104,6 @@ case "$command" in
       exit 2
     fi
     install ""
-    exec "$venv/bin/python" -m "experiments.$command" "$@"
+    run_module "$command" "$@"
     ;;
 esac

@@ -3,8 +3,8 @@
   python -m experiments.prepare mnist [cifar10 ...] [--data_dir=FOLDER]
 
 This is done once, on a machine with internet access. It needs TensorFlow, which
-`pip install -e .[prepare]` or `./launch.sh prepare` installs; the runs do not
-need it. Runs find the data with the same --data_dir.
+`pip install 'fedjax_alg[prepare]'` installs (in the repository `./launch.sh
+prepare` does); the runs do not need it. Runs find the data with the same --data_dir.
 """
 
 from collections.abc import Sequence
