@@ -4,7 +4,8 @@
 
 This is done once, on a machine with internet access. It needs TensorFlow, which
 `pip install 'fedjax_alg[prepare]'` installs (in the repository `./launch.sh
-prepare` does); the runs do not need it. Runs find the data with the same --data_dir.
+prepare` does); the runs do not need it. Runs find the data with the same
+--data_dir.
 """
 
 from collections.abc import Sequence

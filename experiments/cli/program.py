@@ -26,7 +26,7 @@ def name(command: str = "") -> str:
     words = os.environ["FEDJAX_ALG_PROGRAM"]
   elif started.stem == "fedjax-alg":
     words = "fedjax-alg"
-  elif started.stem == "__main__" or not command:
+  elif started.parts[-2:] == ("experiments", "__main__.py") or not command:
     words = f"python -m {_PACKAGE}"
   else:
     return f"python -m {_PACKAGE}.{command}"
