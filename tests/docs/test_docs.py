@@ -1,10 +1,12 @@
 """The code on the documentation's pages runs."""
 
+import json
 import pathlib
 import re
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -92,3 +94,20 @@ def test_readme_example_runs(tmp_path, monkeypatch):
   assert result.clients["local"]["accuracy"].shape == (2, 50)
   assert best.setting["client_lr"] in (0.03, 0.1, 0.3)
   assert (tmp_path / "out" / "first" / "summary.json").is_file()
+
+
+def test_the_notebook_runs_and_fedgroup_finds_the_kinds():
+  path = ROOT / "docs" / "notebooks" / "fedgroup_on_digits.ipynb"
+  cells = json.loads(path.read_text("utf-8"))["cells"]
+  names = {"__name__": "notebook"}
+  for cell in cells:
+    if cell["cell_type"] == "code":
+      assert not cell["outputs"]  # they would be of another version
+      exec(compile("".join(cell["source"]), path.name, "exec"), names)
+  table, runs = names["table"], names["runs"]
+  assert ((table > 0).sum(0) == 1).all() and ((table > 0).sum(1) == 1).all()
+  worst = {name: result.clients["local"]["accuracy"].min()
+           for name, result in runs.items()}
+  assert worst["FedGroup"] > 0.7 > worst["FedAvg"]
+  assert len(names["figure"].axes) == 2
+  plt.close(names["figure"])
