@@ -28,7 +28,6 @@ apidoc_modules = [{
 autodoc_default_options = {"members": True, "ignore-module-all": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 add_module_names = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -48,23 +47,24 @@ def _skip(app, what, name, member, skip, options):
   return True if text.startswith("Alias for field number") else skip
 
 
-_SECTION = re.compile(r"(Args|Returns|Yields|Raises|Attributes):$")
+_SECTION = re.compile(r"(Args|Returns|Yields|Raises|Attributes|Examples):$")
 _ITEM = re.compile(r"(-|\d+\.) ")
 
 
 def _escaped(line: str) -> str:
   """Plain text as reStructuredText; `name` becomes ``name``."""
+  line = re.sub(r"``[^`]+``|`([^`]+)`",
+                lambda m: f"``{m[1]}``" if m[1] else m[0], line)
   parts = re.split(r"(``[^`]+``)", line)
-  for i in range(0, len(parts), 2):
-    text = re.sub(r"`([^`]+)`", r"``\1``", parts[i])
-    inner = re.split(r"(``[^`]+``)", text)
-    inner[::2] = [re.sub(r"([\\*|`]|_(?!\w))", r"\\\1", part)
-                  for part in inner[::2]]
-    parts[i] = "".join(inner)
-  text = "".join(parts)
-  # A literal ends where a word ends; "\\ " is no space.
-  text = re.sub(r"(``[^`]+``)(?=[\w=({^])", r"\1\\ ", text)
-  return re.sub(r"(?<=[\w=)}|])(``[^`]+``)", r"\\ \1", text)
+  for i in range(0, len(parts), 2):  # between the literals
+    text = re.sub(r"([\\*|`]|_(?!\w))", r"\\\1", parts[i])
+    # A literal ends at the end of a word; a backslash and a space make one.
+    if i and re.match(r"[\w=({^]", text):
+      text = "\\ " + text
+    if i < len(parts) - 1 and re.search(r"[\w=)}|]$", text):
+      text += "\\ "
+    parts[i] = text
+  return "".join(parts)
 
 
 def _plain(app, what, name, obj, options, lines):
@@ -74,18 +74,21 @@ def _plain(app, what, name, obj, options, lines):
   begins with a hyphen or a number is an item of a list.
   """
   del app, what, name, obj, options
-  out, section, item, block = [], False, False, False
+  out, section, item, block, example = [], False, False, False, False
   for line in lines:
+    example = line.lstrip().startswith(">>>") or (example and line.strip())
+    if example:
+      out.append(line)
+      continue
     indented = line.startswith(" ")
     section = section or bool(_SECTION.match(line))
-    if section or line.startswith(">>>"):
+    if section:
       if block:
         out.append("")
         block = False
       head = re.match(r"\s+\*+\w+:", line)  # napoleon escapes *args itself
       keep = head[0] if head else ""
-      out.append(keep + (line[len(keep):] if ">>>" in line else
-                         _escaped(line[len(keep):])))
+      out.append(keep + _escaped(line[len(keep):]))
     elif not line.strip():
       out.append("")
       item = item and not block

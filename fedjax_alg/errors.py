@@ -45,6 +45,10 @@ def with_names(text: str, prefix: str = "") -> str:
 
   Returns:
     The message without backticks.
+
+  Examples:
+    >>> with_names("`client_lr`=-1: must be more than 0", "--")
+    '--client_lr=-1: must be more than 0'
   """
   return _PARAMETER.sub(lambda found: prefix + found.group(1), text)
 
@@ -58,6 +62,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
   Returns:
     ", did you mean 'x'?" for the closest known name, or an empty string.
+
+  Examples:
+    >>> did_you_mean("fedprx", ["fedavg", "fedprox"])
+    ", did you mean 'fedprox'?"
   """
   close = difflib.get_close_matches(name, list(names), n=1)
   return f", did you mean {close[0]!r}?" if close else ""

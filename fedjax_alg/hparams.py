@@ -65,6 +65,14 @@ def hyper(
     neutral: the value with which part of the method has no effect (0 of a
       term, 1 of a factor). ``traced_names`` leaves a field of this value out,
       so that the part is not in the program and costs nothing.
+
+  Examples:
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class MyHParams:
+    ...   client_lr: float = hyper(0.1, "client learning rate", above=0.0)
+    >>> validate(MyHParams(client_lr=-1.0))
+    Traceback (most recent call last):
+    fedjax_alg.errors.OptionError: client_lr=-1.0: must be more than 0
   """
   if traced is None:
     traced = isinstance(default, float)
