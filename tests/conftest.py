@@ -19,7 +19,8 @@ PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 # jaxlib that does not know the flag would not start.
 if jaxlib.__version__.startswith("0.10."):
   os.environ["XLA_FLAGS"] = (
-      os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false")
+      os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
+      " --xla_backend_optimization_level=0")
 # A run on an accelerator sets JAX_PLATFORMS itself.
 if "JAX_PLATFORMS" not in os.environ:
   jax.config.update("jax_platforms", "cpu")
