@@ -40,13 +40,6 @@ html_theme = "furo"
 html_title = f"fedjax_alg {release}"
 
 
-def _skip(app, what, name, member, skip, options):
-  """Leaves out what a NamedTuple says of a field without a comment."""
-  del app, what, name, options
-  text = getattr(member, "__doc__", None) or ""
-  return True if text.startswith("Alias for field number") else skip
-
-
 _SECTION = re.compile(r"(Args|Returns|Yields|Raises|Attributes|Examples):$")
 _ITEM = re.compile(r"(-|\d+\.) ")
 
@@ -74,6 +67,8 @@ def _plain(app, what, name, obj, options, lines):
   begins with a hyphen or a number is an item of a list.
   """
   del app, what, name, obj, options
+  if lines and lines[0].startswith("Alias for field number"):
+    lines.clear()  # a field of a NamedTuple without a comment
   out, section, item, block, example = [], False, False, False, False
   for line in lines:
     example = line.lstrip().startswith(">>>") or (example and line.strip())
@@ -107,5 +102,4 @@ def _plain(app, what, name, obj, options, lines):
 
 
 def setup(app):
-  app.connect("autodoc-skip-member", _skip)
   app.connect("autodoc-process-docstring", _plain, priority=100)
