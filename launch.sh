@@ -4,14 +4,16 @@
 #   ./launch.sh demo                 the main job on the embedded data set
 #   ./launch.sh test [pytest args]   lint, types and tests
 #   ./launch.sh test --fast          lint, types and some tests of every part
+#   ./launch.sh docs                 the pages and the API reference
 #   ./launch.sh prepare mnist        download and prepare a data set (internet)
 #   ./launch.sh run --algorithm=...  one run; other modules by their name
 set -euo pipefail
+started_as="$0"
 cd "$(dirname "${BASH_SOURCE[0]}")"
 venv="${FEDJAX_ALG_VENV:-.venv}"
 
 usage() {
-  sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'
   echo "modules: $(modules)"
 }
 
@@ -58,6 +60,14 @@ checks() {
     "$venv/bin/python" -m mypy
 }
 
+# Help and messages name the program as it was started.
+run_module() {
+  local module="$1"
+  shift
+  FEDJAX_ALG_PROGRAM="$started_as" \
+    exec "$venv/bin/python" -m "experiments.$module" "$@"
+}
+
 # A group is what shares compiled programs: xdist gives it to one worker.
 tests() {
   "$venv/bin/python" -m pytest -n auto --dist loadgroup "$@"
@@ -83,18 +93,25 @@ case "$command" in
     checks
     tests "$@"
     ;;
+  docs)
+    install docs
+    rm -rf docs/_modules_of
+    "$venv/bin/python" -m sphinx -b html -q -W --keep-going docs \
+      docs/_build/html "$@"
+    echo "docs/_build/html/index.html"
+    ;;
   prepare)
     install prepare
-    exec "$venv/bin/python" -m experiments.prepare "$@"
+    run_module prepare "$@"
     ;;
   *)
     if [ ! -f "experiments/$command.py" ] ||
         ! grep -q '__main__' "experiments/$command.py"; then
-      echo "error: unknown command '$command'; one of: test" \
+      echo "error: unknown command '$command'; one of: test docs" \
         "$(modules)" >&2
       exit 2
     fi
     install ""
-    exec "$venv/bin/python" -m "experiments.$command" "$@"
+    run_module "$command" "$@"
     ;;
 esac

@@ -10,6 +10,11 @@ from collections.abc import Sequence
 import importlib
 import pathlib
 import sys
+import types
+
+from .cli import config as config_lib
+from .cli import program
+from .cli.guard import guarded
 
 
 def commands() -> dict[str, str]:
@@ -21,22 +26,30 @@ def commands() -> dict[str, str]:
   return found
 
 
+def usage() -> str:
+  """The text of --help."""
+  lines = [f"  {name:12} {summary}" for name, summary in commands().items()]
+  return "\n".join([
+      f"usage: {program.name()} COMMAND [flags]", "", *lines, "",
+      f"{program.name('COMMAND')} --help lists the flags of a command."])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command that the first word names; returns the exit status."""
   words = list(sys.argv[1:] if argv is None else argv)
-  known = commands()
-  if not words or words[0] in ("-h", "--help", "help"):
-    print("usage: fedjax-alg COMMAND [flags]\n")
-    for name, summary in known.items():
-      print(f"  {name:12} {summary}")
-    print("\nfedjax-alg COMMAND --help lists the flags of a command.")
-    return 0
-  if words[0] not in known:
-    print(f"error: COMMAND={words[0]}: must be one of {', '.join(known)}",
-          file=sys.stderr)
-    return 2
-  module = importlib.import_module(f".{words[0]}", __package__)
-  return module.main(words[1:])
+  found: list[types.ModuleType] = []
+
+  def find(words: Sequence[str]) -> None:
+    if not words or words[0] in ("-h", "--help", "help"):
+      raise config_lib.HelpRequested(usage())
+    known = commands()
+    if words[0] not in known:
+      raise config_lib.UsageError(
+          f"COMMAND={words[0]}: must be one of {', '.join(known)}")
+    found.append(importlib.import_module(f".{words[0]}", __package__))
+
+  status = guarded(find, words)
+  return found[0].main(words[1:]) if found else status
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The methods are GA-FSVRG and MA-FSVRG of the diversified paper, FSVRG and
 FedAvg. The data are scikit-learn's digits, so nothing is downloaded: 60 clients
 with one or two classes each, of whom 12 take part in each of 60 rounds, with 3
 seeds. Every method does the same local work, 20 steps of 10 examples, and its
-learning rate is the best of a grid (experiments/presets/demo).
+learning rate is the best of a grid (--flagfile=demo/ga_fsvrg.flags has it).
 
 The command prints a table and writes it with a picture and the runs to
 --out_dir.
@@ -49,8 +49,8 @@ def command(argv: Sequence[str]) -> None:
   """Plays the four methods, prints the table and draws the picture."""
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(
-        f"{__doc__}\nAny other --flag=value is passed on to every run; "
-        "python -m experiments.run\n--help lists these flags.")
+        f"{__doc__}\nAny other --flag=value is passed on to every run;\n"
+        "python -m experiments.run --help lists these flags.")
   root = pathlib.Path("out/demo")
   common = []
   for word in argv:

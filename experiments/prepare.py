@@ -4,9 +4,9 @@
 
 Any data set of TFDS may be named, such as kmnist or emnist/letters; runs read
 those that are labelled images of one size. This is done once, on a machine with
-internet access. It needs TensorFlow, which `pip install -e .[prepare]` or
-`./launch.sh prepare` installs; the runs do not need it. Runs find the data with
-the same --data_dir.
+internet access. It needs TensorFlow, which `pip install 'fedjax_alg[prepare]'`
+installs (in the repository `./launch.sh prepare` does); the runs do not need
+it. Runs find the data with the same --data_dir.
 """
 
 from collections.abc import Sequence

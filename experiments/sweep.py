@@ -6,9 +6,8 @@
 
 The sweep writes a table (sweep.md, sweep.csv), a picture (sweep.png), the best
 setting (sweep.json), with --html a page to explore (sweep.html), and a folder
-for each setting. This folder has the same
-files and the same numbers as a single run of the setting (python -m
-experiments.run).
+for each setting. This folder has the same files and the same numbers as a
+single run of the setting, made by python -m experiments.run.
 
 Settings that differ only in numeric hyper-parameters such as --client_lr share
 one compiled program. Each value of any other flag needs a program of its own.
@@ -75,8 +74,8 @@ def usage() -> str:
     text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
     lines.append(f"  --{name}: {text}{tail}")
   lines += ["", "Any other --flag=value is passed on to the run of every "
-            "setting; python -m", "experiments.run --help lists these flags. "
-            "--resume continues the settings that are", "not finished, and "
+            "setting;", "python -m experiments.run --help lists these flags. "
+            "--resume continues the", "settings that are not finished, and "
             "--overwrite starts all settings anew."]
   return "\n".join(lines)
 

@@ -39,7 +39,7 @@ from fedjax_alg.records import tables
 from fedjax_alg import registry
 from . import sweep
 from .cli import config as config_lib
-from .cli import guard, sweeps
+from .cli import guard, program, sweeps
 from .reports import suite
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
@@ -213,7 +213,7 @@ def _flag_values() -> absl_flags.FlagValues:
       "figures", flag_values=values)
   absl_flags.DEFINE_bool(
       "write", False, "write the choices into the flag files of the methods, "
-      "in experiments/presets/<paper>", flag_values=values)
+      "in presets/<paper>", flag_values=values)
   absl_flags.DEFINE_string(
       "data_dir", None, "folder of the data sets that experiments.prepare "
       "made; default as in experiments.run", flag_values=values)
@@ -234,9 +234,9 @@ def usage() -> str:
     tail = "" if values[name].value is None else (
         f" (default {str(values[name].value).lower()})")
     lines.append(f"  --{name}: {values[name].help}{tail}")
-  lines += ["", "Without --paper the flags are those of python -m "
-            "experiments.sweep --help. In both", "forms any other "
-            "--flag=value is passed on to every run; python -m",
+  lines += ["", "Without --paper the flags are those of",
+            "python -m experiments.sweep --help. In both forms any other "
+            "--flag=value is", "passed on to every run; python -m "
             "experiments.run --help lists these flags."]
   return "\n".join(lines)
 
@@ -293,7 +293,7 @@ def command(argv: Sequence[str]) -> None:
           f"--methods={name}: no flag file (there are {', '.join(files)})")
   root = pathlib.Path(values.out_dir).expanduser() / (
       f"{values.paper}_{values.data}")
-  said = (f"python -m experiments.tune --paper={values.paper} "
+  said = (f"{program.name('tune')} --paper={values.paper} "
           f"--data={values.data}")
   facts = dict(word.lstrip("-").split("=", 1) for word in _data_flags(
       values.paper, values.data) if "=" in word)

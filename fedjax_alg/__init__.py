@@ -1,5 +1,7 @@
 """Federated learning algorithms as pure functions over PyTrees, in JAX.
 
+A run:
+
   import fedjax_alg as fa
   fed = fa.federate("digits", partition="classes", num_clients=60)
   result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
@@ -40,4 +42,4 @@ __all__ = [
     "compare", "federate", "from_arrays", "load_run", "progress_bar", "run",
     "start", "steps", "sweep", "tensorboard",
 ]
-__version__ = "0.2.0"
+__version__ = "0.3.0"

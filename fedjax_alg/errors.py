@@ -45,6 +45,10 @@ def with_names(text: str, prefix: str = "") -> str:
 
   Returns:
     The message without backticks.
+
+  Examples:
+    >>> with_names("`client_lr`=-1: must be more than 0", "--")
+    '--client_lr=-1: must be more than 0'
   """
   return _PARAMETER.sub(lambda found: prefix + found.group(1), text)
 
@@ -95,6 +99,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
   Returns:
     ", did you mean 'x'?" for the closest known name, or an empty string if no
     name is similar. Case, dashes, underscores and spaces make no difference.
+
+  Examples:
+    >>> did_you_mean("fedprx", ["fedavg", "fedprox"])
+    ", did you mean 'fedprox'?"
   """
   found = closest(name, names)
   return f", did you mean {found!r}?" if found else ""

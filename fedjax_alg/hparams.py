@@ -69,6 +69,14 @@ def hyper(
     later: whether the field came after runs had been saved. At its default it
       then stays out of the identity of a run, so that those runs are found
       again (``experiments.cli.config``).
+
+  Examples:
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class MyHParams:
+    ...   client_lr: float = hyper(0.1, "client learning rate", above=0.0)
+    >>> validate(MyHParams(client_lr=-1.0))
+    Traceback (most recent call last):
+    fedjax_alg.errors.OptionError: client_lr=-1.0: must be more than 0
   """
   if traced is None:
     traced = isinstance(default, float)

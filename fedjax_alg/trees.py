@@ -29,7 +29,12 @@ def scale(factor: Any, tree: Params) -> Params:
 
 
 def add_scaled(a: Params, factor: Any, b: Params) -> Params:
-  """Computes a + factor * b for a scalar ``factor``."""
+  """Computes a + factor * b for a scalar ``factor``.
+
+  Examples:
+    >>> add_scaled({"w": 1.0}, 0.5, {"w": 4.0})
+    {'w': 3.0}
+  """
   return jax.tree.map(lambda x, y: x + factor * y, a, b)
 
 
@@ -141,6 +146,11 @@ def slot_mean(weight: Array, tree: Params) -> Params:
 
   Returns:
     Leaves [...].
+
+  Examples:
+    >>> leaf = jnp.array([[1.0, 0.0], [4.0, 6.0], [jnp.nan, 1.0]])
+    >>> slot_mean(jnp.array([2.0, 1.0, 0.0]), {"w": leaf})["w"].tolist()
+    [2.0, 2.0]
   """
   return slot_sum(weight / jnp.maximum(weight.sum(), 1e-30), tree)
 
@@ -160,6 +170,11 @@ def group_mean(
 
   Returns:
     Leaves [K, ...].
+
+  Examples:
+    >>> weight, groups = jnp.array([1.0, 3.0, 1.0]), jnp.array([0, 0, 1])
+    >>> group_mean(weight, groups, 3, jnp.array([8.0, 4.0, 7.0])).tolist()
+    [5.0, 7.0, 0.0]
   """
   _check_slots(weight, tree)
   chex.assert_shape(

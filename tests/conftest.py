@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import tempfile
 
 import hypothesis
 import jax
@@ -21,10 +23,20 @@ PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 # jaxlib that does not know the flag would not start.
 if jaxlib.__version__.startswith("0.10."):
   os.environ["XLA_FLAGS"] = (
-      os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false")
+      os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
+      " --xla_backend_optimization_level=0")
 # A run on an accelerator sets JAX_PLATFORMS itself.
 if "JAX_PLATFORMS" not in os.environ:
   jax.config.update("jax_platforms", "cpu")
+# A session compiles a program once: its workers, and the commands that tests
+# start, share a folder. Workers find it in their environment.
+_CACHE = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  _CACHE = tempfile.mkdtemp(prefix="fedjax_alg_tests_")
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+  jax.config.update("jax_compilation_cache_dir", _CACHE)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -59,6 +71,12 @@ def pytest_configure(config):
   name = config.getoption("--algorithm")
   if name and ":" in name:
     registry.ALGORITHMS[name] = methods.method_of(name).entry
+
+
+def pytest_unconfigure():
+  """Only the process that made the folder knows it; workers have ended."""
+  if _CACHE is not None:
+    shutil.rmtree(_CACHE, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -108,7 +108,8 @@ def quick_compilation() -> Iterator[None]:
 def quick_options() -> dict[str, Any]:
   """``compiler_options`` that compile in a third of the time.
 
-  XLA's older way to fuse loops; where it is gone, nothing.
+  XLA's older way to fuse loops, and LLVM without optimisations; where the
+  former is gone, nothing.
   """
   return _fusion_emitters(False)
 
@@ -120,7 +121,8 @@ def usual_options() -> dict[str, Any]:
 
 @functools.cache
 def _fusion_emitters(used: bool) -> dict[str, Any]:
-  options = {"xla_cpu_use_fusion_emitters": used}
+  options = {"xla_cpu_use_fusion_emitters": used,
+             "xla_backend_optimization_level": 3 if used else 0}
   try:
     jax.jit(lambda x: x + 1, compiler_options=options)(1)
   except Exception:  # pylint: disable=broad-except

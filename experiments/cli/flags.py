@@ -257,8 +257,8 @@ def help_text(program: str, algorithm: str | None) -> str:
   for name, entry in registry.ALGORITHMS.items():
     lines.append(f"  {name:10} {entry.label} ({as_flags(entry.paper)})")
   lines += ["", "--flagfile=FILE reads flags from a file; a name such as "
-            "diversified/headline.flags", "may also stand for a file in "
-            "experiments/presets/."]
+            "diversified/headline.flags", "may also stand for a preset, a file "
+            "that comes with the package."]
   return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ import sys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.play import NonFiniteError
 from . import config as config_lib
+from . import program
 
 
 class RunError(RuntimeError):
@@ -14,10 +15,13 @@ class RunError(RuntimeError):
 
 
 def one_line(error: BaseException) -> str:
-  """The message of an error in one line, with parameters written as --flags."""
+  """The message of an error in one line, in the words of the command line.
+
+  Parameters are written as --flags, commands as the user typed this one.
+  """
   text = error.with_names("--") if isinstance(error, OptionError) else (
       str(error))
-  return " ".join(text.split())
+  return program.as_typed(" ".join(text.split()))
 
 
 def guarded(
@@ -37,7 +41,8 @@ def guarded(
     try:
       command(sys.argv[1:] if argv is None else list(argv))
     except config_lib.HelpRequested as help_text:
-      print(help_text, flush=True)
+      print(program.as_typed(str(help_text)))
+    sys.stdout.flush()
   except BrokenPipeError:  # the reader of the pipe (head, less) has closed it
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

@@ -17,7 +17,7 @@ from fedjax_alg import registry
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib
-from ..cli import guard
+from ..cli import guard, program
 from . import comparison, page, plots, report, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
@@ -420,7 +420,7 @@ def usage(paper: Paper) -> str:
   lines += [f"  {name:9} {title}" for name, title in titles.items()]
   lines += ["", "A finished run is reused, an interrupted one is continued. "
             "Any other --flag=value", "is passed on to every run and overrides "
-            "its settings; python -m experiments.run", "--help lists these "
+            "its settings;", "python -m experiments.run --help lists these "
             "flags."]
   return "\n".join(lines)
 
@@ -446,7 +446,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
           f"--{flag}: not read by {values.figure}, which has no curves")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
-  command_line = " ".join([f"python -m experiments.{paper.name}", *(
+  command_line = " ".join([program.name(paper.name), *(
       w for w in argv if not w.startswith(places))])
   request = Request(
       pathlib.Path(values.out_dir).expanduser(), tuple(of_runs), command_line,

@@ -63,6 +63,11 @@ def largest_remainder(
 
   Returns:
     [n] int64 with the sum ``total``.
+
+  Examples:
+    >>> largest_remainder(
+    ...     np.array([0.5, 0.3, 0.2]), 7, np.random.default_rng(0)).tolist()
+    [4, 2, 1]
   """
   exact = fractions * (total / fractions.sum())
   result = np.floor(exact).astype(np.int64)

@@ -44,6 +44,14 @@ def from_arrays(
     DataError: an array has a wrong shape, length or dtype, a value is NaN or
       infinite, a label is out of range, or a client has test examples only;
       the message is one line that names the argument.
+
+  Examples:
+    >>> x = np.random.default_rng(0).random((40, 5))
+    >>> y = np.arange(40) % 2
+    >>> examples = from_arrays(x, y, client_ids=["anna", "bert"] * 20)
+    >>> import fedjax_alg as fa
+    >>> fa.federate(examples, partition="natural").num_clients
+    2
   """
   if num_classes is not None:
     num_classes = of_type("num_classes", num_classes, int)

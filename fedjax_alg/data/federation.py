@@ -158,6 +158,18 @@ def federate(
     DataError, OptionError: the data are missing or unusable, or an option is
       unknown, out of range or does not fit the others; the message is one
       line.
+
+  Examples:
+    >>> fed = federate("digits", partition="classes", num_clients=60,
+    ...                classes_per_client=2, validation_clients=10, seed=0)
+    >>> fed.num_clients, fed.num_classes, fed.example_shape
+    (50, 10, (8, 8, 1))
+    >>> x, y = fed.client(0)
+    >>> len(np.unique(y))
+    2
+    >>> federate("digits", partition="clases")
+    Traceback (most recent call last):
+    fedjax_alg.errors.OptionError: partition=clases: unknown, did you mean ...
   """
   fields = {field.name: field for field in dataclasses.fields(DataOptions)}
   for name in options:

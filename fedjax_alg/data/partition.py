@@ -109,6 +109,16 @@ def make_partition(
 
   Raises:
     DataError: an option is out of range or impossible with these data.
+
+  Examples:
+    >>> from fedjax_alg.data.sources import load_digits
+    >>> digits = load_digits()
+    >>> dealt = make_partition("classes", digits, 30, seed=0)
+    >>> held = label_histogram(dealt, digits.y_train)
+    >>> held.shape, int(held.sum()) == len(digits.y_train)
+    ((30, 10), True)
+    >>> set((held > 0).sum(1).tolist())
+    {2}
   """
   if kind not in PARTITIONS:
     raise DataError(

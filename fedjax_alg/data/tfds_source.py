@@ -206,7 +206,7 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   if importlib.util.find_spec("tensorflow") is None:
     raise DataError(
         f"preparing {name} needs TensorFlow, which is not installed:"
-        " pip install -e .[prepare]")
+        " pip install 'fedjax_alg[prepare]'")
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   try:
@@ -244,7 +244,7 @@ def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
   if not versions:
     raise DataError(
         f"no prepared {name} in `data_dir`={root} (looked for"
-        f" {root / place}/*/dataset_info.json): run ./launch.sh prepare {name}"
+        f" {root / place}/*/dataset_info.json): run fedjax-alg prepare {name}"
         f" `data_dir`={root} on a machine with internet and copy the folder")
   return max(versions)[1]
 

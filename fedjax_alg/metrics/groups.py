@@ -20,6 +20,10 @@ def kinds(label_histogram: np.ndarray) -> np.ndarray:
 
   Returns:
     [C] int64, the kinds, numbered from 0.
+
+  Examples:
+    >>> kinds(np.array([[5, 0, 2], [0, 9, 0], [1, 0, 7]])).tolist()
+    [1, 0, 1]
   """
   return np.unique(
       label_histogram > 0, axis=0, return_inverse=True)[1].reshape(-1)
@@ -53,6 +57,10 @@ def agreement(membership: np.ndarray, kind: np.ndarray) -> Agreement:
 
   Returns:
     The two measures.
+
+  Examples:
+    >>> agreement(np.array([0, 0, 1, -1]), np.array([3, 3, 5, 5]))
+    Agreement(purity=1.0, ari=1.0)
   """
   inside = membership >= 0
   if not inside.any() or len(np.unique(kind)) in (1, len(kind)):

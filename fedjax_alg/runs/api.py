@@ -343,6 +343,21 @@ def run(
     OptionError, DataError: an argument that cannot be used; the message is
       one line that names it.
     NonFiniteError: training became NaN or infinite.
+
+  Examples:
+    >>> import tempfile
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", partition="classes", num_clients=20)
+    >>> result = fa.run("fedavg", fed, cohort_size=5, rounds=20, seeds=2,
+    ...                 evaluate=("global",), eval_every=10, client_lr=0.3)
+    >>> result.metrics["global"]["accuracy"].shape  # [seeds, evaluations]
+    (2, 2)
+    >>> bool((result.metrics["global"]["accuracy"][:, -1] > 0.5).all())
+    True
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...   again = fa.load_run(result.save(folder + "/first"))
+    >>> again.rounds.tolist()
+    [10, 20]
   """
   asked = request(
       algorithm, federation, model=model, rounds=rounds,

@@ -160,6 +160,10 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
   Raises:
     OptionError: ``grid`` is empty or not a dictionary, or a name has no
       values or the same value twice.
+
+  Examples:
+    >>> combinations({"client_lr": [0.1, 0.3], "mu": [0]})
+    [{'client_lr': 0.1, 'mu': 0}, {'client_lr': 0.3, 'mu': 0}]
   """
   if not isinstance(grid, Mapping):
     raise OptionError(f"`grid`: a {type(grid).__name__}, must be a dictionary, "

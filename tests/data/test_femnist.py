@@ -200,7 +200,7 @@ def test_emnist(tmp_path, monkeypatch):
 def test_emnist_that_is_none(tmp_path):
   with pytest.raises(DataError) as caught:
     femnist_lib.load_femnist("fixed", 5, 0, data_dir=tmp_path)
-  assert f"./launch.sh prepare emnist data_dir={tmp_path}" in str(
+  assert f"fedjax-alg prepare emnist data_dir={tmp_path}" in str(
       caught.value)
   emnist(tmp_path, np.arange(40))
   with pytest.raises(DataError, match="has no letter e: not emnist/byclass"):

@@ -166,7 +166,7 @@ def prepare(root, rows, features=None):
 def test_from_tfds(tmp_path, monkeypatch):
   rows = records()
   refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path),
-          "./launch.sh prepare sentiment140 data_dir=")
+          "fedjax-alg prepare sentiment140 data_dir=")
   prepare(tmp_path, rows)
   got = tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)
   want = tweets_lib.sent140(tweets_lib.encode(rows), 5, 30, 6, 2)

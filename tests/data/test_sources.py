@@ -234,7 +234,7 @@ def test_leaf_that_is_none(tmp_path):
 
 def test_tfds_not_prepared(tmp_path, monkeypatch):
   refuses(lambda: sources.load_tfds("mnist", tmp_path),
-          f"./launch.sh prepare mnist data_dir={tmp_path}")
+          f"fedjax-alg prepare mnist data_dir={tmp_path}")
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "env"))
   refuses(lambda: sources.load_tfds("cifar10"), f"{tmp_path / 'env'}")
   refuses(lambda: sources.load_tfds("imagenot", tmp_path),
@@ -245,7 +245,7 @@ def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
   monkeypatch.setattr(
       tfds_source.importlib.util, "find_spec", lambda name: None)
   refuses(lambda: sources.prepare_tfds("mnist", tmp_path),
-          "pip install -e .[prepare]")
+          "pip install 'fedjax_alg[prepare]'")
 
 
 @pytest.fixture(name="fake")

@@ -7,6 +7,7 @@ import shlex
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -152,3 +153,20 @@ def test_compare_page_runs(tmp_path, monkeypatch):
   assert names["pair"].label == "SCAFFOLD"
   table = (tmp_path / "out" / "compare" / "compare.md").read_text("utf-8")
   assert f"{100 * names['pair'].difference.mean:+.2f} +- " in table
+
+
+def test_the_notebook_runs_and_fedgroup_finds_the_kinds():
+  path = ROOT / "docs" / "notebooks" / "fedgroup_on_digits.ipynb"
+  cells = json.loads(path.read_text("utf-8"))["cells"]
+  names = {"__name__": "notebook"}
+  for cell in cells:
+    if cell["cell_type"] == "code":
+      assert not cell["outputs"]  # they would be of another version
+      exec(compile("".join(cell["source"]), path.name, "exec"), names)
+  table, runs = names["table"], names["runs"]
+  assert ((table > 0).sum(0) == 1).all() and ((table > 0).sum(1) == 1).all()
+  worst = {name: result.clients["local"]["accuracy"].min()
+           for name, result in runs.items()}
+  assert worst["FedGroup"] > 0.7 > worst["FedAvg"]
+  assert len(names["figure"].axes) == 2
+  plt.close(names["figure"])

@@ -508,7 +508,7 @@ def test_mnist_that_is_not_there(tmp_path, capsys):
                    f"--data_dir={tmp_path}",
                    f"--out_dir={tmp_path / 'run'}"]) == 2
   said = capsys.readouterr().err
-  assert str(tmp_path) in said and "launch.sh prepare mnist" in said
+  assert f"python -m experiments.prepare mnist --data_dir={tmp_path}" in said
   assert said.count("\n") == 1
 
 

@@ -271,8 +271,8 @@ def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
     elif dataset in OPTIONAL and _lacking(panel.data, request.data_dir):
       other = " or --femnist_path=FILE" if dataset == "femnist" else ""
       lacking.append(
-          f"{panel.title}: not run, needs {dataset} (./launch.sh prepare "
-          f"{OPTIONAL[dataset]}, --data_dir){other}.")
+          f"{panel.title}: not run, needs {dataset} (`fedjax-alg prepare "
+          f"{OPTIONAL[dataset]}`, --data_dir){other}.")
       continue
     kept.append(panel)
   return figure._replace(panels=tuple(kept)), lacking

@@ -1,0 +1,105 @@
+"""How Sphinx makes the pages: ./launch.sh docs."""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import fedjax_alg  # noqa: E402  pylint: disable=wrong-import-position
+
+project = "fedjax_alg"
+author = copyright = "The fedjax_alg authors"
+version = release = fedjax_alg.__version__
+
+extensions = [
+    "myst_nb",  # the pages are Markdown and notebooks
+    "sphinx.ext.apidoc",  # a page for every module,
+    "sphinx.ext.autodoc",  # of docstrings and `#:` comments
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build", "results/*.notes.md"]
+apidoc_modules = [{
+    "path": "../fedjax_alg", "destination": "_modules_of",
+    "separate_modules": True, "module_first": True,
+    "automodule_options": {"members"}}]
+autodoc_default_options = {"members": True, "ignore-module-all": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+add_module_names = False
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+# A name that the package gives and the name in its module are one thing.
+# Links out of this folder are to files of the repository.
+suppress_warnings = ["ref.python", "myst.xref_missing"]
+nb_execution_mode = "off"  # a test executes the notebooks
+myst_heading_anchors = 3
+html_theme = "furo"
+html_title = f"fedjax_alg {release}"
+
+
+_SECTION = re.compile(r"(Args|Returns|Yields|Raises|Attributes|Examples):$")
+_ITEM = re.compile(r"(-|\d+\.) ")
+
+
+def _escaped(line: str) -> str:
+  """Plain text as reStructuredText; `name` becomes ``name``."""
+  line = re.sub(r"``[^`]+``|`([^`]+)`",
+                lambda m: f"``{m[1]}``" if m[1] else m[0], line)
+  parts = re.split(r"(``[^`]+``)", line)
+  for i in range(0, len(parts), 2):  # between the literals
+    text = re.sub(r"([\\*|`]|_(?!\w))", r"\\\1", parts[i])
+    # A literal ends at the end of a word; a backslash and a space make one.
+    if i and re.match(r"[\w=({^]", text):
+      text = "\\ " + text
+    if i < len(parts) - 1 and re.search(r"[\w=)}|]$", text):
+      text += "\\ "
+    parts[i] = text
+  return "".join(parts)
+
+
+def _plain(app, what, name, obj, options, lines):
+  """Docstrings are plain text with Google sections, not reStructuredText.
+
+  An indented block is shown as it stands (equations, commands), a line that
+  begins with a hyphen or a number is an item of a list.
+  """
+  del app, what, name, obj, options
+  if lines and lines[0].startswith("Alias for field number"):
+    lines.clear()  # a field of a NamedTuple without a comment
+  out, section, item, block, example = [], False, False, False, False
+  for line in lines:
+    example = line.lstrip().startswith(">>>") or (example and line.strip())
+    if example:
+      out.append(line)
+      continue
+    indented = line.startswith(" ")
+    section = section or bool(_SECTION.match(line))
+    if section:
+      if block:
+        out.append("")
+        block = False
+      head = re.match(r"\s+\*+\w+:", line)  # napoleon escapes *args itself
+      keep = head[0] if head else ""
+      out.append(keep + _escaped(line[len(keep):]))
+    elif not line.strip():
+      out.append("")
+      item = item and not block
+    elif indented and not item:
+      if not block:
+        out += ["", "::", ""]
+      block = True
+      out.append(line)
+    else:
+      starts = bool(_ITEM.match(line))
+      if block or (starts and not item):
+        out.append("")
+      block, item = False, starts or (item and indented)
+      out.append(_escaped(line))
+  lines[:] = out
+
+
+def setup(app):
+  app.connect("autodoc-process-docstring", _plain, priority=100)
