@@ -1,6 +1,6 @@
 """The result of a run, in memory and in a folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import json
 import os
