@@ -216,14 +216,15 @@ def get(name: str) -> Entry:
 
 
 #: Halves of methods as papers write them -> their names in the grid.
-_CLIENTS = {"fed": "sgd", "fedavg": "sgd", "fedprox": "prox", "fsvrg": "svrg"}
+_CLIENTS = {"fed": "sgd", "fedavg": "sgd", "fedprox": "prox", "fsvrg": "svrg",
+            "fednova": "nova", "feddyn": "dyn"}
 _SERVERS = {"avg": "average", "avgm": "sgd", "momentum": "sgd",
             "cg": "conjugate_gradient"}
 #: Methods that have no name here, but are a setting of one that has.
 _SETTINGS = {
     "fedsgd": "`algorithm`=fedavg with `local_steps`=1 and `batch_size`=0",
     "localsgd": "`algorithm`=fedavg",
-    "fedopt": "`client_update`=sgd with any `server`",
+    "fedopt": "`algorithm`=fedadam, fedyogi or fedadagrad",
     "mimeadam": "`algorithm`=mime with `base`=adam (the paper's MimeAdam; a "
     "cell of the grid is `client_update`=mime with `server`=adam)",
     "mimesgdm": "`algorithm`=mime with `base`=momentum",
