@@ -1,5 +1,6 @@
 """How Sphinx makes the pages: ./launch.sh docs."""
 
+import dataclasses
 import pathlib
 import re
 import sys
@@ -66,7 +67,7 @@ def _plain(app, what, name, obj, options, lines):
   An indented block is shown as it stands (equations, commands), a line that
   begins with a hyphen or a number is an item of a list.
   """
-  del app, what, name, obj, options
+  del app, name, options
   if lines and lines[0].startswith("Alias for field number"):
     lines.clear()  # a field of a NamedTuple without a comment
   out, section, item, block, example = [], False, False, False, False
@@ -98,6 +99,11 @@ def _plain(app, what, name, obj, options, lines):
         out.append("")
       block, item = False, starts or (item and indented)
       out.append(_escaped(line))
+  if what == "class" and dataclasses.is_dataclass(obj):
+    helps = [field for field in dataclasses.fields(obj)
+             if field.metadata.get("help")]  # made by hparams.hyper
+    out += ["", *(_escaped(f"- `{field.name}`: {field.metadata['help']} "
+                           f"(default {field.default})") for field in helps)]
   lines[:] = out
 
 
