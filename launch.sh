@@ -19,7 +19,7 @@ usage() {
 
 modules() {
   # Modules with a command of their own.
-  grep -l '__main__' experiments/*.py | xargs -n1 basename | sed 's/\.py$//' |
+  grep -l '__main__' experiments/[a-z]*.py | xargs -n1 basename | sed 's/\.py$//' |
     tr '\n' ' '
 }
 
@@ -105,8 +105,7 @@ case "$command" in
     run_module prepare "$@"
     ;;
   *)
-    if [ ! -f "experiments/$command.py" ] ||
-        ! grep -q '__main__' "experiments/$command.py"; then
+    if [[ " $(modules)" != *" $command "* ]]; then
       echo "error: unknown command '$command'; one of: test docs" \
         "$(modules)" >&2
       exit 2
