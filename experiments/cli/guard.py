@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 import os
 import sys
+from typing import Any
+import warnings
 
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.play import NonFiniteError
@@ -24,10 +26,16 @@ def one_line(error: BaseException) -> str:
   return program.as_typed(" ".join(text.split()))
 
 
+def _print_warning(message: Any, *place: Any, **more: Any) -> None:
+  """A warning of the library in one line, without its place in the code."""
+  del place, more
+  print(f"warning: {one_line(message)}", file=sys.stderr)
+
+
 def guarded(
     command: Callable[[Sequence[str]], None], argv: Sequence[str] | None
 ) -> int:
-  """Runs a command and prints a user's error in one line, without traceback.
+  """Runs a command and prints errors and warnings in one line each.
 
   Args:
     command: a function of the words after the program's name.
@@ -38,10 +46,9 @@ def guarded(
     130 if the user interrupted the command.
   """
   try:
-    try:
-      command(sys.argv[1:] if argv is None else list(argv))
-    except config_lib.HelpRequested as help_text:
-      print(program.as_typed(str(help_text)))
+    with warnings.catch_warnings():
+      warnings.showwarning = _print_warning
+      _play(command, sys.argv[1:] if argv is None else list(argv))
     sys.stdout.flush()
   except BrokenPipeError:  # the reader of the pipe (head, less) has closed it
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -57,3 +64,10 @@ def guarded(
           "run, to go on", file=sys.stderr)
     return 130
   return 0
+
+
+def _play(command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> None:
+  try:
+    command(argv)
+  except config_lib.HelpRequested as help_text:
+    print(program.as_typed(str(help_text)))
