@@ -66,7 +66,8 @@ def guarded(
   return 0
 
 
-def _play(command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> None:
+def _play(
+    command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> None:
   try:
     command(argv)
   except config_lib.HelpRequested as help_text:
