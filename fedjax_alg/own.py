@@ -6,6 +6,7 @@ when its content has changed; a module is imported once in a process, as Python
 does.
 """
 
+import ast
 from collections.abc import Mapping
 import functools
 import hashlib
@@ -28,7 +29,9 @@ class Source(NamedTuple):
   """The file that defines something of the user's own."""
 
   file: str  #: absolute path; empty for a module without a file
-  sha256: str  #: of the file's content when it was loaded
+  #: of the content of the file when it was loaded, and of the files in its
+  #: folder that it imports
+  sha256: str
 
 
 def is_own(text: Any) -> bool:
@@ -130,9 +133,9 @@ def _of_file(
   # objects of the old one stay what they are.
   name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
   name = f"{name}_{digest[:8]}"
-  source = Source(str(path), digest)
   if name in sys.modules:
-    return sys.modules[name], source
+    return sys.modules[name], Source(
+        str(path), _with_helpers(path, digest, said))
   spec = importlib.util.spec_from_file_location(name, path)
   assert spec is not None and spec.loader is not None
   module = importlib.util.module_from_spec(spec)
@@ -143,7 +146,49 @@ def _of_file(
   except (Exception, SystemExit) as error:  # whatever the user's code raises
     del sys.modules[name]
     raise OptionError(f"{said}: {_failure(error, str(path))}") from error
-  return module, source
+  return module, Source(str(path), _with_helpers(path, digest, said))
+
+
+def _imported(path: pathlib.Path) -> list[ModuleType]:
+  """The loaded modules that a file imports."""
+  names = set()
+  for node in ast.walk(ast.parse(path.read_bytes())):
+    if isinstance(node, ast.Import):
+      names |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+      names |= {node.module} | {
+          f"{node.module}.{alias.name}" for alias in node.names}
+  return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
+def _with_helpers(path: pathlib.Path, digest: str, said: str) -> str:
+  """The hash of a file and of what it imports from its own folder.
+
+  Raises:
+    OptionError: it got a module of another folder that has the name of a file
+      beside it.
+  """
+  helpers: dict[pathlib.Path, str] = {}
+  left = _imported(path)
+  while left:
+    other = left.pop()
+    file = getattr(other, "__file__", None)
+    held = pathlib.Path(file or "").resolve()
+    beside = path.parent / f"{other.__name__}.py"
+    if "site-packages" in held.parts:  # an environment inside the folder
+      continue
+    if held.suffix == ".py" and held.is_relative_to(path.parent):
+      if held not in helpers and held != path:
+        helpers[held] = _sha256(held)
+        left += _imported(held)
+    elif beside.is_file():
+      raise OptionError(
+          f"{said}: it imports {other.__name__}, which is {file} in this "
+          f"process, not {beside}; give one of the two another name")
+  if not helpers:
+    return digest
+  text = " ".join([digest, *(helpers[file] for file in sorted(helpers))])
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=64)

@@ -43,6 +43,25 @@ def test_a_file_and_a_module_of_the_current_folder(folder):
       f"{path}:A", "algorithm")[0]
 
 
+def test_what_a_file_imports_from_its_folder_counts(folder):
+  write(folder, "one/mine_e.py", "import numpy\nfrom mine_h import H\n")
+  write(folder, "one/mine_h.py", "import mine_i\nH = mine_i.I\n")
+  write(folder, "one/mine_i.py", "I = 1\n")
+  path = write(folder, "two/mine_e.py", "from mine_h import H\nimport mine_h\n")
+  write(folder, "two/mine_h.py", "H = 2\n")
+  _, first = own.load("one/mine_e.py:numpy", "model")
+  with pytest.raises(OptionError, match=(
+      f"^model={path}:H: it imports mine_h, which is .*one/mine_h.py in this "
+      "process, not .*two/mine_h.py; give one")):
+    own.load(f"{path}:H", "model")
+  write(folder, "one/mine_i.py", "I = 3\n")
+  for name in [name for name in sys.modules if name.startswith("mine_")]:
+    del sys.modules[name]
+  own._of_file.cache_clear()  # as in another process
+  assert own.load("one/mine_e.py:H", "model")[0] == 3
+  assert own.load("one/mine_e.py:numpy", "model")[1].sha256 != first.sha256
+
+
 def test_a_file_that_changes_is_loaded_again(folder):
   path = write(folder, "mine_c.py", "C = 1\n")
   first, old = own.load("mine_c.py:C", "model")
