@@ -96,7 +96,7 @@ def agglomerate(
 
   def least(carry):
     """The least bound as a height, and whether it may be too low."""
-    bound, stale = carry[-2:]
+    bound, _, stale = carry[-3:]
     i = jnp.argmin(bound)
     return jnp.sqrt(jnp.maximum(bound[i], 0.0)) if ward else bound[i], stale[i]
 
@@ -114,7 +114,7 @@ def agglomerate(
     reason only the row of the union is written; of two clusters, the row of
     the one that was formed later has their distance.
     """
-    d, formed, label, number, wanted, size, last, bound, stale = carry
+    d, formed, label, number, wanted, size, last, bound, nearest, stale = carry
     height, again = least(carry)
 
     def distances(k):
@@ -128,17 +128,23 @@ def agglomerate(
     union = _merged(linkage, d_i, d_j, d_i[j], size[i], size[j], size)
     # Masked rows, clusters that were merged before, and i and j.
     union = jnp.where((rank == i) | (rank == j) | jnp.isinf(d_i), far, union)
-    # Rounding may bring the union closer than both its parts.
-    new_bound = jnp.minimum(bound, union).at[i].set(union.min()).at[j].set(far)
-    new_stale = (stale | (d_i == bound) | (d_j == bound)).at[i].set(
+    # Rounding may bring the union closer than both its parts. Rows are compared
+    # by number: XLA may compute a distance twice, with another last bit.
+    closer = union < bound
+    new_bound = jnp.where(closer, union, bound).at[i].set(
+        union.min()).at[j].set(far)
+    new_nearest = jnp.where(closer, i, nearest).at[i].set(jnp.argmin(union))
+    new_stale = (stale | (nearest == i) | (nearest == j)).at[i].set(
         False).at[j].set(False)
     minimum = jnp.where(row == i, d_i, d_j).min()
     bound = jnp.where(again, bound.at[row].set(minimum), new_bound)
+    nearest = jnp.where(again, nearest.at[row].set(partner), new_nearest)
     stale = jnp.where(again, stale.at[row].set(False), new_stale)
     # The union keeps the number i of its first member.
     # XLA writes in place only if what is written depends on all that is read.
     # The minimum is never NaN.
-    read = jnp.where(stale, bound, far).min() + minimum + bound.min()
+    read = jnp.where(stale, bound, far).min() + minimum + bound.min() + (
+        nearest.min().astype(jnp.float32))
     row = jnp.where(again, d_i, union)
     row = jnp.where(jnp.isnan(read), far, row)
     d = jax.lax.dynamic_update_index_in_dim(d, row, i, 0)
@@ -151,12 +157,14 @@ def agglomerate(
     number = number - merged.astype(number.dtype)
     wanted = jnp.where(within, number, wanted)
     last = jnp.where(merged, height, last)
-    return d, formed, label, number, wanted, size, last, bound, stale
+    return (d, formed, label, number, wanted, size, last, bound, nearest,
+            stale)
 
   end = jax.lax.while_loop(more, step, (
       start, jnp.full(n, -1, jnp.int32), rank, counted, counted,
-      mask.astype(jnp.float32), -far, start.min(0), jnp.zeros(n, bool)))
-  _, _, label, number, wanted, _, height, _, _ = end
+      mask.astype(jnp.float32), -far, start.min(0), jnp.argmin(start, 0),
+      jnp.zeros(n, bool)))
+  _, _, label, number, wanted, _, height, _, _, _ = end
   next_height, _ = least(end)
   first = (label == rank) & mask
   order = jnp.cumsum(first, dtype=jnp.int32) - 1
