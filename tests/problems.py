@@ -111,18 +111,18 @@ def quick_options() -> dict[str, Any]:
   XLA's older way to fuse loops, and LLVM without optimisations; where the
   former is gone, nothing.
   """
-  return _fusion_emitters(False)
+  return _options(False, 0)
 
 
 def usual_options() -> dict[str, Any]:
   """``compiler_options`` of a run, whatever conftest has set for the tests."""
-  return _fusion_emitters(True)
+  return _options(True, 3)
 
 
 @functools.cache
-def _fusion_emitters(used: bool) -> dict[str, Any]:
-  options = {"xla_cpu_use_fusion_emitters": used,
-             "xla_backend_optimization_level": 3 if used else 0}
+def _options(fusion_emitters: bool, level: int) -> dict[str, Any]:
+  options = {"xla_cpu_use_fusion_emitters": fusion_emitters,
+             "xla_backend_optimization_level": level}
   try:
     jax.jit(lambda x: x + 1, compiler_options=options)(1)
   except Exception:  # pylint: disable=broad-except
@@ -133,6 +133,11 @@ def _fusion_emitters(used: bool) -> dict[str, Any]:
 def quick_jit(fn: Any, **more: Any) -> Any:
   """``jax.jit`` with ``quick_options``."""
   return jax.jit(fn, compiler_options=quick_options(), **more)
+
+
+def optimised_jit(fn: Any, **more: Any) -> Any:
+  """``quick_jit`` with LLVM's optimisations, for equality of bits."""
+  return jax.jit(fn, compiler_options=_options(False, 3), **more)
 
 
 def some_params(model: Model, seed=0, size=0.3):

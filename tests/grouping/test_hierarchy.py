@@ -9,7 +9,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
 from fedjax_alg import grouping
-from tests.problems import quick_jit
+from tests.problems import optimised_jit
 
 ROWS, GROUPS = 14, 4
 
@@ -17,7 +17,7 @@ ROWS, GROUPS = 14, 4
 @functools.cache
 def compiled(linkage):
   """Both modes are one program: the threshold is data."""
-  return quick_jit(functools.partial(
+  return optimised_jit(functools.partial(
       grouping.agglomerate, linkage=linkage, num_groups=GROUPS))
 
 
@@ -157,7 +157,7 @@ def test_runs_side_by_side():
   """vmap: each stops where it would alone."""
   squares, masks = zip(*map(draw, range(4)))
   thresholds = np.array([-np.inf, 0.5, 2, 50], np.float32)
-  together = quick_jit(jax.vmap(
+  together = optimised_jit(jax.vmap(
       lambda square, mask, threshold: grouping.agglomerate(
           square, mask, "average", num_groups=GROUPS, threshold=threshold)))(
               np.stack(squares), np.stack(masks), thresholds)

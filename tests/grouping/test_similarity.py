@@ -7,7 +7,7 @@ from sklearn.metrics import pairwise
 
 from fedjax_alg import grouping
 from fedjax_alg.grouping import similarity
-from tests.problems import quick_jit
+from tests.problems import optimised_jit
 
 ROWS, SIZE, DIRECTIONS, ZERO = 9, 37, 3, 4
 COUNTED = np.isin(np.arange(ROWS), [0, 1, 3, 4, 5, 7, 8])
@@ -27,7 +27,7 @@ def fixture_similarities():
     } | {metric: grouping.distances(rows, mask, metric)
          for metric in grouping.METRICS}
 
-  fn = quick_jit(everything)
+  fn = optimised_jit(everything)
   with pytest.MonkeyPatch.context() as patch:
     # So that blocks of rows, and chunks with a remainder, are in the trace.
     patch.setattr(similarity, "_MANY_ROWS", ROWS)
@@ -145,7 +145,7 @@ def test_results_are_symmetric_and_equal_rows_coincide(similarities):
 
 def test_madc_needs_three_rows():
   cosine = np.array([[1, 0.5, 0.1], [0.5, 1, 0.3], [0.1, 0.3, 1]], np.float32)
-  madc = quick_jit(grouping.madc)
+  madc = optimised_jit(grouping.madc)
   assert not madc(cosine, np.array([True, True, False])).any()
   np.testing.assert_allclose(
       madc(cosine, np.ones(3, bool)),
