@@ -74,9 +74,10 @@ def settings_of(name, more):
   """The hyper-parameters of a short test, resolved."""
   entry = registry.get(name)
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  given = {
-      k: v for k, v in SMALL.items() if k in fields} | entry.small | more
-  return hparams_lib.resolved(entry.hparams(**given))
+  chosen = {k: v for k, v in SMALL.items() if k in fields}
+  read = entry.hparams(**chosen | {**entry.small} | more)
+  given = {k: v for k, v in chosen.items() if hparams_lib.reads(read, k)}
+  return hparams_lib.resolved(entry.hparams(**given | {**entry.small} | more))
 
 
 def program(name, hparams, problem, map_clients):
