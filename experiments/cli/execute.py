@@ -144,6 +144,20 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
       f"(--flagfile={folder / 'flags.txt'}) or start anew in another folder")
 
 
+def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
+  """Refuses to resume a run that has played more rounds than are asked for.
+
+  Raises:
+    UsageError: it has.
+  """
+  rounds = config.run.rounds
+  assert rounds is not None
+  if done > rounds:
+    raise config_lib.UsageError(
+        f"--rounds={rounds}: the run in {folder} has {done} already; start "
+        "anew in another folder")
+
+
 def restore(
     folder: pathlib.Path, config: Config, shapes: Any, records: Records
 ) -> tuple[Any, int]:
@@ -174,14 +188,9 @@ def restore(
   if facts.get("identity") != config.identity():
     raise RunError(f"the checkpoint in {folder} is of other flags than its "
                    "config.json")
-  done, rounds = facts["round"], config.run.rounds
-  assert rounds is not None
-  if done > rounds:
-    raise config_lib.UsageError(
-        f"--rounds={rounds}: the run in {folder} has {done} already; start "
-        "anew in another folder")
-  records.read(done)
-  return states, done
+  check_rounds(folder, config, facts["round"])
+  records.read(facts["round"])
+  return states, facts["round"]
 
 
 #: federation -> where its partition.png was drawn last.

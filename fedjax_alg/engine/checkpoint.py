@@ -39,6 +39,12 @@ def paths(folder: pathlib.Path) -> list[pathlib.Path]:
   return sorted(folder.glob("round_*.ckpt"), reverse=True)
 
 
+def newest_round(folder: pathlib.Path) -> int | None:
+  """The round that names the newest checkpoint; None without a checkpoint."""
+  return next((int(path.stem.removeprefix("round_"))
+               for path in paths(folder)), None)
+
+
 def save(
     folder: pathlib.Path, state: Any, round_number: int,
     header: dict[str, Any]) -> pathlib.Path:
