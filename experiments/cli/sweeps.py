@@ -128,9 +128,10 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
       waiting.append(config)
   for config in waiting:  # all, before the first is played or discarded
     _check_resumed(config)
+  said: set[str] = set()  # warnings
   for group in by_program(waiting):
     for part in _together(group):
-      for played in _play_program(part):
+      for played in _play_program(part, said):
         found[played.config.out_dir] = played
   return [found[config.out_dir] for config in all_configs]
 
@@ -152,17 +153,23 @@ def _together(group: Sequence[Config]) -> list[list[Config]]:
   return [[config] for config in group]
 
 
-def _play_program(group: Sequence[Config]) -> list[Played]:
-  """Plays the settings of one program together."""
+def _play_program(group: Sequence[Config], said: set[str]) -> list[Played]:
+  """Plays the settings of one program together.
+
+  Args:
+    group: the settings.
+    said: the warnings that were printed already; the new ones are added.
+  """
   folders, resuming = [], []
   for config in group:
     folder, resumes = folder_lib.prepare_folder(config)
     folders.append(folder)
     resuming.append(resumes)
   first = group[0]
-  programs = Programs(execute.prepared_run(
-      first, settings=[config.method.values() for config in group]))
-  execute.warn(first, programs.prepared)
+  prepared = execute.prepared_run(
+      first, settings=[config.method.values() for config in group])
+  execute.warn(prepared, said)
+  programs = Programs(prepared)
   records = play_lib.new_records(programs, folders)
   states, done = None, 0
   if all(resuming):

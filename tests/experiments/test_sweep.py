@@ -85,7 +85,7 @@ def test_finished_settings_are_not_played_again(
     played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps, "_play_program", lambda group: [
+  monkeypatch.setattr(sweeps, "_play_program", lambda group, said: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
       for config in group if config.hparams["client_lr"] == 1e30])
   assert not (played / "sweep.html").exists()
