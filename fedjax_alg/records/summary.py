@@ -65,14 +65,18 @@ def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
     metric: the metric.
 
   Returns:
-    [seeds, evaluated rounds], in the order of seeds and rounds.
+    [seeds, evaluated rounds], the seeds in the order of the run.
   """
   chosen = [r for r in rows if r["protocol"] == protocol]
-  seeds = sorted({r["seed"] for r in chosen})
   return np.array([
       [r[metric] for r in sorted(
           (r for r in chosen if r["seed"] == seed), key=lambda r: r["round"])]
-      for seed in seeds])
+      for seed in _seeds(chosen)])
+
+
+def _seeds(rows: list[Row]) -> list[int]:
+  """The seeds in the order of the run, in which all tables have them."""
+  return list(dict.fromkeys(r["seed"] for r in rows))
 
 
 def factor(metric: str) -> float:
@@ -152,13 +156,13 @@ def first_rows(
     target: the target.
 
   Returns:
-    A row for each seed, in their order, or None for a seed that never reaches
-    the target.
+    A row for each seed, in the order of the run, or None for a seed that never
+    reaches the target.
   """
   sign = -1 if metric == "loss" else 1
   chosen = [r for r in rows if r["protocol"] == protocol]
   found = []
-  for seed in sorted({r["seed"] for r in chosen}):
+  for seed in _seeds(chosen):
     reaching = [r for r in chosen if r["seed"] == seed
                 and sign * r[metric] >= sign * target]
     found.append(min(reaching, key=lambda r: r["round"], default=None))
@@ -233,8 +237,7 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
     Spreads over seeds of assigned, purity, ari and empty_groups, and the
     sizes of the groups.
   """
-  last = sorted((r for r in rows if r["round"] == rows[-1]["round"]),
-                key=lambda r: r["seed"])
+  last = [r for r in rows if r["round"] == rows[-1]["round"]]
   return {
       **{name: spread([r[name] for r in last])
          for name in ("assigned", "purity", "ari")},

@@ -105,8 +105,8 @@ class RunResult:
     self.membership: np.ndarray | None = self._final["membership"]
 
   def _in_order(self, rows: Any, protocol: str, name: str) -> np.ndarray:
-    own = [row for row in rows if row["protocol"] == protocol]
-    return np.array([[row[name] for row in own if row["seed"] == seed]
+    chosen = [row for row in rows if row["protocol"] == protocol]
+    return np.array([[row[name] for row in chosen if row["seed"] == seed]
                      for seed in self.seeds])
 
   @property
