@@ -16,6 +16,8 @@ from flax import serialization
 import jax
 import numpy as np
 
+from fedjax_alg import files
+
 FORMAT = 1
 KEEP = 2
 
@@ -65,13 +67,11 @@ def save(
   text = json.dumps(facts, sort_keys=True)
   digest = hashlib.sha256(text.encode() + payload).hexdigest()
   path = folder / f"round_{round_number:08d}.ckpt"
-  partial = path.with_suffix(".partial")
-  with open(partial, "wb") as file:
+  with files.replacing(path) as partial, open(partial, "wb") as file:
     file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
     file.write(payload)
     file.flush()
     os.fsync(file.fileno())
-  os.replace(partial, path)
   for old in paths(folder)[KEEP:]:
     old.unlink()
   return path

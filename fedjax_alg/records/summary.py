@@ -4,7 +4,6 @@ import functools
 import hashlib
 from importlib import metadata
 import json
-import os
 import pathlib
 import platform
 import resource
@@ -20,7 +19,7 @@ from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.records.tables import Records, ROUND_COST, Row, SIMULATED
 from fedjax_alg.records.tables import TOTALS
-from fedjax_alg import metrics
+from fedjax_alg import files, metrics
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
@@ -30,9 +29,8 @@ def write_text(path: pathlib.Path, text: str) -> None:
     path: the file.
     text: its content.
   """
-  partial = path.with_name(path.name + ".partial")
-  partial.write_text(text, encoding="utf-8")
-  os.replace(partial, path)
+  with files.replacing(path) as partial:
+    partial.write_text(text, encoding="utf-8")
 
 
 def as_json(value: Any) -> Any:

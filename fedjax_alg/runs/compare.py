@@ -152,9 +152,9 @@ def compare(
 
   Runs of the same data, partition and seeds, in any order, are compared seed by
   seed with the baseline: mean and 95 % interval of the differences, a paired t
-  test, and Holm's correction for the number of tests. Rank tests have no power with few
-  seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is 0.25 with
-  three seeds and 0.06 with five. Other runs keep their estimates, and
+  test, and Holm's correction for the number of tests. Rank tests have no power
+  with few seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is
+  0.25 with three seeds and 0.06 with five. Other runs keep their estimates, and
   ``unpaired`` says why they are not compared seed by seed.
 
   Args:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import own, registry
+from fedjax_alg import files, own, registry
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
@@ -340,10 +340,9 @@ def write_final(
     names: the names of the clients; None if they have none.
   """
   tables_of_clients.write(folder, final, seeds, names)
-  partial = folder / (_FINAL + ".partial")
-  partial.write_bytes(serialization.msgpack_serialize(
-      serialization.to_state_dict(dict(final))))
-  os.replace(partial, folder / _FINAL)
+  with files.replacing(folder / _FINAL) as partial:
+    partial.write_bytes(serialization.msgpack_serialize(
+        serialization.to_state_dict(dict(final))))
 
 
 class _Loaded(RunResult):
