@@ -21,6 +21,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from fedjax_alg import metrics
+from fedjax_alg.engine import evaluate
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs.compare import compare
@@ -150,7 +151,7 @@ def make(
     raise RunError("every setting of the sweep diverged, smaller values may "
                    "not")
   protocol = report.chosen_protocol(settings, by)
-  if protocol not in report.HONEST:
+  if not evaluate.is_honest(protocol):
     print(f"warning: the best setting is chosen by {protocol}, on test data, "
           "so its number is optimistic; --validation_clients holds clients "
           "out to choose by", file=sys.stderr)

@@ -214,7 +214,8 @@ def _failure(error: BaseException, file: str) -> str:
   """Says how loading failed, and in which line of the user's code."""
   frames = [frame for frame in traceback.extract_tb(error.__traceback__)
             if frame.filename != __file__ and "importlib" not in frame.filename]
-  own = [frame for frame in frames if frame.filename == file] or frames
-  where = f", {own[-1].filename} line {own[-1].lineno}" if own else ""
+  inside = [frame for frame in frames if frame.filename == file] or frames
+  where = (f", {inside[-1].filename} line {inside[-1].lineno}" if inside
+           else "")
   text = " ".join(str(error).split())
   return f"importing it fails ({type(error).__name__}: {text}{where})"

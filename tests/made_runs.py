@@ -16,7 +16,8 @@ FLOATS, SECONDS = 1000, 0.5
 
 def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
           protocols=("global",), hparams=None, data=None, seeds=None,
-          partition="P", clients=None, membership=None, floats=FLOATS):
+          partition="P", clients=None, membership=None, floats=FLOATS,
+          sent_bytes=None, run=None, cohort_size=2, stopped="rounds"):
   """Writes the folder of a finished run.
 
   Args:
@@ -33,6 +34,10 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
     clients: [N, C], accuracies of the clients for protocol local.
     membership: [N, C], groups of the clients.
     floats: floats that are sent in a round.
+    sent_bytes: bytes that are sent in a round; by default 4 * ``floats``.
+    run: options of the run that are not the defaults.
+    cohort_size: S.
+    stopped: why it ended.
 
   Returns:
     The folder.
@@ -49,6 +54,7 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
             "round": number, "seed": seed, "protocol": protocol,
             **dict.fromkeys(metrics.METRICS, accuracy[i, e]),
             "loss": loss[i, e], "total_floats": number * floats,
+            "total_bytes": number * (sent_bytes or 4 * floats),
             "simulated_s": number * SECONDS}
         rows.append(row)
   folder.mkdir(parents=True)
@@ -69,12 +75,13 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   facts = {
       "identity": None, "algorithm": algorithm, "hparams": hparams or {},
       "data": field_values(options),
-      "run": field_values(RunOptions(rounds=int(rounds[-1]))),
+      "run": field_values(RunOptions(
+          rounds=int(rounds[-1]), **(run or {}))),
       "model": "softmax", "seeds": seeds, "protocols": list(protocols),
-      "plan": {"cohort_size": 2}}
+      "plan": {"cohort_size": cohort_size}}
   summary.write_json(folder / "config.json", facts)
   summary.write_json(folder / "summary.json", {
-      **summary.summarise(rows, (0.9,)),
+      **summary.summarise(rows, (0.9,)), "stopped": stopped,
       "hashes": {"data": options.dataset, "partition": partition,
                  "final_state": "S"},
       "versions": {"python": "3"}, "device": "none", "identity": None})

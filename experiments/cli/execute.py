@@ -22,10 +22,10 @@ from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.api import Callback
-from fedjax_alg.runs.prepare import prepare, Prepared
+from fedjax_alg.runs.prepare import cautions, prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
-from fedjax_alg.runs.stopping import ALL_ROUNDS, caution
+from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
 from ..reports import plots
 from . import config as config_lib
@@ -93,21 +93,24 @@ def execute(config: Config) -> dict[str, Any]:
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return read_summary(folder)
   prepared = prepared_run(config)
+  warn(prepared, set())
   programs = Programs(prepared)
-  warn(config, prepared)
   if folder is None:
     print_plan(config, programs)
     return {}
   return _train(config, programs, folder, resuming)
 
 
-def warn(config: Config, prepared: Prepared) -> None:
-  """Prints what the algorithm and the options warn of, if anything."""
-  for text in (
-      config.method.entry.caution(
-          config.method.hparams, prepared.plan["parameters"]),
-      caution(config.run.stopping_rules)):
-    if text:
+def warn(prepared: Prepared, said: set[str]) -> None:
+  """Prints what a run should be warned of, see ``prepare.cautions``.
+
+  Args:
+    prepared: the run.
+    said: the warnings that were printed already; the new ones are added.
+  """
+  for text in cautions(prepared):
+    if text not in said:
+      said.add(text)
       print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
@@ -144,6 +147,20 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
       f"(--flagfile={folder / 'flags.txt'}) or start anew in another folder")
 
 
+def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
+  """Refuses to resume a run that has played more rounds than are asked for.
+
+  Raises:
+    UsageError: it has.
+  """
+  rounds = config.run.rounds
+  assert rounds is not None
+  if done > rounds:
+    raise config_lib.UsageError(
+        f"--rounds={rounds}: the run in {folder} has {done} already; start "
+        "anew in another folder")
+
+
 def restore(
     folder: pathlib.Path, config: Config, shapes: Any, records: Records
 ) -> tuple[Any, int]:
@@ -174,14 +191,9 @@ def restore(
   if facts.get("identity") != config.identity():
     raise RunError(f"the checkpoint in {folder} is of other flags than its "
                    "config.json")
-  done, rounds = facts["round"], config.run.rounds
-  assert rounds is not None
-  if done > rounds:
-    raise config_lib.UsageError(
-        f"--rounds={rounds}: the run in {folder} has {done} already; start "
-        "anew in another folder")
-  records.read(done)
-  return states, done
+  check_rounds(folder, config, facts["round"])
+  records.read(facts["round"])
+  return states, facts["round"]
 
 
 #: federation -> where its partition.png was drawn last.

@@ -5,6 +5,7 @@ Every setting has a folder of its own.
 
 from collections.abc import Sequence
 import pathlib
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -125,11 +126,23 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
       found[config.out_dir] = Played(config, folder, None)
     else:
       waiting.append(config)
+  for config in waiting:  # all, before the first is played or discarded
+    _check_resumed(config)
+  said: set[str] = set()  # warnings
   for group in by_program(waiting):
     for part in _together(group):
-      for played in _play_program(part):
+      for played in _play_program(part, said):
         found[played.config.out_dir] = played
   return [found[config.out_dir] for config in all_configs]
+
+
+def _check_resumed(config: Config) -> None:
+  """Refuses to resume a setting of other flags, or one with more rounds."""
+  folder = pathlib.Path(config.out_dir).expanduser()
+  if config.output.resume and (folder / "config.json").is_file():
+    execute.check_same(folder, config)
+    execute.check_rounds(
+        folder, config, checkpoint.newest_round(folder / "checkpoint") or 0)
 
 
 def _together(group: Sequence[Config]) -> list[list[Config]]:
@@ -140,19 +153,23 @@ def _together(group: Sequence[Config]) -> list[list[Config]]:
   return [[config] for config in group]
 
 
-def _play_program(group: Sequence[Config]) -> list[Played]:
-  """Plays the settings of one program together."""
+def _play_program(group: Sequence[Config], said: set[str]) -> list[Played]:
+  """Plays the settings of one program together.
+
+  Args:
+    group: the settings.
+    said: the warnings that were printed already; the new ones are added.
+  """
   folders, resuming = [], []
   for config in group:
     folder, resumes = folder_lib.prepare_folder(config)
-    if resumes:
-      execute.check_same(folder, config)
     folders.append(folder)
     resuming.append(resumes)
   first = group[0]
-  programs = Programs(execute.prepared_run(
-      first, settings=[config.method.values() for config in group]))
-  execute.warn(first, programs.prepared)
+  prepared = execute.prepared_run(
+      first, settings=[config.method.values() for config in group])
+  execute.warn(prepared, said)
+  programs = Programs(prepared)
   records = play_lib.new_records(programs, folders)
   states, done = None, 0
   if all(resuming):
@@ -161,6 +178,11 @@ def _play_program(group: Sequence[Config]) -> list[Played]:
       records = play_lib.new_records(programs, folders)
   if states is None:  # old checkpoints would be taken for those of this sweep
     for folder in folders:
+      done_before = checkpoint.newest_round(folder / "checkpoint")
+      if done_before is not None:
+        print(f"{folder}: starts again from round 0 (it had {done_before}); "
+              "the settings of its program have no common round",
+              file=sys.stderr)
       for old in checkpoint.paths(folder / "checkpoint"):
         old.unlink()
   writers = [RunWriter(*each, index) for index, each in enumerate(
@@ -217,8 +239,7 @@ def _restore(
   shapes = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype),
       programs.shapes)
-  heads = {checkpoint.paths(folder / "checkpoint")[0].name
-           if checkpoint.paths(folder / "checkpoint") else None
+  heads = {checkpoint.newest_round(folder / "checkpoint")
            for folder in folders}
   if len(heads) > 1 or None in heads:
     return None, 0

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 from matplotlib import pyplot as plt
 import numpy as np
 
+from fedjax_alg.engine import evaluate
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs.compare import Comparison, Estimate, Line
 from fedjax_alg.runs.compare import shown_options
 from fedjax_alg.runs.result import RunResult
 from . import plots, report, styles
-
-#: Protocols whose best value involves no test data.
-HONEST = ("validation", "validation_mean", "train", "train_mean")
 
 #: Powers of ten of large numbers, and their names in the head of a column.
 _UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
@@ -66,7 +64,7 @@ def scores(comparison: Comparison) -> Table:
        *(shown(line.scores[name], factor, digits)
          for name in ("final", "last_10", "best")))
       for line in comparison.lines)
-  chosen = "" if comparison.protocol in HONEST else (
+  chosen = "" if evaluate.is_honest(comparison.protocol) else (
       " The best round is chosen on test data, which is optimistic.")
   interval = _interval_note(comparison)
   return Table(
@@ -123,8 +121,18 @@ def _cost_columns(
   return out
 
 
+def _sent(comparison: Comparison) -> dict[str, str]:
+  """The columns of what is sent: bytes, too, where floats do not tell them."""
+  found = {"total_floats": "floats sent"}
+  if not all(np.allclose(line.costs["total_bytes"].values,
+                         4 * np.array(line.costs["total_floats"].values))
+             for line in comparison.lines):
+    found["total_bytes"] = "bytes sent"
+  return found
+
+
 def to_targets(comparison: Comparison) -> Table:
-  """Rounds, floats and simulated seconds until every target."""
+  """Rounds, what is sent and simulated seconds until every target."""
   factor = summary_lib.factor(comparison.metric)
   unit = "" if comparison.metric == "loss" else " %"
   each = [(line, target) for target in comparison.targets
@@ -142,7 +150,7 @@ def to_targets(comparison: Comparison) -> Table:
     return found
 
   columns = _cost_columns(
-      {"round": "rounds", "total_floats": "floats sent",
+      {"round": "rounds", **_sent(comparison),
        "simulated_s": "simulated s"},
       lambda name: [cost(*pair, name) for pair in each])
   rows = tuple(
@@ -160,7 +168,7 @@ def to_targets(comparison: Comparison) -> Table:
 def costs(comparison: Comparison) -> Table:
   """The costs of the whole runs."""
   columns = _cost_columns(
-      {"round": "rounds", "total_floats": "floats sent",
+      {"round": "rounds", **_sent(comparison),
        "total_example_gradients": "example gradients",
        "total_central_flops": "server operations",
        "simulated_s": "simulated s"},
@@ -206,6 +214,8 @@ def differences(comparison: Comparison) -> Table:
     if number < len(rows):
       notes.append("There is no test (-) with one seed or with equal "
                    "differences in all seeds.")
+  notes += [f"{pair.label}: {'; '.join(pair.notes)}."
+            for pair in comparison.pairs if pair.notes]
   notes += [f"Not paired: {label}, {reason}."
             for label, reason in comparison.unpaired.items()]
   return Table(

@@ -8,6 +8,7 @@ from matplotlib import pyplot as plt
 import numpy as np
 
 from fedjax_alg import metrics
+from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
@@ -16,9 +17,6 @@ from . import plots
 #: Which evaluations of a setting count: the last one, those of the last ten
 #: rounds, or all of them (which measures speed).
 SCORES = ("final", "last_10", "all")
-
-#: Protocols that read no test data.
-HONEST = ("validation", "validation_mean", "train", "train_mean")
 
 
 class Setting(NamedTuple):
@@ -115,7 +113,7 @@ def table(
   lines += ["", f"Mean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
             f"seed(s){unit}, {what}. The best setting (bold) is chosen by "
             f"`{by}`" + (
-                "." if by in HONEST else
+                "." if evaluate.is_honest(by) else
                 ", which is test data: its number is optimistic.")]
   return "\n".join(lines)
 
@@ -126,7 +124,7 @@ def rows_of(settings: Sequence[Setting], metric: str, score: str) -> list[
   out = []
   for setting in settings:
     for protocol in summary_lib.protocols(setting.rows):
-      seeds = sorted({row["seed"] for row in setting.rows})
+      seeds = dict.fromkeys(row["seed"] for row in setting.rows)
       for seed, value in zip(seeds, scores(setting, protocol, metric, score)):
         out.append({**setting.values, "seed": seed, "protocol": protocol,
                     metric: float(value)})

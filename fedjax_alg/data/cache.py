@@ -3,12 +3,13 @@
 from collections.abc import Callable
 import hashlib
 import json
-import os
 import pathlib
 import secrets
 import stat
 
 import numpy as np
+
+from fedjax_alg import files
 
 _FORMAT = 1
 
@@ -98,14 +99,9 @@ def _share_with_group(path: pathlib.Path) -> None:
 def _replace(path: pathlib.Path, write: Callable) -> str:
   """Writes a file atomically and returns the sha256 of its content."""
   # Not tempfile, whose files only their owner may read.
-  temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-  try:
+  suffix = f".{secrets.token_hex(8)}"  # others may write it at the same time
+  with files.replacing(path, suffix) as temporary:
     with open(temporary, "xb") as file:
       write(file)
     _share_with_group(temporary)
-    digest = _sha256(temporary)
-    os.replace(temporary, path)
-  except BaseException:
-    temporary.unlink(missing_ok=True)
-    raise
-  return digest
+    return _sha256(temporary)

@@ -10,6 +10,7 @@ import zlib
 
 import numpy as np
 
+from fedjax_alg import files
 from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
@@ -48,11 +49,9 @@ def write_partition(
            "labels": labels, "flags": whole.flags}
   arrays: dict[str, Any] = {
       name: _narrow(getattr(whole, name)) for name in _ARRAYS}
-  partial = path.with_name(path.name + ".partial")
   # Rows in random order can hardly be compressed.
-  with open(partial, "wb") as file:
+  with files.replacing(path) as partial, open(partial, "wb") as file:
     np.savez(file, about=np.array(json.dumps(about)), **arrays)
-  os.replace(partial, path)
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:

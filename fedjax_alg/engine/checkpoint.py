@@ -16,6 +16,8 @@ from flax import serialization
 import jax
 import numpy as np
 
+from fedjax_alg import files
+
 FORMAT = 1
 KEEP = 2
 
@@ -39,6 +41,12 @@ def paths(folder: pathlib.Path) -> list[pathlib.Path]:
   return sorted(folder.glob("round_*.ckpt"), reverse=True)
 
 
+def newest_round(folder: pathlib.Path) -> int | None:
+  """The round that names the newest checkpoint; None without a checkpoint."""
+  return next((int(path.stem.removeprefix("round_"))
+               for path in paths(folder)), None)
+
+
 def save(
     folder: pathlib.Path, state: Any, round_number: int,
     header: dict[str, Any]) -> pathlib.Path:
@@ -59,13 +67,11 @@ def save(
   text = json.dumps(facts, sort_keys=True)
   digest = hashlib.sha256(text.encode() + payload).hexdigest()
   path = folder / f"round_{round_number:08d}.ckpt"
-  partial = path.with_suffix(".partial")
-  with open(partial, "wb") as file:
+  with files.replacing(path) as partial, open(partial, "wb") as file:
     file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
     file.write(payload)
     file.flush()
     os.fsync(file.fileno())
-  os.replace(partial, path)
   for old in paths(folder)[KEEP:]:
     old.unlink()
   return path

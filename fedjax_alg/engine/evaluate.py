@@ -44,6 +44,9 @@ Measure = Callable[[Params, Array, Array, Array], Mapping[str, Array]]
 
 PROTOCOLS = ("global", "local", "preferred", "validation", "train",
              "newcomers", "assigned", "copy")
+#: Those that read no test data. Whatever is chosen by another one, a setting or
+#: a round, has an optimistic score.
+HONEST = ("validation", "train")
 #: The protocols of a run for which none are given.
 DEFAULT_PROTOCOLS = ("global", "local", "preferred")
 #: The protocols whose counts have a leading axis [K], one entry per model.
@@ -55,6 +58,11 @@ PER_CLIENT = ("local", "newcomers", "assigned", "copy")
 #: Rows in a block of a client's local test split, if the mean split is not
 #: larger than an ordinary block.
 _LOCAL_ROWS = 16
+
+
+def is_honest(protocol: str) -> bool:
+  """Whether a protocol, or its mean over models, reads no test data."""
+  return protocol.removesuffix("_mean") in HONEST
 
 
 def count_shard(

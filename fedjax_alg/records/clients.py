@@ -7,11 +7,12 @@ of every client, for methods that group the clients.
 
 from collections.abc import Iterable, Mapping, Sequence
 import csv
-import os
 import pathlib
 from typing import Any
 
 import numpy as np
+
+from fedjax_alg import files
 
 #: Columns of clients.csv. ``name`` is there only if the data set names its
 #: clients. A client that the protocol did not count (it has no test examples,
@@ -91,9 +92,8 @@ def _write(
   if rows is None:
     path.unlink(missing_ok=True)
     return
-  partial = path.with_name(path.name + ".partial")
-  with open(partial, "w", newline="", encoding="utf-8") as file:
+  with files.replacing(path) as partial, open(
+      partial, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file)
     writer.writerow(head)
     writer.writerows(rows)
-  os.replace(partial, path)

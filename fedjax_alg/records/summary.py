@@ -4,7 +4,6 @@ import functools
 import hashlib
 from importlib import metadata
 import json
-import os
 import pathlib
 import platform
 import resource
@@ -20,7 +19,7 @@ from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.records.tables import Records, ROUND_COST, Row, SIMULATED
 from fedjax_alg.records.tables import TOTALS
-from fedjax_alg import metrics
+from fedjax_alg import files, metrics
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
@@ -30,9 +29,8 @@ def write_text(path: pathlib.Path, text: str) -> None:
     path: the file.
     text: its content.
   """
-  partial = path.with_name(path.name + ".partial")
-  partial.write_text(text, encoding="utf-8")
-  os.replace(partial, path)
+  with files.replacing(path) as partial:
+    partial.write_text(text, encoding="utf-8")
 
 
 def as_json(value: Any) -> Any:
@@ -65,14 +63,18 @@ def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
     metric: the metric.
 
   Returns:
-    [seeds, evaluated rounds], in the order of seeds and rounds.
+    [seeds, evaluated rounds], the seeds in the order of the run.
   """
   chosen = [r for r in rows if r["protocol"] == protocol]
-  seeds = sorted({r["seed"] for r in chosen})
   return np.array([
       [r[metric] for r in sorted(
           (r for r in chosen if r["seed"] == seed), key=lambda r: r["round"])]
-      for seed in seeds])
+      for seed in _seeds(chosen)])
+
+
+def _seeds(rows: list[Row]) -> list[int]:
+  """The seeds in the order of the run, in which all tables have them."""
+  return list(dict.fromkeys(r["seed"] for r in rows))
 
 
 def factor(metric: str) -> float:
@@ -152,13 +154,13 @@ def first_rows(
     target: the target.
 
   Returns:
-    A row for each seed, in their order, or None for a seed that never reaches
-    the target.
+    A row for each seed, in the order of the run, or None for a seed that never
+    reaches the target.
   """
   sign = -1 if metric == "loss" else 1
   chosen = [r for r in rows if r["protocol"] == protocol]
   found = []
-  for seed in sorted({r["seed"] for r in chosen}):
+  for seed in _seeds(chosen):
     reaching = [r for r in chosen if r["seed"] == seed
                 and sign * r[metric] >= sign * target]
     found.append(min(reaching, key=lambda r: r["round"], default=None))
@@ -233,8 +235,7 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
     Spreads over seeds of assigned, purity, ari and empty_groups, and the
     sizes of the groups.
   """
-  last = sorted((r for r in rows if r["round"] == rows[-1]["round"]),
-                key=lambda r: r["seed"])
+  last = [r for r in rows if r["round"] == rows[-1]["round"]]
   return {
       **{name: spread([r[name] for r in last])
          for name in ("assigned", "purity", "ari")},

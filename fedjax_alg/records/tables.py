@@ -9,7 +9,6 @@ groups.csv is written for methods that group the clients.
 
 from collections.abc import Mapping, Sequence
 import csv
-import os
 import pathlib
 from typing import Any
 
@@ -17,7 +16,7 @@ import jax
 import numpy as np
 
 from fedjax_alg.errors import OptionError
-from fedjax_alg import metrics
+from fedjax_alg import files, metrics
 from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
 from fedjax_alg.engine.cohorts import PRESENT
@@ -59,12 +58,11 @@ def write_rows(
     rows: rows of the table.
     columns: names of the columns.
   """
-  partial = path.with_name(path.name + ".partial")
-  with open(partial, "w", newline="", encoding="utf-8") as file:
+  with files.replacing(path) as partial, open(
+      partial, "w", newline="", encoding="utf-8") as file:
     writer = csv.DictWriter(file, columns)
     writer.writeheader()
     writer.writerows(rows)
-  os.replace(partial, path)
 
 
 def append_rows(

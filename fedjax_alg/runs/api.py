@@ -21,11 +21,10 @@ from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import play as play_lib
-from fedjax_alg.runs import stopping
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.play import Step
-from fedjax_alg.runs.prepare import make_model, prepare, Prepared
+from fedjax_alg.runs.prepare import cautions, make_model, prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import Live, make_facts, make_final, RunResult
 
@@ -59,12 +58,6 @@ class Request:
   measures: Mapping[str, evaluate_lib.Measure]
   sampler: cohorts.Sampler | None = None  #: the caller's own
 
-  def warn(self) -> None:
-    """Warns of a run that is ended by test data."""
-    caution = stopping.caution(self.options.stopping_rules)
-    if caution:
-      warnings.warn(with_names(caution), stacklevel=3)
-
   def prepare(
       self, federation: Federation,
       settings: Sequence[Mapping[str, Any]] = ({},)) -> Prepared:
@@ -86,6 +79,19 @@ class Request:
           self.method, federation, self.options, model=self.model,
           seeds=self.seeds, settings=settings, measures=self.measures,
           sampler=self.sampler)
+
+
+def warn(prepared: Prepared, said: set[str]) -> None:
+  """Warns the caller's caller of what the run does, see ``prepare.cautions``.
+
+  Args:
+    prepared: the run.
+    said: the warnings that were given already; the new ones are added.
+  """
+  for text in cautions(prepared):
+    if text not in said:
+      said.add(text)
+      warnings.warn(with_names(text), stacklevel=3)
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -169,6 +175,10 @@ def request(
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
   more, given = options_lib.split_keywords(keywords, names, method.name)
   method = methods.with_keywords(method, given)
+  if callable(more.get("sampling")):
+    raise OptionError("`sampling`: a name (one of "
+                      f"{', '.join(cohorts.SAMPLERS)}) or FILE.py:NAME; a "
+                      "function is given as `sampler`")
   protocols, measures = _evaluations(evaluate)
   named = isinstance(model, str)
   held = load_model(model) if own.is_own(model) else model
@@ -218,8 +228,9 @@ def _own_sampler(
   """Checks the caller's own sampler."""
   if not callable(sampler):
     raise OptionError(f"`sampler`={sampler!r}: must be a function (data, "
-                      "cohort_size, key, round) -> ids [cohort_size]; names "
-                      "are given as `sampling`")
+                      "cohort_size, key, round) -> ids [cohort_size]"
+                      + (f"; a name is given as `sampling`={sampler!r}"
+                         if isinstance(sampler, str) else ""))
   if options.sampling != "uniform":
     raise OptionError("`sampler` and `sampling`: give one of them")
   if method.entry.all_clients:
@@ -281,8 +292,8 @@ def steps(
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
       keywords=options, sampler=sampler)
-  asked.warn()
   prepared = asked.prepare(federation)
+  warn(prepared, set())
 
   def played() -> Iterator[Step]:
     programs = Programs(prepared)
@@ -364,8 +375,8 @@ def run(
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
       keywords=options, sampler=sampler)
-  asked.warn()
   prepared = asked.prepare(federation)
+  warn(prepared, set())
   programs = Programs(prepared)
   (result,) = collect(programs, as_callbacks(callbacks))
   assert isinstance(result, RunResult)

@@ -12,11 +12,13 @@ import numpy as np
 from scipy import stats
 
 from fedjax_alg import metrics, registry
-from fedjax_alg.data.options import ShiftOptions
+from fedjax_alg.data.options import field_values, ShiftOptions
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import RunResult
+from fedjax_alg.runs.stopping import ALL_ROUNDS
 
 #: What one number stands for a seed's curve: its last value, the mean of the
 #: evaluations in the last ten rounds, or its best value.
@@ -29,6 +31,10 @@ COSTS = ("round", *tables.TOTALS)
 #: data and of the partition.
 _LATER = ("newcomers_at", *(
     field.name for field in dataclasses.fields(ShiftOptions)))
+
+#: Options that decide who takes part in a round, with their defaults.
+_DRAWN = {name: value for name, value in field_values(RunOptions()).items()
+          if name == "sampling" or name.startswith("availability")}
 
 #: Options that decide neither the numbers of a run nor what they mean.
 _NEUTRAL = ("data_dir", "targets", "map_clients", "client_chunk", "map_seeds",
@@ -75,10 +81,13 @@ class Pair(NamedTuple):
   """A run against the baseline, seed by seed."""
 
   label: str
-  difference: Estimate  #: score of the run minus that of the baseline
+  #: score of the run minus that of the baseline, by the baseline's seeds
+  difference: Estimate
   t: float  #: statistic of the paired t test; NaN where there is no test
   p: float  #: two-sided p value
   holm: float  #: p value with Holm's correction for all runs with a test
+  #: what is to be known of the pair: other participants, an early end
+  notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,11 +150,11 @@ def compare(
     targets: Sequence[float] | None = None) -> Comparison:
   """Compares finished runs.
 
-  Runs of the same data, partition and seeds are compared seed by seed with the
-  baseline: mean and 95 % interval of the differences, a paired t test, and
-  Holm's correction for the number of tests. Rank tests have no power with few
-  seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is 0.25 with
-  three seeds and 0.06 with five. Other runs keep their estimates, and
+  Runs of the same data, partition and seeds, in any order, are compared seed by
+  seed with the baseline: mean and 95 % interval of the differences, a paired t
+  test, and Holm's correction for the number of tests. Rank tests have no power
+  with few seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is
+  0.25 with three seeds and 0.06 with five. Other runs keep their estimates, and
   ``unpaired`` says why they are not compared seed by seed.
 
   Args:
@@ -288,10 +297,32 @@ def why_not_paired(one: RunResult, other: RunResult) -> str:
     mine, its = (_shown(run.facts["data"].get(name)) for run in (one, other))
     if mine != its:
       return f"--{name} differs ({mine}, not {its})"
-  if one.seeds != other.seeds:
+  if sorted(one.seeds) != sorted(other.seeds):
     return (f"the seeds differ ({_shown(one.seeds)}, not "
             f"{_shown(other.seeds)})")
   return ""
+
+
+def _participants(result: RunResult) -> dict[str, str]:
+  """What decides who takes part in a round, as text."""
+  run, plan = result.facts["run"], result.facts["plan"]
+  drawn = {name: run.get(name, default) for name, default in _DRAWN.items()}
+  # The plan knows the sampler that was a function, and S of a share.
+  found = drawn | {"cohort_size": plan["cohort_size"]} | {
+      "sampling": plan.get("sampling", drawn["sampling"])}
+  return {name: _shown(value) for name, value in found.items()}
+
+
+def _notes(line: Line, base: Line) -> tuple[str, ...]:
+  """What a pair does not have in common though it is compared by seed."""
+  mine, its = _participants(line.result), _participants(base.result)
+  differ = [name for name in mine if mine[name] != its[name]]
+  out = []
+  if differ:
+    out.append(f"participants are drawn differently ({', '.join(differ)})")
+  out += [f"{one.label} ended early by {one.result.stopped}"
+          for one in (line, base) if one.result.stopped != ALL_ROUNDS]
+  return tuple(out)
 
 
 def _pairs(
@@ -306,10 +337,13 @@ def _pairs(
     if reason:
       unpaired[line.label] = reason
       continue
+    values = dict(zip(line.result.seeds, line.scores[score].values))
     difference = estimate(np.subtract(
-        line.scores[score].values, base.scores[score].values))
+        [values[seed] for seed in base.result.seeds],
+        base.scores[score].values))
     found.append(Pair(line.label, difference,
-                      *paired_t(difference.values), np.nan))
+                      *paired_t(difference.values), np.nan,
+                      _notes(line, base)))
   corrected = holm([pair.p for pair in found])
   return tuple(pair._replace(holm=p)
                for pair, p in zip(found, corrected)), unpaired

@@ -132,6 +132,18 @@ def _check_adapts(
         f"client's training data, and client {empty[0]} has none")
 
 
+def cautions(prepared: Prepared) -> list[str]:
+  """What the settings and options of a run should be warned of.
+
+  Returns:
+    Each different warning once; parameters are in backticks.
+  """
+  texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
+           for hparams in prepared.settings]
+  texts.append(stopping.caution(prepared.options.stopping_rules))
+  return [text for text in dict.fromkeys(texts) if text]
+
+
 def _check_memory(
     algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
     rows: int) -> None:
@@ -273,7 +285,8 @@ def prepare(
   spec = FedSpec(num_clients, size, federation.num_classes, shape,
                  int(train.size.sum()))
   method = method.resolved()
-  every = tuple(with_values(method.hparams, dict(own)) for own in settings)
+  every = tuple(
+      with_values(method.hparams, dict(values)) for values in settings)
   for hparams in every:
     algorithm = method.entry.build(built, hparams, map_clients=map_clients)
   protocols = _protocols(algorithm, method.name, options.eval_protocols)

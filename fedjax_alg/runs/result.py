@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import own, registry
+from fedjax_alg import files, own, registry
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
@@ -105,8 +105,8 @@ class RunResult:
     self.membership: np.ndarray | None = self._final["membership"]
 
   def _in_order(self, rows: Any, protocol: str, name: str) -> np.ndarray:
-    own = [row for row in rows if row["protocol"] == protocol]
-    return np.array([[row[name] for row in own if row["seed"] == seed]
+    chosen = [row for row in rows if row["protocol"] == protocol]
+    return np.array([[row[name] for row in chosen if row["seed"] == seed]
                      for seed in self.seeds])
 
   @property
@@ -340,10 +340,9 @@ def write_final(
     names: the names of the clients; None if they have none.
   """
   tables_of_clients.write(folder, final, seeds, names)
-  partial = folder / (_FINAL + ".partial")
-  partial.write_bytes(serialization.msgpack_serialize(
-      serialization.to_state_dict(dict(final))))
-  os.replace(partial, folder / _FINAL)
+  with files.replacing(folder / _FINAL) as partial:
+    partial.write_bytes(serialization.msgpack_serialize(
+        serialization.to_state_dict(dict(final))))
 
 
 class _Loaded(RunResult):
@@ -475,6 +474,25 @@ def _own_again(
   return text
 
 
+def _federation_again(
+    folder: pathlib.Path, facts: Mapping[str, Any]) -> Federation:
+  """Makes the clients of a saved run again.
+
+  A partition that was read from a file is in the run's own folder, too.
+
+  Raises:
+    RunFolderError: the data cannot be had any more.
+  """
+  facts = {k: _tuples(v) for k, v in facts.items()}
+  kept = folder / "partition.npz"
+  if facts.get("partition_file") is not None and kept.is_file():
+    facts["partition_file"] = str(kept)
+  try:
+    return from_options(DataOptions(**facts))
+  except OptionError as error:
+    raise RunFolderError(f"{folder}: {error}") from error
+
+
 def _remake(
     folder: pathlib.Path, facts: dict[str, Any], summary: dict[str, Any],
     federation: Any, algorithm: Any, model: Any) -> Live:
@@ -498,16 +516,18 @@ def _remake(
     if facts["data"]["dataset"] is None:
       raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
                            "federation")
-    federation = from_options(DataOptions(
-        **{k: _tuples(v) for k, v in facts["data"].items()}))
+    federation = _federation_again(folder, facts["data"])
   if federation.hashes != {
       k: summary["hashes"][k] for k in federation.hashes}:
     raise RunFolderError(f"{folder}: the run was trained on other data")
   method = method_of(name if algorithm is None else algorithm)
   method = method._replace(hparams=dataclasses.replace(
       method.hparams, **{k: _tuples(v) for k, v in facts["hparams"].items()}))
-  prepared = prepare(method, federation, options, model=model,
-                     seeds=facts["seeds"])
+  try:
+    prepared = prepare(method, federation, options, model=model,
+                       seeds=facts["seeds"])
+  except OptionError as error:  # for instance a file of devices that is gone
+    raise RunFolderError(f"{folder}: {error}") from error
   try:
     states, header, _ = checkpoint.load_latest(
         folder / "checkpoint", state_shapes(prepared))

@@ -18,9 +18,6 @@ from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Row
 
-#: Protocols that read no test data.
-HONEST = ("validation", "train")
-
 #: What ``stopped`` says of a run that played all its rounds.
 ALL_ROUNDS = "rounds"
 
@@ -135,7 +132,7 @@ def caution(wanted: Sequence[Rule]) -> str:
     A warning for a rule that reads test data; otherwise an empty text.
   """
   for rule in wanted:
-    if rule.protocol.removesuffix("_mean") not in HONEST:
+    if not evaluate.is_honest(rule.protocol):
       return (f"{rule.said}: {rule.protocol} reads test data, so the numbers "
               "of the round in which the run ends are optimistic (hold clients "
               "out with `validation_clients` and stop by validation)")

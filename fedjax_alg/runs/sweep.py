@@ -23,14 +23,10 @@ from fedjax_alg.metrics import confidence_95
 from fedjax_alg.hparams import plain
 from fedjax_alg.runs import api
 from fedjax_alg.runs.api import Callback
+from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.tensorboard import TensorBoard
-
-#: Protocols that read test data. The score of a setting that was chosen
-#: according to one of them is optimistic.
-_ON_TEST_DATA = ("global", "local", "preferred", "newcomers", "assigned",
-                 "copy")
 
 
 class Best(NamedTuple):
@@ -115,7 +111,7 @@ class Sweep:
     if metric not in whole.metrics[protocol]:
       raise OptionError(f"`metric`={metric}: not a metric of {protocol} (one "
                         f"of {', '.join(whole.metrics[protocol])})")
-    if protocol.removesuffix("_mean") in _ON_TEST_DATA:
+    if not evaluate_lib.is_honest(protocol):
       warnings.warn(
           f"the best setting was chosen by {protocol}, on test data: its "
           f"{metric} is optimistic (hold clients out with validation_clients "
@@ -244,11 +240,12 @@ def sweep(
   settings = combinations(grid)
   requests = [_requested(algorithm, federation, base, options, setting)
               for setting in settings]  # checks all before the first starts
-  next((asked for asked in requests if asked.options.stopping_rules),
-       requests[0]).warn()
   results: list[RunResult | None] = [None] * len(settings)
   callbacks, num_programs = api.as_callbacks(callbacks), 0
-  for indices, programs in _programs(federation, requests):
+  said: set[str] = set()
+  for indices, prepared in _prepared(federation, requests):
+    api.warn(prepared, said)
+    programs = Programs(prepared)
     num_programs += 1
     for callback in callbacks:
       if isinstance(callback, TensorBoard):
@@ -274,14 +271,14 @@ def _requested(
   return api.request(algorithm, federation, keywords=keywords, **named)
 
 
-def _programs(
+def _prepared(
     federation: Federation, requests: Sequence[api.Request]
-) -> Iterator[tuple[list[int], Programs]]:
-  """Compiles one program after another, with the indices of its settings."""
+) -> Iterator[tuple[list[int], Prepared]]:
+  """Prepares one program after another, with the indices of its settings."""
   for indices in by_program(requests):
     for part in _together(federation, requests, indices):
-      yield part, Programs(requests[part[0]].prepare(
-          federation, [requests[i].method.values() for i in part]))
+      yield part, requests[part[0]].prepare(
+          federation, [requests[i].method.values() for i in part])
 
 
 def _together(

@@ -269,3 +269,10 @@ def test_an_unknown_protocol_is_named(problem):
   with pytest.raises(ValueError, match="^evaluate=test: must be one of global"):
     evaluate.make_evaluate(
         toy(), problem.model, ("test",), clients.make_map_clients())
+
+
+def test_protocols_that_read_no_test_data():
+  assert [p for p in evaluate.PROTOCOLS if evaluate.is_honest(p)] == [
+      "validation", "train"]
+  assert evaluate.is_honest("train_mean")
+  assert not evaluate.is_honest("global_mean")

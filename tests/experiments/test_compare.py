@@ -107,6 +107,18 @@ def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
       root / "t.md", "Difference from FedAvg")] == ["SCAFFOLD"]
 
 
+def test_notes_of_a_pair_and_bytes_of_their_own(root):
+  assert compare.main(["one", "two", "--out=t.md"]) == 0
+  assert "bytes" not in (root / "t.md").read_text("utf-8")
+  made_runs.write(root / "bits", TWO, algorithm="ifca", sent_bytes=500,
+                  cohort_size=3)
+  assert compare.main(["one", "bits", "--out=t.md"]) == 0
+  assert ("IFCA: participants are drawn differently (cohort_size)." in (
+      root / "t.md").read_text("utf-8"))
+  one, bits = rows_of(root / "t.md", "Cost of the whole run")
+  assert [row["bytes sent, 10³"] for row in (one, bits)] == ["60", "7.50"]
+
+
 def test_names_and_the_settings_of_a_sweep(root, capsys):
   found = compare.read(["rates", "Mine=one", "rates/client_lr=0.1", "S=rates"])
   assert list(found) == [

@@ -85,7 +85,7 @@ def test_finished_settings_are_not_played_again(
     played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps, "_play_program", lambda group: [
+  monkeypatch.setattr(sweeps, "_play_program", lambda group, said: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
       for config in group if config.hparams["client_lr"] == 1e30])
   assert not (played / "sweep.html").exists()
@@ -102,7 +102,7 @@ def test_finished_settings_are_not_played_again(
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
-    played, tmp_path, monkeypatch):
+    played, tmp_path, monkeypatch, capsys):
   """First where it stopped, then from the start where folders disagree."""
   given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
   real = sweeps.play_lib.play
@@ -126,18 +126,31 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   monkeypatch.setattr(sweeps.play_lib, "play", counts)
   assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
   assert starts == [2]
+  assert "starts again" not in capsys.readouterr().err
   assert hashes(tmp_path) == hashes(played)
   for name in FOLDERS:  # one has lost its last state
     (tmp_path / name / "summary.json").unlink()
   max((tmp_path / FOLDERS[0] / "checkpoint").iterdir()).unlink()
   assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
   assert starts == [2, 0] and hashes(tmp_path) == hashes(played)
+  said = capsys.readouterr().err
+  for name, done in zip(FOLDERS, (2, 3)):
+    assert f"{name}: starts again from round 0 (it had {done})" in said
 
 
 def test_folders_are_not_lost_by_accident(played, capsys):
   assert play(played, "--rounds=3") == 2
   assert "--out_dir=" in (said := capsys.readouterr().err)
   assert "not empty (give --resume" in said and said.count("\n") == 1
+
+
+def test_fewer_rounds_discard_nothing(played, capsys):
+  before = {path: path.read_bytes() for path in played.rglob("*.ckpt")}
+  assert play(played, "--rounds=2", "--resume") == 2
+  said = capsys.readouterr().err
+  assert "--rounds=2: the run in " in said and "has 3 already" in said
+  assert before and before == {
+      path: path.read_bytes() for path in played.rglob("*.ckpt")}
 
 
 def test_overwrite_starts_anew(tmp_path, capsys):

@@ -273,6 +273,11 @@ def test_rounds_in_which_nobody_is_available(fed):
   assert last["total_example_gradients"] == round((there * gradients).sum())
 
 
+def test_a_run_warns_of_its_hyper_parameters(fed):
+  with pytest.warns(UserWarning, match="^personal_lr=0.1 with lam=30: "):
+    fa.steps("ditto", fed, lam=30.0, personal_lr=0.1, cohort_size=4)
+
+
 def test_a_sampler_of_ones_own(fed):
   def by_turns(data, cohort_size, key, number):
     del key
@@ -310,7 +315,8 @@ def test_a_sampler_of_ones_own(fed):
     (dict(evaluate=nothing), "^evaluate=nothing: must return a dictionary"),
     (dict(model="sofmax"), "^model=sofmax: unknown, did you mean 'softmax'"),
     (dict(model=3), "^model: int given"),
-    (dict(sampler="size"), "^sampler='size': must be a function"),
+    (dict(sampler="size"), "^sampler='size': must be .* sampling='size'"),
+    (dict(sampling=cohorts.by_size), "^sampling: .* is given as sampler"),
     (dict(sampler=cohorts.uniform, sampling="size"), "give one of them"),
     (dict(sampler=cohorts.by_availability), "give sampling=availability"),
     (dict(sampler=lambda *_: 0), "^sampler=<lambda>: gives .* must give the"),

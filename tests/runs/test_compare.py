@@ -114,6 +114,28 @@ def test_other_data_or_seeds_are_not_paired(load, changed, reason):
   assert re.match(reason, found.unpaired["c"])
 
 
+def test_seeds_in_another_order_are_paired_by_seed(load):
+  swapped = load(TWO[::-1], seeds=(2, 1, 0))
+  np.testing.assert_array_equal(
+      swapped.summary()["final"]["global"]["accuracy"]["values"],
+      swapped.metrics["global"]["accuracy"][:, -1])
+  for other in (swapped, load(TWO)):
+    (pair,) = fa.compare({"a": load(ONE), "b": other}).pairs
+    np.testing.assert_allclose(
+        pair.difference.values, np.subtract(TWO, ONE)[:, -1])
+
+
+def test_a_pair_says_what_it_has_not_in_common(load):
+  found = fa.compare({
+      "a": load(ONE), "same": load(TWO, run={"l2": 0.1}),
+      "size": load(TWO, run={"sampling": "size"}),
+      "more": load(TWO, cohort_size=3, stopped="patience train:loss:2")})
+  assert [pair.notes for pair in found.pairs] == [
+      (), ("participants are drawn differently (sampling)",),
+      ("participants are drawn differently (cohort_size)",
+       "more ended early by patience train:loss:2")]
+
+
 def test_labels_are_what_differs(load):
   runs = [load(ONE, hparams={"client_lr": 0.1, "local_steps": 5}),
           load(ONE, hparams={"client_lr": 0.3, "local_steps": 5}),

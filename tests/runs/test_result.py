@@ -206,3 +206,18 @@ def test_an_algorithm_of_ones_own_has_to_be_given(own_fed, tmp_path):
     fa.load_run(folder, federation=own_fed).client_params(2)
   loaded = fa.load_run(folder, federation=own_fed, algorithm=mine)
   chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
+
+
+def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
+  """Also with clients held out; data that are gone are named."""
+  first = fa.run("fedavg", fed, **NUMBERS).save(tmp_path / "first")
+  mine = first / "partition.npz"
+  read = fa.federate("digits", partition_file=str(mine), validation_clients=2)
+  result = fa.run("fedavg", read, **NUMBERS)
+  folder = result.save(tmp_path / "run")
+  mine.unlink()
+  chex.assert_trees_all_equal(
+      fa.load_run(folder).client_params(3), result.client_params(3))
+  (folder / "partition.npz").unlink()
+  with pytest.raises(fa.RunFolderError, match="run: partition_file=.*first"):
+    fa.load_run(folder).client_params(3)

@@ -135,6 +135,22 @@ def test_what_decides_structure_parts_the_grid(fed, compiled):
   assert best.setting == {"eval_every": 2, "client_lr": 0.2}
 
 
+def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
+  monkeypatch.setattr(sweep_lib, "Programs", lambda prepared: prepared)
+  monkeypatch.setattr(sweep_lib.api, "collect", lambda programs, *_, stop: [
+      None for _ in programs.settings])
+  with warnings.catch_warnings(record=True) as found, pytest.raises(
+      fa.OptionError, match="every setting diverged"):
+    warnings.simplefilter("always")
+    fa.sweep("ditto", fed, personal_lr=0.1, patience="local:loss:3", grid={
+        "lam": [0.5, 30.0, 40.0], "stop_at": [None, "local:accuracy:0.9"]},
+             **NUMBERS)
+  said = [str(each.message).split(":")[0] for each in found]
+  assert sorted(said) == ["patience=local", "personal_lr=0.1 with lam=30",
+                          "personal_lr=0.1 with lam=40", "stop_at=local"]
+  assert {each.filename for each in found} == {__file__}
+
+
 def test_every_setting_diverges(fed):
   with pytest.raises(fa.OptionError, match="^grid: every setting diverged"):
     fa.sweep("fedavg", fed, grid={"client_lr": [1e30, 2e30]}, cohort_size=4,

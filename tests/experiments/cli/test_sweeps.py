@@ -66,3 +66,19 @@ def test_refused_with_the_flag(words, grid, said):
   with pytest.raises(config_lib.UsageError) as error:
     sweeps.configs([*WORDS, *words], grid, ROOT)
   assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
+  class Compiled(Exception):
+    pass
+
+  def stops(prepared):
+    raise Compiled
+
+  monkeypatch.setattr(sweeps, "Programs", stops)
+  with pytest.raises(Compiled):
+    sweeps.play_all(sweeps.configs(
+        ["--algorithm=ditto", "--dataset=digits", "--personal_lr=0.1"],
+        {"lam": ["0.5", "30"]}, tmp_path))
+  assert capsys.readouterr().err.startswith(
+      "warning: --personal_lr=0.1 with --lam=30: ")

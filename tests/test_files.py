@@ -1,0 +1,24 @@
+"""A file is there as a whole or not at all."""
+
+import pytest
+
+from fedjax_alg import files
+
+
+def test_a_file_is_replaced_when_it_is_whole(tmp_path):
+  path = tmp_path / "table.csv"
+  path.write_text("old")
+  with files.replacing(path) as partial:
+    partial.write_text("new")
+    assert path.read_text() == "old" and partial.parent == tmp_path
+  assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+  path = tmp_path / "table.csv"
+  path.write_text("old")
+  with pytest.raises(KeyboardInterrupt), files.replacing(path, ".x") as partial:
+    assert partial.name == "table.csv.x"
+    partial.write_text("ne")
+    raise KeyboardInterrupt
+  assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
