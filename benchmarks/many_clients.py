@@ -2,8 +2,9 @@
 
   python -m benchmarks.many_clients --clients=10000,100000,1000000
 
-Every client has 8 training and 2 test examples of 20 features in 10 classes.
-A case is a process of its own that plays the command line's run from an npz:
+Every client has 8 training and 2 test examples of 20 features in 10 classes,
+which lie together in the file. A case is a process of its own that plays the
+command line's run from an npz:
 
 - start-up: from the start of the process to the first round (import, reading,
   dealing, placing, compiling, the files that are written before the rounds);
@@ -69,13 +70,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def write_data(path: pathlib.Path, clients: int) -> None:
-  """Writes the examples of the clients as an npz, rows in random order."""
+  """Writes the examples of the clients as an npz, client by client."""
   rng = np.random.default_rng(0)
   centres = rng.normal(size=(CLASSES, FEATURES)).astype(np.float32)
   arrays = {}
   for split, each in (("train", TRAIN), ("test", TEST)):
-    client = rng.permutation(np.repeat(
-        np.arange(clients, dtype=np.int32), each))
+    client = np.repeat(np.arange(clients, dtype=np.int32), each)
     y = rng.integers(0, CLASSES, len(client), dtype=np.int32)
     x = rng.standard_normal((len(client), FEATURES), np.float32)
     x += centres[y]
