@@ -96,7 +96,8 @@ def measured(
 
 def are_many(final: Mapping[str, Any]) -> bool:
   """Whether the clients of ``write`` are written as clients.npz."""
-  return len(final["train_examples"]) > MOST_IN_TEXT
+  held = final.get("train_examples")
+  return held is not None and len(held) > MOST_IN_TEXT
 
 
 def write(
@@ -129,9 +130,9 @@ def write(
 
 def _narrow(array: np.ndarray) -> np.ndarray:
   """Whole numbers in the smallest type that has them all."""
-  low, high = array.min(initial=0), array.max(initial=0)
-  return array.astype(np.promote_types(
-      np.min_scalar_type(low), np.min_scalar_type(high)))
+  low, high = int(array.min(initial=0)), int(array.max(initial=0))
+  return array.astype(
+      np.min_scalar_type(min(low, -1 - high) if low < 0 else high))
 
 
 def _write_npz(

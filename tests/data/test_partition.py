@@ -381,3 +381,22 @@ def test_test_examples_of_a_class_nobody_trains_on_stay_out():
   partition = make_partition("iid", examples, 2, 0)
   check_layout(partition)
   assert sorted(partition.test_order) == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize("ties", (False, True))
+def test_rows_of_a_client_are_ordered_by_their_random_numbers(ties):
+  """As two keys would sort them, also where one number holds too few bits."""
+
+  class Drawn:
+
+    def random(self, size):
+      tie = np.random.default_rng(1).random(size)
+      # Differences that 63 bits cannot show beside the client.
+      return 0.5 + tie * 2.0 ** -50 if ties else tie
+
+  owner = np.random.default_rng(0).integers(-1, 3000, 20_000)
+  used = np.flatnonzero(owner >= 0)
+  order, _, size = allocate.pack(owner, 3000, Drawn())
+  np.testing.assert_array_equal(
+      order, used[np.lexsort((Drawn().random(len(used)), owner[used]))])
+  np.testing.assert_array_equal(size, np.bincount(owner[used]))
