@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +74,7 @@ def write_data(path: pathlib.Path, clients: int) -> None:
   """Writes the examples of the clients as an npz, client by client."""
   rng = np.random.default_rng(0)
   centres = rng.normal(size=(CLASSES, FEATURES)).astype(np.float32)
-  arrays = {}
+  arrays: dict[str, Any] = {}
   for split, each in (("train", TRAIN), ("test", TEST)):
     client = np.repeat(np.arange(clients, dtype=np.int32), each)
     y = rng.integers(0, CLASSES, len(client), dtype=np.int32)

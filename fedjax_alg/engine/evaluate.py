@@ -268,7 +268,7 @@ def make_evaluate(
     counts = jax.lax.map(of_clients, ids.reshape(blocks, size))
 
     def joined(of: metrics.Counts) -> metrics.Counts:
-      each = (leaf.reshape(-1)[:clients] for leaf in of[2:])
+      each = jax.tree.map(lambda leaf: leaf.reshape(-1)[:clients], of[2:])
       return metrics.Counts(of.confusion.sum(0), of.loss_sum.sum(0), *each)
 
     return {p: joined(of) for p, of in counts.items()}
