@@ -130,8 +130,8 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
         config.run.sampler(clients) is cohorts.by_bijection):
       raise config_lib.UsageError(
           f"--resume: the run in {folder} is of an earlier version, which drew "
-          f"cohorts of more than {cohorts.FEW_CLIENTS:,} clients in another way; "
-          "start anew in another folder")
+          f"cohorts of more than {cohorts.FEW_CLIENTS:,} clients in another "
+          "way; start anew in another folder")
     return
   held = saved.get("sources", {})
   for flag, source in config.sources.items():
