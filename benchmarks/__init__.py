@@ -3,6 +3,7 @@
   python -m benchmarks.vs_fedjax    compares FedAvg with that of FedJAX
   python -m benchmarks.phases       times the phases of an MA- or GA-FSVRG round
   python -m benchmarks.similarity   times the similarity of n updates
+  python -m benchmarks.many_clients  start-up, rounds and memory of many clients
 
 Times are steady-state times with a barrier; compile times are reported
 separately. Other work on the cores makes all times longer, so read the ratios

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, loop
+from fedjax_alg.engine import checkpoint, cohorts, loop
 from fedjax_alg.hparams import reads
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
@@ -127,6 +127,14 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     raise config_lib.UsageError(
         f"--out_dir={folder}: config.json is damaged, cannot resume") from None
   if identity == config.identity():
+    # The draw became an option when that of many clients changed.
+    clients = saved.get("plan", {}).get("clients", 0)
+    if "draw" not in old and not config.data.newcomers_at and (
+        config.run.sampler(clients) is cohorts.by_bijection):
+      raise config_lib.UsageError(
+          f"--resume: the run in {folder} is of an earlier version, which drew "
+          f"cohorts of more than {cohorts.FEW_CLIENTS:,} clients in another "
+          "way; start anew in another folder")
     return
   held = saved.get("sources", {})
   for flag, source in config.sources.items():

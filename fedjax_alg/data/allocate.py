@@ -1,5 +1,7 @@
 """Arithmetic of partitions: dividing whole numbers into shares."""
 
+import heapq
+
 import numpy as np
 
 
@@ -101,16 +103,39 @@ def spread_test(
   for label in np.flatnonzero((train.sum(axis=0) > 0) & (available > 0)):
     test[:, label] = largest_remainder(
         train[:, label].astype(np.float64), int(available[label]), rng)
-  for client in np.flatnonzero(test.sum(axis=1) == 0):
-    for label in np.argsort(-train[client], kind="stable"):
+  _spare_for_empty(train, test)
+  return test
+
+
+def _spare_for_empty(train: np.ndarray, test: np.ndarray) -> None:
+  """Gives every client without a test example one of another, in place."""
+  held = test.sum(axis=1)
+  empty = np.flatnonzero(held == 0)
+  # Of each class a heap of those that may give one: most first, then least id.
+  givers: dict[int, list[tuple[int, int]]] = {}
+  order = np.argsort(-train[empty], axis=1, kind="stable")
+  for client, labels in zip(empty.tolist(), order.tolist()):
+    for label in labels:
       if train[client, label] == 0:
         break
-      spare = np.where(test.sum(axis=1) > 1, test[:, label], 0)
-      if spare.max() > 0:
-        test[spare.argmax(), label] -= 1
+      if label not in givers:
+        can = np.flatnonzero((held > 1) & (test[:, label] > 0))
+        givers[label] = list(zip((-test[can, label]).tolist(), can.tolist()))
+        heapq.heapify(givers[label])
+      heap = givers[label]
+      while heap and held[heap[0][1]] <= 1:  # has given for other classes
+        heapq.heappop(heap)
+      if heap:
+        minus, giver = heap[0]
+        if minus == -1:
+          heapq.heappop(heap)
+        else:
+          heapq.heapreplace(heap, (minus + 1, giver))
+        test[giver, label] -= 1
+        held[giver] -= 1
         test[client, label] += 1
+        held[client] += 1
         break
-  return test
 
 
 def deal(
@@ -148,9 +173,29 @@ def pack(
     order [M] int64 of the used rows, offset [C] int32, size [C] int32.
   """
   used = np.flatnonzero(owner >= 0)
-  order = used[np.lexsort((rng.random(len(used)), owner[used]))]
+  order = used[_sorted_by(owner[used], rng.random(len(used)))]
   size = np.bincount(owner[used], minlength=num_clients).astype(np.int32)
   return order.astype(np.int64), offsets(size), size
+
+
+def _sorted_by(owner: np.ndarray, tie: np.ndarray) -> np.ndarray:
+  """np.lexsort((tie, owner)), three times as fast for millions of rows.
+
+  Args:
+    owner: [n] int, >= 0.
+    tie: [n] float64 in [0, 1).
+
+  Returns:
+    [n] int64.
+  """
+  bits = 63 - int(owner.max(initial=0)).bit_length()
+  key = owner.astype(np.int64) << bits
+  key |= (tie * 2.0 ** min(bits, 53)).astype(np.int64)
+  order = np.argsort(key)
+  key = key[order]
+  if (key[1:] == key[:-1]).any():  # equal only as far as the bits go
+    return np.lexsort((tie, owner))
+  return order
 
 
 def offsets(size: np.ndarray) -> np.ndarray:

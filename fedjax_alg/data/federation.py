@@ -40,6 +40,10 @@ from fedjax_alg.errors import did_you_mean
 #: are distributed over the devices in the same way as clients.
 PIECE = 500
 
+#: A larger file is read again for the next federation: the rows lie in memory
+#: once more, in the order of the clients.
+_KEPT_BYTES = 2 ** 29
+
 
 class Pieces(NamedTuple):
   """Rows in V pieces, which a client map treats in the same way as clients."""
@@ -342,7 +346,12 @@ def from_options(
   if options.newcomers_at:
     joins = with_newcomers(
         partition, options.newcomers_at, options.partition_seed)
-  return deal(held, partition, joins, options)
+  made = deal(held, partition, joins, options)
+  if options.dataset == "npz" and options.features in ("none", "flatten") and (
+      held.x_train.nbytes > _KEPT_BYTES):
+    _named.cache_clear()
+    _named_with_features.cache_clear()
+  return made
 
 
 def deal(

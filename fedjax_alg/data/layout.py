@@ -86,6 +86,9 @@ def client_data(
   for begin in range(0, len(order), _CHUNK):  # temporaries stay small
     chunk = order[begin:begin + _CHUNK]
     target = rows[begin:begin + len(chunk)]
+    if len(parts) == 1:
+      target[...] = parts[0][chunk]
+      continue
     first = 0
     for part in parts:
       inside = (chunk >= first) & (chunk < first + len(part))

@@ -19,6 +19,7 @@ from fedjax_alg.data.partition import Partition
 
 _FORMAT = 1
 _ARRAYS = ("train_order", "train_size", "test_order", "test_size")
+_SHIFTS = {"train_order": "train_shift", "test_order": "test_shift"}
 
 
 def labels_hash(examples: Examples) -> str:
@@ -38,6 +39,9 @@ def write_partition(
   and ``about``, a JSON text with the name of the partition, its options, the
   hash of the labels, and whether the rows are of the pooled data. Validation
   clients are in it as all other clients; which they are is drawn again.
+  Where every client's rows lie together in the data, the file has
+  ``train_shift`` = ``train_order`` - 0, 1, 2, ... instead, which are small
+  numbers, and is compressed; likewise ``test_shift``.
 
   Args:
     path: the file.
@@ -47,17 +51,34 @@ def write_partition(
   whole = put_back(partition)
   about = {"format": _FORMAT, "name": whole.name, "pooled": whole.pooled,
            "labels": labels, "flags": whole.flags}
-  arrays: dict[str, Any] = {
-      name: _narrow(getattr(whole, name)) for name in _ARRAYS}
-  # Rows in random order can hardly be compressed.
+  arrays: dict[str, Any] = {}
+  for name in _ARRAYS:
+    array = getattr(whole, name)
+    # Rows in random order can hardly be compressed.
+    shift = array - np.arange(len(array)) if name in _SHIFTS else array[:0]
+    if np.abs(shift).max(initial=0) < 2 ** 15 <= len(shift):
+      name, array = _SHIFTS[name], shift.astype(np.int16)
+    else:
+      array = _narrow(array)
+    arrays[name] = array
+  save = np.savez if arrays.keys() == set(_ARRAYS) else np.savez_compressed
   with files.replacing(path) as partial, open(partial, "wb") as file:
-    np.savez(file, about=np.array(json.dumps(about)), **arrays)
+    save(file, about=np.array(json.dumps(about)), **arrays)
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
   """int32 where the values fit, which halves the file."""
   return array.astype(
       np.int32 if array.max(initial=0) < 2 ** 31 else np.int64)
+
+
+def _stored(file: Any, name: str) -> np.ndarray:
+  """One of ``_ARRAYS``, from its shifts if the file has these."""
+  shifts = _SHIFTS.get(name)
+  if name in file.files or shifts not in file.files:
+    return file[name]
+  found = file[shifts]
+  return found + np.arange(len(found))
 
 
 def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
@@ -142,7 +163,7 @@ def _read(
     else:
       with open(path, "rb") as file:
         stored = np.load(file, allow_pickle=False)
-        arrays = {name: stored[name] for name in _ARRAYS}
+        arrays = {name: _stored(stored, name) for name in _ARRAYS}
         about = json.loads(str(stored["about"])) if (
             "about" in stored.files) else {}
   except OSError as error:

@@ -1,7 +1,8 @@
 """One round of an algorithm: random keys, the cohort and the call.
 
-Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_size``,
-``by_availability``, or a function of the caller's own.
+Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_bijection`` (as
+uniform, for very many clients), ``by_size``, ``by_availability``, or a function
+of the caller's own.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key
 from fedjax_alg.base import RoundAux, State
+from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
@@ -111,6 +113,61 @@ def uniform(
   if cohort_size == clients:
     return ids
   return jnp.sort(ids[:cohort_size]).astype(jnp.int32)
+
+
+def by_bijection(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws as ``uniform``, in a time that does not depend on C.
+
+  The participants are the first S places of a keyed bijection of [0, C)
+  (``client.minibatches``), so nothing of the size C is made or sorted. They
+  are not those that ``uniform`` draws with the same key. While clients may
+  join, this is ``uniform``.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+  """
+  clients = data.size.shape[0]
+  if cohort_size == clients or data.joins is not None:
+    return uniform(data, cohort_size, key, number)
+  bits = minibatches.shuffle_bits(key)
+  ids = jnp.arange(cohort_size, dtype=jnp.int32)
+  # The same places are drawn from in every round. A second pass makes their
+  # pairs uniform to (3/4)^48.
+  for epoch in range(2):
+    ids = minibatches.shuffled(
+        bits, jnp.int32(epoch), ids, jnp.int32(clients))
+  return jnp.sort(ids)
+
+
+#: How ``uniform`` cohorts are drawn. ``permutation`` is that of all versions;
+#: its time grows with the number of clients.
+DRAWS = {"permutation": uniform, "bijection": by_bijection}
+
+#: With more clients than these the draw is a bijection if none is asked for.
+FEW_CLIENTS = 20_000
+
+
+def uniform_draw(draw: str, num_clients: int) -> Sampler:
+  """Finds how a uniform cohort is drawn.
+
+  Args:
+    draw: a name of ``DRAWS``, or auto.
+    num_clients: C.
+
+  Returns:
+    The sampler.
+  """
+  if draw == "auto":
+    draw = "bijection" if num_clients > FEW_CLIENTS else "permutation"
+  return DRAWS[draw]
 
 
 def by_size(
@@ -275,7 +332,7 @@ def play_round(
     keys: random streams of the run.
     number: [] int32, the round, from 0.
     state: state before the round.
-    sampler: who takes part. With another one than ``uniform``,
+    sampler: who takes part. With another one than those of ``DRAWS``,
       ``aux.server[PRESENT]`` is their number, and a round in which
       nobody takes part leaves the state as it was and costs nothing.
 
@@ -290,7 +347,7 @@ def play_round(
   if cohort.devices is not None and aux.work is not None:
     aux = aux._replace(times=clock.mean_times(
         cohort.devices, cohort.weight, aux.work, aux.cost))
-  if sampler is uniform:
+  if sampler in DRAWS.values():
     return new, aux
   some = cohort.present.any()
   new = jax.tree.map(lambda old, new: jnp.where(some, new, old), state, new)

@@ -21,7 +21,7 @@
   counts; the counts of the clients are added.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
 from typing import Any
 
@@ -58,6 +58,10 @@ PER_CLIENT = ("local", "newcomers", "assigned", "copy")
 #: Rows in a block of a client's local test split, if the mean split is not
 #: larger than an ordinary block.
 _LOCAL_ROWS = 16
+
+#: Entries [C, L, L] of the clients' confusion matrices that are held at once.
+#: With more clients these are counted in blocks of clients.
+_ENTRIES = 2 ** 24
 
 
 def is_honest(protocol: str) -> bool:
@@ -238,13 +242,13 @@ def make_evaluate(
 
   def client_counts(
       deployed: Callable[..., Params], data: EvaluationData, state: State,
-      key: Key):
-    """Counts of every client on its local test split, leaves [C, ...]."""
-    cohort = layout.everyone(data.train)
-    mean_rows = ((data.test.x.shape[0] - layout.PADDING_ROWS)
-                 / data.test.size.shape[0])
+      key: Key, wanted: Sequence[str]) -> dict[str, metrics.Counts]:
+    """Counts of every client on its local test split, by protocol."""
+    clients, classes = data.class_weight.shape
+    mean_rows = (data.test.x.shape[0] - layout.PADDING_ROWS) / clients
     rows = (_LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS
             else objective.BLOCK_ROWS)
+    chosen = {p: chosen_clients(p, data, state) for p in wanted}
 
     def one_client(shared, shard, client_id, key, test_offset, test_size):
       state, test_x, test_y = shared
@@ -252,10 +256,30 @@ def make_evaluate(
       test = Shard(test_x, test_y, test_offset, test_size)
       return count_shard(model, params, test, rows)
 
-    return map_clients(
-        one_client, (state, data.test.x, data.test.y), cohort.shards,
-        cohort.ids, cohorts.client_keys(key, cohort.ids), data.test.offset,
-        data.test.size)
+    def of_clients(ids):
+      held = layout.take_cohort(data.train, ids)
+      here = jnp.minimum(ids, clients - 1)
+      each = map_clients(
+          one_client, (state, data.test.x, data.test.y), held.shards, here,
+          cohorts.client_keys(key, here), data.test.offset[here],
+          jnp.where(ids < clients, data.test.size[here], 0))
+      return {p: metrics.over_clients(
+          each, None if which is None else which[here])
+              for p, which in chosen.items()}
+
+    blocks = -(-clients * classes ** 2 // _ENTRIES)
+    if blocks == 1:
+      return of_clients(jnp.arange(clients, dtype=jnp.int32))
+    size = -(-clients // blocks)
+    # Slots behind the last client are padding slots.
+    ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), clients)
+    counts = jax.lax.map(of_clients, ids.reshape(blocks, size))
+
+    def joined(of: metrics.Counts) -> metrics.Counts:
+      each = jax.tree.map(lambda leaf: leaf.reshape(-1)[:clients], of[2:])
+      return metrics.Counts(of.confusion.sum(0), of.loss_sum.sum(0), *each)
+
+    return {p: joined(of) for p, of in counts.items()}
 
   def chosen_clients(protocol: str, data: EvaluationData, state: State):
     """[C] bool, the clients that a protocol counts; None means all."""
@@ -271,10 +295,12 @@ def make_evaluate(
 
   def preferred_counts(
       data: EvaluationData, models: Params, whole: metrics.Counts):
-    choice = map_clients(
-        functools.partial(objective.preferred_model, model), models,
-        layout.everyone(data.train).shards)
     num_models = whole.confusion.shape[0]
+    choice = jnp.zeros(data.class_weight.shape[0], jnp.int32)
+    if num_models > 1:
+      choice = map_clients(
+          functools.partial(objective.preferred_model, model), models,
+          layout.everyone(data.train).shards)
     chosen = jax.nn.one_hot(choice, num_models)  # [C, K]
     mass = jnp.matmul(chosen.T, data.class_weight, precision=trees.HIGHEST)
     per_example = mass / jnp.maximum(whole.confusion.sum(-1), 1.0)  # [K, L]
@@ -308,15 +334,12 @@ def make_evaluate(
             models, layout.everyone(data.train).shards)
     wanted = [p for p in PER_CLIENT if p in protocols and p != "copy"]
     if wanted:
-      each = client_counts(algorithm.client_params, data, state, key)
-      for protocol in wanted:
-        counts[protocol] = metrics.over_clients(
-            each, chosen_clients(protocol, data, state))
+      counts |= client_counts(
+          algorithm.client_params, data, state, key, wanted)
     if "copy" in protocols:
       assert algorithm.client_copy is not None
-      counts["copy"] = metrics.over_clients(
-          client_counts(algorithm.client_copy, data, state, key),
-          chosen_clients("copy", data, state))
+      counts |= client_counts(
+          algorithm.client_copy, data, state, key, ["copy"])
     return counts
 
   return evaluate

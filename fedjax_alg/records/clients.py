@@ -2,13 +2,16 @@
 
 clients.csv has one row for each seed, protocol and client, where a protocol is
 measured at the clients (``evaluate.PER_CLIENT``). assignment.csv has the group
-of every client, for methods that group the clients.
+of every client, for methods that group the clients. With more than
+``MOST_IN_TEXT`` clients both are clients.npz instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 import csv
 import pathlib
 from typing import Any
+import zipfile
+import zlib
 
 import numpy as np
 
@@ -20,8 +23,12 @@ from fedjax_alg import files
 #: NaN.
 COLUMNS = ("seed", "protocol", "client", "name", "train_examples",
            "test_examples", "accuracy", "loss")
+#: With more clients, files for people have no entry for each client.
+MOST_IN_TEXT = 100_000
+
 #: Columns of assignment.csv; the group is -1 for a client without one.
 ASSIGNMENT = ("seed", "client", "group")
+_NPZ = "clients.npz"
 
 
 def columns(names: Iterable[str] | None) -> tuple[str, ...]:
@@ -64,10 +71,42 @@ def client_rows(
         yield (seed, protocol, *row)
 
 
+def measured(
+    hits: np.ndarray, losses: np.ndarray, total: np.ndarray
+) -> dict[str, np.ndarray]:
+  """Makes the measures of the clients from what was counted at them.
+
+  Args:
+    hits: [N, C], correct predictions.
+    losses: [N, C], sums of the losses.
+    total: [N, C], test examples.
+
+  Returns:
+    "accuracy" and "loss", float64, NaN where there are no test examples, and
+    "test_examples", int64.
+  """
+  total = np.asarray(total, np.float64)
+
+  def mean(sums):
+    return np.divide(sums, total, out=np.full(total.shape, np.nan),
+                     where=total > 0, dtype=np.float64)
+
+  return {"accuracy": mean(hits), "loss": mean(losses),
+          "test_examples": total.astype(np.int64)}
+
+
+def are_many(final: Mapping[str, Any]) -> bool:
+  """Whether the clients of ``write`` are written as clients.npz."""
+  held = final.get("train_examples")
+  return held is not None and len(held) > MOST_IN_TEXT
+
+
 def write(
     folder: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
     names: Iterable[str] | None) -> None:
-  """Writes clients.csv and assignment.csv; a table without rows is removed.
+  """Writes clients.csv and assignment.csv, or clients.npz.
+
+  A table without rows is removed.
 
   Args:
     folder: folder of the run.
@@ -77,6 +116,10 @@ def write(
     names: the names of the C clients; None if they have none.
   """
   clients, membership = final["clients"], final["membership"]
+  (folder / _NPZ).unlink(missing_ok=True)
+  if are_many(final):
+    _write_npz(folder / _NPZ, final, seeds, names)
+    clients, membership = {}, None
   # A run of an older version, read and saved again, counted no losses.
   complete = clients and all("loss" in of for of in clients.values())
   _write(folder / "clients.csv", columns(names), client_rows(
@@ -84,6 +127,72 @@ def write(
   _write(folder / "assignment.csv", ASSIGNMENT, None if membership is None else
          ((seed, client, group) for seed, own in zip(seeds, membership)
           for client, group in enumerate(own.tolist())))
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+  """Whole numbers in the smallest type that has them all."""
+  low, high = int(array.min(initial=0)), int(array.max(initial=0))
+  return array.astype(
+      np.min_scalar_type(min(low, -1 - high) if low < 0 else high))
+
+
+def _write_npz(
+    path: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
+    names: Iterable[str] | None) -> None:
+  """Writes clients.npz; the sums in it give the measures bit for bit."""
+  arrays: dict[str, Any] = {
+      "seed": np.asarray(seeds),
+      "train_examples": _narrow(final["train_examples"])}
+  if names is not None:
+    arrays["name"] = np.asarray(names)
+  if final["membership"] is not None:
+    arrays["group"] = _narrow(final["membership"])
+  for protocol, of in final["clients"].items():
+    total = of["test_examples"]
+    hits, losses = (np.where(total > 0, of[name] * total, 0.0)
+                    for name in ("accuracy", "loss"))
+    arrays |= {
+        f"{protocol}_test_examples": _narrow(total),
+        f"{protocol}_hits": _narrow(np.rint(hits).astype(np.int64)),
+        f"{protocol}_loss_sum": losses.astype(np.float32)}
+  with files.replacing(path) as partial, open(partial, "wb") as file:
+    np.savez_compressed(file, **arrays)
+
+
+def read_many(folder: pathlib.Path) -> dict[str, Any]:
+  """Reads clients.npz.
+
+  Args:
+    folder: folder of the run.
+
+  Returns:
+    "clients", "membership" and "train_examples" as ``write`` takes them; empty
+    if the folder has no such file.
+
+  Raises:
+    ValueError, KeyError, OSError: the file is damaged.
+  """
+  path = folder / _NPZ
+  if not path.is_file():
+    return {}
+  try:
+    with open(path, "rb") as file:
+      return _read_npz(np.load(file, allow_pickle=False))
+  except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    raise ValueError(path.name) from error
+
+
+def _read_npz(stored: Any) -> dict[str, Any]:
+  end = "_test_examples"
+  clients = {
+      name.removesuffix(end): measured(*(
+          stored[name.removesuffix(end) + which]
+          for which in ("_hits", "_loss_sum", end)))
+      for name in stored.files if name.endswith(end)}
+  group = stored["group"].astype(np.int32) if (
+      "group" in stored.files) else None
+  return {"clients": clients, "membership": group,
+          "train_examples": stored["train_examples"].astype(np.int64)}
 
 
 def _write(

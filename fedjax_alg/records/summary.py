@@ -17,6 +17,7 @@ import numpy as np
 import fedjax_alg
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.records.clients import MOST_IN_TEXT
 from fedjax_alg.records.tables import Records, ROUND_COST, Row, SIMULATED
 from fedjax_alg.records.tables import TOTALS
 from fedjax_alg import files, metrics
@@ -312,7 +313,8 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
 
   Returns:
     The partition with its options, its hash, the numbers of rows of each
-    client and the label histogram. The rows are in partition.npz.
+    client and the label histogram; of very many clients without the lists of
+    all clients. The rows are in partition.npz.
   """
   partition, histogram = federation.partition, federation.label_histogram
   held = partition.held_out
@@ -323,12 +325,14 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
   joins = federation.data.train.joins
   if joins is not None:
     more["joins"] = np.asarray(joins).tolist()
+  if partition.num_clients <= MOST_IN_TEXT:
+    more |= {"train_size": partition.train_size.tolist(),
+             "test_size": partition.test_size.tolist(),
+             "label_histogram": histogram.tolist()}
   return {
       "name": partition.name, "flags": partition.flags,
       "hash": federation.hashes["partition"], "pooled": partition.pooled,
-      "train_size": partition.train_size.tolist(),
-      "test_size": partition.test_size.tolist(), **more,
-      "label_histogram": histogram.tolist(),
+      "clients": partition.num_clients, **more,
       "label_histogram_hash": hashlib.sha256(histogram.tobytes()).hexdigest()}
 
 

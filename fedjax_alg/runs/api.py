@@ -231,12 +231,13 @@ def _own_sampler(
                       "cohort_size, key, round) -> ids [cohort_size]"
                       + (f"; a name is given as `sampling`={sampler!r}"
                          if isinstance(sampler, str) else ""))
-  if options.sampling != "uniform":
-    raise OptionError("`sampler` and `sampling`: give one of them")
+  for name in ("sampling", "draw"):
+    if getattr(options, name) != getattr(RunOptions(), name):
+      raise OptionError(f"`sampler` and `{name}`: give one of them")
   if method.entry.all_clients:
     raise OptionError(f"`sampler`: {method.name} does not read it, it uses all "
                       "data in every round")
-  known = sampler in cohorts.SAMPLERS.values()
+  known = sampler in (*cohorts.SAMPLERS.values(), *cohorts.DRAWS.values())
   if sampler is cohorts.by_availability:
     raise OptionError(
         "`sampler`=by_availability: give `sampling`=availability")

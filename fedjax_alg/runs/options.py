@@ -62,6 +62,15 @@ class SamplingOptions:
       "= uniformly among those that are available in this round. Or your own "
       "function (data, cohort_size, key, round) -> ids [cohort_size], "
       + own.FORMS, later=True)
+  draw: str = hyper(
+      "auto", "how cohorts are drawn from the seed, one of auto, "
+      + ", ".join(cohorts.DRAWS) + ": permutation = of all clients, bijection "
+      "= in a time that does not grow with the number of clients. Both are "
+      "uniform, and draw other clients from the same seed. auto = permutation "
+      f"up to {cohorts.FEW_CLIENTS:,} clients, then bijection. Where clients "
+      "join later it is the permutation (`sampling`=uniform)",
+      choices=("auto", *cohorts.DRAWS), later=True,
+      when=("sampling", ("uniform",)))
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "
@@ -265,8 +274,11 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     if self.availability_file is not None:
       self._numbers_of_file()
 
-  def sampler(self) -> cohorts.Sampler:
+  def sampler(self, num_clients: int = 1) -> cohorts.Sampler:
     """Finds who takes part in a round.
+
+    Args:
+      num_clients: C.
 
     Returns:
       The sampler.
@@ -274,6 +286,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     Raises:
       OptionError: the caller's own cannot be loaded or is no function.
     """
+    if self.sampling == "uniform":
+      return cohorts.uniform_draw(self.draw, num_clients)
     if not own.is_own(self.sampling):
       return cohorts.SAMPLERS[self.sampling]
     found, _ = own.load(self.sampling, "sampling")
@@ -448,7 +462,8 @@ def check_together(
   if entry.all_clients:
     for flag, given in (("participation", share not in (None, 1.0)),
                         ("cohort_size", options.cohort_size is not None),
-                        ("sampling", options.sampling != "uniform")):
+                        ("sampling", options.sampling != "uniform"),
+                        ("draw", options.draw != "auto")):
       if given:
         raise OptionError(f"`{flag}`: {name} does not read it, it uses all "
                           "data in every round")

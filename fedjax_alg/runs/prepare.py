@@ -333,5 +333,5 @@ def prepare(
       federation, placed, options, seeds, spec,
       sharding.replicate(keys, mesh), sharding.replicate(numbers, mesh),
       method.builder(built, map_clients), map_clients,
-      sampler or options.sampler(), map_seeds, mesh,
+      sampler or options.sampler(num_clients), map_seeds, mesh,
       protocols, dict(measures or {}), plan)

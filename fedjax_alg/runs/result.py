@@ -311,13 +311,8 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   for protocol, counts in step.counts.items():
     if protocol in evaluate.PER_CLIENT:
       each: Any = (counts.hits, counts.losses, counts.total)
-      hits, losses, total = (
-          np.asarray(leaf[rows], np.float64) for leaf in each)
-      clients[protocol] = {
-          **{name: np.divide(sums, total, out=np.full_like(sums, np.nan),
-                             where=total > 0)
-             for name, sums in (("accuracy", hits), ("loss", losses))},
-          "test_examples": total.astype(np.int64)}
+      clients[protocol] = tables_of_clients.measured(
+          *(np.asarray(leaf[rows]) for leaf in each))
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
@@ -331,7 +326,7 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
 def write_final(
     folder: pathlib.Path, final: Mapping[str, Any], seeds: Sequence[int],
     names: Iterable[str] | None) -> None:
-  """Writes final.msgpack, clients.csv and assignment.csv.
+  """Writes final.msgpack and the tables of the clients.
 
   Args:
     folder: folder of the run.
@@ -340,6 +335,8 @@ def write_final(
     names: the names of the clients; None if they have none.
   """
   tables_of_clients.write(folder, final, seeds, names)
+  if tables_of_clients.are_many(final):  # clients.npz has the same numbers
+    final = dict(final, clients={}, membership=None, train_examples=None)
   with files.replacing(folder / _FINAL) as partial:
     partial.write_bytes(serialization.msgpack_serialize(
         serialization.to_state_dict(dict(final))))
@@ -406,6 +403,7 @@ def load_run(
   summary = _read_json(path / "summary.json")
   try:
     final = serialization.msgpack_restore((path / _FINAL).read_bytes())
+    final |= tables_of_clients.read_many(path)
     records = Records(
         None, facts["seeds"], facts["plan"]["cohort_size"], ())
     records.stopped = summary.get("stopped", records.stopped)

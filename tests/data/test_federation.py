@@ -224,3 +224,18 @@ def test_validation_pieces_are_the_servers_rows():
   cohort = layout.everyone(train)
   assert int(cohort.validation.size) == total
   assert cohort.validation.x is train.x
+
+
+def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
+  """Its rows are in the federation once more, in the order of the clients."""
+  rng = np.random.default_rng(0)
+  np.savez(tmp_path / "a.npz", x_train=rng.random((30, 4)),
+           y_train=np.arange(30) % 3, client_train=np.arange(30) % 5,
+           x_test=rng.random((10, 4)), y_test=np.arange(10) % 3)
+  hashes = []
+  for most, kept in ((30 * 4 * 4, 1), (30 * 4 * 4 - 1, 0)):
+    monkeypatch.setattr(federation, "_KEPT_BYTES", most)
+    hashes.append(federation.federate(
+        "npz", data_path=str(tmp_path / "a.npz"), partition="natural").hashes)
+    assert federation._named_with_features.cache_info().currsize == kept
+  assert hashes[0] == hashes[1]

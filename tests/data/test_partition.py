@@ -381,3 +381,52 @@ def test_test_examples_of_a_class_nobody_trains_on_stay_out():
   partition = make_partition("iid", examples, 2, 0)
   check_layout(partition)
   assert sorted(partition.test_order) == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize("ties", (False, True))
+def test_rows_of_a_client_are_ordered_by_their_random_numbers(ties):
+  """As two keys would sort them, also where one number holds too few bits."""
+
+  class Drawn:
+
+    def random(self, size):
+      tie = np.random.default_rng(1).random(size)
+      # Differences that 63 bits cannot show beside the client.
+      return 0.5 + tie * 2.0 ** -50 if ties else tie
+
+  owner = np.random.default_rng(0).integers(-1, 3000, 20_000)
+  used = np.flatnonzero(owner >= 0)
+  order, _, size = allocate.pack(owner, 3000, Drawn())
+  np.testing.assert_array_equal(
+      order, used[np.lexsort((Drawn().random(len(used)), owner[used]))])
+  np.testing.assert_array_equal(size, np.bincount(owner[used]))
+
+
+def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
+  """As searching all clients again for every example would find it."""
+
+  def searched(train, test):
+    for client in np.flatnonzero(test.sum(1) == 0):
+      for label in np.argsort(-train[client], kind="stable"):
+        spare = np.where(test.sum(1) > 1, test[:, label], 0)
+        if train[client, label] and spare.max():
+          test[spare.argmax(), label] -= 1
+          test[client, label] += 1
+          break
+    return test
+
+  moved = 0
+  for seed in range(30):
+    rng = np.random.default_rng(seed)
+    train = rng.integers(0, 6, (40, 4)) * (rng.random((40, 4)) < 0.6)
+    train[::7] *= 5
+    available = rng.integers(5, 25, 4)
+    found = allocate.spread_test(
+        train, available, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    first = np.stack([allocate.largest_remainder(
+        column.astype(float), int(count), rng) for column, count in zip(
+            train.T, available)], 1)
+    np.testing.assert_array_equal(found, searched(train, first.copy()))
+    moved += np.abs(found - first).sum() // 2
+  assert moved > 100

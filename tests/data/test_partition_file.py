@@ -44,6 +44,32 @@ def test_what_is_written_is_read(tmp_path, kind, held):
   assert [p.name for p in tmp_path.iterdir()] == ["p.npz"]
 
 
+def test_rows_that_lie_together_need_little_room(tmp_path):
+  """40,000 rows of 5,000 clients in their order, shuffled at each client."""
+  client = np.repeat(np.arange(5000, dtype=np.int32), 8)
+  data = Examples(
+      np.zeros((40_000, 1), np.float32), client % 3,
+      np.zeros((5000, 1), np.float32), client[::8] % 3, 3, client,
+      client[::8], "made")
+  whole = make_partition("natural", data, None, 0)
+  path = written(tmp_path / "p.npz", whole, data)
+  with np.load(path) as stored:
+    assert np.abs(stored["train_shift"]).max() == 7
+    assert "train_order" not in stored.files
+  assert path.stat().st_size < 40_000
+  got = partition_file.read_partition(path, data)
+  assert partition_hash(got) == partition_hash(whole)
+  # In random order nothing is gained, and the arrays are there as they are.
+  mixed = np.random.default_rng(0).permutation(40_000)
+  data = data._replace(client_train=client[mixed])
+  whole = make_partition("natural", data, None, 0)
+  path = written(tmp_path / "p.npz", whole, data)
+  with np.load(path) as stored:
+    np.testing.assert_array_equal(stored["train_order"], whole.train_order)
+  assert partition_hash(partition_file.read_partition(path, data)) == (
+      partition_hash(whole))
+
+
 def test_federations_are_equal(tmp_path):
   options = dict(validation_clients=2, newcomers_at=((2, 3),))
   first = fa.federate("digits", partition="classes", num_clients=20, seed=4,

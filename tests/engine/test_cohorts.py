@@ -1,6 +1,7 @@
 """Keys and cohorts."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -217,6 +218,62 @@ def test_uniform_cohorts_are_those_that_have_always_been_drawn(problem):
   np.testing.assert_array_equal(  # all of them: each in its own slot
       cohorts.sample_cohort(late, 12, key, 3).ids,
       np.where(joins > 3, 12, np.arange(12)))
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("slots", (2, 5))
+def test_a_bijection_draws_uniformly_without_replacement(problem, slots):
+  """Every set of two, and every pair in cohorts of five, equally often."""
+  draw = jax.jit(jax.vmap(
+      lambda key: cohorts.by_bijection(problem.data, slots, key)))
+  ids = np.asarray(draw(jax.random.split(jax.random.key(3), DRAWS)))
+  assert (np.diff(ids, axis=1) > 0).all()
+  assert ids.min() == 0 and ids.max() == 11
+  first, second = np.triu_indices(slots, 1)
+  found = np.zeros((12, 12))
+  np.add.at(found, (ids[:, first], ids[:, second]), 1)
+  found = found[np.triu_indices(12, 1)]
+  share = slots * (slots - 1) / (12 * 11)
+  scores = (found - DRAWS * share) / np.sqrt(DRAWS * share * (1 - share))
+  assert np.abs(scores).max() < 4.5  # of 66; 1 in 2,000 by chance
+  assert 0.5 < scores.std() < 1.5
+
+
+def test_a_bijection_makes_nothing_of_the_size_of_all_clients(problem):
+  many = problem.data._replace(
+      size=jax.ShapeDtypeStruct((10 ** 6,), jnp.int32))
+
+  def largest(sampler):
+    jaxpr = jax.make_jaxpr(lambda key: sampler(many, 100, key))(
+        jax.random.key(0))
+    return max(int(number) for number in re.findall(
+        r"[a-z0-9]+\[(\d+)", str(jaxpr)))
+
+  assert largest(cohorts.by_bijection) == 100
+  assert largest(cohorts.uniform) == 10 ** 6
+
+
+def test_a_bijection_where_the_permutation_is_needed(problem):
+  """Newcomers; and in a cohort of everybody nothing is drawn."""
+  key = jax.random.key(1)
+  late = problem.data._replace(joins=jnp.where(jnp.arange(12) % 4 == 1, 9, 0))
+  for data, slots in ((late, 5), (late, 12), (problem.data, 12)):
+    np.testing.assert_array_equal(
+        cohorts.by_bijection(data, slots, key, 3),
+        cohorts.uniform(data, slots, key, 3))
+  # As with uniform, everybody who is drawn is there.
+  aux = cohorts.play_round(
+      spy(True), problem.data, 5, cohorts.run_keys(0), jnp.int32(0), None,
+      cohorts.by_bijection)[1]
+  assert cohorts.PRESENT not in aux.server
+
+
+def test_the_draw_follows_the_number_of_clients():
+  few = cohorts.FEW_CLIENTS
+  assert cohorts.uniform_draw("auto", few) is cohorts.uniform
+  assert cohorts.uniform_draw("auto", few + 1) is cohorts.by_bijection
+  assert cohorts.uniform_draw("permutation", few + 1) is cohorts.uniform
+  assert cohorts.uniform_draw("bijection", 2) is cohorts.by_bijection
 
 
 @pytest.mark.program

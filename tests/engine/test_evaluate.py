@@ -234,6 +234,23 @@ def test_pieces_are_shared_out_over_devices(problem, case, mesh, mode):
         counts[protocol].loss_sum, case.counts[protocol].loss_sum, rtol=1e-5)
 
 
+def test_clients_in_blocks_are_counted_like_all_at_once(
+    problem, case, monkeypatch):
+  # Five blocks of three slots for twelve clients.
+  monkeypatch.setattr(evaluate, "_ENTRIES", 5 * L * L // 2)
+  of_clients = [p for p in evaluate.PROTOCOLS if p in evaluate.PER_CLIENT]
+  counts = jax.jit(evaluate.make_evaluate(
+      full(), problem.model, tuple(of_clients), clients.make_map_clients()))(
+          case.data, case.state, jax.random.key(0))
+  for protocol in of_clients:
+    for name, found in counts[protocol]._asdict().items():
+      expected = getattr(case.counts[protocol], name)
+      if name == "loss_sum":  # added in another order
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+      else:
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
 def test_validation_rows_that_nobody_holds(problem, case):
   run = evaluate.make_evaluate(
       toy(), problem.model, ("validation",), clients.make_map_clients())

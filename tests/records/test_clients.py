@@ -3,6 +3,7 @@
 import csv
 import math
 
+import chex
 import numpy as np
 import pytest
 
@@ -53,6 +54,36 @@ def test_groups(tmp_path):
   assert tuple(rows[0]) == clients.ASSIGNMENT
   assert [tuple(map(int, row.values())) for row in rows] == [
       (3, 0, 0), (3, 1, -1), (3, 2, 2), (5, 0, 1), (5, 1, 1), (5, 2, 0)]
+
+
+def test_very_many_clients_are_arrays(tmp_path, monkeypatch):
+  """All numbers return bit for bit, from sums that need little room."""
+  rng = np.random.default_rng(0)
+  total = rng.integers(0, 9, (2, 500))
+  final = FINAL | {
+      "clients": {"local": clients.measured(
+          rng.integers(0, total + 1).astype(np.float32),
+          (rng.exponential(size=total.shape) * total).astype(np.float32),
+          total.astype(np.float32))},
+      "train_examples": rng.integers(1, 300, 500),
+      "membership": rng.integers(-1, 4, (2, 500)).astype(np.int32)}
+  clients.write(tmp_path, final, (3, 5), None)
+  assert clients.read_many(tmp_path) == {}
+  monkeypatch.setattr(clients, "MOST_IN_TEXT", 499)
+  names = [f"client {i}" for i in range(500)]
+  clients.write(tmp_path, final, (3, 5), names)
+  assert [path.name for path in tmp_path.iterdir()] == ["clients.npz"]
+  found = clients.read_many(tmp_path)
+  assert found.keys() == {"clients", "train_examples", "membership"}
+  chex.assert_trees_all_equal(found, {name: final[name] for name in found})
+  with np.load(tmp_path / "clients.npz") as stored:
+    assert stored["name"].tolist() == names and stored["seed"].tolist() == [
+        3, 5]
+    assert stored["local_hits"].dtype == np.uint8
+    assert stored["group"].dtype == np.int8
+  (tmp_path / "clients.npz").write_bytes(b"PK\x03\x04 damaged")
+  with pytest.raises(ValueError):
+    clients.read_many(tmp_path)
 
 
 def test_tables_of_the_run_before_do_not_stay(tmp_path):

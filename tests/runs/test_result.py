@@ -1,6 +1,7 @@
 """A run's folder: what is saved is read again, and what cannot be is refused.
 """
 
+import json
 import shutil
 
 import chex
@@ -13,6 +14,8 @@ import fedjax_alg as fa
 from fedjax_alg import models, registry
 from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
+from fedjax_alg.records import clients as tables_of_clients
+from fedjax_alg.records import summary
 from tests.runs import conftest as small
 
 pytestmark = pytest.mark.program
@@ -75,6 +78,25 @@ def test_a_folder_of_the_command_line(by_api, by_command, tmp_path):
                       skiprows=1)[:, 2]
   np.testing.assert_array_equal(groups.reshape(2, 20), result.membership)
   assert jax.tree.leaves(fa.load_run(folder).global_params(1))[0].shape[0] == 2
+
+
+def test_a_run_of_very_many_clients(by_api, tmp_path, monkeypatch):
+  monkeypatch.setattr(tables_of_clients, "MOST_IN_TEXT", 10)
+  monkeypatch.setattr(summary, "MOST_IN_TEXT", 10)
+  result = by_api("fedgroup")
+  loaded = fa.load_run(result.save(tmp_path / "run"))
+  chex.assert_trees_all_equal(loaded.clients, result.clients)
+  np.testing.assert_array_equal(loaded.membership, result.membership)
+  chex.assert_trees_all_equal(loaded.global_params(1), result.global_params(1))
+  names = {path.name for path in (tmp_path / "run").iterdir()}
+  assert "clients.npz" in names
+  assert not names & {"clients.csv", "assignment.csv"}
+  facts = json.loads((tmp_path / "run" / "partition.json").read_text())
+  assert facts["clients"] == 20 and "train_size" not in facts
+  # What a run of fewer clients leaves of it.
+  monkeypatch.undo()
+  result.save(tmp_path / "run")
+  assert not (tmp_path / "run" / "clients.npz").exists()
 
 
 def test_a_run_in_the_folder_is_replaced(by_api, tmp_path):

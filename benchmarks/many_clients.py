@@ -1,0 +1,182 @@
+"""Start-up, rounds, evaluation, memory and files with very many clients.
+
+  python -m benchmarks.many_clients --clients=10000,100000,1000000
+
+Every client has 8 training and 2 test examples of 20 features in 10 classes,
+which lie together in the file. A case is a process of its own that plays the
+command line's run from an npz:
+
+- start-up: from the start of the process to the first round (import, reading,
+  dealing, placing, compiling, the files that are written before the rounds);
+- ms a round for each of --cohorts, the least of several stretches of rounds;
+- evaluation of all clients (global, local and preferred), the least of two;
+- peak: memory of the process, the data's own copy in the npz included;
+- files: all that the run's folder holds after its last round.
+
+CPU seconds are those of the process; on a machine that others use they say
+more than the wall time.
+"""
+
+import argparse
+from collections.abc import Sequence
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks import timing
+from experiments.cli import config as config_lib
+from experiments.cli import execute, folder as folder_lib
+from fedjax_alg.runs import play
+from fedjax_alg.runs.programs import Programs
+
+TRAIN, TEST, FEATURES, CLASSES = 8, 2, 20, 10
+#: Stretches of rounds that are timed; the first of them warms up.
+STRETCHES = 4
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+  """The flags."""
+  parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+  parser.add_argument("--clients", default="10000,100000",
+                      help="numbers of clients, separated by commas")
+  parser.add_argument("--cohorts", default="100,1000",
+                      help="cohort sizes, separated by commas")
+  parser.add_argument("--algorithms", default="fedavg",
+                      help="separated by commas")
+  parser.add_argument("--rounds", type=int, default=20,
+                      help="rounds of one measurement")
+  parser.add_argument("--devices", type=int, default=1,
+                      help="CPU cores that train clients in parallel")
+  parser.add_argument("--case", help=argparse.SUPPRESS)  # of the child process
+  args = parser.parse_args(argv)
+  for name in ("clients", "cohorts"):
+    try:
+      numbers = [int(word) for word in getattr(args, name).split(",")]
+    except ValueError:
+      numbers = [0]
+    if min(numbers) < 1:
+      parser.error(f"--{name}={getattr(args, name)}: whole numbers from 1, "
+                   "separated by commas")
+    setattr(args, name, numbers)
+  if args.rounds < 1 or args.devices < 1:
+    parser.error("--rounds and --devices must be at least 1")
+  return args
+
+
+def write_data(path: pathlib.Path, clients: int) -> None:
+  """Writes the examples of the clients as an npz, client by client."""
+  rng = np.random.default_rng(0)
+  centres = rng.normal(size=(CLASSES, FEATURES)).astype(np.float32)
+  arrays: dict[str, Any] = {}
+  for split, each in (("train", TRAIN), ("test", TEST)):
+    client = np.repeat(np.arange(clients, dtype=np.int32), each)
+    y = rng.integers(0, CLASSES, len(client), dtype=np.int32)
+    x = rng.standard_normal((len(client), FEATURES), np.float32)
+    x += centres[y]
+    arrays |= {f"x_{split}": x, f"y_{split}": y, f"client_{split}": client}
+  np.savez(path, **arrays)
+
+
+def measure(
+    algorithm: str, data: str, folder: str, began: float,
+    args: argparse.Namespace) -> dict[str, float]:
+  """Plays one case in this process and returns its figures."""
+
+  def configured(cohort: int) -> config_lib.Config:
+    return config_lib.parse([
+        f"--algorithm={algorithm}", "--dataset=npz", f"--data_path={data}",
+        "--partition=natural", f"--cohort_size={cohort}",
+        f"--rounds={STRETCHES * args.rounds}", f"--eval_every={args.rounds}",
+        f"--host_devices={args.devices}", f"--out_dir={folder}",
+        "--noprogress"])
+
+  found = {}
+  config = configured(args.cohorts[0])
+  where, _ = folder_lib.prepare_folder(config)
+  prepared = execute.prepared_run(config)
+  programs = Programs(prepared)
+  (records,) = play.new_records(programs, [where])
+  writer = execute.RunWriter(where, config, programs, records)
+  writer.start()
+  found["start_s"], found["start_cpu_s"] = (
+      time.time() - began, time.process_time())
+  seconds = []
+  for step in play.play(programs, [records]):
+    seconds.append(step.seconds / step.count)
+    writer.save(step)
+  found[f"round_{args.cohorts[0]}"] = 1e3 * min(seconds[1:])
+  evaluations = []
+  for _ in range(2):
+    before = time.perf_counter()
+    programs.evaluate(step.states)
+    evaluations.append(time.perf_counter() - before)
+  found["evaluation_s"] = min(evaluations)
+  before = time.perf_counter()
+  writer.finish(step)
+  found["finish_s"] = time.perf_counter() - before
+  found["files_mb"] = sum(
+      file.stat().st_size for file in where.rglob("*") if file.is_file()) / 1e6
+  found["peak_mb"] = timing.peak_megabytes()
+  for cohort in args.cohorts[1:]:
+    more = Programs(execute.prepared_run(configured(cohort)))
+    states, seconds = more.initial(), []
+    for stretch in range(STRETCHES):
+      before = time.perf_counter()
+      states, log = more.play(states, stretch * args.rounds, args.rounds)
+      np.asarray(log.aux.cost.down)
+      seconds.append((time.perf_counter() - before) / args.rounds)
+    found[f"round_{cohort}"] = 1e3 * min(seconds[1:])
+  found["cpu_s"] = time.process_time()
+  return found
+
+
+def case(
+    algorithm: str, clients: int, args: argparse.Namespace
+) -> dict[str, float]:
+  """Plays one case in a process of its own."""
+  with tempfile.TemporaryDirectory() as name:
+    data = pathlib.Path(name) / "examples.npz"
+    write_data(data, clients)
+    words = json.dumps([algorithm, str(data), f"{name}/run", time.time()])
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.many_clients", f"--case={words}",
+         f"--cohorts={','.join(map(str, args.cohorts))}",
+         f"--rounds={args.rounds}", f"--devices={args.devices}"],
+        stdout=subprocess.PIPE, check=True, text=True)
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+  """Prints the table."""
+  args = parse()
+  if args.case:
+    algorithm, data, folder, began = json.loads(args.case)
+    print(json.dumps(measure(algorithm, data, folder, began, args)))
+    return
+  print(f"{TRAIN} + {TEST} examples of {FEATURES} features a client, "
+        f"{args.devices} device(s); {os.getloadavg()[0]:.1f} processes "
+        f"run on {os.cpu_count()} cores")
+  rounds = "".join(f"{f'ms, S={cohort}':>12}" for cohort in args.cohorts)
+  print(f"{'algorithm':10}{'clients':>9}{'start-up s':>12}{'(CPU s)':>9}"
+        f"{rounds}{'evaluation s':>14}{'finish s':>10}{'peak MB':>9}"
+        f"{'files MB':>10}{'CPU s':>8}")
+  for algorithm in args.algorithms.split(","):
+    for clients in args.clients:
+      of = case(algorithm, clients, args)
+      rounds = "".join(
+          f"{of[f'round_{cohort}']:12.2f}" for cohort in args.cohorts)
+      print(f"{algorithm:10}{clients:9d}{of['start_s']:12.1f}"
+            f"{of['start_cpu_s']:9.1f}{rounds}{of['evaluation_s']:14.2f}"
+            f"{of['finish_s']:10.1f}{of['peak_mb']:9.0f}{of['files_mb']:10.1f}"
+            f"{of['cpu_s']:8.0f}", flush=True)
+
+
+if __name__ == "__main__":
+  main()
