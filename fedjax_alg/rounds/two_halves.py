@@ -94,7 +94,8 @@ def compose(
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
-      functools.partial(_client_params, method), lambda state: state.models)
+      functools.partial(_client_params, method), lambda state: state.models,
+      idle=functools.partial(_idle, method))
 
 
 def _init(
@@ -117,13 +118,24 @@ def _setup(
       method.map_clients))
 
 
+def _joined(
+    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  """The state when the clients of this round have joined."""
+  if cohort.newcomers is None:
+    return state
+  return state._replace(memory=method.client.refresh(
+      state.memory, trees.index(state.models, 0), cohort, method.map_clients))
+
+
+def _idle(
+    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  return _joined(method, state, cohort)._replace(round=state.round + 1)
+
+
 def _round(
     method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
-  if cohort.newcomers is not None:
-    state = state._replace(memory=method.client.refresh(
-        state.memory, trees.index(state.models, 0), cohort,
-        method.map_clients))
+  state = _joined(method, state, cohort)
   turn = Turn(cohort, key, state.round)
   begin = functools.partial(phases.begin, method, turn=turn)
   beginning, choice = _for_one_or_all(
