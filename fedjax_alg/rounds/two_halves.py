@@ -82,15 +82,21 @@ def compose(
       clients send (``ClientUpdate.merge``) stay means.
 
   Raises:
-    OptionError: ``weights`` or ``aggregator`` is unknown, or ``client`` has one
-      global model and ``grouping`` several.
+    OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
+      global model and ``grouping`` several, or it needs the mean.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
                       f"has one global model ({client.one_model})")
+  name = aggregator if isinstance(aggregator, str) else "your own"
+  if isinstance(aggregator, str):
+    aggregator = named(aggregator)
+  if client.mean_only and not aggregator.is_mean:
+    raise OptionError(f"`aggregator`={name}: the local method needs the mean "
+                      f"({client.mean_only})")
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
-      named(aggregator) if isinstance(aggregator, str) else aggregator)
+      aggregator)
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),

@@ -330,6 +330,12 @@ def test_halves_that_do_not_fit(problem):
   groups = diversified.by_model(diversified.KModels(num_models=2))
   with pytest.raises(ValueError, match="one global model .for a reason"):
     play(problem, client, average(), [1], rounds=0, grouping=groups)
+  needs_mean = client._replace(one_model="", mean_only="for a reason")
+  for aggregator, name in (("median", "median"), (slow_mean(), "your own")):
+    with pytest.raises(ValueError, match=f"^aggregator={name}: .* needs the "
+                       "mean .for a reason.$"):
+      play(problem, needs_mean, average(), [1], rounds=0,
+           aggregator=aggregator)
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
     play(problem, client, average(), [1], rounds=0, aggregator="modal")
   with pytest.raises(ValueError, match="examples, uniform"):
