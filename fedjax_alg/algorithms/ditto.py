@@ -13,8 +13,9 @@ The clients' v_k are kept from round to round, [C, P]. ``client_params`` is v_k
 as the client's last round left it. A client that has not taken part yet, a
 newcomer among them, solves the personal objective as it would in a round: it
 deploys what the s steps on its training data make of the model at which its v_k
-starts (see below), and the current global model if it has no such data. ``client_copy`` is w_k, the global model after FedAvg's
-local steps, as FedAvg with fine-tuning would deploy it.
+starts (see below), and the current global model if it has no such data.
+``client_copy`` is w_k, the global model after FedAvg's local steps, as FedAvg
+with fine-tuning would deploy it.
 
 With lam = 0 clients train alone; as lam grows, v_k tends to the global model.
 
@@ -161,8 +162,8 @@ def ditto(
   Returns:
     The algorithm. Its ``client_params`` is v_k, and for a client that has not
     taken part yet the model where v_k starts after the steps of v_k on the
-    client's training data. Its ``client_copy`` is the global model after the local steps
-    of w.
+    client's training data. Its ``client_copy`` is the global model after the
+    local steps of w.
 
   Raises:
     OptionError: a hyper-parameter is out of range.
