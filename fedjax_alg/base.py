@@ -291,6 +291,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: same arguments as ``client_params``; the client's copy of the global model
   #: (pFedMe's w_k, besides theta_k); None for methods without such a copy
   client_copy: Callable[[State, Array, Shard, Key], Params] | None = None
+  #: (state, cohort without participants) -> state after a round in which nobody
+  #: takes part: models stay, the round counts, and clients may join
+  idle: Callable[[State, Cohort], State] = lambda state, cohort: state
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

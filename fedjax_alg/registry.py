@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import types
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
@@ -48,7 +49,7 @@ class Entry(NamedTuple):
   ledger: Ledger | None = None
   #: hyper-parameters with which the contract tests play the method on a small
   #: convex problem, where the defaults would diverge or take long
-  small: Mapping[str, Any] = {}
+  small: Mapping[str, Any] = types.MappingProxyType({})
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"

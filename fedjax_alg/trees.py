@@ -86,6 +86,12 @@ def repeat(tree: Params, times: int) -> Params:
       lambda leaf: jnp.broadcast_to(leaf[None], (times,) + leaf.shape), tree)
 
 
+def copies(tree: Params) -> Array:
+  """Whether all models of a tree [K, ...] are equal, [] bool."""
+  same = [(leaf == leaf[:1]).all() for leaf in jax.tree.leaves(tree)]
+  return jnp.stack(same).all()
+
+
 def strong(tree: Any) -> Any:
   """Removes the weak types of all leaves.
 

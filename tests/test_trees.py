@@ -34,6 +34,13 @@ def test_arithmetic_is_leaf_by_leaf():
       trees.squared_norm(a), sum((x ** 2).sum() for x, _ in leaves), rtol=1e-6)
 
 
+def test_copies_are_equal_in_every_leaf():
+  same = trees.repeat(tree(), 3)
+  assert trees.copies(same)
+  first, last = same["a"]
+  assert not trees.copies(same | {"a": (first, last.at[2].add(1.0))})
+
+
 def test_slot_sums_are_weighted_and_ignore_slots_of_weight_zero():
   stack, weight = tree(5), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0])
   poisoned = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), stack)

@@ -54,7 +54,8 @@ class ComposedHParams(
   """
 
   client_update: str = hyper(
-      "sgd", "the local method, by which a participant trains",
+      "sgd", "the local method, by which a participant trains; nova is "
+      "FedNova's plain SGD, without its `mu`, `client_momentum` and `tau_eff`",
       choices=CLIENT_UPDATES)
   server: str = hyper(
       "average", "the server step, which applies the participants' mean update",

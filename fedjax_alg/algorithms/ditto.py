@@ -12,9 +12,10 @@ of its own, which nobody else ever sees:
 The clients' v_k are kept from round to round, [C, P]. ``client_params`` is v_k
 as the client's last round left it. A client that has not taken part yet, a
 newcomer among them, solves the personal objective as it would in a round: it
-deploys the model that the s steps make of the current global model on the
-client's training data. ``client_copy`` is w_k, the global model after FedAvg's
-local steps, as FedAvg with fine-tuning would deploy it.
+deploys what the s steps on its training data make of the model at which its v_k
+starts (see below), and the current global model if it has no such data.
+``client_copy`` is w_k, the global model after FedAvg's local steps, as FedAvg
+with fine-tuning would deploy it.
 
 With lam = 0 clients train alone; as lam grows, v_k tends to the global model.
 
@@ -26,7 +27,7 @@ independently.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,7 @@ class Personal(NamedTuple):
 
   models: Params  #: [C, ...], v_k
   met: Array  #: [C] bool, whether the client has taken part
+  start: Any = ()  #: the initial model, if every v_k starts there
 
 
 def _personalise(
@@ -110,11 +112,18 @@ def _personalise(
 def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
 
   def init(params, spec):
-    return Personal(trees.repeat(params, spec.num_clients),
-                    jnp.zeros(spec.num_clients, bool))
+    return Personal(
+        trees.repeat(params, spec.num_clients),
+        jnp.zeros(spec.num_clients, bool),
+        params if hparams.personal_start == "initial" else ())
+
+  def merge(memory, cohort, kept, anchors):
+    del anchors
+    return trees.set_rows(memory._replace(start=()), cohort.ids, kept)._replace(
+        start=memory.start)
 
   def train(received, shard, client_row, key):
-    kept, met = client_row
+    kept, met, _ = client_row
     params, loss = sgd(
         model, received.start, shard, hparams, hparams.client_lr, key)
     start = kept
@@ -130,9 +139,9 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
 
   return ClientUpdate(
       train, hparams, init=init,
-      client_rows=lambda memory, cohort, keys: trees.rows(memory, cohort.ids),
-      merge=lambda memory, cohort, kept, anchors: trees.set_rows(
-          memory, cohort.ids, kept))
+      client_rows=lambda memory, cohort, keys: trees.rows(
+          memory._replace(start=()), cohort.ids),
+      merge=merge)
 
 
 def ditto(
@@ -152,9 +161,9 @@ def ditto(
 
   Returns:
     The algorithm. Its ``client_params`` is v_k, and for a client that has not
-    taken part yet the global model after the steps of v_k on the client's
-    training data. Its ``client_copy`` is the global model after the local steps
-    of w.
+    taken part yet the model where v_k starts after the steps of v_k on the
+    client's training data. Its ``client_copy`` is the global model after the
+    local steps of w.
 
   Raises:
     OptionError: a hyper-parameter is out of range.
@@ -167,12 +176,16 @@ def ditto(
 
   def client_params(state, client_id, shard, key):
     memory, centre = state.memory, trees.index(state.models, 0)
-    kept, met = trees.rows(memory, client_id)
+    kept, met, _ = trees.rows(memory._replace(start=()), client_id)
     met = met & (client_id < memory.met.shape[0])
+    start = centre
+    if hparams.personal_start == "initial":
+      # Without data the personal objective is least at the global model.
+      start = trees.where(shard.size > 0, memory.start, centre)
     # Without steps: the model that the client has kept.
     shard = shard._replace(size=jnp.where(met, 0, shard.size))
     return _personalise(
-        model, hparams, trees.where(met, kept, centre), centre, shard, key)
+        model, hparams, trees.where(met, kept, start), centre, shard, key)
 
   def client_copy(state, client_id, shard, key):
     del client_id

@@ -24,8 +24,8 @@ stands for the weight of client k everywhere, and then the objective is that of
 FedAvg, sum_k n_k f_k. The paper's m is the number of clients that are present
 and have examples. A newcomer's D_k is zero, so the mean is scaled down to that
 over more clients when clients join. Where the clients' data change in size
-(`shift`), the mean keeps the old weights. An `aggregator` other than the mean
-replaces that of the v_k, while h stays the mean of what clients keep.
+(`shift`), the mean keeps the old weights. No other aggregator can take the
+place of the mean of the v_k, because the server moves h by the same mean.
 """
 
 import dataclasses
@@ -37,7 +37,6 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
@@ -57,7 +56,7 @@ class DynOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDynHParams(DynOptions, Aggregation, LocalWork):
+class FedDynHParams(DynOptions, LocalWork):
   """Hyper-parameters of FedDyn."""
 
   client_lr: float = hyper(
@@ -125,7 +124,8 @@ def dyn_update(
       client_rows=lambda memory, cohort, keys: trees.rows(
           memory.clients, cohort.ids),
       merge=merge, scale=scale,
-      one_model="a client's linear term belongs to one model")
+      one_model="a client's linear term belongs to one model",
+      mean_only="which moves h as well")
 
 
 def feddyn(
@@ -154,5 +154,4 @@ def feddyn(
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
                       hparams.client_weights)
   return compose(model, client, steps.average(), map_clients=map_clients,
-                 weights=hparams.client_weights,
-                 aggregator=hparams.aggregator)
+                 weights=hparams.client_weights)

@@ -393,14 +393,16 @@ def direction_rule(
   def extra(before, after, cohort: Cohort, notes: Note):
     """The cost of pre-training: each client gets a model and sends an update.
 
-    The clients pre-trained before round 1 are counted in round 1.
+    The clients pre-trained before round 1 are counted in the first round in
+    which clients take part. Until then ``latest`` is what ``setup`` made it.
     """
     del after
     size = num_params(before.models) // m
+    first = (before.memory.latest == before.memory.directions).all()
     new = (notes.first | ~notes.kept) & cohort.present
     if hparams.cold_start == "random":
       new = jnp.zeros_like(new)
-    pool = jnp.where(before.round == 0, pool_size(hparams), 0)
+    pool = jnp.where(first, pool_size(hparams), 0)
     number = new.sum(dtype=jnp.int32) + pool
     own = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
     # The sizes of the pre-trained clients are not known here, so their batches
@@ -410,7 +412,7 @@ def direction_rule(
     return Extra(
         down=number * size, up=number * size,
         exchanges=(number > 0).astype(jnp.int32), example_gradients=read,
-        flops=jnp.where(before.round == 0, 2.0 * n * n * size, 0.0)
+        flops=jnp.where(first, 2.0 * n * n * size, 0.0)
         + 2.0 * m * size * new.sum().astype(jnp.float32),
         own_gradients=own,
         own_batches=jnp.where(new, hparams.pretrain_steps, 0))

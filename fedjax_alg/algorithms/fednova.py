@@ -18,10 +18,11 @@ both at once ``normaliser`` plays the recursion behind these formulas. The
 authors' code adds the terms of the two formulas up in that case, which is not
 what its steps do.
 
-The factor tau_eff / ||a_i||_1 is applied to the client's update before the mean
-and not, in two parts, before and after it. This is the same but for rounding: a
-model that has moved by a small part of its update would lose the last digits
-of the move.
+Here each client's update is multiplied by tau_eff / ||a_i||_1 before the mean.
+In the formula the mean is over updates divided by ||a_i||_1, and tau_eff
+multiplies it afterwards. Both are the same but for rounding, and the clients
+return models: a model moved by a small part, update / ||a_i||_1, would lose the
+last digits of the move.
 """
 
 import dataclasses
@@ -31,13 +32,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
-from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import proximal, sgd
+from fedjax_alg.client.optimizers import Descent
+from fedjax_alg.client.sgd import descend, proximal, sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, is_zero, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
@@ -98,23 +98,20 @@ def normaliser(
 
 
 def _heavy_ball(
-    model: Model, start: Params, shard: Shard, work: LocalWork,
-    client_lr: float, momentum: float, mu: float, key: Key
-) -> tuple[Params, Array]:
-  """m <- momentum m + g(v; B),  v <- v - client_lr (m + mu (v - start))."""
-  correct = proximal(mu)
+    client_lr: float, momentum: float, mu: float, start: Params) -> Descent:
+  """m <- momentum m + g(v; B),  v <- v - client_lr (m + mu (v - start)).
 
-  def step(gradient, carry):
-    params, buffer, _ = carry
-    ((loss, grad),) = gradient(params)
-    buffer = trees.add_scaled(grad, momentum, buffer)
+  The pull to ``start`` does not enter m, as it would if it were a correction
+  of the gradient.
+  """
+  pull = proximal(mu)
+
+  def step(gradient, params, buffer):
+    buffer = trees.add_scaled(gradient, momentum, buffer)
     return trees.add_scaled(
-        params, -client_lr, correct(buffer, params, start)), buffer, loss
+        params, -client_lr, pull(buffer, params, start)), buffer
 
-  params, _, loss = minibatches.fold_steps(
-      model, shard, work, key, step,
-      (start, jax.tree.map(jnp.zeros_like, start), jnp.zeros(())))
-  return params, loss
+  return Descent(lambda params: jax.tree.map(jnp.zeros_like, params), step)
 
 
 def nova_update(
@@ -142,8 +139,9 @@ def nova_update(
       params, loss = sgd(
           model, start, shard, work, client_lr, key, proximal(mu))
     else:
-      params, loss = _heavy_ball(
-          model, start, shard, work, client_lr, momentum, mu, key)
+      params, loss, _ = descend(
+          model, start, shard, work, key,
+          _heavy_ball(client_lr, momentum, mu, start))
     return Trained(trees.add_scaled(
         start, factor, trees.subtract(params, start)), loss)
 

@@ -104,8 +104,9 @@ def once_rule(
   def before(state: ClusteredState, cohort: Cohort, key: Key):
     if k == 1:
       return state
+    # Later than after n rounds if nobody took part in the round after them.
     return jax.lax.cond(
-        state.round == hparams.cluster_after,
+        (state.round >= hparams.cluster_after) & ~state.memory.done,
         lambda: cluster(state, cohort, key), lambda: state)
 
   def assign(models, memory, client_row, member, shard, key):

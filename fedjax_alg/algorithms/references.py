@@ -177,8 +177,7 @@ def local(
                 jax.vmap(hparams.num_steps)(size).astype(jnp.float32))
     aux = RoundAux({"loss": loss}, {"train_loss": trees.slot_mean(
         cohort.weight, loss)}, round_cost(0, 0, 0, read.sum()), work)
-    return LocalState(table, state.newcomer, jax.tree.map(
-        lambda rounds: rounds + 1, state.round)), aux
+    return idle(state, cohort)._replace(table=table), aux
 
   def client_params(state, client_id, shard, key):
     del shard, key
@@ -188,4 +187,9 @@ def local(
             known, rows.at[client_id].get(mode="clip"), new),
         state.table, state.newcomer)
 
-  return Algorithm(init, no_setup, round_, client_params, None)
+  def idle(state: LocalState, cohort: Cohort) -> LocalState:
+    del cohort
+    return state._replace(round=jax.tree.map(
+        lambda rounds: rounds + 1, state.round))
+
+  return Algorithm(init, no_setup, round_, client_params, None, idle=idle)

@@ -13,9 +13,9 @@ momentum of g_i would be corrected by c_i once. Option II then takes the mean
 gradient of the local steps itself: (x - y) / (K eta_l) is that mean with plain
 SGD alone, and up to 1 / (1 - momentum) times as long with momentum.
 
-The paper's N is the number of clients that are present and have examples. A
-newcomer's c_i is zero, so c is scaled down to the mean over more clients when
-clients join.
+The paper's N is the number of all clients, and where clients join during the
+run that of those who have joined and have examples. A newcomer's c_i is zero,
+so c is scaled down to the mean over more clients when clients join.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
 class ControlVariates(NamedTuple):
   """The control variates of the server and of the clients."""
 
-  server: Params  #: c, the mean of the c_i over the clients present
+  server: Params  #: c, the mean of the c_i over N clients
   clients: Params  #: [C, ...], c_i
 
 

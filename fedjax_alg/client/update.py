@@ -68,6 +68,8 @@ class ClientUpdate(NamedTuple):
   needs_anchor: bool = False  #: whether ``train`` reads the anchor gradient
   #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""
+  #: why no other aggregator can replace the mean; empty if one can
+  mean_only: str = ""
   # Costs besides those of the model itself and of the anchor gradient:
   extra_down: Traffic = 0  #: what more each participant receives in a round
   extra_up: Traffic = 0  #: what more each participant sends in a round

@@ -259,7 +259,7 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
         not comes and self.dataset in _PREPARED)
     if images and partition == "natural":
       raise DataError(f"`partition`=natural: {self.dataset} names no clients "
-                      "(use iid, classes, dirichlet or powerlaw)")
+                      "(use iid, classes, dirichlet, powerlaw or file)")
     if comes and partition not in ("natural", "file"):
       raise DataError(f"`partition`={partition}: {self.dataset} comes with its "
                       "clients (only natural)")

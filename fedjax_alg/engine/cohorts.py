@@ -334,7 +334,7 @@ def play_round(
     state: state before the round.
     sampler: who takes part. With another one than those of ``DRAWS``,
       ``aux.server[PRESENT]`` is their number, and a round in which
-      nobody takes part leaves the state as it was and costs nothing.
+      nobody takes part is ``algorithm.idle`` and costs nothing.
 
   Returns:
     The new state and the report of the round.
@@ -350,7 +350,8 @@ def play_round(
   if sampler in DRAWS.values():
     return new, aux
   some = cohort.present.any()
-  new = jax.tree.map(lambda old, new: jnp.where(some, new, old), state, new)
+  new = jax.tree.map(lambda new, idle: jnp.where(some, new, idle), new,
+                     algorithm.idle(state, cohort))
   return new, _or_nothing(aux, some, cohort.present.sum())
 
 

@@ -75,13 +75,12 @@ class LSTM(nn.Module):
 
   The defaults (embedding of 300 numbers, two layers of 100, dense 30 with
   ReLU, dense 1) are the classifier of the FedGroup paper for Sent140. Its
-  243,861
-  parameters are those of the layers after the embedding, so the paper does not
-  train the embedding (GloVe, which is not included here). Instead, ``frozen``
-  uses fixed random vectors, and ``learned`` trains a table with ``dim``
-  additional parameters per token. For two classes the single logit z becomes
-  the two logits 0 and z, whose cross entropy is the binary cross entropy of z;
-  for more the last layer has a logit for each.
+  243,861 parameters are those of the layers after the embedding, so the paper
+  does not train the embedding (GloVe, which is not included here). Instead,
+  ``frozen`` uses fixed random vectors, and ``learned`` trains a table with
+  ``dim`` additional parameters per token. For two classes the single logit z
+  becomes the two logits 0 and z, whose cross entropy is the binary cross
+  entropy of z; for more the last layer has a logit for each.
 
   Padding tokens do not change the state. For an example without words the
   dense layers read a state of zeros.

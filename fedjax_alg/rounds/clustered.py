@@ -229,7 +229,8 @@ def compose_clustered(
       functools.partial(_init, rule), rule.setup,
       functools.partial(_round, method),
       functools.partial(_client_params, rule), lambda state: state.models,
-      rule.membership)
+      rule.membership,
+      idle=lambda state, cohort: state._replace(round=state.round + 1))
 
 
 def _init(

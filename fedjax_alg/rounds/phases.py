@@ -224,8 +224,12 @@ def update(
   scale = functools.partial(method.client.scale, memory, cohort)
   starts, groups = beginning.starts, None
   if method.grouping:
-    # Round T + 1, the first after the warm-up, splits the copies.
+    # Round T + 1, the first after the warm-up, splits the copies; if nobody
+    # took part in it, they are still copies in the next one.
     splitting = turn.round == method.grouping.threshold
+    if k > 1:
+      splitting |= (turn.round > method.grouping.threshold) & trees.copies(
+          beginning.models)
     target, groups = method.grouping.regroup(
         starts, vectors, beginning.anchors, cohort, splitting, scale)
     if not method.aggregator.is_mean:

@@ -82,19 +82,26 @@ def compose(
       clients send (``ClientUpdate.merge``) stay means.
 
   Raises:
-    OptionError: ``weights`` or ``aggregator`` is unknown, or ``client`` has one
-      global model and ``grouping`` several.
+    OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
+      global model and ``grouping`` several, or it needs the mean.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
                       f"has one global model ({client.one_model})")
+  name = aggregator if isinstance(aggregator, str) else "your own"
+  if isinstance(aggregator, str):
+    aggregator = named(aggregator)
+  if client.mean_only and not aggregator.is_mean:
+    raise OptionError(f"`aggregator`={name}: the local method needs the mean "
+                      f"({client.mean_only})")
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
-      named(aggregator) if isinstance(aggregator, str) else aggregator)
+      aggregator)
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
-      functools.partial(_client_params, method), lambda state: state.models)
+      functools.partial(_client_params, method), lambda state: state.models,
+      idle=functools.partial(_idle, method))
 
 
 def _init(
@@ -117,13 +124,24 @@ def _setup(
       method.map_clients))
 
 
+def _joined(
+    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  """The state when the clients of this round have joined."""
+  if cohort.newcomers is None:
+    return state
+  return state._replace(memory=method.client.refresh(
+      state.memory, trees.index(state.models, 0), cohort, method.map_clients))
+
+
+def _idle(
+    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  return _joined(method, state, cohort)._replace(round=state.round + 1)
+
+
 def _round(
     method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
-  if cohort.newcomers is not None:
-    state = state._replace(memory=method.client.refresh(
-        state.memory, trees.index(state.models, 0), cohort,
-        method.map_clients))
+  state = _joined(method, state, cohort)
   turn = Turn(cohort, key, state.round)
   begin = functools.partial(phases.begin, method, turn=turn)
   beginning, choice = _for_one_or_all(

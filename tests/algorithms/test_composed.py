@@ -190,6 +190,8 @@ def test_statistics_of_several_models_are_refused(tiny, client, optimiser):
     (dict(server="mean"), "server=mean: must be one of average, sgd, adam,"),
     (dict(client_weights="size"), "client_weights=size: must be one of ex"),
     (dict(num_models=0), "num_models=0: must be at least 1"),
+    (dict(client_update="dyn", aggregator="median"),
+     "aggregator=median: the local method needs the mean (which moves h"),
     (dict(client_lr=-1.0), "client_lr=-1.0: must be at least 0"),
 ])
 def test_a_bad_setting_is_named(tiny, settings, message):

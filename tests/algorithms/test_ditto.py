@@ -90,8 +90,11 @@ def test_rounds_and_what_is_deployed_are_the_oracles(problem, settings):
   for i, known in ((4, 4), (NEVER, NEVER), (NEVER, NOBODY), (0, NOBODY)):
     v, copy = deploy(
         state, jnp.int32(known), layout.shard_of(problem.data, i), KEY)
+    start = {}
+    if work.personal_start == "initial":
+      start = {i: bridge.to_oracle(params)}
     alone = heterogeneity.ditto_round(
-        w, {}, problem.clients, [i],
+        w, start, problem.clients, [i],
         {i: bridge.client_batches(problem, i, KEY, work)},
         {i: personal_batches(problem, i, KEY, work)}, work.client_lr,
         work.personal_lr, work.lam, l2=problems.L2)

@@ -389,6 +389,19 @@ def test_clients_deploy_the_model_of_their_group():
         bridge.to_oracle(w), models) == state.memory.cold_start_group[i]
 
 
+def test_pre_training_is_counted_when_clients_first_take_part():
+  """Also if nobody was there in round 1."""
+  problem, run = grouped.problem(), programs("default")
+  state = grouped.begin(run, problem.data)
+  cohort = grouped.cohort_of(problem.data, grouped.COHORTS[0])
+  later = run.algorithm.idle(state, cohort)
+  (after, first), (_, second) = (
+      run.round(each, cohort, grouped.KEYS[0]) for each in (state, later))
+  problems.assert_equal(second.cost, first.cost)
+  third = run.round(after, cohort, grouped.KEYS[0])[1]
+  assert third.cost.central_flops < first.cost.central_flops
+
+
 def test_class_frequencies():
   problem = grouped.problem()
   for i in (0, 1, 8):

@@ -143,6 +143,12 @@ def test_no_more_groups_than_allowed():
   assert len(set(found.labels)) == 7
   np.testing.assert_array_equal(
       state[-1].member, oracle.cut_at_count(found.distances, "complete", K))
+  # Nobody was there in that round: the next one clusters.
+  late = run.algorithm.idle(state[AFTER], ())
+  problems.assert_equal(
+      grouped.play(run, problem.data, late, COHORTS[AFTER:AFTER + 1],
+                   grouped.KEYS[AFTER:]).states[-1],
+      state[-1]._replace(round=late.round + 1))
 
 
 def test_an_infinite_threshold_is_fedavg():

@@ -45,6 +45,18 @@ def test_central_reaches_the_optimum_of_logistic_regression(problem):
       optimum, x, y, problems.L2) + 1e-6
 
 
+def test_local_counts_rounds_without_participants(problem):
+  """Where a schedule of the learning rate reads their number."""
+  algorithm = registry.build(
+      "local", problem.model, map_clients=clients.make_map_clients(),
+      client_lr_schedule="inverse_sqrt")
+  state = algorithm.init(
+      problems.some_params(problem.model), problem.spec, jax.random.key(0))
+  later = algorithm.idle(state, None)
+  assert (state.round, later.round) == (0, 1)
+  problems.assert_equal(later.table, state.table)
+
+
 def test_local_is_sgd_on_ones_own_data(problem):
   """Two rounds: participants go on from their own model, others stay."""
   work = dict(local_steps=6, batch_size=4)

@@ -1,6 +1,7 @@
 """The table of algorithms and their hyper-parameters."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,13 @@ def test_defaults_are_valid_and_documented(name):
     assert type(field.default) in (bool, int, float, str), field.name
   with pytest.raises(dataclasses.FrozenInstanceError):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
+
+
+def test_entries_do_not_share_what_can_be_changed():
+  small: Any = registry.get("fedavg").small
+  assert small is registry.get("scaffold").small
+  with pytest.raises(TypeError):
+    small["client_lr"] = 1.0
 
 
 @pytest.mark.parametrize("name", [

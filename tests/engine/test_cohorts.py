@@ -359,8 +359,8 @@ def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
       cohorts.sample_cohort(late, 6, jax.random.key(0), 0, cohorts.checked(bad))
 
 
-def test_a_round_without_participants_changes_nothing(problem):
-  """State and cost stay; what is a measure of nobody is NaN."""
+def test_a_round_without_participants_is_idle(problem):
+  """It costs nothing; what is a measure of nobody is NaN."""
 
   def round_(state, cohort, key):
     del key
@@ -370,7 +370,10 @@ def test_a_round_without_participants_changes_nothing(problem):
     return state, RoundAux({}, {"loss": jnp.float32(0), "step": jnp.int32(3)},
                            round_cost(30, 10, 1, 0, 5e9), work)
 
-  algorithm = Algorithm(lambda *_: (), no_setup, round_, lambda *_: None, None)
+  algorithm = Algorithm(
+      lambda *_: (), no_setup, round_, lambda *_: None, None,
+      idle=lambda state, cohort: state | {
+          "round": state["round"] + 1 + cohort.present.sum()})
 
   def someone_in_odd_rounds(data, cohort_size, key, number):
     del key
@@ -383,7 +386,7 @@ def test_a_round_without_participants_changes_nothing(problem):
       cohorts.checked(someone_in_odd_rounds)))
   before = {"sum": jnp.float32(2), "round": jnp.int32(5)}
   state, aux = play(jnp.int32(0), before)
-  assert (state["sum"], state["round"]) == (2, 5)
+  assert (state["sum"], state["round"]) == (2, 6)
   assert not any(jax.tree.leaves((aux.cost, aux.times)))
   assert np.isnan(aux.server["loss"]) and aux.server["cohort_present"] == 0
   state, aux = play(jnp.int32(1), before)

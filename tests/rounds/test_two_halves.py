@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_alg import grouping, trees
+from fedjax_alg import grouping, registry, trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central.aggregation import Aggregator, coordinate_median
 from fedjax_alg.central.aggregation import weighted_mean
@@ -51,8 +51,8 @@ def server(when, aggregate_lr=1.0):
       optax.with_extra_args_support(optax.sgd(RATE)), when, aggregate_lr)
 
 
-def play(problem, client, step, ids, rounds=1, **settings):
-  """States from the start on, and the last log."""
+def play(problem, client, step, ids, rounds=1, idle=(), **settings):
+  """States from the start on, and the last log; nobody is there in ``idle``."""
   algorithm = compose(problem.model, client, step,
                       map_clients=clients.make_map_clients(), **settings)
   cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
@@ -60,6 +60,9 @@ def play(problem, client, step, ids, rounds=1, **settings):
       problems.some_params(problem.model), problem.spec, KEY)]
   aux = None
   for number in range(rounds):
+    if number in idle:
+      states.append(algorithm.idle(states[-1], cohort))
+      continue
     state, aux = problems.quick_jit(algorithm.round)(
         states[-1], cohort, jax.random.fold_in(KEY, number))
     states.append(state)
@@ -139,9 +142,9 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   """Until round T the copies stay equal, and are what K = 1 trains."""
   ids, client = list(range(8)), sgd_update(problem.model, ONE_STEP, 0.3)
 
-  def run(num_models):
+  def run(num_models, **more):
     return play(
-        problem, client, server("after"), ids, rounds=3,
+        problem, client, server("after"), ids, **({"rounds": 3} | more),
         grouping=diversified.by_model(diversified.KModels(
             num_models=num_models, threshold=2)))
 
@@ -156,6 +159,40 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   assert problems.differ(trees.index(several[3].models, 0),
                          trees.index(several[3].models, 1))
   assert aux.cost.down == 2 * 3 * 52  # three models there, three again
+  # Nobody was there in round T + 1: the next one splits the copies.
+  later = run(3, rounds=4, idle=(2,))[0]
+  problems.assert_equal(later[3], several[2]._replace(round=jnp.int32(3)))
+  problems.assert_equal(later[4], several[3]._replace(round=jnp.int32(4)))
+
+
+@pytest.mark.parametrize("name", ["feddyn", "scaffold"])
+def test_clients_join_in_a_round_without_participants(problem, name):
+  """What the server keeps stays the mean over those who are there."""
+  joins = jnp.where(jnp.arange(12) < 7, 0, 2)
+  data = problem.data._replace(joins=joins)
+  algorithm = registry.build(
+      name, problem.model, map_clients=clients.make_map_clients(),
+      local_steps=2, batch_size=6)
+
+  def nobody_when_they_join(data, cohort_size, key, number):
+    return jnp.where(number == 2, 12, cohorts.uniform(
+        data, cohort_size, key, number))
+
+  round_ = problems.quick_jit(lambda number, state: cohorts.play_round(
+      algorithm, data, 4, cohorts.run_keys(0), number, state,
+      nobody_when_they_join)[0])
+  state = algorithm.init(
+      problems.some_params(problem.model), problem.spec, KEY)
+  for number in range(4):
+    before, state = state, round_(jnp.int32(number), state)
+    assert state.round == number + 1
+    kept, rows = state.memory
+    there = (joins <= number).astype(jnp.float32)
+    problems.assert_close(
+        kept, trees.slot_mean(there, rows), rtol=1e-4, atol=1e-6)
+    if number == 2:
+      problems.assert_equal(state.models, before.models)
+      assert problems.differ(kept, before.memory[0])
 
 
 def slow_mean():
@@ -293,6 +330,12 @@ def test_halves_that_do_not_fit(problem):
   groups = diversified.by_model(diversified.KModels(num_models=2))
   with pytest.raises(ValueError, match="one global model .for a reason"):
     play(problem, client, average(), [1], rounds=0, grouping=groups)
+  needs_mean = client._replace(one_model="", mean_only="for a reason")
+  for aggregator, name in (("median", "median"), (slow_mean(), "your own")):
+    with pytest.raises(ValueError, match=f"^aggregator={name}: .* needs the "
+                       "mean .for a reason.$"):
+      play(problem, needs_mean, average(), [1], rounds=0,
+           aggregator=aggregator)
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
     play(problem, client, average(), [1], rounds=0, aggregator="modal")
   with pytest.raises(ValueError, match="examples, uniform"):
