@@ -103,7 +103,7 @@ def main() -> None:
   """Prints the table."""
   args = parse()
   sharding.use_host_cores(args.devices)
-  fed = workloads.powerlaw(args)
+  fed = workloads.powerlaw(args, "none")
   print(f"{args.algorithm} on {fed.name}, {args.cohort} participants, "
         f"{args.local_steps} local steps; {args.devices} cores, JAX "
         f"{jax.__version__}")
