@@ -10,6 +10,8 @@ difference of the models after it.
 """
 
 import argparse
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,7 @@ from fedjax_alg.engine import clients, cohorts, sharding
 from fedjax_alg.rounds import stacking
 
 #: name -> model and its options
-MODELS = {
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp 1024^2": ("mlp", {"hidden": (1024, 1024)}),
     "mlp 2048^2": ("mlp", {"hidden": (2048, 2048)}),
     "cnn": ("cnn", {}),
@@ -48,6 +50,11 @@ def parse() -> argparse.Namespace:
   if min(args.cohort, args.local_steps, args.devices) < 1 or args.repeats < 0:
     parser.error("--cohort, --local_steps and --devices must be at least 1")
   return args
+
+
+def seconds_of(program: Any, *args: Any) -> Callable[[int], float]:
+  """A measurement for ``timing.in_turn``."""
+  return lambda _: timing.timed(program, *args)[1]
 
 
 def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
@@ -85,9 +92,8 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
     results = {kept: play(state, train, key)[0].models
                for kept, play in programs.items()}
     seconds = timing.in_turn(
-        {kept: lambda _, play=play: timing.timed(
-            play, state, train, key)[1] for kept, play in programs.items()},
-        args.repeats)
+        {kept: seconds_of(play, state, train, key)
+         for kept, play in programs.items()}, args.repeats)
   for kept, program in programs.items():
     temporary = program.memory_analysis().temp_size_in_bytes
     print(f"{name:12} {size:10,} {kept:5} {temporary / MB:12,.1f}"

@@ -261,15 +261,15 @@ class MapClients(Protocol):
 
     Args:
       fn: as in ``__call__``, but returns (summed, stacked).
-      weights: [S] float32. A slot of weight 0 is left out of the sum, even if
-        it holds NaN.
+      weights: [S] float32, or [S, K] for K sums. A slot of weight 0 is left
+        out of the sum, even if it holds NaN.
       shared: see ``__call__``.
       shards: see ``__call__``.
       *args: see ``__call__``.
 
     Returns:
-      The sum over slots s of weights[s] * summed[s] without a slot axis, and
-      ``stacked`` with a leading axis [S].
+      The sum over slots s of weights[s] * summed[s], each leaf without a slot
+      axis, or [K, ...]; and ``stacked`` with a leading axis [S].
     """
 
   def total(

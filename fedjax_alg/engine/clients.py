@@ -131,21 +131,28 @@ def make_map_clients(
       args: Any) -> tuple[Any, Any]:
     one = for_one(fn, shared, shards)
     operands = (shards.offset, shards.size, args)
+    sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
     if mode == "vmap":
       summed, stacked = jax.vmap(one)(*operands)
-      return trees.slot_sum(weights, summed), stacked
+      return sums(weights, summed), stacked
+
+    def add_weighted(total, weight, summed):
+      return trees.where(
+          weight > 0, trees.add_scaled(total, weight, summed), total)
 
     def add(total, slot):
       weight, operands = slot
       if mode == "chunks":
         summed, stacked = jax.vmap(one)(*operands)
-        return trees.add(total, trees.slot_sum(weight, summed)), stacked
+        return trees.add(total, sums(weight, summed)), stacked
       summed, stacked = one(*operands)
-      return trees.where(
-          weight > 0, trees.add_scaled(total, weight, summed), total), stacked
+      if weight.ndim:  # one weight for each of K sums
+        return jax.vmap(add_weighted, (0, 0, None))(
+            total, weight, summed), stacked
+      return add_weighted(total, weight, summed), stacked
 
     zero = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape, leaf.dtype),
         jax.eval_shape(one, *trees.index(operands, 0))[0])
     slots = (weights, operands)
     if mode == "sequential":
@@ -204,7 +211,8 @@ def make_map_clients(
       return local_reduce(fn, shared, shards, weights, args)
     order, dealt = deal(shards, multiple)
     weights, args = rows_of(order, slots, (weights, args))
-    weights = jnp.where(order < slots, weights, 0.0)
+    real = (order < slots).reshape((-1,) + (1,) * (weights.ndim - 1))
+    weights = jnp.where(real, weights, 0.0)
     back = jnp.argsort(order)[:slots]
     if devices == 1:
       total, stacked = local_reduce(fn, shared, dealt, weights, args)

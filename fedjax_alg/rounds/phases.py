@@ -146,31 +146,23 @@ def anchor(
     return _over_models(lambda params: objective.full_value_and_grad(
         method.model, params, shard), k)(models)
 
-  if keeps(method, models, cohort):
-    losses, gradients = method.map_clients(one_client, models, cohort.shards)
-    return losses, _aggregate(method, k, purpose, gradients, turn)
-  anchors, losses = method.map_clients.reduce(
-      lambda models, shard: one_client(models, shard)[::-1],
-      stacking.shares(method.weigh(cohort)), models, cohort.shards)
-  return losses, anchors
-
-
-def keeps(method: TwoHalves, sent: Params, cohort: Cohort) -> bool:
-  """Whether what each participant sends is kept, or its mean alone."""
-  return not method.aggregator.is_mean or stacking.fits(
-      cohort.ids.shape[0], sent)
+  if method.aggregator.is_mean:
+    anchors, losses = stacking.mean(
+        method.map_clients, lambda *args: one_client(*args)[::-1], models,
+        method.weigh(cohort), models, cohort.shards)
+    return losses, anchors
+  losses, gradients = method.map_clients(one_client, models, cohort.shards)
+  return losses, _aggregate(method, k, purpose, gradients, turn)
 
 
 def _aggregate(
     method: TwoHalves, k: int, purpose: int, sent: Params, turn: Turn
 ) -> Params:
-  """Aggregates [k, ...] of what participants send for k models [S, k, ...]."""
+  """Aggregates [k, ...] of what participants sent for k models [S, k, ...]."""
   weights, cohort = method.weigh(turn.cohort), turn.cohort
-  keys, combine = _keys(turn, purpose, k), method.aggregator.combine
-  if method.aggregator.is_mean:
-    return combine(sent, weights, cohort, keys[0])
+  combine = method.aggregator.combine
   return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
-                  in_axes=(1, 0))(sent, keys)
+                  in_axes=(1, 0))(sent, _keys(turn, purpose, k))
 
 
 def _choose(
@@ -244,8 +236,8 @@ def train(
       (beginning[:3], client.shared(memory), turn.round), cohort.shards,
       client.client_rows(memory, cohort, keys), choice.preference, cohort.ids,
       keys)
-  if method.grouping or keeps(
-      method, trees.index(beginning.starts, 0), cohort):
+  if method.grouping or not method.aggregator.is_mean or stacking.fits(
+      cohort.ids.shape[0], trees.index(beginning.starts, 0)):
     return method.map_clients(one_client, *operands), Updates()
   mean, (trained, squares) = method.map_clients.reduce(
       in_sum, stacking.shares(method.weigh(cohort)), *operands)
@@ -311,9 +303,11 @@ def discrepancy(
     participants have the weights that they have in the mean.
   """
   if updates.squares is not None:
+    weights = method.weigh(cohort)
     return {"discrepancy_rms": stacking.spread(
-        method.weigh(cohort), updates.squares, updates.mean,
-        trees.index(trees.subtract(models, starts), 0))}
+        weights, updates.squares, trees.subtract(models, starts),
+        jax.tree.map(lambda leaf: leaf[None], updates.mean),
+        weights.sum()[None], weights.sum()[None])}
   if groups is None:  # one model: distances are between updates
     gap = trees.subtract(
         trees.subtract(trained, starts), trees.subtract(models, starts))

@@ -118,6 +118,14 @@ def test_every_map_reduces_to_the_weighted_sum(
       total["size"], np.asarray(weights) @ np.asarray(cohort.shards.size))
   assert jax.tree.map(jnp.shape, total) == {"pair": (2,), "size": ()}
   problems.assert_equal(reduce(*inputs), (total, numbers))
+  # As two sums, of the slots before the fourth and of the others.
+  early = (jnp.arange(7) < 3)[:, None]
+  parts, _ = reduce(jnp.where(
+      jnp.concatenate([early, ~early], 1), weights[:, None], 0.0), *inputs[1:])
+  assert jax.tree.map(jnp.shape, parts) == {"pair": (2, 2), "size": (2,)}
+  problems.assert_close(jax.tree.map(lambda leaf: leaf.sum(0), parts), total)
+  of_3, of_1 = np.asarray(problem.data.size)[[3, 1]]
+  np.testing.assert_allclose(parts["size"][0], 0.5 * of_3 + 2.0 * of_1)
 
 
 def test_padding_of_the_map_is_the_last_client_without_data():
