@@ -312,8 +312,7 @@ def _in_sum(
   def one_client(shared, shard, group, *args):
     trained = _one_client(method, shared, shard, group, *args)
     update = trees.subtract(trained.params, trees.index(shared[0], group))
-    return update, (
-        trained._replace(params=()), trees.squared_norm(update))
+    return update, (trained._replace(params=()), stacking.square(update))
 
   mean, (trained, squares) = method.map_clients.reduce(
       one_client, shares.T, (before, state.round), cohort.shards, given,

@@ -228,8 +228,7 @@ def train(
     trained = one_client(shared, *args)
     _, starts, _ = trees.index(shared[0], 0)
     update = trees.subtract(trained.params, starts)
-    return update, (
-        trained._replace(params=()), trees.squared_norm(update))
+    return update, (trained._replace(params=()), stacking.square(update))
 
   keys = client_keys(turn.key, cohort.ids)
   operands = (

@@ -40,6 +40,16 @@ def shares(weights: Array) -> Array:
   return weights / jnp.maximum(weights.sum(), 1e-30)
 
 
+def square(update: Params) -> Array:
+  """||u||^2 of one participant, [] float32.
+
+  Written as a sum, which XLA fuses with the making of the update; as the inner
+  product of ``trees.squared_norm`` it takes a fifth of a large round.
+  """
+  return sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(update)),
+             jnp.zeros(()))
+
+
 def mean(
     map_clients: MapClients, fn: Callable[..., Any], vector: Params,
     weights: Array, shared: Any, shards: Shard, *args: Any
