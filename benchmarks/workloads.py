@@ -56,11 +56,12 @@ def _dealt(
       examples._replace(x_train=x_train, x_test=x_test), partition)
 
 
-def powerlaw(args: argparse.Namespace) -> data.Federation:
-  """Deals MNIST to 1,000 clients with FedProx's power law; 784 features."""
+def powerlaw(
+    args: argparse.Namespace, features: str = "flatten") -> data.Federation:
+  """Deals MNIST to 1,000 clients with FedProx's power law; 784 pixels."""
   examples = mnist(args)
   partition = data.make_partition("powerlaw", examples, 1000, seed=0)
-  return _dealt(examples, partition, "flatten")
+  return _dealt(examples, partition, features)
 
 
 def one_or_two_classes(args: argparse.Namespace) -> data.Federation:

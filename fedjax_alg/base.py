@@ -247,6 +247,31 @@ class MapClients(Protocol):
       The pytree that ``fn`` returns, each leaf with a leading axis [S].
     """
 
+  def reduce(
+      self, fn: Callable[..., Any], weights: Array, shared: Any,
+      shards: Shard, *args: Any
+  ) -> tuple[Any, Any]:
+    """Sums a part of what ``fn`` returns over slots, and stacks the rest.
+
+    Every device adds up the part of its own clients, one client (or chunk)
+    after the other, and the devices' sums are added: memory does not grow with
+    S. The sum of S terms is rounded by the order in which it is taken, so it
+    depends on the map mode and on the number of devices; with the same devices
+    it has the same bits.
+
+    Args:
+      fn: as in ``__call__``, but returns (summed, stacked).
+      weights: [S] float32, or [S, K] for K sums. A slot of weight 0 is left
+        out of the sum, even if it holds NaN.
+      shared: see ``__call__``.
+      shards: see ``__call__``.
+      *args: see ``__call__``.
+
+    Returns:
+      The sum over slots s of weights[s] * summed[s], each leaf without a slot
+      axis, or [K, ...]; and ``stacked`` with a leading axis [S].
+    """
+
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
       shards: Shard, *args: Any

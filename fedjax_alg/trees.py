@@ -143,6 +143,32 @@ def slot_sum(weight: Array, tree: Params) -> Params:
   return jax.tree.map(one, tree)
 
 
+def slot_sums(weights: Array, tree: Params) -> Params:
+  """Computes K weighted sums over slots at once.
+
+  Args:
+    weights: [S, K] float32. A slot whose K weights are 0 is ignored, even if it
+      holds NaN.
+    tree: leaves [S, ...].
+
+  Returns:
+    Leaves [K, ...].
+
+  Examples:
+    >>> weights = jnp.array([[1.0, 0.0], [0.5, 2.0]])
+    >>> slot_sums(weights, jnp.array([8.0, 4.0])).tolist()
+    [10.0, 8.0]
+  """
+  used = (weights > 0).any(1)
+  _check_slots(used, tree)
+
+  def one(leaf):
+    held = jnp.where(_per_slot(used, leaf), leaf, jnp.zeros_like(leaf))
+    return jnp.tensordot(weights, held, axes=(0, 0), precision=HIGHEST)
+
+  return jax.tree.map(one, tree)
+
+
 def slot_mean(weight: Array, tree: Params) -> Params:
   """Computes the weighted mean over slots; 0 if all weights are 0.
 
@@ -183,17 +209,23 @@ def group_mean(
     [5.0, 7.0, 0.0]
   """
   _check_slots(weight, tree)
-  chex.assert_shape(
-      groups, weight.shape, custom_message="groups: one of each slot")
-  member = jnp.where(members(groups, k), weight[None], 0.0)
-  total = weight.sum() if whole else member.sum(1, keepdims=True)
-  share = member / jnp.maximum(total, 1e-30)
+  share = group_shares(weight, groups, k, whole=whole)
 
   def one(leaf):
     held = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
     return jnp.tensordot(share, held, axes=1, precision=HIGHEST)
 
   return jax.tree.map(one, tree)
+
+
+def group_shares(
+    weight: Array, groups: Array, k: int, *, whole: bool = False) -> Array:
+  """The factors of ``group_mean``, [K, S]; for its arguments see there."""
+  chex.assert_shape(
+      groups, weight.shape, custom_message="groups: one of each slot")
+  member = jnp.where(members(groups, k), weight[None], 0.0)
+  total = weight.sum() if whole else member.sum(1, keepdims=True)
+  return member / jnp.maximum(total, 1e-30)
 
 
 def slot_norm(tree: Params) -> Array:

@@ -47,6 +47,7 @@ from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.rounds import stacking
 from fedjax_alg.rounds.weights import participation
 
 PROTOCOLS = ("shared", "per_client")
@@ -252,10 +253,9 @@ def baffle(
           directions=h.directions, kind="gaussian", **settings)
       return clipped(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
 
-    vectors, loss = map_clients(
-        estimate, (params, step), cohort.shards, batches,
-        client_keys(key, cohort.ids))
-    return trees.slot_mean(weigh(cohort), vectors), loss
+    return stacking.mean(
+        map_clients, estimate, params, weigh(cohort), (params, step),
+        cohort.shards, batches, client_keys(key, cohort.ids))
 
   exchange = along_shared if h.protocol == "shared" else along_own
 

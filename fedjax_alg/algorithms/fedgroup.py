@@ -418,7 +418,8 @@ def direction_rule(
         own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
   return Rule(m, init, assign, setup=setup, shared=shared,
-              client_rows=client_rows, finish=finish, extra=extra)
+              client_rows=client_rows, finish=finish, extra=extra,
+              reads_updates=False)
 
 
 def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):

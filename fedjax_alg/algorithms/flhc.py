@@ -144,7 +144,7 @@ def once_rule(
             now | new, jax.vmap(hparams.num_steps)(cohort.shards.size), 0))
 
   return Rule(k, init, assign, shared=lambda memory: memory, before=before,
-              extra=extra)
+              extra=extra, reads_updates=False)
 
 
 def flhc(

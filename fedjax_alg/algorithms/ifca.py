@@ -166,7 +166,8 @@ def least_loss_rule(
                  evaluations=k if k > 1 else 0)
 
   return Rule(k, init, assign, setup=setup, extra=extra,
-              whole_divisor=hparams.averaging == "gradient")
+              whole_divisor=hparams.averaging == "gradient",
+              reads_updates=False)
 
 
 def ifca(

@@ -6,7 +6,6 @@ client alone and sends nothing.
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +22,7 @@ from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds import stacking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +86,10 @@ def central(
       return passes(params)[0]
 
     def passes(params):
-      losses, gradients = map_clients(
-          functools.partial(objective.full_value_and_grad, model), params,
-          cohort.shards)
-      return trees.slot_mean(cohort.weight, (losses, gradients))
+      return stacking.mean(
+          map_clients, lambda params, shard: (
+              objective.full_value_and_grad(model, params, shard), ()),
+          params, cohort.weight, params, cohort.shards)[0]
 
     # ``passes`` gives the gradient itself: JAX cannot differentiate in reverse
     # through its loop of unknown length.

@@ -1,7 +1,7 @@
 """How the code of one client is mapped over a cohort.
 
-An algorithm calls ``map_clients(fn, shared, shards, *args)``, whichever of
-these modes runs it:
+An algorithm calls ``map_clients(fn, shared, shards, *args)``, or its ``reduce``
+where the sum over the clients is enough, whichever of these modes runs it:
 
 - ``sequential``: one client after the other. Best on a CPU, because the loop
   of a client then has only as many steps as this client needs.
@@ -23,6 +23,7 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 import jax.numpy as jnp
 
+from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Shard
 from fedjax_alg.errors import OptionError
 
@@ -64,10 +65,11 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
 
 
 class _ClientMap:
-  """A client map with its two functions (``base.MapClients``)."""
+  """A client map with its functions (``base.MapClients``)."""
 
-  def __init__(self, call: Callable[..., Any], total: Callable[..., Any]):
-    self._call, self.total = call, total
+  def __init__(self, call: Callable[..., Any], reduce: Callable[..., Any],
+               total: Callable[..., Any]):
+    self._call, self.reduce, self.total = call, reduce, total
 
   def __call__(
       self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
@@ -99,21 +101,64 @@ def make_map_clients(
     raise OptionError(f"`client_chunk`={chunk}: must be at least 1")
   devices = mesh.devices.size if mesh is not None else 1
 
+  def for_one(
+      fn: Callable[..., Any], shared: Any, shards: Shard
+  ) -> Callable[..., Any]:
+    return lambda offset, size, args: fn(
+        shared, Shard(shards.x, shards.y, offset, size), *args)
+
+  def in_chunks(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.reshape((-1, chunk) + leaf.shape[1:]), tree)
+
+  def in_line(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.reshape((-1,) + leaf.shape[2:]), tree)
+
   def local_map(
       fn: Callable[..., Any], shared: Any, shards: Shard, args: Any) -> Any:
-    def one(offset, size, args):
-      return fn(shared, Shard(shards.x, shards.y, offset, size), *args)
-
+    one = for_one(fn, shared, shards)
     operands = (shards.offset, shards.size, args)
     if mode == "vmap":
       return jax.vmap(one)(*operands)
     if mode == "sequential":
       return jax.lax.map(lambda slot: one(*slot), operands)
-    grouped = jax.tree.map(
-        lambda leaf: leaf.reshape((-1, chunk) + leaf.shape[1:]), operands)
-    out = jax.lax.map(lambda group: jax.vmap(one)(*group), grouped)
-    return jax.tree.map(
-        lambda leaf: leaf.reshape((-1,) + leaf.shape[2:]), out)
+    return in_line(jax.lax.map(
+        lambda group: jax.vmap(one)(*group), in_chunks(operands)))
+
+  def local_reduce(
+      fn: Callable[..., Any], shared: Any, shards: Shard, weights: Array,
+      args: Any) -> tuple[Any, Any]:
+    one = for_one(fn, shared, shards)
+    operands = (shards.offset, shards.size, args)
+    sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
+    if mode == "vmap":
+      summed, stacked = jax.vmap(one)(*operands)
+      return sums(weights, summed), stacked
+
+    def add_weighted(total, weight, summed):
+      return trees.where(
+          weight > 0, trees.add_scaled(total, weight, summed), total)
+
+    def add(total, slot):
+      weight, operands = slot
+      if mode == "chunks":
+        summed, stacked = jax.vmap(one)(*operands)
+        return trees.add(total, sums(weight, summed)), stacked
+      summed, stacked = one(*operands)
+      if weight.ndim:  # one weight for each of K sums
+        return jax.vmap(add_weighted, (0, 0, None))(
+            total, weight, summed), stacked
+      return add_weighted(total, weight, summed), stacked
+
+    zero = jax.tree.map(
+        lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape, leaf.dtype),
+        jax.eval_shape(one, *trees.index(operands, 0))[0])
+    slots = (weights, operands)
+    if mode == "sequential":
+      return jax.lax.scan(add, zero, slots)
+    total, stacked = jax.lax.scan(add, zero, in_chunks(slots))
+    return total, in_line(stacked)
 
   def deal(shards: Shard, multiple: int) -> tuple[Array, Shard]:
     """(order, shards), balanced so that each device's slots are contiguous."""
@@ -133,19 +178,19 @@ def make_map_clients(
   whole: Any = PartitionSpec()
   over_slots = Shard(whole, whole, spec, spec)
 
+  multiple = devices * (chunk if mode == "chunks" else 1)
+
+  def in_order(out: Any, back: Array) -> Any:
+    return jax.tree.map(lambda leaf: leaf[back], out)
+
   def map_clients(
       fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any) -> Any:
     slots = shards.size.shape[0]
-    multiple = devices * (chunk if mode == "chunks" else 1)
     if devices == 1 and mode != "chunks":
       return local_map(fn, shared, shards, args)
     order, dealt = deal(shards, multiple)
     args = rows_of(order, slots, args)
     back = jnp.argsort(order)[:slots]
-
-    def in_order(out, back):
-      return jax.tree.map(lambda leaf: leaf[back], out)
-
     if devices == 1:
       return in_order(local_map(fn, shared, dealt, args), back)
 
@@ -157,6 +202,30 @@ def make_map_clients(
     return jax.shard_map(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec, whole),
         out_specs=whole, check_vma=False)(shared, dealt, args, back)
+
+  def reduce(
+      fn: Callable[..., Any], weights: Array, shared: Any, shards: Shard,
+      *args: Any) -> tuple[Any, Any]:
+    slots = shards.size.shape[0]
+    if devices == 1 and mode != "chunks":
+      return local_reduce(fn, shared, shards, weights, args)
+    order, dealt = deal(shards, multiple)
+    weights, args = rows_of(order, slots, (weights, args))
+    real = (order < slots).reshape((-1,) + (1,) * (weights.ndim - 1))
+    weights = jnp.where(real, weights, 0.0)
+    back = jnp.argsort(order)[:slots]
+    if devices == 1:
+      total, stacked = local_reduce(fn, shared, dealt, weights, args)
+      return total, in_order(stacked, back)
+
+    def on_device(shared, dealt, weights, args, back):
+      total, stacked = local_reduce(fn, shared, dealt, weights, args)
+      return jax.lax.psum(total, AXIS), in_order(
+          jax.lax.all_gather(stacked, AXIS, tiled=True), back)
+
+    return jax.shard_map(
+        on_device, mesh=mesh, in_specs=(whole, over_slots, spec, spec, whole),
+        out_specs=whole, check_vma=False)(shared, dealt, weights, args, back)
 
   def total(
       fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
@@ -183,4 +252,4 @@ def make_map_clients(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec),
         out_specs=whole, check_vma=False)(shared, dealt, args)
 
-  return _ClientMap(map_clients, total)
+  return _ClientMap(map_clients, reduce, total)

@@ -36,7 +36,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds import ledger
+from fedjax_alg.rounds import ledger, stacking
 from fedjax_alg.rounds.weights import WEIGHTS, participation
 
 #: How the K models start before any client has been seen: as equal copies, or
@@ -87,7 +87,8 @@ class TrainingResult(NamedTuple):
 
   before: Params  #: [K, ...], the models at the start of the round
   groups: Array  #: [S] int32, the participants' groups
-  trained: Params  #: [S, ...], the participants' trained models
+  #: [S, ...], the participants' trained models; () if they were not kept
+  trained: Params
   notes: Any  #: [S, ...], the notes of ``Rule.assign``
 
 
@@ -125,6 +126,10 @@ class Rule(NamedTuple):
   #: whether the sum of a group's updates is divided by the weight of the whole
   #: cohort instead of the group's weight (IFCA's gradient averaging)
   whole_divisor: bool = False
+  #: whether ``regroup`` or ``finish`` reads what each participant sent. If not,
+  #: large updates are added up without being kept (``rounds.stacking``), and
+  #: ``regroup`` is not called.
+  reads_updates: bool = True
 
 
 def rule_key(key: Key, spec_clients: int) -> Key:
@@ -250,8 +255,33 @@ def _round(
   state = state._replace(
       member=state.member.at[cohort.ids].set(groups, mode="drop"))
   before = state.models
-  trained = _train(method, before, state.round, cohort, groups, key)
-  starts = trees.index(before, groups)
+  move = _in_sum if not rule.reads_updates and not stacking.fits(
+      cohort.ids.shape[0], trees.index(before, 0)) else _kept
+  state, groups, trained, distance = move(method, state, cohort, groups, key)
+  state = rule.finish(
+      state, cohort, TrainingResult(before, groups, trained.params, notes))
+  state = state._replace(round=state.round + 1)
+  cost, work = _cost(
+      method, at_start, state, cohort, trained.gradients, notes)
+  return state, RoundAux(
+      {"loss": trained.loss, "group": groups},
+      _log(rule, state, cohort, groups, trained.loss) | distance(state.models),
+      cost, work)
+
+
+#: The new state, the participants' groups [S], their training, and a function
+#: that logs their distance from the models that it is given
+Moved = tuple[
+    ClusteredState, Array, Trained, Callable[[Params], dict[str, Array]]]
+
+
+def _kept(
+    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
+    key: Key) -> Moved:
+  """Trains, and moves every model by the mean update of its group."""
+  rule = method.rule
+  trained = _train(method, state.models, state.round, cohort, groups, key)
+  starts = trees.index(state.models, groups)
   updates = trees.subtract(trained.params, starts)
   # The trained models as the server computes them: the models that it sent plus
   # the updates that it received.
@@ -262,14 +292,45 @@ def _round(
       method.weigh(cohort), groups, rule.num_groups, updates,
       whole=rule.whole_divisor)
   state = state._replace(models=trees.add(state.models, mean))
-  state = rule.finish(
-      state, cohort, TrainingResult(before, groups, params, notes))
-  state = state._replace(round=state.round + 1)
-  cost, work = _cost(
-      method, at_start, state, cohort, trained.gradients, notes)
-  return state, RoundAux(
-      {"loss": trained.loss, "group": groups},
-      _log(rule, state, cohort, groups, params, trained.loss), cost, work)
+
+  def distance(models):
+    gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
+    return {"discrepancy": trees.slot_mean(
+        cohort.present.astype(jnp.float32), gap)}
+
+  return state, groups, trained._replace(params=params), distance
+
+
+def _in_sum(
+    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
+    key: Key) -> Moved:
+  """As ``_kept``, for a rule that reads no updates, and without keeping any."""
+  rule, before, given = method.rule, state.models, groups
+  weights, groups = method.weigh(cohort), _last_group(state, cohort.ids)
+  shares = trees.group_shares(
+      weights, groups, rule.num_groups, whole=rule.whole_divisor)
+
+  def one_client(shared, shard, group, *args):
+    trained = _one_client(method, shared, shard, group, *args)
+    update = trees.subtract(trained.params, trees.index(shared[0], group))
+    return update, (trained._replace(params=()), stacking.square(update))
+
+  mean, (trained, squares) = method.map_clients.reduce(
+      one_client, shares.T, (before, state.round), cohort.shards, given,
+      cohort.ids, client_keys(key, cohort.ids))
+  state = state._replace(models=trees.add(before, mean))
+
+  def distance(models):
+    of_group = jnp.where(
+        trees.members(groups, rule.num_groups), weights[None], 0.0).sum(1)
+    divisors = of_group
+    if rule.whole_divisor:
+      divisors = jnp.full_like(of_group, weights.sum())
+    return {"discrepancy_rms": stacking.spread(
+        weights, squares, trees.subtract(models, before), mean, divisors,
+        of_group)}
+
+  return state, groups, trained, distance
 
 
 def _assign(
@@ -293,16 +354,19 @@ def _train(
     method: Clustered, models: Params, rounds: Array, cohort: Cohort,
     groups: Array, key: Key) -> Trained:
   """Local training of every participant, leaves [S, ...]."""
-
-  def one_client(shared, shard, group, client_id, key):
-    models, rounds = shared
-    start = trees.index(models, group)
-    return method.client.train(
-        Received(start, start, (), (), rounds, client_id), shard, (), key)
-
   return method.map_clients(
-      one_client, (models, rounds), cohort.shards, groups, cohort.ids,
-      client_keys(key, cohort.ids))
+      functools.partial(_one_client, method), (models, rounds), cohort.shards,
+      groups, cohort.ids, client_keys(key, cohort.ids))
+
+
+def _one_client(
+    method: Clustered, shared: Any, shard: Shard, group: Array,
+    client_id: Array, key: Key) -> Trained:
+  """Local training of one participant."""
+  models, rounds = shared
+  start = trees.index(models, group)
+  return method.client.train(
+      Received(start, start, (), (), rounds, client_id), shard, (), key)
 
 
 def _last_group(state: ClusteredState, ids: Array) -> Array:
@@ -312,17 +376,13 @@ def _last_group(state: ClusteredState, ids: Array) -> Array:
 
 def _log(
     rule: Rule, state: ClusteredState, cohort: Cohort, groups: Array,
-    trained: Params, loss: Array) -> dict[str, Array]:
-  """What a round reports about the server."""
+    loss: Array) -> dict[str, Array]:
+  """What a round reports about the server, besides the discrepancy."""
   k = rule.num_groups
-  gap = trees.slot_norm(
-      trees.subtract(trained, trees.index(state.models, groups)))
   playing = trees.members(groups, k) & cohort.present[None]
   known = trees.members(rule.membership(state), k)
   return {
       "train_loss": trees.slot_mean(cohort.weight, loss),
-      "discrepancy": trees.slot_mean(
-          cohort.present.astype(jnp.float32), gap),
       "participants": playing.sum(1, dtype=jnp.int32),
       "members": known.sum(1, dtype=jnp.int32)}
 

@@ -22,6 +22,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS
 from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
+from fedjax_alg.rounds import stacking
 
 
 class ModelGrouping(NamedTuple):
@@ -87,6 +88,15 @@ class Beginning(NamedTuple):
   server: Any  #: [K, ...], state of the server step
 
 
+class Updates(NamedTuple):
+  """The updates of which only their sum was kept (``rounds.stacking``)."""
+
+  mean: Params = ()  #: weighted mean of the updates, [...]
+  #: [S] float32, squared norm of each update; None: the trained models were
+  #: kept
+  squares: Any = None
+
+
 class Choice(NamedTuple):
   """The model that each participant prefers."""
 
@@ -110,11 +120,10 @@ def begin(
   anchors: Any = ()
   losses = None
   if method.anchored:
-    losses, gradients = full_passes(method, k, models, cohort)
     # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
     # members never receive the accelerated models. Every participant counts for
     # every k (errata D-06).
-    anchors = aggregate(method, k, FIRST_GRADIENTS, gradients, turn)
+    losses, anchors = anchor(method, k, FIRST_GRADIENTS, models, turn)
   elif k > 1:
     losses = method.map_clients(
         functools.partial(objective.full_losses, method.model), models,
@@ -127,28 +136,33 @@ def begin(
   return Beginning(models, starts, anchors, server_state), choice
 
 
-def aggregate(
-    method: TwoHalves, k: int, purpose: int, sent: Params, turn: Turn
-) -> Params:
-  """Aggregates [k, ...] of what participants send for k models [S, k, ...]."""
-  weights, cohort = method.weigh(turn.cohort), turn.cohort
-  keys, combine = _keys(turn, purpose, k), method.aggregator.combine
-  if method.aggregator.is_mean:
-    return combine(sent, weights, cohort, keys[0])
-  return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
-                  in_axes=(1, 0))(sent, keys)
-
-
-def full_passes(
-    method: TwoHalves, k: int, models: Params, cohort: Cohort
+def anchor(
+    method: TwoHalves, k: int, purpose: int, models: Params, turn: Turn
 ) -> tuple[Array, Params]:
-  """Every model's losses [S, K] and gradients [S, K, ...] on all the data."""
+  """The participants' losses [S, k], and the anchor gradients [k, ...]."""
+  cohort = turn.cohort
 
   def one_client(models, shard):
     return _over_models(lambda params: objective.full_value_and_grad(
         method.model, params, shard), k)(models)
 
-  return method.map_clients(one_client, models, cohort.shards)
+  if method.aggregator.is_mean:
+    anchors, losses = stacking.mean(
+        method.map_clients, lambda *args: one_client(*args)[::-1], models,
+        method.weigh(cohort), models, cohort.shards)
+    return losses, anchors
+  losses, gradients = method.map_clients(one_client, models, cohort.shards)
+  return losses, _aggregate(method, k, purpose, gradients, turn)
+
+
+def _aggregate(
+    method: TwoHalves, k: int, purpose: int, sent: Params, turn: Turn
+) -> Params:
+  """Aggregates [k, ...] of what participants sent for k models [S, k, ...]."""
+  weights, cohort = method.weigh(turn.cohort), turn.cohort
+  combine = method.aggregator.combine
+  return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
+                  in_axes=(1, 0))(sent, _keys(turn, purpose, k))
 
 
 def _choose(
@@ -193,11 +207,12 @@ def _keys(turn: Turn, purpose: int, k: int) -> Key:
 
 def train(
     method: TwoHalves, beginning: Beginning, choice: Choice, memory: Any,
-    turn: Turn) -> Trained:
-  """Local training of every participant, leaves [S, ...].
+    turn: Turn) -> tuple[Trained, Updates]:
+  """Local training of every participant, leaves [S, ...], and the updates.
 
   The program is the same for one model and for K, because the K models are
-  equal copies during the warm-up.
+  equal copies during the warm-up. Where the mean of the updates is enough, the
+  trained models are ().
   """
   client, cohort = method.client, turn.cohort
 
@@ -209,16 +224,29 @@ def train(
         Received(starts, models, anchors, extra, rounds, client_id), shard,
         client_row, key)
 
+  def in_sum(shared, *args):
+    trained = one_client(shared, *args)
+    _, starts, _ = trees.index(shared[0], 0)
+    update = trees.subtract(trained.params, starts)
+    return update, (trained._replace(params=()), stacking.square(update))
+
   keys = client_keys(turn.key, cohort.ids)
-  return method.map_clients(
-      one_client, (beginning[:3], client.shared(memory), turn.round),
-      cohort.shards, client.client_rows(memory, cohort, keys),
-      choice.preference, cohort.ids, keys)
+  operands = (
+      (beginning[:3], client.shared(memory), turn.round), cohort.shards,
+      client.client_rows(memory, cohort, keys), choice.preference, cohort.ids,
+      keys)
+  if method.grouping or not method.aggregator.is_mean or stacking.fits(
+      cohort.ids.shape[0], trees.index(beginning.starts, 0)):
+    return method.map_clients(one_client, *operands), Updates()
+  mean, (trained, squares) = method.map_clients.reduce(
+      in_sum, stacking.shares(method.weigh(cohort)), *operands)
+  return trained, Updates(mean, squares)
 
 
 def update(
     method: TwoHalves, k: int, beginning: Beginning, memory: Any,
-    trained: Params, vectors: Params, turn: Turn) -> tuple[Params, Any]:
+    trained: Params, updates: Updates, vectors: Params, turn: Turn
+) -> tuple[Params, Any]:
   """The updates of the k models [k, ...], and the groups or None."""
   cohort = turn.cohort
   scale = functools.partial(method.client.scale, memory, cohort)
@@ -239,9 +267,11 @@ def update(
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)
   else:
-    mean = method.aggregator.combine(
-        trees.subtract(trained, starts), method.weigh(cohort), cohort,
-        _keys(turn, UPDATES, 1)[0])
+    mean = updates.mean
+    if updates.squares is None:
+      mean = method.aggregator.combine(
+          trees.subtract(trained, starts), method.weigh(cohort), cohort,
+          _keys(turn, UPDATES, 1)[0])
     update = jax.tree.map(lambda leaf: leaf[None], mean)
   return _over_models(scale, k)(update), groups  # (60)
 
@@ -263,16 +293,28 @@ def _changes_of_groups(
 
 
 def discrepancy(
-    models: Params, starts: Params, trained: Params, preference: Array,
-    groups: Any, cohort: Cohort) -> Array:
-  """Mean distance of the trained models from their aggregate (FedGroup (4)).
+    method: TwoHalves, models: Params, starts: Params, trained: Params,
+    updates: Updates, preference: Array, groups: Any, cohort: Cohort
+) -> dict[str, Array]:
+  """How far the trained models are from their aggregate of this round.
 
   The aggregate is that of this round (errata F-26).
+
+  Returns:
+    "discrepancy", the mean distance (FedGroup (4)); where the updates were not
+    kept, "discrepancy_rms", the root of the mean squared distance, in which
+    participants have the weights that they have in the mean.
   """
+  if updates.squares is not None:
+    weights = method.weigh(cohort)
+    return {"discrepancy_rms": stacking.spread(
+        weights, updates.squares, trees.subtract(models, starts),
+        jax.tree.map(lambda leaf: leaf[None], updates.mean),
+        weights.sum()[None], weights.sum()[None])}
   if groups is None:  # one model: distances are between updates
     gap = trees.subtract(
         trees.subtract(trained, starts), trees.subtract(models, starts))
   else:
     gap = trees.subtract(trained, trees.index(models, preference))
-  return trees.slot_mean(
-      cohort.present.astype(jnp.float32), trees.slot_norm(gap))
+  return {"discrepancy": trees.slot_mean(
+      cohort.present.astype(jnp.float32), trees.slot_norm(gap))}

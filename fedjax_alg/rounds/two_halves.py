@@ -43,7 +43,7 @@ from fedjax_alg.engine.cohorts import LAST_GRADIENTS
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
-from fedjax_alg.rounds.phases import Turn, TwoHalves
+from fedjax_alg.rounds.phases import Turn, TwoHalves, Updates
 from fedjax_alg.rounds.weights import participation
 
 
@@ -146,14 +146,15 @@ def _round(
   begin = functools.partial(phases.begin, method, turn=turn)
   beginning, choice = _for_one_or_all(
       method, state.round, begin, (state.models, state.server))
-  trained = phases.train(method, beginning, choice, state.memory, turn)
+  trained, updates = phases.train(
+      method, beginning, choice, state.memory, turn)
   choice = _reported(method, state.round, choice, trained)
   vectors: Params = ()
   if method.grouping:
     vectors = method.grouping.vectors(trained.params, cohort)
   finish = functools.partial(
       _finish, method, memory=state.memory, choice=choice, trained=trained,
-      vectors=vectors, turn=turn)
+      updates=updates, vectors=vectors, turn=turn)
   (models, server), aux = _for_one_or_all(
       method, state.round, finish, beginning)
   memory = method.client.merge(
@@ -219,29 +220,29 @@ def _reported(
 
 def _finish(
     method: TwoHalves, k: int, beginning: Beginning, *, memory: Any,
-    choice: Choice, trained: Trained, vectors: Params, turn: Turn
+    choice: Choice, trained: Trained, updates: Updates, vectors: Params,
+    turn: Turn
 ) -> tuple[tuple[Params, Any], RoundAux]:
   """Updates k models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
   starts, cohort = beginning.starts, turn.cohort
   update, groups = phases.update(
-      method, k, beginning, memory, trained.params, vectors, turn)
+      method, k, beginning, memory, trained.params, updates, vectors, turn)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
         method, k, trees.scale(-1.0, update), server_state, starts, turn)
   else:
     models = trees.add_scaled(starts, server.aggregate_lr, update)
   discrepancy = phases.discrepancy(
-      models, starts, trained.params, choice.preference, groups, cohort)
+      method, models, starts, trained.params, updates, choice.preference,
+      groups, cohort)
   if server.when == "after":
-    _, gradients = phases.full_passes(method, k, models, cohort)
+    _, gradients = phases.anchor(method, k, LAST_GRADIENTS, models, turn)
     models, server_state = phases.server_step(
-        method, k, phases.aggregate(
-            method, k, LAST_GRADIENTS, gradients, turn),
-        server_state, models, turn)
+        method, k, gradients, server_state, models, turn)
   per_client, logged = halves_report.log(
       method, choice, groups, server_state, cohort)
-  logged["discrepancy"] = discrepancy
+  logged |= discrepancy
   cost, work = halves_report.cost(
       method, k, ledger.model_size(models, k), server_state, cohort,
       trained.gradients)

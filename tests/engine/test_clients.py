@@ -9,6 +9,7 @@ import pytest
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, sharding
+from tests import problems
 
 
 @pytest.mark.program
@@ -87,6 +88,44 @@ def test_every_map_has_the_same_total(problem, mesh, mode, chunk, several):
   size = np.asarray(cohort.shards.size)
   assert float(out[0]) == 2 * (size * np.arange(7)).sum()
   assert int(out[1]) == size.sum()
+
+
+@pytest.mark.parametrize("mode, chunk, several", CASES)
+def test_every_map_reduces_to_the_weighted_sum(
+    problem, mesh, mode, chunk, several):
+  """And stacks the rest in order; a slot of weight 0 sends NaN."""
+  map_clients = clients.make_map_clients(
+      mode, chunk=chunk, mesh=mesh if several else None)
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
+  weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25])
+  inputs = (weights, cohort.shards, jnp.arange(14.0).reshape(7, 2), cohort.ids)
+  if several:
+    inputs = sharding.replicate(inputs, mesh)
+
+  def one_client(shared, shard, pair, number):
+    held = shard.size > 0
+    sent = jnp.where(held & (number != 9), shared * pair, jnp.nan)
+    return {"pair": sent, "size": shard.size.astype(jnp.float32)}, number
+
+  reduce = jax.jit(lambda weights, *rest: map_clients.reduce(
+      one_client, weights, jnp.float32(2), *rest))
+  total, numbers = reduce(*inputs)
+  np.testing.assert_array_equal(numbers, cohort.ids)
+  np.testing.assert_allclose(
+      total["pair"], 2 * np.asarray(weights) @ np.arange(14.0).reshape(7, 2))
+  np.testing.assert_allclose(
+      total["size"], np.asarray(weights) @ np.asarray(cohort.shards.size))
+  assert jax.tree.map(jnp.shape, total) == {"pair": (2,), "size": ()}
+  problems.assert_equal(reduce(*inputs), (total, numbers))
+  # As two sums, of the slots before the fourth and of the others.
+  early = (jnp.arange(7) < 3)[:, None]
+  parts, _ = reduce(jnp.where(
+      jnp.concatenate([early, ~early], 1), weights[:, None], 0.0), *inputs[1:])
+  assert jax.tree.map(jnp.shape, parts) == {"pair": (2, 2), "size": (2,)}
+  problems.assert_close(jax.tree.map(lambda leaf: leaf.sum(0), parts), total)
+  of_3, of_1 = np.asarray(problem.data.size)[[3, 1]]
+  np.testing.assert_allclose(parts["size"][0], 0.5 * of_3 + 2.0 * of_1)
 
 
 def test_padding_of_the_map_is_the_last_client_without_data():

@@ -1,0 +1,131 @@
+"""Measures the memory and the time of a round by what it keeps.
+
+  python -m benchmarks.memory --data_dir=~/tensorflow_datasets
+
+A round whose server needs only means either keeps the vectors of all
+participants or adds them up as they come (``rounds.stacking``). This benchmark
+plays both, in turn, for large models on MNIST over 1,000 clients, and prints
+the temporary memory of the compiled round, its CPU seconds, and how far the two
+updates of the model are apart.
+"""
+
+import argparse
+from collections.abc import Callable
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import timing, workloads
+from fedjax_alg import base, data, models, registry, trees
+from fedjax_alg.engine import clients, cohorts, sharding
+from fedjax_alg.rounds import stacking
+
+#: name -> model and its options
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlp 1024^2": ("mlp", {"hidden": (1024, 1024)}),
+    "mlp 2048^2": ("mlp", {"hidden": (2048, 2048)}),
+    "cnn": ("cnn", {}),
+}
+MB = 1e6
+
+
+def parse() -> argparse.Namespace:
+  """Parses the flags."""
+  parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+  workloads.add_flags(parser)
+  parser.add_argument("--algorithm", default="fedavg",
+                      help="a method made by rounds.two_halves.compose")
+  parser.add_argument("--models", nargs="+", default=list(MODELS),
+                      choices=list(MODELS), metavar="MODEL",
+                      help=f"some of: {', '.join(MODELS)}")
+  parser.add_argument("--cohort", type=int, default=100,
+                      help="participants of a round")
+  parser.add_argument("--local_steps", type=int, default=2)
+  parser.add_argument("--devices", type=int, default=1,
+                      help="CPU cores that share the round")
+  parser.add_argument("--repeats", type=int, default=3,
+                      help="measured rounds of each kind; 0: compile only")
+  args = parser.parse_args()
+  if min(args.cohort, args.local_steps, args.devices) < 1 or args.repeats < 0:
+    parser.error("--cohort, --local_steps and --devices must be at least 1")
+  return args
+
+
+def seconds_of(program: Any, *args: Any) -> Callable[[int], float]:
+  """A measurement for ``timing.in_turn``: CPU seconds, for a shared machine."""
+
+  def measure_once(repeat: int) -> float:
+    del repeat
+    began = time.process_time()
+    jax.block_until_ready(program(*args))
+    return time.process_time() - began
+
+  return measure_once
+
+
+def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
+  """Prints the two lines of one model."""
+  kind, options = MODELS[name]
+  shape = fed.example_shape
+  model = models.make_model(kind, shape, fed.num_classes, **options)
+  mesh = sharding.clients_mesh()
+  algorithm = registry.build(
+      args.algorithm, model, local_steps=args.local_steps,
+      map_clients=clients.make_map_clients("sequential", mesh=mesh))
+  spec = base.FedSpec(fed.num_clients, args.cohort, fed.num_classes, shape)
+  train = sharding.replicate(fed.data.train, mesh)
+  key = sharding.replicate(jax.random.key(0), mesh)
+  params = model.init(key)
+  state = sharding.replicate(algorithm.init(params, spec, key), mesh)
+  size = base.num_params(params)
+
+  programs = {}
+  for kept, limit in (("all", 2**62), ("sum", 0)):
+    stacking.STACKED_BYTES = limit
+
+    # A new function each time: the trace depends on the limit.
+    def play(state, data, key):
+      cohort = cohorts.sample_cohort(data, args.cohort, key)
+      # pylint: disable-next=cell-var-from-loop
+      state, aux = algorithm.round(state, cohort, key)
+      return state, aux.server["train_loss"]
+
+    programs[kept], _ = timing.compiled(
+        jax.jit(play, out_shardings=sharding.replicated(mesh)),
+        state, train, key)
+  results, seconds = {}, {kept: [float("nan")] for kept in programs}
+  if args.repeats:
+    results = {kept: play(state, train, key)[0].models
+               for kept, play in programs.items()}
+    seconds = timing.in_turn(
+        {kept: seconds_of(play, state, train, key)
+         for kept, play in programs.items()}, args.repeats)
+  for kept, program in programs.items():
+    temporary = program.memory_analysis().temp_size_in_bytes
+    print(f"{name:12} {size:10,} {kept:5} {temporary / MB:12,.1f}"
+          f"{timing.spread(seconds[kept]).text()}", flush=True)
+  if results:
+    gap = jnp.sqrt(trees.squared_norm(trees.subtract(
+        results["all"], results["sum"])) / trees.squared_norm(trees.subtract(
+            results["all"], state.models)))
+    print(f"{'':12} relative difference of the updates {float(gap):.1e}")
+
+
+def main() -> None:
+  """Prints the table."""
+  args = parse()
+  sharding.use_host_cores(args.devices)
+  fed = workloads.powerlaw(args, "none")
+  print(f"{args.algorithm} on {fed.name}, {args.cohort} participants, "
+        f"{args.local_steps} local steps; {args.devices} cores, JAX "
+        f"{jax.__version__}")
+  print(f"{'model':12} {'floats':>10} {'kept':5} {'temporary MB':>12}"
+        "  CPU s/round: least median greatest")
+  for name in args.models:
+    measure(args, fed, name)
+
+
+if __name__ == "__main__":
+  main()

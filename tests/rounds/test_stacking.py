@@ -1,0 +1,144 @@
+"""What a round keeps of its participants, and what it only adds up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import base, models, registry, trees
+from fedjax_alg.central import steps
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from fedjax_alg.rounds import stacking
+from fedjax_alg.rounds.two_halves import compose
+from tests import problems
+
+pytestmark = pytest.mark.program
+
+KEY = jax.random.key(3)
+
+
+def test_the_rule_counts_bytes_of_all_participants():
+  quarter = stacking.STACKED_BYTES // 16
+  shapes = {"w": jax.ShapeDtypeStruct((quarter - 1,), jnp.float32),
+            "b": jax.ShapeDtypeStruct((1,), jnp.float32)}
+  assert stacking.fits(4, shapes)
+  assert not stacking.fits(5, shapes)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_spread_by_sums_is_that_of_the_vectors(whole):
+  rng = np.random.default_rng(0)
+  vectors, moves = rng.normal(size=(6, 30)), rng.normal(size=(3, 30))
+  weights = np.array([1.0, 0.0, 4.0, 2.0, 3.0, 5.0])
+  groups = np.array([0, 1, 1, 0, 1, 0])  # nobody is in group 2
+  gaps = ((vectors - moves[groups]) ** 2).sum(1)
+  expected = np.sqrt((weights * gaps).sum() / weights.sum())
+  of_group = np.array([weights[groups == k].sum() for k in range(3)])
+  divisors = np.full(3, weights.sum()) if whole else of_group
+  means = np.stack([
+      (weights * (groups == k)) @ vectors / max(divisors[k], 1e-30)
+      for k in range(3)])
+  squares = np.where(weights > 0, (vectors ** 2).sum(1), np.nan)
+  found = stacking.spread(*(jnp.asarray(a, jnp.float32) for a in (
+      weights, squares, moves, means, divisors, of_group)))
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_spread_that_rounding_makes_negative_is_zero():
+  one, same = jnp.ones(1), jnp.full((1, 4), 0.1)
+  square = jnp.vdot(same, same)[None] * (1 - 1e-6)
+  assert stacking.spread(one, square, same, same, one, one) == 0
+
+
+@pytest.mark.parametrize("weights", ["examples", "uniform"])
+@pytest.mark.parametrize("aggregator", ["mean", "median"])
+def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights,
+                                      aggregator):
+  """The model too is that round's; the median still needs every update."""
+  algorithm = compose(
+      problem.model, sgd_update(
+          problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
+      steps.average(0.7), weights=weights, aggregator=aggregator,
+      map_clients=clients.make_map_clients())
+  params = problems.some_params(problem.model)
+  state = algorithm.init(params, problem.spec, KEY)
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
+  kept, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  summed, other = problems.quick_jit(
+      lambda *args: algorithm.round(*args))(state, cohort, KEY)
+  problems.assert_close(summed, kept)
+  problems.assert_close(other.client, aux.client)
+  problems.assert_equal(other.cost, aux.cost)
+  name = "discrepancy" if aggregator == "median" else "discrepancy_rms"
+  assert set(aux.server) == {"train_loss", "discrepancy"}
+  assert set(other.server) == {"train_loss", name}
+  if aggregator == "mean":
+    w = cohort.weight if weights == "examples" else cohort.present
+    moved = trees.subtract(
+        trees.index(kept.models, 0), trees.index(state.models, 0))
+    squared, total = 0.0, float(w.sum())
+    for slot in np.flatnonzero(cohort.present):
+      alone = layout.take_cohort(problem.data, cohort.ids[slot][None])
+      after, _ = problems.quick_jit(algorithm.round)(state, alone, KEY)
+      update = trees.scale(1 / 0.7, trees.subtract(
+          trees.index(after.models, 0), trees.index(state.models, 0)))
+      squared += float(w[slot]) / total * float(
+          trees.squared_norm(trees.subtract(update, moved)))
+    np.testing.assert_allclose(
+        other.server["discrepancy_rms"], squared ** 0.5, rtol=1e-3)
+
+
+def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
+    problem, monkeypatch):
+  """Kept, the anchor gradients or updates of 56 more would be 56 sizes."""
+  model = models.make_model("mlp", problem.spec.input_shape, 4, hidden=(512,))
+  size = base.BYTES_PER_FLOAT * base.num_params(model.init(KEY))
+
+  def temporaries(slots):
+    algorithm = registry.build(
+        "fsvrg", model, map_clients=clients.make_map_clients(), local_steps=2)
+    state = jax.eval_shape(
+        lambda: algorithm.init(model.init(KEY), problem.spec, KEY))
+    cohort = layout.take_cohort(problem.data, jnp.zeros(slots, jnp.int32))
+    program = problems.quick_jit(algorithm.round).lower(state, cohort, KEY)
+    return program.compile().memory_analysis().temp_size_in_bytes
+
+  kept = temporaries(64)
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  summed = temporaries(64)
+  assert kept - summed > 50 * size
+  assert summed - temporaries(8) < size
+
+
+@pytest.mark.parametrize("name, settings", [
+    ("ifca", {"num_groups": 2}),
+    ("ifca", {"num_groups": 3, "averaging": "gradient"})])
+def test_a_clustered_round_of_sums_is_the_round(
+    problem, monkeypatch, name, settings):
+  algorithm = registry.build(
+      name, problem.model, map_clients=clients.make_map_clients(),
+      local_steps=2, client_weights="uniform", **settings)
+  spec = problem.spec
+  state = algorithm.init(problems.some_params(problem.model), spec, KEY)
+  state = state._replace(models=jax.tree.map(
+      lambda leaf: leaf * jnp.linspace(
+          1.0, 2.0, leaf.shape[0]).reshape((-1,) + (1,) * (leaf.ndim - 1)),
+      state.models))
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
+  kept, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  summed, other = problems.quick_jit(
+      lambda *args: algorithm.round(*args))(state, cohort, KEY)
+  assert len(set(np.asarray(aux.client["group"])[
+      np.asarray(cohort.present)])) > 1
+  problems.assert_close(summed, kept)
+  problems.assert_close(other.client, aux.client)
+  rms, mean = other.server.pop("discrepancy_rms"), aux.server.pop("discrepancy")
+  assert mean < rms < 2 * mean  # the oracle of the formula is above
+  problems.assert_close(other.server, aux.server)
