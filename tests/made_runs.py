@@ -16,7 +16,8 @@ FLOATS, SECONDS = 1000, 0.5
 
 def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
           protocols=("global",), hparams=None, data=None, seeds=None,
-          partition="P", clients=None, membership=None, floats=FLOATS):
+          partition="P", clients=None, membership=None, floats=FLOATS,
+          run=None):
   """Writes the folder of a finished run.
 
   Args:
@@ -33,6 +34,7 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
     clients: [N, C], accuracies of the clients for protocol local.
     membership: [N, C], groups of the clients.
     floats: floats that are sent in a round.
+    run: options of the run that are not the defaults.
 
   Returns:
     The folder.
@@ -69,7 +71,7 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   facts = {
       "identity": None, "algorithm": algorithm, "hparams": hparams or {},
       "data": field_values(options),
-      "run": field_values(RunOptions(rounds=int(rounds[-1]))),
+      "run": field_values(RunOptions(rounds=int(rounds[-1]), **(run or {}))),
       "model": "softmax", "seeds": seeds, "protocols": list(protocols),
       "plan": {"cohort_size": 2}}
   summary.write_json(folder / "config.json", facts)

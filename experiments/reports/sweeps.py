@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any, NamedTuple
 
-from matplotlib import pyplot as plt
+from matplotlib import pyplot as plt, transforms
 import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from . import plots
+from . import plots, styles
 
 #: Which evaluations of a setting count: the last one, those of the last ten
 #: rounds, or all of them (which measures speed).
@@ -109,7 +109,7 @@ def table(
       cells = [f"**{cell}**" for cell in cells]
     lines.append("| " + " | ".join(cells) + " |")
   what = {"final": "at the last evaluation",
-          "last_10": "mean of the last ten rounds",
+          "last_10": "mean of the evaluations in the last ten rounds",
           "all": "mean of all evaluations"}[score]
   seeds = len({row["seed"] for row in rows})
   lines += ["", f"Mean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
@@ -133,11 +133,20 @@ def rows_of(settings: Sequence[Setting], metric: str, score: str) -> list[
   return out
 
 
+_MARKERS = "os^DvPX"
+
+
 def _numbers(values: Sequence[str]) -> np.ndarray | None:
+  """The places of swept values; None where they have no good axis."""
   try:
-    return np.array([float(value) for value in values])
+    found = np.array([float(value) for value in values])
   except ValueError:
     return None
+  # Zero has no place on a logarithmic axis, and 0.001, 0.01, 1 are one spot on
+  # a linear one.
+  some = np.abs(found[found != 0])
+  wide = some.size and some.max() >= 10 * some.min()
+  return None if wide and (found <= 0).any() else found
 
 
 def draw(
@@ -145,8 +154,9 @@ def draw(
     score: str, title: str) -> None:
   """Draws the metric over the values of the first swept name.
 
-  There is a line for each combination of values of the other names. Bars show
-  the 95 % interval over the seeds, and a ring marks the best setting.
+  There is a line for each combination of values of the other names, a little
+  beside the others, which may have the same values. Bars show the 95 % interval
+  over the seeds, and a ring marks the best setting.
   """
   names = list(settings[0].values)
   ticks = list(dict.fromkeys(s.values[names[0]] for s in settings))
@@ -158,28 +168,42 @@ def draw(
     lines.setdefault(label, []).append(setting)
   figure, axis = plt.subplots(figsize=(5.5, 3.8))
   factor = summary_lib.factor(metric)
-  for label, own in lines.items():
+  drawn = styles.of(lines)
+  winner = settings[best(settings, by, metric, score)]
+  for i, (label, own) in enumerate(lines.items()):
+    aside = axis.transData + transforms.ScaledTranslation(
+        (i - (len(lines) - 1) / 2) * min(6, 30 / len(lines)) / 72, 0,
+        figure.dpi_scale_trans)
     points = [(at[s.values[names[0]]],
                *metrics.confidence_95(list(
                    factor * scores(s, by, metric, score))))
               for s in own if s.rows]
     x, mean, ci95 = np.array(points).reshape(-1, 3).T
     # A single seed has no interval, so no bar either.
-    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ci95, marker="o",
-                  capsize=3, label=label or None)
-  winner = settings[best(settings, by, metric, score)]
-  axis.plot(at[winner.values[names[0]]],
-            factor * scores(winner, by, metric, score).mean(), "o",
-            markersize=13, markerfacecolor="none", color="black")
-  if numbers is None:
-    axis.set_xticks(range(len(ticks)), ticks)
-  elif (numbers > 0).all() and numbers.max() >= 10 * numbers.min():
+    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ci95,
+                  marker=_MARKERS[i % len(_MARKERS)], markersize=5, capsize=3,
+                  label=label or None, transform=aside,
+                  **drawn[label].matplotlib())
+    if winner in own:
+      axis.plot(at[winner.values[names[0]]],
+                factor * scores(winner, by, metric, score).mean(), "o",
+                markersize=13, markerfacecolor="none", color="black",
+                transform=aside)
+  if numbers is not None and (numbers > 0).all() and (
+      numbers.max() >= 10 * numbers.min()):
     axis.set_xscale("log")
+  axis.set_xticks([at[tick] for tick in ticks], ticks,
+                  rotation=90 if len("".join(ticks)) > 40 else 0)
+  axis.minorticks_off()
+  axis.margins(x=0.08)
+  if metric != "loss":  # no interval reaches where no share can lie
+    low, high = axis.get_ylim()
+    axis.set_ylim(max(low, 0.0), min(high, 100.0))
   axis.set_xlabel(names[0])
   axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
                   + ("" if metric == "loss" else " (percent)"))
   axis.grid(alpha=0.3)
   if len(lines) > 1:
-    axis.legend(fontsize=8)
+    plots.legend(figure)
   axis.set_title(title, fontsize=10)
   plots.save(figure, path)

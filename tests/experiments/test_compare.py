@@ -66,12 +66,16 @@ def test_a_folder_gets_every_file(root, capsys):
       printed)
 
 
-def test_only_the_files_that_are_named(root):
+def test_only_the_files_that_are_named(root, capsys):
   (root / "paper.tex").write_text("mine")
   assert compare.main(["one", "two", "--out=paper.pdf,new/table.tex"]) == 0
   assert (root / "paper.tex").read_text() == "mine"
   assert {path.name for path in (root / "new").iterdir()} == {"table.tex"}
   assert not (root / "out").exists()
+  capsys.readouterr()
+  assert compare.main(["one", "two", "--out=paper.pdf,other.md"]) == 0
+  assert capsys.readouterr().out.endswith(
+      "replaced paper.pdf\nwrote other.md\n")
 
 
 def test_latex_is_well_formed(root):
@@ -108,13 +112,19 @@ def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
 
 
 def test_names_and_the_settings_of_a_sweep(root, capsys):
-  found = compare.read(["rates", "Mine=one", "rates/client_lr=0.1", "S=rates"])
+  found = compare.read(["rates", "Mine=one"])
   assert list(found) == [
-      "FedAvg client_lr=0.1 (1)", "FedAvg client_lr=0.3", "Mine",
-      "FedAvg client_lr=0.1 (2)", "S, client_lr=0.1", "S, client_lr=0.3"]
+      "FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "Mine"]
+  assert list(compare.read(["S=rates"])) == [
+      "S, client_lr=0.1", "S, client_lr=0.3"]
   assert "client_lr=9: not finished, or diverged; left out" in (
       capsys.readouterr().err)
   assert len(compare.read(["one", str(root / "two")])) == 2
+  # What differs would be long: the names of the folders, where they differ.
+  for name, rate in (("a/x", 0.1), ("b/x", 0.2)):
+    made_runs.write(root / name, ONE, hparams={
+        "client_lr": rate, "local_steps": round(20 * rate)})
+  assert list(compare.read(["a/x", "b/x", "one"])) == ["a/x", "b/x", "one"]
 
 
 @pytest.mark.parametrize("words,error", [
@@ -123,6 +133,7 @@ def test_names_and_the_settings_of_a_sweep(root, capsys):
     (["rates/client_lr=9"], "client_lr=9: holds no finished run"),
     (["rates/client_lr=7"], "rates/client_lr=7: no such folder"),
     (["A=one", "A=two"], "A=: given twice"),
+    (["one", "two", "./one"], "one: given twice"),
     (["one", "--metric=acuracy"], "acuracy"),
     (["one", "--protocol=local"], "--protocol=local: FedAvg was not evaluated"),
     (["one", "--x_axis=hours"], "hours"),
