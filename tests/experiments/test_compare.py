@@ -86,6 +86,9 @@ def test_latex_is_well_formed(root):
   assert (r"B\#\{2\}\textasciitilde{}\textasciicircum{}\textbackslash{}"
           r"\textless{} &") in text
   assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+  assert re.findall(r"\\label\{tab:(\w+)\}", text) == [
+      "scores", "targets", "costs", "differences"]
+  assert max(map(len, re.findall(r"\\caption\{(.*)\}", text))) < 60
   lines = [line for line in text.splitlines() if not line.startswith("%")]
   for line in lines:
     assert line.isascii() and not re.search(r"(?<!\\)[#%~^]", (
@@ -98,6 +101,28 @@ def test_latex_is_well_formed(root):
         r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
   assert text.count("{") - text.count(r"\{") == (
       text.count("}") - text.count(r"\}"))
+
+
+def test_targets_that_nobody_reaches_are_one_sentence(root, capsys):
+  assert compare.main(["one", "two", "--targets=0.97,0.98,0.99",
+                       "--out=t.md,t.tex,t.html"]) == 0
+  words = "No run reached 97, 98 or 99 {}% (--targets)."
+  assert words.format("") in capsys.readouterr().out.replace("\n", " ")
+  text = {kind: (root / f"t.{kind}").read_text("utf-8")
+          for kind in ("md", "tex", "html")}
+  assert words.format("") in text["md"] and words.format("") in text["html"]
+  assert words.format("\\").replace("--", "-{}-") in text["tex"]
+  assert "reached by" not in text["md"] + text["tex"]
+
+
+def test_cells_of_a_column_have_the_same_decimals():
+  def one(mean, half=np.nan):
+    return fa.runs.compare.Estimate(mean, half, (mean, mean))
+
+  assert comparison._significant(
+      [one(12.3456, 0.5), None, one(1.0), one(0.5, 0.0)], 1.0) == [
+          "12.35 +- 0.50", "-", "1.00", "0.50"]
+  assert comparison._significant([one(20.0), one(3.0)], 1.0) == ["20", "3"]
 
 
 def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
