@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any, NamedTuple
 
-from matplotlib import pyplot as plt, transforms
+from matplotlib import pyplot as plt
 import numpy as np
 
 from fedjax_alg import metrics
@@ -162,6 +162,10 @@ def draw(
   ticks = list(dict.fromkeys(s.values[names[0]] for s in settings))
   numbers = _numbers(ticks)
   at = dict(zip(ticks, range(len(ticks)) if numbers is None else numbers))
+  places = np.array(list(at.values()), float)
+  log = numbers is not None and places.min() > 0 and (
+      places.max() >= 10 * places.min())
+  span = places.max() / places.min() if log else np.ptp(places)
   lines: dict[str, list[Setting]] = {}
   for setting in settings:
     label = ", ".join(f"{name} {setting.values[name]}" for name in names[1:])
@@ -171,10 +175,10 @@ def draw(
   drawn = styles.of(lines)
   winner = settings[best(settings, by, metric, score)]
   for i, (label, own) in enumerate(lines.items()):
-    aside = axis.transData + transforms.ScaledTranslation(
-        (i - (len(lines) - 1) / 2) * min(6, 30 / len(lines)) / 72, 0,
-        figure.dpi_scale_trans)
-    points = [(at[s.values[names[0]]],
+    shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
+    here = {tick: float(place * span ** shift if log else place + span * shift)
+            for tick, place in at.items()}
+    points = [(here[s.values[names[0]]],
                *metrics.confidence_95(list(
                    factor * scores(s, by, metric, score))))
               for s in own if s.rows]
@@ -182,15 +186,12 @@ def draw(
     # A single seed has no interval, so no bar either.
     axis.errorbar(x, mean, None if np.isnan(ci95).all() else ci95,
                   marker=_MARKERS[i % len(_MARKERS)], markersize=5, capsize=3,
-                  label=label or None, transform=aside,
-                  **drawn[label].matplotlib())
+                  label=label or None, **drawn[label].matplotlib())
     if winner in own:
-      axis.plot(at[winner.values[names[0]]],
+      axis.plot(here[winner.values[names[0]]],
                 factor * scores(winner, by, metric, score).mean(), "o",
-                markersize=13, markerfacecolor="none", color="black",
-                transform=aside)
-  if numbers is not None and (numbers > 0).all() and (
-      numbers.max() >= 10 * numbers.min()):
+                markersize=13, markerfacecolor="none", color="black")
+  if log:
     axis.set_xscale("log")
   axis.set_xticks([at[tick] for tick in ticks], ticks,
                   rotation=90 if len("".join(ticks)) > 40 else 0)
