@@ -360,7 +360,8 @@ def latex(comparison: Comparison, command_line: str) -> str:
     out += ["    " + " & ".join(map(_latex_cell, row)) + r" \\"
             for row in table.rows]
     out += [r"    \bottomrule", r"  \end{tabular}"]
-    out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"] * bool(note)
+    if note:
+      out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"]
     out.append(r"\end{table}")
   return "\n".join(out) + "\n"
 

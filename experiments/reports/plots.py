@@ -176,7 +176,7 @@ _COLUMNS = 400
 
 def histogram(
     path: pathlib.Path, label_histogram: np.ndarray, title: str,
-    names: Sequence[str] | None = None) -> None:
+    names: Sequence[str] | np.ndarray | None = None) -> None:
   """Draws partition.png: who holds which classes, and how many examples.
 
   Few clients have a bar each. Many have a column in a heat map, sorted by
@@ -203,8 +203,8 @@ def histogram(
 
 
 def _client_bars(
-    axis: Any, label_histogram: np.ndarray, names: Sequence[str] | None
-) -> None:
+    axis: Any, label_histogram: np.ndarray,
+    names: Sequence[str] | np.ndarray | None) -> None:
   """Draws a bar for each client, the largest first."""
   order = np.argsort(-label_histogram.sum(1), kind="stable")
   stacked = label_histogram[order]

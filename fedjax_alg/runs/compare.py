@@ -348,7 +348,8 @@ def shown_options(results: Sequence[RunResult]) -> dict[str, list[str]]:
 
 def _read_options(result: RunResult) -> dict[str, str]:
   """name -> value as text of the options that a run reads and that are set."""
-  facts, out = result.facts, {}
+  facts = result.facts
+  out: dict[str, str] = {}
   entry = registry.ALGORITHMS.get(facts["algorithm"])
   for kind, given in ((entry and entry.hparams, facts["hparams"]),
                       (RunOptions, facts["run"]),
