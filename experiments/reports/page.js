@@ -16,12 +16,13 @@
   function layout(xTitle, yTitle, more) {
     const axis = {gridcolor: "#e3e7eb", zeroline: false, linecolor: "#8894a0",
                   ticks: "outside", automargin: true};
+    // Below the plot: long names beside it would squeeze it.
+    const below = {orientation: "h", x: 0, y: -0.2, yanchor: "top"};
     return {
       font, height: 420, margin: {l: 64, r: 16, t: 34, b: 56},
       paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest",
-      // Below the plot: long names beside it would squeeze it.
       legend: {traceorder: "normal", uirevision: "kept", itemwidth: 44,
-               orientation: "h", x: 0, y: -0.2, yanchor: "top"},
+               ...more.barmode ? {} : below},
       ...more,
       xaxis: {...axis, title: {text: xTitle}, ...more.xaxis},
       yaxis: {...axis, title: {text: yTitle}, ...more.yaxis},
@@ -100,7 +101,8 @@
         hovertemplate: "%{y:.0f} % of the clients have at most %{x:.1f} %",
       })), layout("accuracy on the client's own test data, %",
                   "clients with at most this, %",
-                  {xaxis: {range: [-2, 102]}, yaxis: {range: [0, 101]}}),
+                  {height: 420 + 20 * drawn.length,
+                   xaxis: {range: [-2, 102]}, yaxis: {range: [0, 101]}}),
       config);
     });
   }

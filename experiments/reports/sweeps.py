@@ -183,8 +183,11 @@ def draw(
                    factor * scores(s, by, metric, score))))
               for s in own if s.rows]
     x, mean, ci95 = np.array(points).reshape(-1, 3).T
-    # A single seed has no interval, so no bar either.
-    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ci95,
+    # No interval reaches where no share can lie. A single seed has none, so no
+    # bar either.
+    ends = np.array([ci95, ci95] if metric == "loss" else [
+        np.minimum(ci95, mean), np.minimum(ci95, np.maximum(100 - mean, 0))])
+    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ends,
                   marker=_MARKERS[i % len(_MARKERS)], markersize=5, capsize=3,
                   label=label or None, **drawn[label].matplotlib())
     if winner in own:
@@ -197,9 +200,9 @@ def draw(
                   rotation=90 if len("".join(ticks)) > 40 else 0)
   axis.minorticks_off()
   axis.margins(x=0.08)
-  if metric != "loss":  # no interval reaches where no share can lie
+  if metric != "loss":
     low, high = axis.get_ylim()
-    axis.set_ylim(max(low, 0.0), min(high, 100.0))
+    axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
   axis.set_xlabel(names[0])
   axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
                   + ("" if metric == "loss" else " (percent)"))
