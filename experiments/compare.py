@@ -7,7 +7,7 @@
 Give folders of runs, or folders of such folders (of a sweep, or runs/ of a
 figure command), which stand for all that are finished.
 A run is named by NAME=FOLDER, or else by its method and by what differs between
-the runs' flags.
+the runs' flags; where that is long, by its folder.
 
 --out takes files or a folder, separated by commas. The suffix of a file says
 what it holds: .png and .pdf the curves with 95 % bands, .md and .tex the tables
@@ -127,11 +127,14 @@ def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
   Raises:
     UsageError, RunFolderError: one line for the user.
   """
-  names, results = [], []
+  names, results, places = [], [], []
   for word in words:
     name, folder = _named(word)
     folders = _settings(folder)
     for path in folders:
+      if path.resolve() in places:
+        raise config_lib.UsageError(f"{path}: given twice")
+      places.append(path.resolve())
       results.append(fa.load_run(path))
       one = len(folders) == 1 and path == folder
       names.append(name if one or name is None else f"{name}, {path.name}")
@@ -139,12 +142,20 @@ def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
   for name in given:
     if given.count(name) > 1:
       raise config_lib.UsageError(f"{name}=: given twice")
+  unnamed = [i for i, name in enumerate(names) if name is None]
   automatic = labels(
-      [result for result, name in zip(results, names) if name is None])
+      [results[i] for i in unnamed], _short([places[i] for i in unnamed]))
   left = iter(automatic)
   return dict(zip(
       unique([next(left) if name is None else name for name in names]),
       results, strict=True))
+
+
+def _short(places: Sequence[pathlib.Path]) -> list[str]:
+  """The names of folders, with their parents' where names are equal."""
+  names = [path.name for path in places]
+  return [name if names.count(name) == 1 else f"{path.parent.name}/{name}"
+          for path, name in zip(places, names)]
 
 
 def _files(out: Sequence[str]) -> list[pathlib.Path]:
@@ -229,10 +240,11 @@ def command(argv: Sequence[str]) -> None:
     print(f"warning: {label} is not compared seed by seed with "
           f"{found.baseline}: {reason}", file=sys.stderr)
   command_line = shlex.join(["python", "-m", "experiments.compare", *argv])
+  replaced = [path for path in files if path.exists()]
   _write(files, found, values.x_axis, command_line)
   print(report.plain(found))
   for path in files:
-    print(f"wrote {path}")
+    print(f"{'replaced' if path in replaced else 'wrote'} {path}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -75,8 +75,7 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
   facts = {
       "identity": None, "algorithm": algorithm, "hparams": hparams or {},
       "data": field_values(options),
-      "run": field_values(RunOptions(
-          rounds=int(rounds[-1]), **(run or {}))),
+      "run": field_values(RunOptions(rounds=int(rounds[-1]), **(run or {}))),
       "model": "softmax", "seeds": seeds, "protocols": list(protocols),
       "plan": {"cohort_size": cohort_size}}
   summary.write_json(folder / "config.json", facts)

@@ -218,7 +218,7 @@ def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
   plots.histogram(
       path, federation.label_histogram,
       f"{federation.name}, {federation.partition.name}: "
-      f"{federation.num_clients} clients")
+      f"{federation.num_clients} clients", federation.client_names)
   _DRAWN[federation] = path
 
 

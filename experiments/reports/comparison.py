@@ -27,6 +27,7 @@ class Table(NamedTuple):
   head: tuple[str, ...]
   rows: tuple[tuple[str, ...], ...]
   note: str = ""
+  name: str = ""  #: of its label in LaTeX
 
 
 def shown(found: Estimate | None, factor: float = 1.0, digits: int = 2,
@@ -41,7 +42,7 @@ def shown(found: Estimate | None, factor: float = 1.0, digits: int = 2,
 def _p_value(p: float) -> str:
   if math.isnan(p):
     return "-"
-  return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"
+  return "< 0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
 def _digits(metric: str) -> int:
@@ -70,8 +71,12 @@ def scores(comparison: Comparison) -> Table:
   return Table(
       f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
       f"{comparison.protocol}",
-      ("run", "seeds", "rounds", f"final {what}", "mean of last 10 rounds",
-       "best round"), rows, interval + chosen)
+      ("run", "seeds", "rounds", f"final {what}",
+       "mean of the evaluations in the last 10 rounds", "best round"), rows,
+      interval + chosen, "scores")
+
+
+_TWO_SEEDS = "Two seeds: the interval is hardly informative."
 
 
 def _interval_note(comparison: Comparison) -> str:
@@ -80,6 +85,8 @@ def _interval_note(comparison: Comparison) -> str:
   note = "Mean +- half-width of the 95 % Student-t interval over the seeds."
   if any(len(line.result.seeds) < 2 for line in comparison.lines):
     note += " A run of one seed has no interval."
+  if any(len(line.result.seeds) == 2 for line in comparison.lines):
+    note += " " + _TWO_SEEDS
   return note
 
 
@@ -93,16 +100,25 @@ def _scaled(
   return name, 1.0
 
 
-def _significant(found: Estimate | None, factor: float) -> str:
-  """A cost with three significant digits."""
-  if found is None or math.isnan(found.mean):
-    return "-"
-  mean = factor * found.mean
-  digits = 0 if mean == round(mean) and not found.ci95 > 0 else (
-      max(0, 2 - math.floor(math.log10(abs(mean)))))
-  if found.ci95 == 0.0:  # the same in every seed
-    return f"{mean:.{digits}f}"
-  return shown(found, factor, digits)
+def _significant(
+    column: Sequence[Estimate | None], factor: float) -> list[str]:
+  """The cells of a cost, all with the same number of decimals.
+
+  The largest has three significant digits, the smallest at least two.
+  """
+  known = [cost for cost in column
+           if cost is not None and math.isfinite(cost.mean)]
+  sizes = [abs(factor * cost.mean) for cost in known if cost.mean]
+  if not sizes or all((factor * cost.mean).is_integer()
+                      and not cost.ci95 > 0 for cost in known):
+    digits = 0
+  else:
+    most, least = (math.floor(math.log10(f(sizes))) for f in (max, min))
+    digits = max(0, 2 - most, 1 - least)
+  return [
+      f"{factor * cost.mean:.{digits}f}"
+      if cost is not None and cost.ci95 == 0.0  # the same in every seed
+      else shown(cost, factor, digits) for cost in column]
 
 
 def _cost_columns(
@@ -117,7 +133,7 @@ def _cost_columns(
     if not any(mean > 0 for mean in means):  # nobody counts or spends it
       continue
     head, factor = _scaled(words, means)
-    out.append((head, [_significant(cost, factor) for cost in found]))
+    out.append((head, _significant(found, factor)))
   return out
 
 
@@ -135,6 +151,12 @@ def to_targets(comparison: Comparison) -> Table:
   """Rounds, what is sent and simulated seconds until every target."""
   factor = summary_lib.factor(comparison.metric)
   unit = "" if comparison.metric == "loss" else " %"
+  if all(at is None for line in comparison.lines
+         for found in line.reached.values() for at in found):
+    *most, last = [f"{factor * target:g}" for target in comparison.targets]
+    missed = f"{', '.join(most)} or {last}" if most else last
+    return Table("Cost to targets", (), (),
+                 f"No run reached {missed}{unit} (--targets).", "targets")
   each = [(line, target) for target in comparison.targets
           for line in comparison.lines]
 
@@ -162,7 +184,7 @@ def to_targets(comparison: Comparison) -> Table:
       ("run", "target", "reached by", *(head for head, _ in columns)), rows,
       "Up to the first evaluation at or beyond the target. Where not all seeds "
       "get there, the mean is over those that do, which is too low, and there "
-      "is no interval.")
+      "is no interval.", "targets")
 
 
 def costs(comparison: Comparison) -> Table:
@@ -179,7 +201,7 @@ def costs(comparison: Comparison) -> Table:
   return Table(
       "Cost of the whole run", ("run", *(head for head, _ in columns)), rows,
       "All participants together, both ways; simulated s is the time on the "
-      "simulated machines of the clients.")
+      "simulated machines of the clients.", "costs")
 
 
 def differences(comparison: Comparison) -> Table:
@@ -196,7 +218,8 @@ def differences(comparison: Comparison) -> Table:
           shown(pair.difference, factor, _digits(comparison.metric), True),
           "-" if math.isnan(pair.t) else f"{pair.t:.2f}", _p_value(pair.p),
           _p_value(pair.holm)))
-  which = {"final": "Final value", "last_10": "Mean of the last ten rounds",
+  which = {"final": "Final value",
+           "last_10": "Mean of the evaluations in the last 10 rounds",
            "best": "Best value"}[comparison.score]
   notes = []
   if rows:
@@ -206,6 +229,8 @@ def differences(comparison: Comparison) -> Table:
         f"{which} of the run minus that of {comparison.baseline}, over equal "
         "seeds, +- 95 % interval. Two-sided paired t test; Holm's correction "
         f"for {number} test{'s' * (number != 1)}.")
+    if seeds == 2:
+      notes.append(_TWO_SEEDS)
     if 2 <= seeds <= 5:
       notes.append(
           "A rank test could not tell the runs apart: with "
@@ -221,7 +246,7 @@ def differences(comparison: Comparison) -> Table:
   return Table(
       f"Difference from {comparison.baseline}",
       ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
-      tuple(rows), " ".join(notes))
+      tuple(rows), " ".join(notes), "differences")
 
 
 def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
@@ -325,23 +350,29 @@ def _latex_cell(text: str) -> str:
 
 
 def latex(comparison: Comparison, command_line: str) -> str:
-  """The tables for a paper, each a ``table`` with rules of booktabs."""
+  """The tables for a paper, each a ``table`` with rules of booktabs.
+
+  The caption is a title; what explains the numbers stands below them.
+  """
   out = [f"% Made by {' '.join(command_line.split())}",
          r"% Needs \usepackage{booktabs} in the preamble."]
   for table in all_tables(comparison):
-    note = _latex_cell(f"{table.title}. {table.note}".strip())
+    title, note = _latex_cell(table.title), _latex_cell(table.note)
     if not table.rows:
-      out += ["", f"% {note}"]
+      out += ["", f"{title}: {note}"]
       continue
     columns = "l" + "r" * (len(table.head) - 1)
     out += ["", r"\begin{table}", r"  \centering",
-            rf"  \caption{{{note}}}",
+            rf"  \caption{{{title}}}", rf"  \label{{tab:{table.name}}}",
             rf"  \begin{{tabular}}{{{columns}}}", r"    \toprule"]
     out += ["    " + " & ".join(map(_latex_cell, table.head)) + r" \\",
             r"    \midrule"]
     out += ["    " + " & ".join(map(_latex_cell, row)) + r" \\"
             for row in table.rows]
-    out += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
+    out += [r"    \bottomrule", r"  \end{tabular}"]
+    if note:
+      out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"]
+    out.append(r"\end{table}")
   return "\n".join(out) + "\n"
 
 

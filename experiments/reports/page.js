@@ -16,10 +16,13 @@
   function layout(xTitle, yTitle, more) {
     const axis = {gridcolor: "#e3e7eb", zeroline: false, linecolor: "#8894a0",
                   ticks: "outside", automargin: true};
+    // Below the plot: long names beside it would squeeze it.
+    const below = {orientation: "h", x: 0, y: -0.2, yanchor: "top"};
     return {
       font, height: 420, margin: {l: 64, r: 16, t: 34, b: 56},
       paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest",
-      legend: {traceorder: "normal", uirevision: "kept", itemwidth: 44},
+      legend: {traceorder: "normal", uirevision: "kept", itemwidth: 44,
+               ...more.barmode ? {} : below},
       ...more,
       xaxis: {...axis, title: {text: xTitle}, ...more.xaxis},
       yaxis: {...axis, title: {text: yTitle}, ...more.yaxis},
@@ -52,6 +55,21 @@
     return out;
   }
 
+  // The range of the means, as in the picture: wide bands would squeeze them.
+  function fitted(panel, choice) {
+    const means = panel.runs.flatMap((run) =>
+      ((run.curves[choice.protocol] || {})[choice.metric] || {mean: []}).mean)
+      .filter((y) => y !== null && (y > 0 || !choice.log));
+    if (!means.length || choice.metric === "loss" && !choice.log) return {};
+    const low = means.reduce((a, b) => Math.min(a, b));
+    const high = means.reduce((a, b) => Math.max(a, b));
+    if (choice.log) {
+      return {range: [Math.log10(low / 1.2), Math.log10(high * 1.2)]};
+    }
+    const margin = 0.12 * (high - low || 10);
+    return {range: [Math.max(low - margin, 0), Math.min(high + margin, 100)]};
+  }
+
   function drawCurves() {
     const [protocol, metric] = find("measure").value.split(":");
     const choice = {protocol, metric, x: find("x_axis").value,
@@ -61,9 +79,11 @@
       Plotly.react(
         "curves_" + i, panel.runs.flatMap((run) => traces(run, choice)),
         layout(data.axes[choice.x], data.metrics[metric], {
+          height: 420 + 20 * panel.runs.length,
           xaxis: {uirevision: choice.x, rangemode: "tozero"},
           yaxis: {uirevision: metric + choice.log,
-                  ...choice.log ? {type: "log"} : share},
+                  ...choice.log ? {type: "log"} : share,
+                  ...fitted(panel, choice)},
         }), config);
     });
   }
@@ -81,7 +101,8 @@
         hovertemplate: "%{y:.0f} % of the clients have at most %{x:.1f} %",
       })), layout("accuracy on the client's own test data, %",
                   "clients with at most this, %",
-                  {xaxis: {range: [-2, 102]}, yaxis: {range: [0, 101]}}),
+                  {height: 420 + 20 * drawn.length,
+                   xaxis: {range: [-2, 102]}, yaxis: {range: [0, 101]}}),
       config);
     });
   }

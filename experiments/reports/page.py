@@ -31,6 +31,9 @@ _QUANTILES = 201
 #: one; the sizes of the groups are always there.
 _MOST_CELLS = 200_000
 
+#: The bands of more runs would hide each other; they can be switched on.
+_MOST_BANDS = 4
+
 
 def plotly_source(asked: str) -> str:
   """The JavaScript of Plotly.
@@ -250,7 +253,8 @@ def write(
       "<h2>Curves</h2>", '<div class="choose">',
       _choice("measure", "show", _measures(panels), f"{protocol}:{metric}"),
       _choice("x_axis", "over", axes, x_axis),
-      _box("bands", "95 % bands", several),
+      _box("bands", "95 % bands", several and max(
+          map(len, panels.values())) <= _MOST_BANDS),
       _box("log_y", "logarithmic", metric == "loss"), "</div>",
       _plots("curves", titles),
       '<p class="note">Lines are means over the seeds' + (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import pathlib
+import textwrap
 from typing import Any
 
 import matplotlib
@@ -56,8 +57,8 @@ def draw_curves(
       continue
     x = results.by_seed(rows, protocol, column).mean(0)
     mean = values.mean(0)
-    line, = axis.plot(x, mean, label=label, linewidth=1.5,
-                      **(styles or {}).get(label, {}))
+    line, = axis.plot(x, mean, label=label, **{
+        "linewidth": 1.5, **(styles or {}).get(label, {})})
     if len(values) > 1:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
@@ -94,8 +95,13 @@ def legend(figure: Any) -> None:
   named = _named(figure)
   if not named:
     return
-  figure.legend(named.values(), named, fontsize=8, loc="outside lower center",
-                ncols=min(len(named), 7 if figure.axes[1:] else 3))
+  words = [textwrap.fill(label, 48) for label in named]
+  longest = max(len(line) for label in words for line in label.split("\n"))
+  # About so many characters and the sample of a line fit side by side.
+  room = int(15 * figure.get_figwidth() / (longest + 8))
+  figure.legend(named.values(), words, fontsize=8, loc="outside lower center",
+                ncols=max(1, min(
+                    len(named), 7 if figure.axes[1:] else 3, room)))
 
 
 def save(figure: Any, *paths: pathlib.Path) -> None:
@@ -114,9 +120,15 @@ def run_curves(
     paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
   """Draws the curves of a run: accuracy and loss, one line per protocol."""
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
+  protocols = results.protocols(rows)
+  # Protocols may have the same values: a wider line is seen below another.
+  styles = {name: style.matplotlib() | {
+      "linewidth": 1.5 + 2 * (len(protocols) - 1 - i) / len(protocols)}
+            for i, (name, style) in enumerate(
+                styles_lib.of(protocols).items())}
   for axis, metric in zip(axes, ("accuracy", "loss")):
-    for protocol in results.protocols(rows):
-      draw_curves(axis, {protocol: rows}, protocol, metric)
+    for protocol in protocols:
+      draw_curves(axis, {protocol: rows}, protocol, metric, styles=styles)
   log_axis(axes[1])
   legend(figure)
   figure.suptitle(title, fontsize=10)
@@ -142,9 +154,12 @@ def log_axis(axis: Any) -> None:
       path.vertices[:, 1] = np.maximum(path.vertices[:, 1], low)
   axis.set_yscale("log")
   axis.set_ylim(low, high)
-  # A decade or less has no room for powers of ten alone.
-  if axis.get_ylim()[1] < 30 * axis.get_ylim()[0]:
-    digits = "123456789" if high < 4 * low else "1235"
+  if high < 6 * low:  # round numbers at equal steps
+    axis.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
+    axis.yaxis.set_minor_locator(ticker.NullLocator())
+    axis.yaxis.set_major_formatter("{x:g}")
+  elif high < 1000 * low:  # powers of ten alone would be too few
+    digits = "1235" if high < 30 * low else "12" if high < 100 * low else "13"
     plain = ticker.FuncFormatter(
         lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
     axis.yaxis.set_major_formatter(plain)
@@ -153,12 +168,15 @@ def log_axis(axis: Any) -> None:
 
 #: Up to so many clients have a bar each in partition.png.
 _MOST_BARS = 60
+#: Up to so many clients are named below their bars.
+_MOST_NAMES = 20
 #: Columns of the heat map that stands in for more bars.
 _COLUMNS = 400
 
 
 def histogram(
-    path: pathlib.Path, label_histogram: np.ndarray, title: str) -> None:
+    path: pathlib.Path, label_histogram: np.ndarray, title: str,
+    names: Sequence[str] | np.ndarray | None = None) -> None:
   """Draws partition.png: who holds which classes, and how many examples.
 
   Few clients have a bar each. Many have a column in a heat map, sorted by
@@ -169,10 +187,12 @@ def histogram(
     path: the file to write.
     label_histogram: [C, L], each client's number of examples of each class.
     title: above the picture.
+    names: [C], the clients' names, which a few bars have below them instead of
+      the clients' numbers.
   """
   if len(label_histogram) <= _MOST_BARS:
     figure, axis = plt.subplots(figsize=(9, 3.6))
-    _client_bars(axis, label_histogram)
+    _client_bars(axis, label_histogram, names)
   else:
     figure, axes = plt.subplots(
         1, 2, figsize=(9, 3.6), width_ratios=(2.6, 1), layout="constrained")
@@ -182,7 +202,9 @@ def histogram(
   save(figure, path)
 
 
-def _client_bars(axis: Any, label_histogram: np.ndarray) -> None:
+def _client_bars(
+    axis: Any, label_histogram: np.ndarray,
+    names: Sequence[str] | np.ndarray | None) -> None:
   """Draws a bar for each client, the largest first."""
   order = np.argsort(-label_histogram.sum(1), kind="stable")
   stacked = label_histogram[order]
@@ -194,7 +216,14 @@ def _client_bars(axis: Any, label_histogram: np.ndarray) -> None:
     axis.stairs(bottom + stacked[:, c], np.arange(len(stacked) + 1) - 0.5,
                 baseline=bottom.copy(), fill=True, color=shade, label=str(c))
     bottom += stacked[:, c]
-  axis.xaxis.set_major_locator(ticker.MaxNLocator(20, integer=True))
+  if names is None or len(order) > _MOST_NAMES:
+    words = [str(client) for client in order]
+  else:
+    words = [textwrap.shorten(str(names[client]), 24, placeholder="...")
+             for client in order]
+  upright = len("".join(words)) > 60
+  axis.set_xticks(range(len(order)), words, rotation=90 if upright else 0,
+                  fontsize=7 if len(order) > 30 else 8)
   axis.margins(x=0.01)
   axis.set_xlabel("client, largest first")
   axis.set_ylabel("training examples")
@@ -221,7 +250,7 @@ def _client_map(figure: Any, axis: Any, label_histogram: np.ndarray) -> None:
   figure.colorbar(image, ax=axis, label="share of the client's examples")
   each = f", {len(held) / len(starts):.0f} a column" if (
       len(held) >= 2 * len(starts)) else ""
-  axis.set_xlabel(f"client, by most frequent class{each}")
+  axis.set_xlabel(f"rank of the client by most frequent class{each}")
   axis.set_ylabel("class")
   axis.yaxis.set_major_locator(ticker.MaxNLocator(12, integer=True))
 

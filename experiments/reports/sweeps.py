@@ -12,7 +12,7 @@ from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from . import plots
+from . import plots, styles
 
 #: Which evaluations of a setting count: the last one, those of the last ten
 #: rounds, or all of them (which measures speed).
@@ -107,7 +107,7 @@ def table(
       cells = [f"**{cell}**" for cell in cells]
     lines.append("| " + " | ".join(cells) + " |")
   what = {"final": "at the last evaluation",
-          "last_10": "mean of the last ten rounds",
+          "last_10": "mean of the evaluations in the last ten rounds",
           "all": "mean of all evaluations"}[score]
   seeds = len({row["seed"] for row in rows})
   lines += ["", f"Mean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
@@ -131,11 +131,20 @@ def rows_of(settings: Sequence[Setting], metric: str, score: str) -> list[
   return out
 
 
+_MARKERS = "os^DvPX"
+
+
 def _numbers(values: Sequence[str]) -> np.ndarray | None:
+  """The places of swept values; None where they have no good axis."""
   try:
-    return np.array([float(value) for value in values])
+    found = np.array([float(value) for value in values])
   except ValueError:
     return None
+  # Zero has no place on a logarithmic axis, and 0.001, 0.01, 1 are one spot on
+  # a linear one.
+  some = np.abs(found[found != 0])
+  wide = some.size and some.max() >= 10 * some.min()
+  return None if wide and (found <= 0).any() else found
 
 
 def draw(
@@ -143,41 +152,60 @@ def draw(
     score: str, title: str) -> None:
   """Draws the metric over the values of the first swept name.
 
-  There is a line for each combination of values of the other names. Bars show
-  the 95 % interval over the seeds, and a ring marks the best setting.
+  There is a line for each combination of values of the other names, a little
+  beside the others, which may have the same values. Bars show the 95 % interval
+  over the seeds, and a ring marks the best setting.
   """
   names = list(settings[0].values)
   ticks = list(dict.fromkeys(s.values[names[0]] for s in settings))
   numbers = _numbers(ticks)
   at = dict(zip(ticks, range(len(ticks)) if numbers is None else numbers))
+  places = np.array(list(at.values()), float)
+  log = numbers is not None and places.min() > 0 and (
+      places.max() >= 10 * places.min())
+  span = places.max() / places.min() if log else np.ptp(places)
   lines: dict[str, list[Setting]] = {}
   for setting in settings:
     label = ", ".join(f"{name} {setting.values[name]}" for name in names[1:])
     lines.setdefault(label, []).append(setting)
   figure, axis = plt.subplots(figsize=(5.5, 3.8))
   factor = summary_lib.factor(metric)
-  for label, own in lines.items():
-    points = [(at[s.values[names[0]]],
+  drawn = styles.of(lines)
+  winner = settings[best(settings, by, metric, score)]
+  for i, (label, own) in enumerate(lines.items()):
+    shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
+    here = {tick: float(place * span ** shift if log else place + span * shift)
+            for tick, place in at.items()}
+    points = [(here[s.values[names[0]]],
                *metrics.confidence_95(list(
                    factor * scores(s, by, metric, score))))
               for s in own if s.rows]
     x, mean, ci95 = np.array(points).reshape(-1, 3).T
-    # A single seed has no interval, so no bar either.
-    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ci95, marker="o",
-                  capsize=3, label=label or None)
-  winner = settings[best(settings, by, metric, score)]
-  axis.plot(at[winner.values[names[0]]],
-            factor * scores(winner, by, metric, score).mean(), "o",
-            markersize=13, markerfacecolor="none", color="black")
-  if numbers is None:
-    axis.set_xticks(range(len(ticks)), ticks)
-  elif (numbers > 0).all() and numbers.max() >= 10 * numbers.min():
+    # No interval reaches where no share can lie. A single seed has none, so no
+    # bar either.
+    ends = np.array([ci95, ci95] if metric == "loss" else [
+        np.minimum(ci95, mean), np.minimum(ci95, np.maximum(100 - mean, 0))])
+    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ends,
+                  marker=_MARKERS[i % len(_MARKERS)], markersize=5, capsize=3,
+                  label=label or None, **drawn[label].matplotlib())
+    if winner in own:
+      axis.plot(here[winner.values[names[0]]],
+                factor * scores(winner, by, metric, score).mean(), "o",
+                markersize=13, markerfacecolor="none", color="black")
+  if log:
     axis.set_xscale("log")
+  axis.set_xticks([at[tick] for tick in ticks], ticks,
+                  rotation=90 if len("".join(ticks)) > 40 else 0)
+  axis.minorticks_off()
+  axis.margins(x=0.08)
+  if metric != "loss":
+    low, high = axis.get_ylim()
+    axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
   axis.set_xlabel(names[0])
   axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
                   + ("" if metric == "loss" else " (percent)"))
   axis.grid(alpha=0.3)
   if len(lines) > 1:
-    axis.legend(fontsize=8)
+    plots.legend(figure)
   axis.set_title(title, fontsize=10)
   plots.save(figure, path)

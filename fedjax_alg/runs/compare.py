@@ -12,10 +12,12 @@ import numpy as np
 from scipy import stats
 
 from fedjax_alg import metrics, registry
-from fedjax_alg.data.options import field_values, ShiftOptions
+from fedjax_alg.data.options import DataOptions, field_values, ShiftOptions
 from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.hparams import reads
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.runs.options import EvaluationOptions, MachineOptions
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS
@@ -36,9 +38,13 @@ _LATER = ("newcomers_at", *(
 _DRAWN = {name: value for name, value in field_values(RunOptions()).items()
           if name == "sampling" or name.startswith("availability")}
 
-#: Options that decide neither the numbers of a run nor what they mean.
-_NEUTRAL = ("data_dir", "targets", "map_clients", "client_chunk", "map_seeds",
-            "host_devices", "seed")
+#: Options that make no other method: where, how long and how it is measured.
+_NEUTRAL = ("data_dir", "seed", *(
+    field.name for kind in (EvaluationOptions, MachineOptions)
+    for field in dataclasses.fields(kind)))
+
+#: A longer automatic label does not fit into a legend.
+_LONGEST = 30
 
 
 class Estimate(NamedTuple):
@@ -338,9 +344,12 @@ def _pairs(
       unpaired[line.label] = reason
       continue
     values = dict(zip(line.result.seeds, line.scores[score].values))
-    difference = estimate(np.subtract(
-        [values[seed] for seed in base.result.seeds],
-        base.scores[score].values))
+    ours = np.array([values[seed] for seed in base.result.seeds])
+    its = np.array(base.scores[score].values)
+    difference = estimate(ours - its)
+    if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
+      # Equal but for rounding.
+      difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))
     found.append(Pair(line.label, difference,
                       *paired_t(difference.values), np.nan,
                       _notes(line, base)))
@@ -370,10 +379,43 @@ def shown_options(results: Sequence[RunResult]) -> dict[str, list[str]]:
           for name in names}
 
 
-def labels(results: Sequence[RunResult]) -> list[str]:
+def _read_options(result: RunResult) -> dict[str, str]:
+  """name -> value as text of the options that a run reads and that are set."""
+  facts = result.facts
+  out: dict[str, str] = {}
+  entry = registry.ALGORITHMS.get(facts["algorithm"])
+  for kind, given in ((entry and entry.hparams, facts["hparams"]),
+                      (RunOptions, facts["run"]),
+                      (None, {"model": facts["model"]}),
+                      (DataOptions, facts["data"])):
+    values = dict(given)
+    if kind is not None:
+      # A run from before an option came has its default.
+      names = [field.name for field in dataclasses.fields(kind)]
+      options = kind(**{n: given[n] for n in names if n in given})
+      values |= {n: getattr(options, n) for n in names}
+      values = {n: value for n, value in values.items()
+                if n not in names or reads(options, n)}
+    out |= {name: _shown(value) for name, value in values.items()
+            if value is not None and name not in _NEUTRAL}
+  return out
+
+
+def labels(
+    results: Sequence[RunResult], names: Sequence[str] | None = None
+) -> list[str]:
   """Names runs by their method and, where needed, by what else differs.
 
-  Runs that no option tells apart are numbered.
+  Only options that a run reads are named. Where that would be long, the runs
+  of the method have their own names; runs that nothing tells apart are
+  numbered.
+
+  Args:
+    results: the runs.
+    names: a short name of each run, for example of its folder.
+
+  Returns:
+    The labels.
   """
   def method(result: RunResult) -> str:
     name = result.facts["algorithm"]
@@ -386,12 +428,18 @@ def labels(results: Sequence[RunResult]) -> list[str]:
     own = [i for i, other in enumerate(found) if other == name]
     if len(own) == 1:
       continue
-    shown = shown_options([results[i] for i in own])
-    differ = [option for option, values in shown.items()
-              if option not in _NEUTRAL and len(set(values)) > 1]
-    for place, i in enumerate(own):
-      words = [f"{option}={shown[option][place]}" for option in differ]
-      out[i] = " ".join([name, *words])
+    each = [_read_options(results[i]) for i in own]
+    differ = [option for option in dict.fromkeys(o for one in each for o in one)
+              if len({one.get(option) for one in each}) > 1]
+    full = [" ".join([name, *(f"{option}={one[option]}" for option in differ
+                              if option in one)]) for one in each]
+    short = max(map(len, full)) <= _LONGEST and (
+        names is None or len(set(full)) == len(full))
+    for i, label in zip(own, full):
+      if short:
+        out[i] = label
+      elif names is not None:
+        out[i] = names[i]
   return unique(out)
 
 

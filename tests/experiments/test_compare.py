@@ -66,12 +66,16 @@ def test_a_folder_gets_every_file(root, capsys):
       printed)
 
 
-def test_only_the_files_that_are_named(root):
+def test_only_the_files_that_are_named(root, capsys):
   (root / "paper.tex").write_text("mine")
   assert compare.main(["one", "two", "--out=paper.pdf,new/table.tex"]) == 0
   assert (root / "paper.tex").read_text() == "mine"
   assert {path.name for path in (root / "new").iterdir()} == {"table.tex"}
   assert not (root / "out").exists()
+  capsys.readouterr()
+  assert compare.main(["one", "two", "--out=paper.pdf,other.md"]) == 0
+  assert capsys.readouterr().out.endswith(
+      "replaced paper.pdf\nwrote other.md\n")
 
 
 def test_latex_is_well_formed(root):
@@ -82,6 +86,9 @@ def test_latex_is_well_formed(root):
   assert (r"B\#\{2\}\textasciitilde{}\textasciicircum{}\textbackslash{}"
           r"\textless{} &") in text
   assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+  assert re.findall(r"\\label\{tab:(\w+)\}", text) == [
+      "scores", "targets", "costs", "differences"]
+  assert max(map(len, re.findall(r"\\caption\{(.*)\}", text))) < 60
   lines = [line for line in text.splitlines() if not line.startswith("%")]
   for line in lines:
     assert line.isascii() and not re.search(r"(?<!\\)[#%~^]", (
@@ -94,6 +101,28 @@ def test_latex_is_well_formed(root):
         r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
   assert text.count("{") - text.count(r"\{") == (
       text.count("}") - text.count(r"\}"))
+
+
+def test_targets_that_nobody_reaches_are_one_sentence(root, capsys):
+  assert compare.main(["one", "two", "--targets=0.97,0.98,0.99",
+                       "--out=t.md,t.tex,t.html"]) == 0
+  words = "No run reached 97, 98 or 99 {}% (--targets)."
+  assert words.format("") in capsys.readouterr().out.replace("\n", " ")
+  text = {kind: (root / f"t.{kind}").read_text("utf-8")
+          for kind in ("md", "tex", "html")}
+  assert words.format("") in text["md"] and words.format("") in text["html"]
+  assert words.format("\\").replace("--", "-{}-") in text["tex"]
+  assert "reached by" not in text["md"] + text["tex"]
+
+
+def test_cells_of_a_column_have_the_same_decimals():
+  def one(mean, half=np.nan):
+    return fa.runs.compare.Estimate(mean, half, (mean, mean))
+
+  assert comparison._significant(
+      [one(12.3456, 0.5), None, one(1.0), one(0.5, 0.0)], 1.0) == [
+          "12.35 +- 0.50", "-", "1.00", "0.50"]
+  assert comparison._significant([one(20.0), one(3.0)], 1.0) == ["20", "3"]
 
 
 def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):
@@ -120,13 +149,19 @@ def test_notes_of_a_pair_and_bytes_of_their_own(root):
 
 
 def test_names_and_the_settings_of_a_sweep(root, capsys):
-  found = compare.read(["rates", "Mine=one", "rates/client_lr=0.1", "S=rates"])
+  found = compare.read(["rates", "Mine=one"])
   assert list(found) == [
-      "FedAvg client_lr=0.1 (1)", "FedAvg client_lr=0.3", "Mine",
-      "FedAvg client_lr=0.1 (2)", "S, client_lr=0.1", "S, client_lr=0.3"]
+      "FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "Mine"]
+  assert list(compare.read(["S=rates"])) == [
+      "S, client_lr=0.1", "S, client_lr=0.3"]
   assert "client_lr=9: not finished, or diverged; left out" in (
       capsys.readouterr().err)
   assert len(compare.read(["one", str(root / "two")])) == 2
+  # What differs would be long: the names of the folders, where they differ.
+  for name, rate in (("a/x", 0.1), ("b/x", 0.2)):
+    made_runs.write(root / name, ONE, hparams={
+        "client_lr": rate, "local_steps": round(20 * rate)})
+  assert list(compare.read(["a/x", "b/x", "one"])) == ["a/x", "b/x", "one"]
 
 
 @pytest.mark.parametrize("words,error", [
@@ -135,6 +170,7 @@ def test_names_and_the_settings_of_a_sweep(root, capsys):
     (["rates/client_lr=9"], "client_lr=9: holds no finished run"),
     (["rates/client_lr=7"], "rates/client_lr=7: no such folder"),
     (["A=one", "A=two"], "A=: given twice"),
+    (["one", "two", "./one"], "one: given twice"),
     (["one", "--metric=acuracy"], "acuracy"),
     (["one", "--protocol=local"], "--protocol=local: FedAvg was not evaluated"),
     (["one", "--x_axis=hours"], "hours"),

@@ -70,6 +70,7 @@ def test_pairs_are_scipys_paired_test(load):
        b.difference.mean + b.difference.ci95), interval)
   # The same difference in all seeds: no test, and none to correct for.
   assert c.difference.mean == pytest.approx(-0.1)
+  assert c.difference.ci95 == 0.0
   assert np.isnan([c.t, c.p, c.holm]).all() and b.holm == b.p
   other = fa.compare(runs, baseline="b", score="best")
   assert [pair.label for pair in other.pairs] == ["a", "c"]
@@ -144,6 +145,19 @@ def test_labels_are_what_differs(load):
   assert list(fa.compare(runs).results) == [
       "FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "SCAFFOLD", "my_own"]
   assert compare_lib.labels(runs[:1] * 2) == ["FedAvg (1)", "FedAvg (2)"]
+
+
+def test_labels_are_short_and_name_what_is_read(load):
+  runs = [load(ONE, hparams={"client_lr": 0.1, "client_optimizer": "sgd",
+                             "client_momentum": momentum},
+               run={"eval_every": every, "stop_at": stop})
+          for momentum, every, stop in (
+              (0.9, 5, None), (0.5, 1, "global:accuracy:0.9"))]
+  assert compare_lib.labels(runs) == ["FedAvg (1)", "FedAvg (2)"]
+  assert compare_lib.labels(runs, ["a", "b"]) == ["a", "b"]
+  runs = [load(ONE, hparams={"client_optimizer": name, "client_momentum": 0.5})
+          for name in ("sgd", "momentum")]
+  assert compare_lib.labels(runs, ["a", "b"]) == ["a", "b"]
 
 
 def test_default_protocol_is_one_that_all_have(load):

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import fedjax_alg as fa
-from experiments.reports import comparison, page
+from experiments.reports import comparison, page, plots
 from fedjax_alg.errors import OptionError
 from tests import browser, made_runs
 
@@ -119,6 +119,17 @@ def test_every_run_has_a_line_and_a_band(opened):
   assert opened.evaluate("document.title") == f"Title {EVIL}"
   assert opened.evaluate("document.querySelectorAll("
                          "'#assignment .heatmaplayer image').length") == 1
+
+
+def test_the_axis_has_the_range_of_the_picture(opened, runs, monkeypatch):
+  seen = []
+  monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
+  comparison.draw([], fa.compare(runs), "")
+  low, high = opened.evaluate(
+      "document.getElementById('curves_0')._fullLayout.yaxis.range")
+  np.testing.assert_allclose(
+      (low / 100, high / 100), seen[0].axes[0].get_ylim(), rtol=1e-4)
+  plots.plt.close(seen[0])
 
 
 def test_a_click_on_a_name_switches_its_run(opened):

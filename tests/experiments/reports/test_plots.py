@@ -68,6 +68,46 @@ def test_a_loss_of_zero_stays_linear(axis):
   assert axis.lines[0].get_ydata().tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("values", [(0.93, 2.3), (0.2, 2.1), (0.011, 2.0)])
+def test_a_log_axis_has_several_labels(axis, values):
+  plots.draw_curves(axis, {"A": rows([values], "loss")}, "global", "loss")
+  plots.log_axis(axis)
+  axis.figure.canvas.draw()
+  low, high = axis.get_ylim()
+  labels = [float(tick.get_text()) for which in ("major", "minor")
+            for tick in axis.get_yticklabels(which=which)
+            if tick.get_text() and low <= tick.get_position()[1] <= high]
+  assert 4 <= len(set(labels)) <= 9
+
+
+def test_protocols_with_the_same_values_are_all_seen(monkeypatch):
+  seen = []
+  monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
+  plots.run_curves([], [row | {"loss": 1.0} for protocol in (
+      "global", "local", "train") for row in rows(
+          NUMBERS, protocol=protocol)], "a run")
+  lines = seen[0].axes[0].get_lines()
+  assert len({line.get_linestyle() for line in lines}) == 3
+  widths = [line.get_linewidth() for line in lines]
+  assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
+  plt.close(seen[0])
+
+
+@pytest.mark.parametrize("names", [None, ("Ann", "Bob", "Cy")])
+def test_bars_stand_above_their_clients(axis, names):
+  plots._client_bars(axis, np.array([[1, 1], [5, 2], [0, 4]]), names)
+  assert [tick.get_text() for tick in axis.get_xticklabels()] == (
+      ["1", "2", "0"] if names is None else ["Bob", "Cy", "Ann"])
+
+
+def test_a_long_name_is_wrapped(axis):
+  plots.draw_curves(axis, {"word " * 30: rows(NUMBERS)}, "global", "accuracy")
+  plots.legend(axis.figure)
+  (legend,) = axis.figure.legends
+  assert max(len(line) for text in legend.get_texts()
+             for line in text.get_text().split("\n")) <= 48
+
+
 def test_curves_as_a_picture_and_as_pdf(tmp_path):
   table = [row | {"loss": 1.0} for row in rows(NUMBERS)]
   for name in ("one", "two"):
