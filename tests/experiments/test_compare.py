@@ -145,7 +145,7 @@ def test_notes_of_a_pair_and_bytes_of_their_own(root):
   assert ("IFCA: participants are drawn differently (cohort_size)." in (
       root / "t.md").read_text("utf-8"))
   one, bits = rows_of(root / "t.md", "Cost of the whole run")
-  assert [row["bytes sent, 10³"] for row in (one, bits)] == ["60", "7.50"]
+  assert [row["bytes sent, 10³"] for row in (one, bits)] == ["60.0", "7.5"]
 
 
 def test_names_and_the_settings_of_a_sweep(root, capsys):
