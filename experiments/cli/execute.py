@@ -141,7 +141,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   raise config_lib.UsageError(
       f"--{name}={new.get(name)}: the run in {folder} has "
       f"{old.get(name)}; resume with its flags "
-      f"(--flagfile={folder / 'flags.txt'}) or start anew in another folder")
+      f"({folder_lib.resume_words(folder)}) or start anew in another folder")
 
 
 def restore(

@@ -281,7 +281,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(
           f"`sampling`={self.sampling}: is a {type(found).__name__}; must be "
           "a function (data, cohort_size, key, round) -> ids [cohort_size]")
-    return cohorts.checked(found)
+    return cohorts.checked(found, f"`sampling`={self.sampling}")
 
   def clients_availability(self, num_clients: int) -> np.ndarray | None:
     """Draws or reads the clients' probabilities to be available.

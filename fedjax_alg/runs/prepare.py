@@ -275,7 +275,7 @@ def prepare(
   method = method.resolved()
   every = tuple(with_values(method.hparams, dict(own)) for own in settings)
   for hparams in every:
-    algorithm = method.entry.build(built, hparams, map_clients=map_clients)
+    algorithm = method._replace(hparams=hparams).built(built, map_clients)
   protocols = _protocols(algorithm, method.name, options.eval_protocols)
   _check_stopping(options, protocols, algorithm, built, spec)
   if measures and algorithm.global_params is None:
