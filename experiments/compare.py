@@ -229,7 +229,11 @@ def command(argv: Sequence[str]) -> None:
     print(f"warning: {label} is not compared seed by seed with "
           f"{found.baseline}: {reason}", file=sys.stderr)
   command_line = shlex.join(["python", "-m", "experiments.compare", *argv])
-  _write(files, found, values.x_axis, command_line)
+  try:
+    _write(files, found, values.x_axis, command_line)
+  except OSError as error:
+    raise config_lib.UsageError(
+        f"--out={','.join(values.out)}: cannot be written ({error})") from error
   print(report.plain(found))
   for path in files:
     print(f"wrote {path}")

@@ -92,6 +92,9 @@ def execute(config: Config) -> dict[str, Any]:
     if finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return read_summary(folder)
+  elif folder is not None and config.output.resume:
+    # No error: a batch job that is started again gives the same command.
+    print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
   prepared = prepared_run(config)
   programs = Programs(prepared)
   warn(config, prepared)

@@ -4,7 +4,6 @@ import os
 import pathlib
 import shlex
 import shutil
-import sys
 
 from .config import Config, UsageError
 
@@ -29,10 +28,8 @@ def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
     raise UsageError(f"--out_dir={folder}: is a file")
   filled = folder.is_dir() and any(folder.iterdir())
   if filled and not (config.output.resume or config.output.overwrite):
-    how = f"{resume_words(folder)} to go on" if (
-        folder / "flags.txt").is_file() else "--resume to go on"
-    raise UsageError(f"--out_dir={folder}: not empty (give {how}, --overwrite "
-                     "to start anew, or another folder)")
+    raise UsageError(f"--out_dir={folder}: not empty (give --resume to go on, "
+                     "--overwrite to start anew, or another folder)")
   parent = folder
   while not parent.exists():
     parent = parent.parent
@@ -48,6 +45,4 @@ def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
   if config.output.resume and filled and not known:
     raise UsageError(f"--out_dir={folder}: holds no run to resume "
                      "(no config.json)")
-  if config.output.resume and not known:  # a batch job may start so, too
-    print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
   return folder, config.output.resume and known

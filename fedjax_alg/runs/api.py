@@ -170,6 +170,7 @@ def request(
   more, given = options_lib.split_keywords(keywords, names, method.name)
   method = methods.with_keywords(method, given)
   protocols, measures = _evaluations(evaluate)
+  options_lib.refuse_both(more)
   named = isinstance(model, str)
   held = load_model(model) if own.is_own(model) else model
   if isinstance(held, Model):  # the model's l2 is the default

@@ -145,6 +145,7 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
       of another algorithm.
   """
   source = None
+  own.refuse_nameless(algorithm, "algorithm")
   if own.is_own(algorithm):
     name, (entry, source) = algorithm, _loaded(algorithm)
   elif isinstance(algorithm, str):

@@ -7,7 +7,7 @@ from PIL import Image
 import pytest
 
 from experiments import run, sweep
-from experiments.cli import sweeps
+from experiments.cli import config, sweeps
 import fedjax_alg as fa
 from tests import browser
 
@@ -65,7 +65,10 @@ def test_table_files_and_picture_agree(played):
       FOLDERS[1], "validation", "accuracy", "final")
   assert (facts["mean"], facts["ci95"], facts["values"]) == (
       final["mean"], final["ci95"], final["values"])
-  assert facts["replay"] == "--client_lr=0.5"
+  assert facts["replay"].startswith(
+      f"--flagfile={played / FOLDERS[1] / 'flags.txt'} --out_dir=")
+  assert config.parse(facts["replay"].split()).identity() == (
+      hashes(played)[FOLDERS[1]][1])
   with open(played / "sweep.csv", newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
   assert [(row["client_lr"], row["seed"], row["protocol"]) for row in rows] == [
