@@ -77,7 +77,7 @@ def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
   """
   for word in argv:
     name, equals, value = word.lstrip("-").partition("=")
-    if word.startswith("-") and name in grid:
+    if word.startswith("-") and name in grid and name not in _SHARED:
       raise config_lib.UsageError(
           f"--{name}{equals}{value}: never played, the values are those of "
           f"--sweep={name}={','.join(grid[name])}; give one of the two")
