@@ -241,7 +241,11 @@ def command(argv: Sequence[str]) -> None:
           f"{found.baseline}: {reason}", file=sys.stderr)
   command_line = shlex.join(["python", "-m", "experiments.compare", *argv])
   replaced = [path for path in files if path.exists()]
-  _write(files, found, values.x_axis, command_line)
+  try:
+    _write(files, found, values.x_axis, command_line)
+  except OSError as error:
+    raise config_lib.UsageError(
+        f"--out={','.join(values.out)}: cannot be written ({error})") from error
   print(report.plain(found))
   for path in files:
     print(f"{'replaced' if path in replaced else 'wrote'} {path}")

@@ -15,6 +15,7 @@ one compiled program. Each value of any other flag needs a program of its own.
 
 from collections.abc import Sequence
 import pathlib
+import shlex
 import sys
 from typing import Any
 
@@ -28,7 +29,7 @@ from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
 from .cli import config as config_lib
-from .cli import sweeps
+from .cli import program, sweeps
 from .cli.guard import guarded, RunError
 from .reports import comparison, page
 from .reports import sweeps as report
@@ -165,8 +166,9 @@ def make(
   facts = {"best": settings[index].values, "folder": settings[
       index].folder.name, "by": protocol, "metric": metric, "score": score,
            "mean": float(mean), "ci95": float(ci95),
-           "values": values.tolist(), "replay": " ".join(
-               f"--{k}={v}" for k, v in settings[index].values.items())}
+           "values": values.tolist(), "replay": shlex.join([
+               f"--flagfile={settings[index].folder / 'flags.txt'}",
+               f"--out_dir={root.with_name(root.name + '_best')}"])}
   summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
   rows = report.rows_of(settings, metric, score)
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
@@ -175,7 +177,9 @@ def make(
   if html:
     _write_page(root / "sweep.html", title, settings, protocol, metric)
   print(text)
-  print(f"\nbest: {facts['replay']}\nresults in {root}")
+  best = " ".join(f"--{k}={v}" for k, v in settings[index].values.items())
+  print(f"\nbest: {best}\nreplay: {program.name('run')} {facts['replay']}\n"
+        f"results in {root}")
   return facts
 
 
@@ -202,6 +206,7 @@ def command(argv: Sequence[str]) -> None:
         "--sweep: missing, give NAME=VALUE,VALUE,... (a flag of a run and its "
         "values)")
   grid = sweeps.read_grid(values.sweep)
+  sweeps.refuse_given(argv, grid)
   root = values.out_dir
   if root is None:
     name = {w.lstrip("-").split("=")[0]: w.split("=", 1)[-1] for w in words}

@@ -259,6 +259,7 @@ def tune_any(argv: Sequence[str]) -> None:
         "(experiments.sweep by any protocol)")
   grid = sweeps.read_grid(
       values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
+  sweeps.refuse_given(argv, grid)
   sweep.make(words, grid, pathlib.Path(
       values.out_dir or "out/tune/any").expanduser(), by="validation",
       metric=values.metric,

@@ -39,6 +39,34 @@ def is_own(text: Any) -> bool:
   return isinstance(text, str) and ":" in text
 
 
+def refuse_nameless(text: Any, parameter: str) -> None:
+  """Refuses a file without the name of what it holds.
+
+  Args:
+    text: the value of an option.
+    parameter: the name of the option, for messages.
+
+  Raises:
+    OptionError: the value is ``path/to/file.py``.
+  """
+  if not isinstance(text, str) or not text.endswith(".py"):
+    return
+  names: list[str] = []
+  try:
+    nodes = ast.parse(pathlib.Path(text).expanduser().read_bytes()).body
+  except (OSError, SyntaxError, ValueError):
+    nodes = []
+  for node in nodes:
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+      names.append(node.name)
+    elif isinstance(node, ast.Assign):
+      names += [one.id for one in node.targets if isinstance(one, ast.Name)]
+  names = [name for name in names if not name.startswith("_")]
+  has = f" (it has {', '.join(names)})" if names else ""
+  raise OptionError(f"`{parameter}`={text}: a file needs the name in it: "
+                    f"{text}:NAME{has}")
+
+
 def load(text: str, parameter: str) -> tuple[Any, Source]:
   """Loads an object by the file or the module that holds it.
 

@@ -43,6 +43,16 @@ def test_a_file_and_a_module_of_the_current_folder(folder):
       f"{path}:A", "algorithm")[0]
 
 
+def test_a_file_without_the_name_in_it(folder):
+  write(folder, "mine_n.py", "import os\nA = 1\n_B = 2\ndef f(): pass\n")
+  own.refuse_nameless("mine_n.py:A", "model")
+  own.refuse_nameless("mlp", "model")
+  with pytest.raises(OptionError, match=(
+      "^model=mine_n.py: a file needs the name in it: mine_n.py:NAME "
+      r"\(it has A, f\)$")):
+    own.refuse_nameless("mine_n.py", "model")
+
+
 def test_what_a_file_imports_from_its_folder_counts(folder):
   write(folder, "one/mine_e.py", "import numpy\nfrom mine_h import H\n")
   write(folder, "one/mine_h.py", "import mine_i\nH = mine_i.I\n")

@@ -20,7 +20,7 @@ from fedjax_alg.base import Model
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import sharding
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import at_later_default
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods
@@ -192,7 +192,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     try:
       rest = parsed([program, *argv])
     except absl_flags.Error as error:
-      raise UsageError(" ".join(str(error).split())) from error
+      raise UsageError(_flag_error(error, parsed)) from error
     if wants_help:
       raise HelpRequested(flags.help_text(program, parsed.algorithm))
     if len(rest) > 1:
@@ -204,6 +204,26 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     return _checked(values, given)
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
+
+
+#: type of a flag, in absl's words -> what its value must be.
+_VALUES = {"int": "a whole number", "float": "a number",
+           "bool": "true or false"}
+
+
+def _flag_error(
+    error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
+  """Says what absl found wrong, in one line and not in Python's words."""
+  if isinstance(error, absl_flags.UnrecognizedFlagError):
+    name = error.flagname
+    return f"--{name}: unknown flag{did_you_mean(name, parsed)} (see --help)"
+  said = " ".join(str(error).split())
+  found = re.match(r"flag (--(\w+)=.*?): ", said)
+  if isinstance(error, absl_flags.IllegalFlagValueError) and found:
+    must = _VALUES.get(parsed[found[2]].flag_type())
+    if must:
+      return f"{found[1]}: must be {must}"
+  return said
 
 
 #: Flags that may name a file of the user's own.
@@ -243,6 +263,7 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   run = _options(RunOptions, values)
   if "participation" in given and "cohort_size" in given:
     raise OptionError("`participation` and `cohort_size`: give one of them")
+  options_lib.refuse_both(given)
   run = run.checked()
   if values["partition_seed"] is None:
     values["partition_seed"] = run.seed

@@ -92,6 +92,9 @@ def execute(config: Config) -> dict[str, Any]:
     if finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return read_summary(folder)
+  elif folder is not None and config.output.resume:
+    # No error: a batch job that is started again gives the same command.
+    print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
   prepared = prepared_run(config)
   warn(prepared, set())
   programs = Programs(prepared)
@@ -152,7 +155,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   raise config_lib.UsageError(
       f"--{name}={new.get(name)}: the run in {folder} has "
       f"{old.get(name)}; resume with its flags "
-      f"(--flagfile={folder / 'flags.txt'}) or start anew in another folder")
+      f"({folder_lib.resume_words(folder)}) or start anew in another folder")
 
 
 def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:

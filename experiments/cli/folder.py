@@ -2,9 +2,16 @@
 
 import os
 import pathlib
+import shlex
 import shutil
 
 from .config import Config, UsageError
+
+
+def resume_words(folder: pathlib.Path) -> str:
+  """The flags that go on with the run in a folder."""
+  return shlex.join([f"--flagfile={folder / 'flags.txt'}",
+                     f"--out_dir={folder}", "--resume"])
 
 
 def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:

@@ -60,8 +60,8 @@ def guarded(
     print(f"error: {one_line(error)}", file=sys.stderr)
     return 1
   except KeyboardInterrupt:
-    print("interrupted; give the command again, with --resume for a single "
-          "run, to go on", file=sys.stderr)
+    print("interrupted; to go on, give the same command again with --resume",
+          file=sys.stderr)
     return 130
   return 0
 

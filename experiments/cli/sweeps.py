@@ -64,6 +64,26 @@ def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
   return grid
 
 
+def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
+  """Refuses a flag that is typed beside a grid of its values.
+
+  A flag file may have it: the values of the grid override it.
+
+  Args:
+    argv: the words as they were typed, with flag files not yet read.
+    grid: the grid, from ``read_grid``.
+
+  Raises:
+    UsageError: the flag's own value would never be played.
+  """
+  for word in argv:
+    name, equals, value = word.lstrip("-").partition("=")
+    if word.startswith("-") and name in grid and name not in _SHARED:
+      raise config_lib.UsageError(
+          f"--{name}{equals}{value}: never played, the values are those of "
+          f"--sweep={name}={','.join(grid[name])}; give one of the two")
+
+
 #: Flags that all settings share.
 _SHARED = ("seed", "num_seeds", "rounds", "eval_every", "eval_protocols",
            "targets", *(flag.name for flag in flags.run_flags()

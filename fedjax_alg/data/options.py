@@ -116,9 +116,9 @@ class PartitionOptions:
       "`newcomers_at` are drawn again, by `partition_seed`",
       when=("partition", ("file",)), later=True)
   num_clients: int | None = hyper(
-      None, "C, number of clients; default 100, but 30 for digits and "
-      "synthetic, 200 for femnist, and all clients of the data or the "
-      "file with `partition`=natural or file", minimum=1)
+      None, "C, number of clients; default 100, but 30 for synthetic, 200 "
+      "for femnist, and all clients of the data or the file with "
+      "`partition`=natural or file", minimum=1)
   classes_per_client: int = hyper(
       2, "number of classes that a client holds (`partition`=classes)",
       minimum=1,

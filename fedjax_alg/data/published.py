@@ -118,7 +118,7 @@ def natural(
   if examples.client_train is None:
     raise DataError(
         f"`partition`=natural: the data set {examples.name} names no clients;"
-        " use another partition")
+        " give client_ids (client_train in an npz) or use another partition")
   ids, count = np.unique(examples.client_train, return_counts=True)
   ids = ids[count >= min_client_size]
   wanted = len(ids) if num_clients is None else num_clients

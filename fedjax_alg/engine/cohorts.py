@@ -7,6 +7,7 @@ of the caller's own.
 
 from collections.abc import Callable
 import functools
+import inspect
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models.adapt import first_line
 
 #: (data, S, key, rounds played so far) -> ids [S] int32 of the participants,
 #: each at most once; C in a slot that stays empty. It is traced; ``key`` is of
@@ -259,25 +261,37 @@ SAMPLERS: dict[str, Sampler] = {
     "uniform": uniform, "size": by_size, "availability": by_availability}
 
 
-def checked(sampler: Sampler) -> Sampler:
+def checked(sampler: Sampler, said: str = "") -> Sampler:
   """Makes a sampler that keeps the promises of ``Sampler``.
 
   Args:
     sampler: the caller's own.
+    said: how messages name it; by default the parameter `sampler` and the name
+      of the function.
 
   Returns:
     A sampler that leaves a slot empty where ``sampler`` names a client twice,
     one that has not joined, or a number that is no client.
+
+  Raises:
+    OptionError: ``sampler`` takes other arguments.
   """
-  name = getattr(sampler, "__name__", type(sampler).__name__)
+  said = said or (
+      f"`sampler`={getattr(sampler, '__name__', type(sampler).__name__)}")
+  _check_arguments(sampler, said)
 
   @functools.wraps(sampler)
   def checked_sampler(data, cohort_size, key, number):
-    ids = sampler(data, cohort_size, key, number)
+    try:
+      ids = sampler(data, cohort_size, key, number)
+    except OptionError:
+      raise
+    except Exception as error:  # whatever the caller's code raises
+      raise OptionError(f"{said}: raises {first_line(error)}") from error
     shape, dtype = getattr(ids, "shape", ()), getattr(ids, "dtype", type(ids))
     if shape != (cohort_size,) or not jnp.issubdtype(dtype, jnp.integer):
       raise OptionError(
-          f"`sampler`={name}: gives {list(shape)} "
+          f"{said}: gives {list(shape)} "
           f"{getattr(dtype, '__name__', dtype)}; must give the ids of the "
           f"participants, [{cohort_size}] int32")
     clients = data.size.shape[0]
@@ -289,6 +303,24 @@ def checked(sampler: Sampler) -> Sampler:
     return jnp.sort(jnp.where(wrong, clients, ids))
 
   return checked_sampler
+
+
+def _check_arguments(sampler: Sampler, said: str) -> None:
+  """Checks that a sampler can be called as ``Sampler`` says."""
+  try:
+    signature = inspect.signature(sampler)
+  except (TypeError, ValueError):  # builtins
+    return
+  try:
+    signature.bind(*range(4))
+  except TypeError:
+    bare = [one.replace(annotation=one.empty)
+            for one in signature.parameters.values()]
+    found = signature.replace(
+        parameters=bare, return_annotation=signature.empty)
+    raise OptionError(
+        f"{said}: takes {found}, must take (data, cohort_size, key, round)"
+        ) from None
 
 
 def sample_cohort(

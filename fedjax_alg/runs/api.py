@@ -180,6 +180,7 @@ def request(
                       f"{', '.join(cohorts.SAMPLERS)}) or FILE.py:NAME; a "
                       "function is given as `sampler`")
   protocols, measures = _evaluations(evaluate)
+  options_lib.refuse_both(more)
   named = isinstance(model, str)
   held = load_model(model) if own.is_own(model) else model
   if isinstance(held, Model):  # the model's l2 is the default

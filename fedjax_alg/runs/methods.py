@@ -15,6 +15,7 @@ from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import condition, of_type, reads, resolved
 from fedjax_alg.hparams import traced_names, validate, with_values
 from fedjax_alg.models import make_model
+from fedjax_alg.models.adapt import first_line
 
 #: Name of a hyper-parameter -> its values, one for each row of a program.
 Numbers = dict[str, np.ndarray]
@@ -78,6 +79,30 @@ class Method(NamedTuple):
       found[name] = np.repeat(np.asarray(values, kind), repeat)
     return found
 
+  def built(self, model: Model, map_clients: MapClients) -> Algorithm:
+    """Builds the algorithm with the values of ``hparams``.
+
+    Args:
+      model: the model.
+      map_clients: how client code is mapped over a cohort.
+
+    Returns:
+      The algorithm.
+
+    Raises:
+      OptionError: the builder refuses the hyper-parameters, or the builder is
+        the caller's own and fails.
+    """
+    try:
+      return self.entry.build(model, self.hparams, map_clients=map_clients)
+    except OptionError:
+      raise
+    except Exception as error:  # whatever the caller's code raises
+      if self.registered:
+        raise
+      raise OptionError(f"`algorithm`={self.name}: its builder raises "
+                        f"{first_line(error)}") from error
+
   def builder(
       self, model: Model, map_clients: MapClients
   ) -> Callable[[Mapping[str, Any]], Algorithm]:
@@ -120,6 +145,7 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
       of another algorithm.
   """
   source = None
+  own.refuse_nameless(algorithm, "algorithm")
   if own.is_own(algorithm):
     name, (entry, source) = algorithm, _loaded(algorithm)
   elif isinstance(algorithm, str):
@@ -270,5 +296,4 @@ def check_builds(method: Method, layers: int) -> None:
     OptionError: the builder refuses the hyper-parameters.
   """
   model = _tiny_model(0 if method.entry.rounds is None else layers)
-  method.entry.build(
-      model, method.hparams, map_clients=clients.make_map_clients())
+  method.built(model, clients.make_map_clients())

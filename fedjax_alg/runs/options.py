@@ -4,7 +4,7 @@
 command line makes flags from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import pathlib
 from typing import Any
@@ -27,6 +27,8 @@ from fedjax_alg.runs import stopping
 _IMAGES = {"digits": (8, 8), "femnist": (28, 28, 1), **IMAGE_SHAPES}
 #: Data sets whose examples are sequences of words or characters.
 _SEQUENCES = ("sent140", "shakespeare")
+#: The share of the clients that take part unless one is given.
+PARTICIPATION = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,7 @@ class LengthOptions:
       "(pfedacnnl: twice that)", minimum=1)
   participation: float | None = hyper(
       None, "share of the clients that take part in each round, in (0, 1]; "
-      "default 0.1",
+      f"default {PARTICIPATION}",
       above=0, maximum=1)
   cohort_size: int | None = hyper(
       None, "number of clients that take part in each round; give it instead "
@@ -244,6 +246,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
             f"`eval_protocols`={protocol}: unknown"
             f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
             f"{', '.join(evaluate.PROTOCOLS)})")
+    own.refuse_nameless(self.model, "model")
     if own.is_own(self.model):
       load_model(self.model)
     self._check_sampling()
@@ -254,7 +257,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
           or not widths and name == "lstm_widths"):
         raise OptionError(f"`{name}`={widths}: widths must be at least 1")
     if any(not 0 < t <= 1 for t in self.targets):
-      raise OptionError(f"`targets`={self.targets}: must lie in (0, 1]")
+      wrong = next(t for t in self.targets if not 0 < t <= 1)
+      raise OptionError(f"`targets`={wrong:g}: must lie in (0, 1], 0.9 is 90 %")
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
     if self.participation is not None and self.cohort_size is not None:
@@ -265,6 +269,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     if not 0 <= low <= high <= 1:
       raise OptionError(f"`availability`={low:g},{high:g}: must be the least "
                         "and the most, in [0, 1] and in this order")
+    own.refuse_nameless(self.sampling, "sampling")
     if not own.is_own(self.sampling) and self.sampling not in cohorts.SAMPLERS:
       raise OptionError(
           f"`sampling`={self.sampling}: unknown"
@@ -295,7 +300,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(
           f"`sampling`={self.sampling}: is a {type(found).__name__}; must be "
           "a function (data, cohort_size, key, round) -> ids [cohort_size]")
-    return cohorts.checked(found)
+    return cohorts.checked(found, f"`sampling`={self.sampling}")
 
   def clients_availability(self, num_clients: int) -> np.ndarray | None:
     """Draws or reads the clients' probabilities to be available.
@@ -327,15 +332,23 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     said = f"`availability_file`={self.availability_file}"
     assert self.availability_file is not None
     path = pathlib.Path(self.availability_file).expanduser()
+    if not path.is_file():
+      raise OptionError(f"{said}: no such file")
+    binary = path.suffix == ".npy"
     try:
-      found = (np.load(path) if path.suffix == ".npy"
-               else np.loadtxt(path, ndmin=1))
+      found = np.load(path) if binary else np.loadtxt(path, ndmin=1)
       found = np.asarray(found, np.float64)
     except (OSError, ValueError, TypeError) as error:
       raise OptionError(f"{said}: cannot be read as numbers ({error})") from (
           error)
-    if found.ndim != 1 or not ((found >= 0) & (found <= 1)).all():
-      raise OptionError(f"{said}: must be one number in [0, 1] for each client")
+    must = "must be one number in [0, 1] for each client"
+    if found.ndim != 1:
+      raise OptionError(f"{said}: {must}, has the shape {list(found.shape)}")
+    wrong = np.flatnonzero(~((found >= 0) & (found <= 1)))
+    if len(wrong):
+      where = f"entry {wrong[0]}" if binary else (
+          f"line {_line_of(path, int(wrong[0]))}")
+      raise OptionError(f"{said}: {where} is {found[wrong[0]]:g}; {must}")
     return found
 
   def sources(self, data: DataOptions) -> dict[str, own.Source]:
@@ -469,7 +482,7 @@ def check_together(
                           "data in every round")
     share = 1.0
   elif share is None and options.cohort_size is None:
-    share = 0.1
+    share = PARTICIPATION
   embedding = options.embedding
   if embedding is None:
     characters = options.model == "lstm" and data.dataset in (
@@ -482,6 +495,36 @@ def check_together(
     cohort_size(options, data, entry, hparams,
                 data.num_clients - data.validation_clients)
   return options
+
+
+def _line_of(path: pathlib.Path, number: int) -> int:
+  """The line, from 1, of a number that ``np.loadtxt`` has read.
+
+  Args:
+    path: the file, with numbers in one row or in one column.
+    number: index of the number.
+
+  Returns:
+    The line; lines of comments and empty ones count.
+  """
+  lines = path.read_text("utf-8").splitlines()
+  full = [at for at, line in enumerate(lines, 1) if line.split("#")[0].strip()]
+  return full[0] if len(full) == 1 else full[number]
+
+
+def refuse_both(given: Iterable[str]) -> None:
+  """Refuses what says how available the clients are beside their file.
+
+  Args:
+    given: names of the options that the caller gave.
+
+  Raises:
+    OptionError: one of them would not be read.
+  """
+  given = set(given)
+  for name in ("availability", "availability_seed"):
+    if {name, "availability_file"} <= given:
+      raise OptionError(f"`{name}` and `availability_file`: give one of them")
 
 
 def cohort_size(
@@ -512,8 +555,11 @@ def cohort_size(
     size = round(options.participation * num_clients)
     name = f"`participation`={options.participation}"
     if size < 1:
-      raise OptionError(f"{name}: gives 0 of {num_clients} clients{left} a "
-                        f"round (at least {0.5 / num_clients:.2g})")
+      default = (" (the default)" if options.participation == PARTICIPATION
+                 else "")
+      raise OptionError(
+          f"{name}{default}: gives 0 of {num_clients} clients{left} a round; "
+          f"give more than {0.5 / num_clients:.6g}, or `cohort_size`")
   else:
     name = f"`cohort_size`={size}"
     if size > num_clients:

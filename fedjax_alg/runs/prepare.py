@@ -107,10 +107,12 @@ def _check_words(model: str, federation: Federation) -> None:
   train, test = federation.data.train, federation.data.whole_test
   ids = train.x.dtype == np.int32
   if ids != (model == "lstm"):
+    path = federation.options.data_path
     raise OptionError(
         f"`model`={model}: " + (
-            "cannot read token ids (integer x), only `model`=lstm does; "
-            "numbers must be given as float32" if ids else
+            "cannot read token ids (integer x"
+            f"{f' in {path}' if path else ''}), only `model`=lstm does; give "
+            "numbers as x.astype(np.float32)" if ids else
             f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
   low = min(int(rows.x.min()) for rows in (train, test)) if ids else 0
@@ -288,7 +290,7 @@ def prepare(
   every = tuple(
       with_values(method.hparams, dict(values)) for values in settings)
   for hparams in every:
-    algorithm = method.entry.build(built, hparams, map_clients=map_clients)
+    algorithm = method._replace(hparams=hparams).built(built, map_clients)
   protocols = _protocols(algorithm, method.name, options.eval_protocols)
   _check_stopping(options, protocols, algorithm, built, spec)
   if measures and algorithm.global_params is None:

@@ -113,9 +113,11 @@ def check_evaluated(
   """
   for rule in wanted:
     if rule.protocol.removesuffix("_mean") not in protocols:
+      has = f"`eval_protocols`={','.join(protocols)}"
+      how = (f"; give `validation_clients`=N and {has},validation"
+             if rule.protocol == "validation" else "")
       raise OptionError(
-          f"{rule.said}: {rule.protocol} is not evaluated (`eval_protocols`="
-          f"{','.join(protocols)})")
+          f"{rule.said}: {rule.protocol} is not evaluated ({has}){how}")
     if rule.protocol.endswith("_mean") and num_models == 1:
       raise OptionError(
           f"{rule.said}: there is one global model, so no mean over several "

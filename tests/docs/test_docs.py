@@ -155,6 +155,36 @@ def test_compare_page_runs(tmp_path, monkeypatch):
   assert f"{100 * names['pair'].difference.mean:+.2f} +- " in table
 
 
+def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  text = (ROOT / "docs" / "data.md").read_text("utf-8")
+  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
+  exec(compile(block, "data.md", "exec"), {"__name__": "data_page"})
+  (line,) = re.findall(r"```bash\n(.*?)\n```", text, re.S)
+  assert run.main([*shlex.split(line)[2:], "--noprogress"]) == 0
+  table = (tmp_path / "out" / "mine" / "clients.csv").read_text("utf-8")
+  for client in ("anna", "bert", "carla", "dora"):
+    assert f",{client},45," in table
+
+
+@pytest.mark.fast
+def test_the_recipes_can_be_given(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
+  text = text.partition("## Recipes")[2].partition("\n## ")[0]
+  lines = re.findall(r"```bash\n(.*?)\n```", text)
+  assert len(lines) == 6
+  for line in lines:
+    words = shlex.split(line)
+    assert words[:2] == ["fedjax-alg", "run"]
+    for word in words:
+      if word.startswith("--flagfile="):
+        file = tmp_path / word.partition("=")[2]
+        file.parent.mkdir(parents=True)
+        file.write_text("--algorithm=fedavg\n", "utf-8")
+    config.parse(words[2:])
+
+
 def test_the_notebook_runs_and_fedgroup_finds_the_kinds():
   path = ROOT / "docs" / "notebooks" / "fedgroup_on_digits.ipynb"
   cells = json.loads(path.read_text("utf-8"))["cells"]

@@ -179,6 +179,8 @@ def test_names_and_the_settings_of_a_sweep(root, capsys):
     (["one", "--targets=90"], "0.9 is 90 %"),
     (["one", "--out=a.svg"], "--out=a.svg: .svg is unknown"),
     (["one", "--out="], "--out: empty"),
+    (["one", "--out=one/config.json/y.md"],
+     "--out=one/config.json/y.md: cannot be written"),
     (["one", "--rounds=3"], "rounds"),
 ])
 def test_wrong_use_is_one_line(root, capsys, words, error):

@@ -97,6 +97,18 @@ def unannotated(model, hparams, *, map_clients):
   pass
 
 
+def two(data, k):
+  pass
+
+
+def boom(data, cohort_size, key, number):
+  raise ValueError("oh no")
+
+
+def short(data, cohort_size, key, number):
+  return jnp.arange(cohort_size - 1)
+
+
 NUMBER = 7
 '''
 SMALL = ["--dataset=digits", "--num_clients=12", "--cohort_size=4",
@@ -231,6 +243,12 @@ def test_its_hyper_parameters_are_flags(folder):
     ("--algorithm=afl --model=parts/mine.py:Net", "only a base.Model with lay"),
     ("--algorithm=fedavg --sampling=parts/mine.py:NUMBER",
      "--sampling=parts/mine.py:NUMBER: is a int; must be a function"),
+    ("--algorithm=fedavg --sampling=parts/mine.py:two",
+     "--sampling=parts/mine.py:two: takes (data, k), must take (data, "
+     "cohort_size, key, round)"),
+    ("--algorithm=parts/mine.py:asks --friction=0.95",
+     "--algorithm=parts/mine.py:asks: its builder raises ValueError: too heavy"
+     ),
     ("--algorithm=central --sampling=size",
      "--sampling: central does not read it"),
 ])
@@ -239,6 +257,17 @@ def test_refused_in_one_line(folder, words, said):
   with pytest.raises(ValueError) as error:
     config.parse(words.split())
   assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_sampler_that_fails_is_named_as_it_was_given(folder, capsys):
+  del folder
+  for name, said in (("boom", "raises ValueError: oh no"),
+                     ("short", "gives [3] int32; must give the ids of the "
+                      "participants, [4] int32")):
+    flag = f"--sampling=parts/mine.py:{name}"
+    assert run.main([*SMALL, "--algorithm=fedavg", flag,
+                     f"--out_dir={name}"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {flag}: {said}"
 
 
 def test_the_console_script_finds_the_current_folder(folder):

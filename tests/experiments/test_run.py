@@ -296,9 +296,12 @@ def test_one_seed_is_shown_without_an_interval(capsys):
   assert "accuracy 0.5000 +- 0.1250 (95 % CI, 2 seeds)" in lines[1]
 
 
-def test_flags_txt_replays_to_the_same_bits(finished, tmp_path):
+def test_flags_txt_replays_to_the_same_bits(finished, tmp_path, capsys):
+  """Also as a job that gives --resume at its first start."""
   assert run.main([f"--flagfile={finished / 'flags.txt'}",
-                   f"--out_dir={tmp_path / 'again'}"]) == 0
+                   f"--out_dir={tmp_path / 'again'}", "--resume"]) == 0
+  assert capsys.readouterr().err == (
+      f"no run in {tmp_path / 'again'} yet: starting at round 0\n")
   assert summary_of(tmp_path / "again")["hashes"] == (
       summary_of(finished)["hashes"])
   for name in ("metrics.csv", "rounds.csv"):
@@ -445,6 +448,8 @@ def test_resume_with_other_flags_is_refused(finished, capsys):
                    f"--out_dir={finished}", "--resume"]) == 2
   said = capsys.readouterr().err
   assert "--beta1" in said and said.count("\n") == 1
+  assert (f"(--flagfile={finished / 'flags.txt'} --out_dir={finished} "
+          "--resume)") in said
   assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
 
 

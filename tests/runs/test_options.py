@@ -57,7 +57,10 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     ("sampling", "nowhere.py:draw", "there is no file"),
     ("availability", [0.5, 0.1], "must be the least and the most"),
     ("availability", [0.5, 1.1], "must be the least and the most"),
-    ("availability_file", "nowhere.txt", "cannot be read as numbers"),
+    ("availability_file", "nowhere.txt", "no such file"),
+    ("targets", [0.9, 90.0], "must lie in .0, 1., 0.9 is 90 %"),
+    ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME"),
+    ("sampling", "who.py", "a file needs the name in it: who.py:NAME"),
 ])
 def test_a_value_is_refused_by_its_name(name, value, said):
   with pytest.raises(fa.OptionError, match=f"^{name}.*: {said}|^{name}: {said}"
@@ -184,7 +187,10 @@ def test_the_availability_of_clients(tmp_path):
     assert list(read.sources(DataOptions())) == ["availability_file"]
     with pytest.raises(fa.OptionError, match="has 3 numbers, there are 4"):
       read.clients_availability(4)
-  np.savetxt(tmp_path / "a.txt", given + 0.1)
-  with pytest.raises(fa.OptionError, match="one number in .0, 1. for each"):
-    dataclasses.replace(
-        options, availability_file=str(tmp_path / "a.txt")).checked()
+  (tmp_path / "a.txt").write_text("# of clients\n0.1\n\n1.1\n", "utf-8")
+  np.save(tmp_path / "a.npy", given + 0.1)
+  for name, said in (("a.txt", "line 4 is 1.1; must be one number in .0, 1."),
+                     ("a.npy", "entry 2 is 1.1; must be one number")):
+    with pytest.raises(fa.OptionError, match=said):
+      dataclasses.replace(
+          options, availability_file=str(tmp_path / name)).checked()

@@ -174,7 +174,8 @@ def test_a_run_of_its_own_ends_alike(stopped, own_fed, tmp_path):
 
 @pytest.mark.program
 @pytest.mark.parametrize("rule, said", [
-    ("validation:loss:1", "validation is not evaluated"),
+    ("validation:loss:1", r"validation is not evaluated \(evaluate=train,local"
+     r"\); give validation_clients=N and evaluate=train,local,validation"),
     ("global:loss:1", r"global is not evaluated \(evaluate=train,local\)"),
     ("train_mean:loss:1", "one global model")])
 def test_what_is_not_evaluated_cannot_end_a_run(own_fed, rule, said):

@@ -31,6 +31,14 @@ def test_what_is_no_grid(words, said):
     sweeps.read_grid(words)
 
 
+@pytest.mark.parametrize("word", ["--mu=0.3", "-mu", "--mu"])
+def test_a_flag_beside_a_grid_of_its_values(word):
+  sweeps.refuse_given(["--must=1", "mu", "--flagfile=x"], {"mu": ["0", "1"]})
+  with pytest.raises(config_lib.UsageError, match="^--mu.*: never played, .* "
+                     "--sweep=mu=0,1; give one of the two"):
+    sweeps.refuse_given([*WORDS, word, "0.3"], {"mu": ["0", "1"]})
+
+
 def test_a_setting_is_a_run_of_its_own():
   found = sweeps.configs(
       WORDS, {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]}, ROOT)
@@ -58,8 +66,8 @@ def test_values_that_are_zero_or_strings_part_the_grid():
     ((), {"out_dir": ["a"]}, "--sweep=out_dir: cannot be varied"),
     ((), {"rounds": ["2"]}, "--sweep=rounds: cannot be varied"),
     ((), {"client_lr": ["-1"]}, "--client_lr=-1.0: must be more than 0"),
-    ((), {"nothing": ["1"]}, "Unknown command line flag 'nothing'"),
-    ((), {"local_steps": ["x"]}, "flag --local_steps=x"),
+    ((), {"nothing": ["1"]}, "--nothing: unknown flag"),
+    ((), {"local_steps": ["x"]}, "--local_steps=x: must be a whole number"),
     (("--dry_run",), {"mu": ["0"]}, "--dry_run: not of a sweep"),
 ])
 def test_refused_with_the_flag(words, grid, said):
