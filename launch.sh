@@ -70,7 +70,8 @@ run_module() {
 
 # A group is what shares compiled programs: xdist gives it to one worker.
 tests() {
-  "$venv/bin/python" -m pytest -n auto --dist loadgroup "$@"
+  "$venv/bin/python" -m pytest -n auto --dist loadgroup \
+    --no-loadscope-reorder "$@"
 }
 
 command="${1:-help}"
@@ -81,17 +82,11 @@ case "$command" in
     ;;
   test)
     install test
-    case " $* " in
-      *" --fast "*)  # beside the tests, not before them
-        checks > "$venv/checks.log" 2>&1 &
-        tests "$@" && failed=0 || failed=1
-        wait $! || failed=1
-        cat "$venv/checks.log"
-        exit $failed
-        ;;
-    esac
-    checks
-    tests "$@"
+    checks > "$venv/checks.log" 2>&1 &  # beside the tests, not before them
+    tests "$@" && failed=0 || failed=1
+    wait $! || failed=1
+    cat "$venv/checks.log"
+    exit $failed
     ;;
   docs)
     install docs

@@ -19,6 +19,11 @@ from tests import problems
 #: ``program`` do.
 PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 
+#: Files and folders whose tests take longest.
+LONGEST = ("tests/experiments/test_run.py", "tests/experiments/*/*.py",
+           "tests/experiments/*.py", "tests/runs/*.py", "tests/docs/*.py",
+           "tests/algorithms/*.py")
+
 # Before JAX starts: all programs are compiled as by problems.quick_options. A
 # jaxlib that does not know the flag would not start.
 if jaxlib.__version__.startswith("0.10."):
@@ -111,6 +116,10 @@ def pytest_collection_modifyitems(config, items):
   if name:
     _select(config, items, lambda item: item.path.parent.name == "contract"
             and name in (_bench(item), _bench(item, "name")))
+  # The longest files first, so that no worker is left with one at the end.
+  items.sort(key=lambda item: next(
+      (place for place, name in enumerate(LONGEST)
+       if item.path.match(name)), len(LONGEST)))
   if not config.getoption("--fast"):
     return
   seen = set()

@@ -92,9 +92,9 @@ NO_WORK = ("parameter", "get-tuple-element", "bitcast", "tuple")
 
 @pytest.mark.parametrize("name, seeds, settings", [
     ("scaffold", 1, {}),
-    ("scaffold", 2, {}),
+    pytest.param("scaffold", 2, {}, marks=pytest.mark.slow),
     ("ditto", 1, {}),
-    ("losac", 1, {"variant": "client"}),
+    pytest.param("losac", 1, {"variant": "client"}, marks=pytest.mark.slow),
     ("losac", 1, {"variant": "table"}),
 ])
 def test_a_round_does_not_copy_what_clients_keep(name, seeds, settings):
