@@ -86,6 +86,16 @@ def test_the_page_on_data_lists_every_data_set_and_partition():
 
 
 @pytest.mark.fast
+def test_every_page_is_in_the_index():
+  docs = ROOT / "docs"
+  index = (docs / "index.md").read_text("utf-8").splitlines()
+  for page in docs.rglob("*.md"):
+    name = page.relative_to(docs).with_suffix("").as_posix()
+    if not name.startswith(("_", "index")) and "." not in page.stem:
+      assert name in index, name
+
+
+@pytest.mark.fast
 def test_pages_name_files_that_exist():
   """Every path in backticks or links of README and docs is there."""
   missing = []
