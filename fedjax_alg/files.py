@@ -1,9 +1,20 @@
-"""Files that are written as a whole or not at all."""
+"""Files that are written as a whole or not at all, and their hashes."""
 
 from collections.abc import Iterator
 import contextlib
+import hashlib
 import os
 import pathlib
+
+
+def sha256(path: pathlib.Path) -> str:
+  """The sha256 of a file's content, in hexadecimal digits.
+
+  Raises:
+    OSError: the file cannot be read.
+  """
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

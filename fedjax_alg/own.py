@@ -19,6 +19,7 @@ import traceback
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from fedjax_alg import files
 from fedjax_alg.errors import did_you_mean, OptionError
 
 #: The two forms, for messages.
@@ -148,8 +149,9 @@ def _importable(folder: str) -> None:
 
 
 def _sha256(path: pathlib.Path) -> str:
+  """The hash of a file's content, empty if it cannot be read."""
   try:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return files.sha256(path)
   except OSError:
     return ""
 

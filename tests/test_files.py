@@ -1,5 +1,7 @@
 """A file is there as a whole or not at all."""
 
+import hashlib
+
 import pytest
 
 from fedjax_alg import files
@@ -22,3 +24,11 @@ def test_an_error_leaves_what_was_there(tmp_path):
     partial.write_text("ne")
     raise KeyboardInterrupt
   assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_hash_of_a_file_is_that_of_its_content(tmp_path):
+  (tmp_path / "a").write_bytes(b"abc" * 100_000)
+  assert files.sha256(tmp_path / "a") == hashlib.sha256(
+      b"abc" * 100_000).hexdigest()
+  with pytest.raises(OSError):
+    files.sha256(tmp_path / "b")

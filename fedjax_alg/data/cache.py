@@ -1,7 +1,6 @@
 """A cache on disk for decoded arrays, with a checksum."""
 
 from collections.abc import Callable
-import hashlib
 import json
 import pathlib
 import secrets
@@ -51,15 +50,10 @@ def _manifest_path(path: pathlib.Path) -> pathlib.Path:
   return path.with_name(path.name + ".json")
 
 
-def _sha256(path: pathlib.Path) -> str:
-  with open(path, "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _read(path: pathlib.Path, source: str) -> Arrays | None:
   try:
     manifest = json.loads(_manifest_path(path).read_text("utf-8"))
-    wanted = {"format": _FORMAT, "source": source, "sha256": _sha256(path)}
+    wanted = {"format": _FORMAT, "source": source, "sha256": files.sha256(path)}
     if manifest != wanted:
       return None
     with np.load(path, allow_pickle=False) as stored:
@@ -104,4 +98,4 @@ def _replace(path: pathlib.Path, write: Callable) -> str:
     with open(temporary, "xb") as file:
       write(file)
     _share_with_group(temporary)
-    return _sha256(temporary)
+    return files.sha256(temporary)
