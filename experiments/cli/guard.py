@@ -1,6 +1,7 @@
 """The exit status and the error messages of every command."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import os
 import sys
 from typing import Any
@@ -9,11 +10,12 @@ import warnings
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.play import NonFiniteError
 from . import config as config_lib
-from . import program
+from . import program, signals
+from .config import RunError
 
-
-class RunError(RuntimeError):
-  """A run had to stop; the message is the one line the user sees."""
+#: How the user goes on with a command that was interrupted.
+AGAIN = "to go on, give the same command again"
+WITH_RESUME = f"{AGAIN} with --resume"
 
 
 def one_line(error: BaseException) -> str:
@@ -33,20 +35,25 @@ def _print_warning(message: Any, *place: Any, **more: Any) -> None:
 
 
 def guarded(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None
+    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None,
+    again: str = ""
 ) -> int:
   """Runs a command and prints errors and warnings in one line each.
 
   Args:
     command: a function of the words after the program's name.
     argv: these words; None: the words that the process was started with.
+    again: how the user goes on with the command, of one that plays runs. Its
+      runs are saved when a scheduler's signal comes.
 
   Returns:
-    The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, and
-    130 if the user interrupted the command.
+    The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, 75
+    if a scheduler's signal stopped a command that can go on, and 130 if the
+    user interrupted the command.
   """
   try:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), (
+        signals.watched(again) if again else contextlib.nullcontext()):
       warnings.showwarning = _print_warning
       _play(command, sys.argv[1:] if argv is None else list(argv))
     sys.stdout.flush()
@@ -59,9 +66,12 @@ def guarded(
   except (RunError, NonFiniteError, OSError) as error:
     print(f"error: {one_line(error)}", file=sys.stderr)
     return 1
+  except signals.Stopped as stopped:
+    with contextlib.suppress(OSError):  # the terminal may have gone
+      print(program.as_typed(str(stopped)), file=sys.stderr, flush=True)
+    return signals.STATUS
   except KeyboardInterrupt:
-    print("interrupted; to go on, give the same command again with --resume",
-          file=sys.stderr)
+    print(f"interrupted{again and f'; {again}'}", file=sys.stderr)
     return 130
   return 0
 

@@ -88,7 +88,7 @@ def test_finished_settings_are_not_played_again(
     played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps, "_play_program", lambda group, said: [
+  monkeypatch.setattr(sweeps, "_play_program", lambda group, said, elsewhere: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
       for config in group if config.hparams["client_lr"] == 1e30])
   assert not (played / "sweep.html").exists()
@@ -122,9 +122,9 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   assert not (tmp_path / FOLDERS[0] / "summary.json").exists()
   starts = []
 
-  def counts(programs, records, states, done, stop):
+  def counts(programs, records, states, done, stop, pace):
     starts.append(done)
-    return real(programs, records, states, done, stop)
+    return real(programs, records, states, done, stop, pace)
 
   monkeypatch.setattr(sweeps.play_lib, "play", counts)
   assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
