@@ -102,6 +102,7 @@ class Table(NamedTuple):
 
   title: str
   make: Callable[[Request], Any]
+  plays: bool = False  #: whether it reads runs, as figures do
 
 
 class Paper(NamedTuple):
@@ -449,6 +450,11 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
     if values.figure in paper.tables and values[flag].present:
       raise config_lib.UsageError(
           f"--{flag}: not read by {values.figure}, which has no curves")
+  part = part_lib.parse(values.part)
+  runless = [name for name, table in paper.tables.items() if not table.plays]
+  if part is not None and values.figure in runless:
+    raise config_lib.UsageError(
+        f"--part: not read by {values.figure}, which has no runs")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(
@@ -460,11 +466,13 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
        if values[name].value}, values.data_dir, values.html,
-      part_lib.parse(values.part))
+      part)
   if request.html:
     page.plotly_source("`html`")  # before the first run
   incomplete = []
   for name in names if values.figure == "all" else [values.figure]:
+    if part is not None and name in runless:
+      continue
     try:
       if name in paper.tables:
         paper.tables[name].make(request)
@@ -475,8 +483,8 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   for figure in incomplete:
     if figure.held:
       raise figure
-  if incomplete and request.part is not None:
-    print(part_lib.played(request.part, *(
+  if incomplete and part is not None:
+    print(part_lib.played(part, *(
         len(set().union(*folders)) for folders in zip(*(
             (figure.own, figure.left, figure.every)
             for figure in incomplete)))))
