@@ -95,6 +95,8 @@ def watched(again: str) -> Iterator[None]:
   if threading.current_thread() is not threading.main_thread() or _watch:
     yield
     return
+  # Among several processes JAX would take SIGTERM for itself.
+  jax.config.update("jax_enable_preemption_service", False)
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
   _watch = watch = _Watch(again)
