@@ -392,8 +392,8 @@ def test_fewer_rounds_than_there_are_is_refused(finished, capsys):
 
 def test_killed_runs_resume_to_the_same_bits(tmp_path, capsys):
   """First by SIGTERM, which saves, then by SIGKILL."""
-  words = [*SMALL, "--algorithm=fedavg", "--rounds=4000", "--host_devices=4",
-           "--eval_protocols=global"]
+  words = [*SMALL, "--algorithm=fedavg", "--rounds=4000", "--eval_every=20",
+           "--host_devices=4", "--eval_protocols=global"]
   folder = tmp_path / "killed"
   command = [sys.executable, "-m", "experiments.run", *words,
              f"--out_dir={folder}", "--resume"]  # the first starts
