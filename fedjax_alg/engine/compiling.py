@@ -4,10 +4,9 @@ import functools
 
 import jax
 
-# Where a layer's weights are read by the gradient of the layer before and
-# replaced by the step, XLA's CPU compiler copies them in every local step unless
-# it looks at regions of the program, as its GPU compiler does without being
-# asked.
+# A layer's weights are read for the gradient of the layer before and replaced
+# by the step. XLA's CPU compiler copies them for that in every local step,
+# unless it is to look at regions of the program.
 _IN_PLACE = {"xla_cpu_copy_insertion_use_region_analysis": True}
 
 

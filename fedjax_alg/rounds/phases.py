@@ -237,7 +237,8 @@ def train(
     trained = one_client(shared, shard, client_row, *args)
     _, starts, _ = trees.index(shared[0], 0)
     update = trees.subtract(trained.params, starts)
-    summed, kept = (update,), trained.kept
+    kept: Any = trained.kept
+    summed: Any = (update,)
     trained = trained._replace(params=(), kept=())
     if weigh_uploads:
       summed = (update, trained.upload)
@@ -262,7 +263,7 @@ def train(
     if store:
       table = store.write(table, places, trained.kept)
     return trained, Updates(), Kept(table, uploads)
-  weights = (stacking.shares(method.weigh(cohort)),)
+  weights: Any = (stacking.shares(method.weigh(cohort)),)
   if weigh_uploads:
     weights += (weigh_uploads(memory, cohort),)
   if store:
