@@ -40,8 +40,7 @@ DEFAULTS = ("--dataset=digits", "--partition=classes", "--num_clients=60",
 _LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
            "TPU_WORKER_HOSTNAMES": "localhost"}
 #: No accelerator is looked for, nothing is taken from earlier compilations.
-_QUIET = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
-          "JAX_ENABLE_COMPILATION_CACHE": "false"}
+_QUIET = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 class Target(NamedTuple):
@@ -109,15 +108,20 @@ def _has(module: str) -> bool:
 
 def flags_of(name: str, flags: Sequence[str]) -> list[str]:
   """The flags of one algorithm's run: what it cannot do without comes first."""
-  from fedjax_alg import registry  # pylint: disable=g-import-not-at-top
-  entry = registry.get(name)
-  hparams = entry.hparams()
+  # pylint: disable=g-import-not-at-top
+  from fedjax_alg.errors import OptionError
+  from fedjax_alg.runs import methods
+  # pylint: enable=g-import-not-at-top
+  method = methods.method_of(name)
   own = [f"--algorithm={name}", "--dry_run"]
-  if entry.needs_validation(hparams):
+  if method.entry.needs_validation(method.hparams):
     own.append("--validation_clients=3")
-  if entry.rounds is not None and (
-      entry.rounds(hparams, 2) > entry.rounds(hparams, 1)):
-    own.append("--model=mlp")  # more than one layer to fit
+  if method.entry.rounds is not None:
+    try:
+      methods.check_builds(method, 2)
+      own.append("--model=mlp")  # a layer a round
+    except OptionError:
+      pass
   return [*own, *flags]
 
 

@@ -31,6 +31,15 @@ AXIS = "clients"
 MODES = ("sequential", "vmap", "chunks")
 
 
+def default_mode(platform: str) -> str:
+  """The mode that suits the devices, for ``map_clients``=auto.
+
+  Args:
+    platform: from ``sharding.platform``.
+  """
+  return "sequential" if platform == "cpu" else "vmap"
+
+
 def _deal(size: Array, slots: int, devices: int) -> Array:
   """Distributes the slots over the devices with about equal work.
 

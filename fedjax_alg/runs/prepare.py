@@ -274,15 +274,16 @@ def prepare(
   size = cohort_size(
       options, federation.options, method.entry, method.hparams, num_clients)
   rows = len(settings) * len(seeds)
-  on_cpu = sharding.platform(mesh) == "cpu"
+  platform = sharding.platform(mesh)
   mode, map_seeds = options.map_clients, options.map_seeds
   if mode == "auto":
-    mode = "sequential" if on_cpu else "vmap"
+    mode = clients.default_mode(platform)
   if map_seeds == "auto":
     # Methods in closed form compute in float64, which an outer vmap would
     # not keep.
     closed = method.entry.rounds is not None
-    map_seeds = "sequential" if on_cpu or closed or rows == 1 else "vmap"
+    alone = platform == "cpu" or closed or rows == 1
+    map_seeds = "sequential" if alone else "vmap"
   map_clients = clients.make_map_clients(
       mode, chunk=options.client_chunk, mesh=mesh)
   model = options.model if model is None else model
