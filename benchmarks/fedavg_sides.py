@@ -114,22 +114,25 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   held = [Client({"x": x[o:o + n], "y": y[o:o + n]})
           for o, n in zip(offset, size)]
 
-  def logits(params, batch, rng=None):
-    del rng
-    return batch["x"] @ params["w"] + params["b"]
+  if args.model == "softmax":  # the layout that is faster for it
 
-  def init(rng):
-    del rng
-    return {"w": jnp.zeros((x.shape[1], fed.num_classes)),
-            "b": jnp.zeros(fed.num_classes)}
+    def logits(params, batch, rng=None):
+      del rng
+      return batch["x"] @ params["w"] + params["b"]
 
-  if args.model != "softmax":  # for that it has a faster layout
+    def init(rng):
+      del rng
+      return {"w": jnp.zeros((x.shape[1], fed.num_classes)),
+              "b": jnp.zeros(fed.num_classes)}
+  else:
     module = models.make_model(args.model, fed.example_shape, fed.num_classes)
-    init = module.init
 
-    def logits(params, batch, rng=None):  # pylint: disable=function-redefined
+    def logits(params, batch, rng=None):
       del rng
       return module.apply(params, batch["x"])
+
+    def init(rng):
+      return module.init(rng)
 
   model = fj.Model(
       init, logits, logits, lambda batch, out:

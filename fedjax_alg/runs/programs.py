@@ -201,7 +201,7 @@ class Programs:
 
   @property
   def compiled(self) -> dict[str, Any]:
-    """The programs ``start``, ``rounds`` and ``evaluation`` as JAX holds them."""
+    """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
     return {"start": self._init, "rounds": self._run,
             "evaluation": self._evaluate}
 

@@ -114,6 +114,6 @@ def test_three_algorithms_compile(target):
       [name, target] for name in ("fedavg", "scaffold", "ifca")]
   for row in rows:
     compile_s, cpu_s, temporary_mb, arguments_mb = map(float, row[2:6])
-    assert min(compile_s, cpu_s, temporary_mb, arguments_mb) > 0
+    assert min(compile_s, cpu_s, arguments_mb) > 0 and temporary_mb >= 0
     assert 2 <= int(row[6]) <= 100  # two products of matrices
     assert (int(row[-1]) > 0) == (target == "v5e_2x2")
