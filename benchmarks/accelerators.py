@@ -11,7 +11,7 @@ and prints for each algorithm and target:
 
 - the time and the CPU time of tracing and compiling all three programs;
 - the memory of the largest program on one device: what it reads (arguments)
-  and what it needs besides (temporaries);
+  and what it needs besides (temporaries, on a GPU with 34 MB for cuBLAS);
 - kernels: what a device executes in one local step, the loops inside it not
   counted; of several loops of local steps the largest. On a GPU each is a
   launch of some microseconds;
@@ -37,8 +37,10 @@ from typing import Any, NamedTuple
 _HERE = pathlib.Path(__file__).resolve().parent
 DEFAULTS = ("--dataset=digits", "--partition=classes", "--num_clients=60",
             "--num_seeds=3")
+# Compiling takes no chip, so other processes may use libtpu at the same time.
 _LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-           "TPU_WORKER_HOSTNAMES": "localhost"}
+           "TPU_WORKER_HOSTNAMES": "localhost",
+           "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 #: No accelerator is looked for, nothing is taken from earlier compilations.
 _QUIET = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
@@ -56,10 +58,12 @@ class Target(NamedTuple):
 
 _V5E = Target("one TPU v5e", "tpu", {"topology_name": "v5e:2x2"}, 1,
               ("libtpu",), _LIBTPU)
-# Autotuning would run kernels on the device.
+# Autotuning would run kernels on the device; without it some products of small
+# matrices have no Triton kernel, so all are cuBLAS's.
 _H100 = Target("one H100", "cuda", {"topology_name": "", "topology": "1x1x1"},
                1, ("jax_plugins.xla_cuda12", "nvidia.cuda_nvcc"),
-               {"XLA_FLAGS": "--xla_gpu_autotune_level=0"})
+               {"XLA_FLAGS": "--xla_gpu_autotune_level=0 "
+                             "--xla_gpu_enable_triton_gemm=false"})
 TARGETS = {
     "v5e": _V5E,
     "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
@@ -191,8 +195,7 @@ def answers(
 ) -> Iterator[dict[str, Any]]:
   """Compiles algorithms for one target in a process of its own.
 
-  libtpu serves one process, and the compilers read the environment when they
-  start. Where a compiler ends its process, the next takes up the rest.
+  The compilers read the environment when they start. Where a compiler ends its process, the next takes up the rest.
 
   Args:
     target: one of ``TARGETS``.

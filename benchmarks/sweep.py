@@ -124,7 +124,8 @@ def main() -> None:
   args = parse()
   rates = rates_of(args.rates)
   print(f"{len(rates)} rates x {args.seeds} seeds of FedAvg on digits, 60 "
-        f"rounds, cold; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        f"rounds, cold; load average {os.getloadavg()[0]:.1f} on "
+        f"{os.cpu_count()} cores")
   sides = {"commands": commands, "one cache": with_one_cache,
            "one sweep": one_sweep}
   best: dict[str, Side] = {}
