@@ -195,7 +195,8 @@ def answers(
 ) -> Iterator[dict[str, Any]]:
   """Compiles algorithms for one target in a process of its own.
 
-  The compilers read the environment when they start. Where a compiler ends its process, the next takes up the rest.
+  The compilers read the environment when they start. Where a compiler ends its
+  process, another one takes up the rest.
 
   Args:
     target: one of ``TARGETS``.
