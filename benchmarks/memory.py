@@ -94,7 +94,8 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
 
     programs[kept], _ = timing.compiled(
         jax.jit(play, out_shardings=sharding.replicated(mesh),
-                compiler_options=compiling.options()),
+                compiler_options=compiling.options(
+                    jax.default_backend())),
         state, train, key)
   results, seconds = {}, {kept: [float("nan")] for kept in programs}
   if args.repeats:

@@ -36,6 +36,15 @@ MODES = ("sequential", "vmap", "chunks")
 NOWHERE = jnp.iinfo(jnp.int32).max
 
 
+def default_mode(platform: str) -> str:
+  """The mode that suits the devices, for ``map_clients``=auto.
+
+  Args:
+    platform: from ``sharding.platform``.
+  """
+  return "sequential" if platform == "cpu" else "vmap"
+
+
 def _deal(size: Array, slots: int, devices: int) -> Array:
   """Distributes the slots over the devices with about equal work.
 

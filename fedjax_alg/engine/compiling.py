@@ -11,11 +11,16 @@ _IN_PLACE = {"xla_cpu_copy_insertion_use_region_analysis": True}
 
 
 @functools.cache
-def options() -> dict[str, bool] | None:
+def options(platform: str) -> dict[str, bool] | None:
   """``compiler_options`` of ``jax.jit`` for rounds; None where unknown.
 
   They change which buffers a program copies, not what it computes.
+
+  Args:
+    platform: the kind of the devices (``sharding.platform``).
   """
+  if platform != "cpu":
+    return None
   try:
     jax.jit(lambda: 0, compiler_options=_IN_PLACE)()
   except Exception:  # pylint: disable=broad-except  # an XLA without the option

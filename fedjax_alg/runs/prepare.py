@@ -242,7 +242,8 @@ def prepare(
     model: Any = None, seeds: Sequence[int] | None = None,
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
-    sampler: cohorts.Sampler | None = None) -> Prepared:
+    sampler: cohorts.Sampler | None = None,
+    mesh: Mesh | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
   Args:
@@ -255,6 +256,9 @@ def prepare(
       ``method``. Only traced ones (``Method.traced``) may differ.
     measures: the caller's own evaluations, by name.
     sampler: who takes part in a round; None means ``options.sampling``.
+    mesh: the devices, on an axis ``clients``; None means all. They may be of a
+      machine that is described, but not there (``sharding.described``): the
+      programs can then be compiled, but not run.
 
   Returns:
     The prepared run.
@@ -264,20 +268,22 @@ def prepare(
   """
   sharding.start(options.host_devices)
   seeds = tuple(options.seeds if seeds is None else seeds)
-  mesh = sharding.clients_mesh()
+  if mesh is None:
+    mesh = sharding.clients_mesh()
   num_clients = federation.num_clients
   size = cohort_size(
       options, federation.options, method.entry, method.hparams, num_clients)
   rows = len(settings) * len(seeds)
-  on_cpu = jax.default_backend() == "cpu"
+  platform = sharding.platform(mesh)
   mode, map_seeds = options.map_clients, options.map_seeds
   if mode == "auto":
-    mode = "sequential" if on_cpu else "vmap"
+    mode = clients.default_mode(platform)
   if map_seeds == "auto":
     # Methods in closed form compute in float64, which an outer vmap would
     # not keep.
     closed = method.entry.rounds is not None
-    map_seeds = "sequential" if on_cpu or closed or rows == 1 else "vmap"
+    alone = platform == "cpu" or closed or rows == 1
+    map_seeds = "sequential" if alone else "vmap"
   map_clients = clients.make_map_clients(
       mode, chunk=options.client_chunk, mesh=mesh)
   model = options.model if model is None else model
@@ -297,7 +303,8 @@ def prepare(
     raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
                       "no global model to measure")
   _check_adapts(method, federation, protocols)
-  _check_memory(algorithm, method, built, spec, rows)
+  if not sharding.described(mesh):
+    _check_memory(algorithm, method, built, spec, rows)
   order = np.tile(np.arange(len(seeds)), len(settings))
   keys = jax.tree.map(lambda *k: jnp.stack(k)[order],
                       *[cohorts.run_keys(seed) for seed in seeds])
@@ -329,7 +336,8 @@ def prepare(
       "sampling": options.sampling if sampler is None else (
           f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode, "map_seeds": map_seeds,
-      "devices": [str(d) for d in jax.devices()]}
+      "devices": [str(d) for d in (
+          jax.devices() if mesh is None else mesh.devices.flat)]}
   return Prepared(
       method, every, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,

@@ -32,8 +32,12 @@ def test_local_steps_do_not_copy_the_weights():
     text = lowered.compile(options).as_text()
     return len(re.findall(r"f32\[8,8\]\S* copy\(", text))
 
-  if compiling.options() is None:
+  if compiling.options("cpu") is None:
     pytest.skip("this XLA does not have the option")
   # The three that remain are of the arguments, before the loop.
-  assert copies(compiling.options()) == 3
+  assert copies(compiling.options("cpu")) == 3
   assert copies(None) == 5
+
+
+def test_other_devices_have_their_own_compiler():
+  assert compiling.options("tpu") is None and compiling.options("gpu") is None
