@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.files import expanded
 
 _UINT8 = 8  #: IDX's code of the dtype of all files that are read here
 _SPLITS = {"train": "train", "test": "t10k"}
@@ -33,7 +34,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
     DataError: a file is missing, is not an IDX file of unsigned bytes, has
       another length than it says, or does not fit the others.
   """
-  folder = pathlib.Path(path).expanduser()
+  folder = expanded(path, "data_path")
   if not folder.is_dir():
     raise DataError(
         f"`data_path`={folder}: no such folder; one with train-images-idx3-"

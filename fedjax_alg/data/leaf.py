@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.files import expanded
 
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -33,7 +34,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
   """
-  path = pathlib.Path(path).expanduser()
+  path = expanded(path, "data_path")
   if path.is_dir():
     train, test = _read_folder(path, "train"), _read_folder(path, "test")
     unknown = [user for user in test if user not in train]

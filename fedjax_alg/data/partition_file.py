@@ -16,6 +16,7 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import put_back
 from fedjax_alg.data.partition import Partition
+from fedjax_alg.files import expanded
 
 _FORMAT = 1
 _ARRAYS = ("train_order", "train_size", "test_order", "test_size")
@@ -98,7 +99,7 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
     DataError: the file is missing, damaged or inconsistent, or was made for
       other data.
   """
-  path = pathlib.Path(path).expanduser()
+  path = expanded(path, "partition_file")
   where = f"`partition_file`={path}"
   arrays, about = _read(path, where)
   pooled = about.get("pooled", False)

@@ -16,6 +16,7 @@ from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.shakespeare import load_shakespeare
 from fedjax_alg.data.tfds_source import load_tfds, PREPARABLE, prepare_tfds
 from fedjax_alg.data.tfds_source import TFDS_NAMES
+from fedjax_alg.files import expanded
 
 __all__ = [
     "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_idx",
@@ -69,7 +70,7 @@ def load_npz(path: str | os.PathLike) -> Examples:
     DataError: a missing, damaged or inconsistent file. Pickled objects are
       never loaded.
   """
-  path = pathlib.Path(path).expanduser()
+  path = expanded(path, "data_path")
   arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
 
   def what(which: str) -> str:
