@@ -191,9 +191,9 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     HelpRequested: the flags ask for --help.
   """
   wants_help = asks_help(argv)
-  argv = expand_flagfiles([word for word in argv if word not in _HELP])
   parsed = absl_flags.FlagValues()
   try:
+    argv = expand_flagfiles([word for word in argv if word not in _HELP])
     first = _first_flags(argv)
     if any(own.is_own(first[flag].value) for flag in _NAMING):
       # The user's file may use JAX, whose devices cannot be changed later.

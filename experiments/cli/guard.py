@@ -12,6 +12,7 @@ import jax
 from fedjax_alg import starting
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
+from fedjax_alg.runs.result import RunFolderError
 from . import config as config_lib
 from . import program
 from . import streams
@@ -77,7 +78,7 @@ def _status(
       warnings.showwarning = _print_warning
       _check_limits()
       _play(command, argv)
-  except OptionError as error:  # UsageError and DataError among them
+  except (OptionError, RunFolderError) as error:
     return _say(one_line(error), 2)
   except (RunError, NonFiniteError, OSError) as error:
     return _say(one_line(error), 1)
