@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 
+from fedjax_alg.data import npz
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.files import expanded
@@ -101,10 +102,14 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         raise DataError(f"{where}: truncated in its header")
       shape = tuple(np.frombuffer(header, ">u4").tolist())
       size = math.prod(shape)
+      # Python allocates what is to be read before it reads.
+      if size > min(npz.DEFLATED * path.stat().st_size, npz.memory()):
+        raise DataError(f"{where}: its shape {shape} needs {size} bytes, more "
+                        "than the file can have")
       content = file.read(size + 1)  # one more shows that there is more
   except (OSError, EOFError, zlib.error) as error:
-    reason = getattr(error, "strerror", None) or "damaged, not gzip"
-    raise DataError(f"{where}: {reason}") from error
+    why = getattr(error, "strerror", None) or "damaged, not gzip"
+    raise DataError(f"{where}: {why}") from error
   if len(content) != size:
     raise DataError(
         f"{where}: {'more' if len(content) > size else len(content)} bytes "

@@ -5,13 +5,11 @@ import json
 import os
 import pathlib
 from typing import Any
-import zipfile
-import zlib
 
 import numpy as np
 
 from fedjax_alg import files
-from fedjax_alg.data import allocate
+from fedjax_alg.data import allocate, npz
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import put_back
@@ -163,7 +161,7 @@ def _read(
       arrays = {name: np.array(about[name]) for name in _ARRAYS}
     else:
       with open(path, "rb") as file:
-        stored = np.load(file, allow_pickle=False)
+        stored = npz.Archive(file)
         arrays = {name: _stored(stored, name) for name in _ARRAYS}
         about = json.loads(str(stored["about"])) if (
             "about" in stored.files) else {}
@@ -173,8 +171,7 @@ def _read(
   except KeyError as error:
     raise DataError(f"{where}: has no {error.args[0].split()[0]} (needed are "
                     f"{', '.join(_ARRAYS)})") from error
-  except (ValueError, EOFError, IndexError, TypeError, zlib.error,
-          zipfile.BadZipFile) as error:
+  except (*npz.ERRORS, IndexError, TypeError, RecursionError) as error:
     if isinstance(error, DataError):
       raise
     raise DataError(f"{where}: not a partition, or damaged") from error

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 import os
 import pathlib
-import zipfile
-import zlib
 
 import numpy as np
 
+from fedjax_alg.data import npz
 from fedjax_alg.data.arrays import checked, numbered
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
@@ -106,16 +105,16 @@ def read_npz(
     raise DataError(
         f"`data_path`={path}: no such file, or not readable; an .npz with"
         f" {', '.join(required)} is needed")
-  with open(path, "rb") as file:  # np.load(path) leaks it on a bad zip
-    try:
-      archive = np.load(file, allow_pickle=False)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-      raise DataError(
-          f"`data_path`={path}: not an .npz, or damaged") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
+  with open(path, "rb") as file:
+    if file.read(6) == np.lib.format.MAGIC_PREFIX:
       raise DataError(
           f"`data_path`={path}: one .npy array, but an .npz with"
           f" {', '.join(required)} is needed")
+    try:
+      archive = npz.Archive(file)
+    except npz.ERRORS as error:
+      raise DataError(
+          f"`data_path`={path}: not an .npz, or damaged") from error
     missing = [name for name in required if name not in archive.files]
     if missing:
       raise DataError(
@@ -127,14 +126,13 @@ def read_npz(
         if name in archive.files}
 
 
-def _read_array(path: pathlib.Path, archive, name: str) -> np.ndarray:
+def _read_array(
+    path: pathlib.Path, archive: npz.Archive, name: str) -> np.ndarray:
   try:
     return archive[name]
-  except ValueError as error:
-    if "allow_pickle" in str(error):
-      raise DataError(
-          f"`data_path`={path}: {name} is an object array, which is never"
-          " unpickled; numbers of one shape are needed") from error
-    raise DataError(f"`data_path`={path}: {name} is damaged") from error
-  except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+  except npz.ObjectArrayError as error:
+    raise DataError(
+        f"`data_path`={path}: {name} is an object array, which is never"
+        " unpickled; numbers of one shape are needed") from error
+  except npz.ERRORS as error:
     raise DataError(f"`data_path`={path}: {name} is damaged") from error
