@@ -36,6 +36,7 @@ def write(folder, content, change=None):
     (folder / name).write_bytes(data)
 
 
+@pytest.mark.filterwarnings("ignore:.*no training example")
 @pytest.mark.parametrize("packed", (False, True))
 def test_what_is_written_is_read(tmp_path, packed):
   content = arrays()
