@@ -83,8 +83,12 @@ def layerwise(
       added to the sum of the Gram matrices.
 
   Raises:
-    OptionError: the number of ridges does not fit the layers.
+    OptionError: the number of ridges does not fit the layers, or the first
+      batch is larger than the largest.
   """
+  if options.adaptive_batch and options.batch_size > options.max_batch_size:
+    raise OptionError(f"`batch_size`={options.batch_size}: must be at most "
+                      f"`max_batch_size`={options.max_batch_size}")
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   method = Layerwise(
       Plan(layers, options, gammas, total_ridge, personal_ridge), map_clients,
