@@ -48,6 +48,12 @@ def _product(a: pairs.Number, b: pairs.Number) -> Any:
   return jnp.matmul(a, b, precision=trees.HIGHEST)
 
 
+def _at_least_one(x: Any) -> Any:
+  if isinstance(x, pairs.Pair):
+    return pairs.Pair(jnp.maximum(x.hi, 1.0), x.lo)
+  return jnp.maximum(x, jnp.ones((), x.dtype))
+
+
 def problem(
     moments: Moments, layer: Layer, code: Array, bias: str,
     high_pass: bool = False) -> Problem:
@@ -75,9 +81,7 @@ def problem(
   maps: Any = moments.classes
   counts: Any = moments.counts
   positions = jnp.asarray(layer.positions, counts.dtype)
-  rows: Any = pairs.summed(counts, 0) * positions
-  rows = pairs.moved(lambda part: jnp.maximum(part, jnp.ones((), part.dtype)),
-                     rows)
+  rows: Any = _at_least_one(pairs.summed(counts, 0) * positions)
   if high_pass:
     maps = codes.high_passed(maps)
   by_class = pairs.moved(layer.unfold, maps)  # [L, positions, d]
@@ -243,8 +247,7 @@ def weights(
 
 def _rows(counts: pairs.Number, layer: Layer) -> Any:
   """The number of examples, at least 1, times positions."""
-  whole = pairs.single(counts).sum()
-  whole = jnp.maximum(whole, jnp.ones((), whole.dtype))
+  whole = _at_least_one(pairs.single(counts).sum())
   positions = jnp.asarray(layer.positions, whole.dtype)
   if isinstance(counts, pairs.Pair):
     return pairs.pair(whole) * positions
