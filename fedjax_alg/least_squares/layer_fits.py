@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
-from fedjax_alg.least_squares import codes, moments as moments_lib, pairs
-from fedjax_alg.least_squares import solve
+from fedjax_alg.least_squares import codes, moments as moments_lib, solve
 
 PRECISIONS = ("float64", "float32")
 #: How double precision is computed: as the device does it, as sums of two

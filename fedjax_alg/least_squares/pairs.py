@@ -17,7 +17,7 @@ where a compiler contracts a product and a sum to one operation.
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,8 @@ class Pair:
     return self * inverse
 
 
-Number = Union[Array, Pair]
+#: An array or a Pair; the operators of both are not one type to a checker.
+Number = Any
 
 
 def pair(x: Any) -> Pair:
@@ -203,9 +204,9 @@ def _exact_product(a: Number, b: Number) -> Pair:
   for order in reversed(range(depth)):
     # Four products of at most 2^22 make an exact sum. Where there are more,
     # their last bits do not count.
-    own = sum(product[:, (order - i) * n:(order - i + 1) * n]
-              for i, product in enumerate(products)
-              if 0 <= order - i < len(second))
+    own: Any = sum(
+        product[:, (order - i) * n:(order - i + 1) * n]
+        for i, product in enumerate(products) if 0 <= order - i < len(second))
     total = total + own * 2.0 ** (-_BITS * order)
   scale = scale_a[:, None] * scale_b[None] * 2.0 ** (2 - 2 * _BITS)
   return moved(lambda part: part * scale, total)

@@ -154,7 +154,7 @@ def _factor(gram: Array, ridge: Array) -> Array:
   a = gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)
   factor = jnp.linalg.cholesky(a)
   least = jnp.square(jnp.diagonal(factor)).min()
-  floor = _least_pivot(jnp.diagonal(a), jnp.finfo(gram.dtype).eps)
+  floor = _least_pivot(jnp.diagonal(a), float(jnp.finfo(gram.dtype).eps))
   return jnp.where(least > floor, factor, jnp.full_like(factor, jnp.nan))
 
 
