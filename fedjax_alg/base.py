@@ -302,7 +302,8 @@ class MapClients(Protocol):
 
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any
+      shards: Shard, *args: Any,
+      psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
     """Sums over slots without storing a result for each slot.
 
@@ -317,6 +318,7 @@ class MapClients(Protocol):
       shared: see ``__call__``.
       shards: see ``__call__``.
       *args: see ``__call__``.
+      psum: (total of a device, mesh axis) -> the sum over the devices.
 
     Returns:
       The total over all slots.

@@ -305,7 +305,8 @@ def make_map_clients(
 
   def total(
       fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any
+      shards: Shard, *args: Any,
+      psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
 
     def over_own(shared, shards, args):
@@ -322,7 +323,7 @@ def make_map_clients(
     args = rows_of(order, shards.size.shape[0], args)
 
     def on_device(shared, dealt, args):
-      return jax.lax.psum(over_own(shared, dealt, args), AXIS)
+      return psum(over_own(shared, dealt, args), AXIS)
 
     return jax.shard_map(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec),

@@ -67,13 +67,14 @@ class SamplingOptions:
       + own.FORMS, later=True)
   draw: str = hyper(
       "auto", "how cohorts are drawn from the seed, one of auto, "
-      + ", ".join(cohorts.DRAWS) + ": permutation = of all clients, bijection "
-      "= in a time that does not grow with the number of clients. Both are "
-      "uniform, and draw other clients from the same seed. auto = permutation "
+      + ", ".join(cohorts.DRAWS) + ": permutation = with a random number for "
+      "every client, bijection = without, in a time that hardly grows with the "
+      "number of clients. Both have the same distribution, and draw other "
+      "clients from the same seed. auto = permutation "
       f"up to {cohorts.FEW_CLIENTS:,} clients, then bijection. Where clients "
-      "join later it is the permutation (`sampling`=uniform)",
+      "join later uniform cohorts are drawn by the permutation",
       choices=("auto", *cohorts.DRAWS), later=True,
-      when=("sampling", ("uniform",)))
+      when=("sampling", tuple(cohorts.SAMPLERS)))
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "
@@ -297,10 +298,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     Raises:
       OptionError: the caller's own cannot be loaded or is no function.
     """
-    if self.sampling == "uniform":
-      return cohorts.uniform_draw(self.draw, num_clients)
     if not own.is_own(self.sampling):
-      return cohorts.SAMPLERS[self.sampling]
+      return cohorts.drawn(self.sampling, self.draw, num_clients)
     found, _ = own.load(self.sampling, "sampling")
     if not callable(found):
       raise OptionError(
