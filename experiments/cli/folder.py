@@ -7,6 +7,7 @@ import pathlib
 import shlex
 import shutil
 
+from fedjax_alg.files import expanded
 from . import lock
 from .config import Config, UsageError
 
@@ -38,7 +39,7 @@ def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
     UsageError: the folder holds something else, or cannot be written.
     HeldError: another process plays the run.
   """
-  folder = pathlib.Path(config.out_dir).expanduser()
+  folder = expanded(config.out_dir)
   if folder.exists() and not folder.is_dir():
     raise UsageError(f"--out_dir={folder}: is a file")
   parent = folder

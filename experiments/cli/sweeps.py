@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint
+from fedjax_alg.files import expanded
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs.play import Divergence
@@ -147,7 +148,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
   found: dict[str, Played] = {}
   waiting = []
   for config in all_configs:
-    folder = pathlib.Path(config.out_dir).expanduser()
+    folder = expanded(config.out_dir)
     if config.output.resume and execute.finished(folder, config):
       found[config.out_dir] = Played(config, folder, None)
     else:
@@ -161,7 +162,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
       for played in _play_program(part, said, elsewhere):
         found[played.config.out_dir] = played
   for config, held in elsewhere:  # it may have ended meanwhile
-    folder = pathlib.Path(config.out_dir).expanduser()
+    folder = expanded(config.out_dir)
     if not execute.finished(folder, config):
       raise lock.still_held([error for _, error in elsewhere])
     found[config.out_dir] = Played(config, folder, None)
@@ -184,14 +185,14 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part) -> None:
                   for config in group])
   ended = {played.config.out_dir for played in play_all(own)}
   left = sum(config.out_dir not in ended and not execute.finished(
-      pathlib.Path(config.out_dir).expanduser(), config)
+      expanded(config.out_dir), config)
              for config in all_configs)
   print(part_lib.played(share, len(own), left, len(all_configs)))
 
 
 def _check_resumed(config: Config) -> None:
   """Refuses to resume a setting of other flags, or one with more rounds."""
-  folder = pathlib.Path(config.out_dir).expanduser()
+  folder = expanded(config.out_dir)
   if config.output.resume and (folder / "config.json").is_file():
     execute.check_same(folder, config)
     execute.check_rounds(
