@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_alg import models, own, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.data.federation import EvaluationData, Federation
+from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import lstm
@@ -115,8 +116,10 @@ def _check_words(model: str, federation: Federation) -> None:
             "numbers as x.astype(np.float32)" if ids else
             f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
-  low = min(int(rows.x.min()) for rows in (train, test)) if ids else 0
-  high = max(int(rows.x.max()) for rows in (train, test)) if ids else 0
+  kept = [rows.x.codes if isinstance(rows.x, Coded) else rows.x
+          for rows in (train, test)]
+  low = min(int(x.min()) for x in kept) if ids else 0
+  high = max(int(x.max()) for x in kept) if ids else 0
   if not 0 <= low <= high < known and federation.tokens is None:
     raise OptionError(
         f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
@@ -322,7 +325,9 @@ def prepare(
       "client_size": {"min": int(train.size.min()),
                       "mean": float(train.size.mean()),
                       "max": int(train.size.max())},
-      "example_shape": list(shape), "classes": federation.num_classes,
+      "example_shape": list(shape),
+      "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
+      "classes": federation.num_classes,
       "parameters": sum(
           leaf.size for leaf in jax.tree.leaves(
               jax.eval_shape(built.init, jax.random.key(0)))),
