@@ -19,12 +19,25 @@ from fedjax_alg.data.errors import DataError
 
 STORES = ("auto", "float32", "uint8")
 
-#: (multiplier, divisor): what ``features.none`` makes of images.
-IMAGE_SCALE = np.array([np.float32(1 / 255), 1], np.float32)
-#: The values byte * multiplier / divisor that are tried.
+
+
+def _scale(step: float) -> np.ndarray:
+  """``Coded.values`` of codes that stand for multiples of ``step``.
+
+  The first number has 16 bits, so its product with a code is exact, and the
+  sum of both products is ``code * step`` rounded once. A division would not
+  do: XLA multiplies by the reciprocal.
+  """
+  fraction, exponent = math.frexp(step)
+  first = math.ldexp(round(fraction * 2 ** 16), exponent - 16)
+  return np.array([first, step - first], np.float32)
+
+
+#: What ``features.none`` makes of images.
+IMAGE_SCALE = _scale(float(np.float32(1 / 255)))
+#: The scales that are tried.
 _SCALES = (IMAGE_SCALE, *(
-    np.array([1, divisor], np.float32)
-    for divisor in (255, *(2 ** k for k in range(9)))))
+    _scale(1 / parts) for parts in (255, *(2 ** k for k in range(9)))))
 
 _CHUNK = 2 ** 18  # values at a time: temporaries stay small
 
@@ -40,8 +53,8 @@ class Coded:
   """
 
   codes: Any  #: [M, ...] uint8
-  #: what the codes stand for: [2] float32 = code * first / second; [256]
-  #: float32 = the value of each code; None = the code as int32
+  #: what the codes stand for: [2] float32 = code * first + code * second;
+  #: [256] float32 = the value of each code; None = the code as int32
   values: Any
 
   @property
@@ -83,8 +96,8 @@ class Coded:
     if self.values is None:
       return codes.astype(np.int32)
     if self.values.shape == (2,):
-      multiplier, divisor = self.values[0], self.values[1]
-      return codes.astype(np.float32) * multiplier / divisor
+      numbers = codes.astype(np.float32)
+      return numbers * self.values[0] + numbers * self.values[1]
     return self.values[codes]
 
 
@@ -183,7 +196,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 def _by_scale(x: np.ndarray, values: np.ndarray) -> np.ndarray:
   with np.errstate(over="ignore"):  # infinite is as little a byte
-    codes = np.rint(x * (values[1] / values[0]))
+    codes = np.rint(x / (values[0] + values[1]))
   return np.clip(codes, 0, 255).astype(np.uint8)
 
 
