@@ -117,7 +117,8 @@ def test_a_federation_is_the_same_in_bytes(source, features):
 
 
 @pytest.mark.parametrize("algorithm,options,data", [
-    ("fedavg", TWO_ROUNDS, {"shift": "swap_part", "shift_every": 1, "shift_share": 1.0}),
+    ("fedavg", TWO_ROUNDS,
+     {"shift": "swap_part", "shift_every": 1, "shift_share": 1.0}),
     ("fsvrg", TWO_ROUNDS, {}),
     ("fedacnnl", {"model": "mlp", "hidden": (8,)}, {})])
 def test_a_run_has_the_same_bits(algorithm, options, data):
