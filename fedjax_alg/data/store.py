@@ -20,7 +20,6 @@ from fedjax_alg.data.errors import DataError
 STORES = ("auto", "float32", "uint8")
 
 
-
 def _scale(step: float) -> np.ndarray:
   """``Coded.values`` of codes that stand for multiples of ``step``.
 
