@@ -97,7 +97,7 @@ class SourceOptions:
       minimum=1, when=("dataset", ("sent140", "shakespeare")))
   window_stride: int = hyper(
       1, "number of characters between the starts of two examples of a role; 1 "
-      "makes an example of every character, 320 bytes each, and 10 a tenth of "
+      "makes an example of every character, 80 bytes each, and 10 a tenth of "
       "them (`dataset`=shakespeare)", minimum=1,
       when=("dataset", ("shakespeare",)), later=True)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import math
 import os
 from typing import Any
 
@@ -149,15 +150,20 @@ def cautions(prepared: Prepared) -> list[str]:
   return [text for text in dict.fromkeys(texts) if text]
 
 
-def _check_memory(
-    algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
-    rows: int) -> None:
-  """Checks that the state of the algorithm fits into memory."""
+def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
+  """The size of the state of one seed."""
   key = jax.random.key(0)
   shapes = jax.eval_shape(
       lambda key: algorithm.init(model.init(key), spec, key), key)
-  needed = rows * sum(
-      leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  return sum(leaf.size * leaf.dtype.itemsize
+             for leaf in jax.tree.leaves(shapes))
+
+
+def _check_memory(
+    algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
+    rows: int) -> None:
+  """Checks that the state and the comparison of clients fit into memory."""
+  needed = rows * _state_bytes(algorithm, model, spec)
   have = memory_bytes()
   if needed > have:
     table = getattr(method.hparams, "variant", None) == "table"
@@ -167,6 +173,15 @@ def _check_memory(
         f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
         "fewer clients or seeds, a smaller model"
         + (", or `variant`=client)" if table else ")"))
+  compared = method.entry.in_pairs(method.hparams, spec.num_clients)
+  # The similarities, and the clustering's own copy of them.
+  needed = 2 * 4 * compared ** 2
+  if needed > have:
+    raise OptionError(
+        f"`algorithm`={method.name}: comparing {compared} clients in pairs "
+        f"needs {needed / 2**30:.3g} GB, the machine has {have / 2**30:.3g} GB "
+        f"(allowed: at most {math.isqrt(have // 8)} clients, or a method "
+        "without pairs, such as ifca or fesem)")
 
 
 def _protocols(
