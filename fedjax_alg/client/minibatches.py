@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import objective
+from fedjax_alg.data import store
 from fedjax_alg.hparams import hyper
 
 # After so many rounds a card is at a uniformly random place but for a
@@ -178,8 +179,11 @@ def batch_rows(
 
 def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
   """x [B, ...] and y [B] of the rows, which must exist."""
-  return (shard.x.at[rows].get(mode="promise_in_bounds"),
-          shard.y.at[rows].get(mode="promise_in_bounds"))
+
+  def taken(array: Array) -> Array:
+    return array.at[rows].get(mode="promise_in_bounds")
+
+  return store.read(shard.x, taken), taken(shard.y)
 
 
 def fold_steps(
