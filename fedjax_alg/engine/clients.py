@@ -9,6 +9,8 @@ where the sum over the clients is enough, whichever of these modes runs it:
   client. For accelerators.
 - ``chunks``: chunks of n clients, one chunk after the other, with ``vmap``
   inside a chunk. Clients of similar size are in the same chunk.
+- ``lanes``: n clients at once, and who has finished makes room for the next
+  (``engine.lanes``). For accelerators, where clients differ in size.
 
 With a mesh with the axis ``clients``, every device takes a share of the slots
 with about the same number of examples. On a CPU the devices are its cores
@@ -20,15 +22,16 @@ import math
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.errors import OptionError
 
 AXIS = "clients"
-MODES = ("sequential", "vmap", "chunks")
+MODES = ("sequential", "vmap", "chunks", "lanes")
 
 
 def _deal(size: Array, slots: int, devices: int) -> Array:
@@ -78,13 +81,15 @@ class _ClientMap:
 
 
 def make_map_clients(
-    mode: str = "sequential", *, chunk: int = 0, mesh: Mesh | None = None
-) -> MapClients:
+    mode: str = "sequential", *, chunk: int = 0, lanes: int = 0,
+    mesh: Mesh | None = None) -> MapClients:
   """Builds a client map.
 
   Args:
     mode: one of ``MODES``.
     chunk: clients per chunk and device with mode "chunks".
+    lanes: lanes on each device with mode "lanes"; 0: by the number of slots of
+      the device (``lanes.default_lanes``).
     mesh: devices with the axis ``clients``, or None for a single device.
 
   Returns:
@@ -117,6 +122,8 @@ def make_map_clients(
 
   def local_map(
       fn: Callable[..., Any], shared: Any, shards: Shard, args: Any) -> Any:
+    if mode == "lanes":
+      return in_lanes.play(fn, shared, shards, args, lanes=lanes)
     one = for_one(fn, shared, shards)
     operands = (shards.offset, shards.size, args)
     if mode == "vmap":
@@ -129,6 +136,8 @@ def make_map_clients(
   def local_reduce(
       fn: Callable[..., Any], shared: Any, shards: Shard, weights: Array,
       args: Any) -> tuple[Any, Any]:
+    if mode == "lanes":
+      return in_lanes.play(fn, shared, shards, args, weights, lanes)
     one = for_one(fn, shared, shards)
     operands = (shards.offset, shards.size, args)
     sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
@@ -165,6 +174,9 @@ def make_map_clients(
     slots = shards.size.shape[0]
     padded = math.ceil(slots / multiple) * multiple
     order = _deal(shards.size, padded, devices)
+    if mesh is not None:  # else XLA shares the loop out: a collective a slot
+      order = jax.lax.with_sharding_constraint(
+          order, NamedSharding(mesh, PartitionSpec()))
     real = jnp.minimum(order, slots - 1)
     # A padding slot repeats the last client with no data.
     size = jnp.where(order < slots, shards.size[real], 0)
