@@ -13,11 +13,12 @@ Several loops one after the other (a pass over the data before the local steps,
 two models of a client) each have all clients pass, so that every loop is packed
 by itself; what a loop leaves is kept for each client, what is computed without
 a loop is computed anew where it is needed. A loop inside another loop, or in a
-``lax.cond``, runs as under ``vmap``, to the longest of the lanes.
+``lax.cond``, runs as under ``vmap``, to the longest of the lanes. Code without
+such a loop runs for all clients at once.
 
 Under ``jax.vmap`` (seeds and settings of a sweep) the clients of all rows are
-one pool with V lanes a row: a lane takes clients of any row. Each row by itself
-would wait for the longest row in every loop.
+one pool: a lane takes clients of any row. Each row by itself would wait for the
+longest row in every loop.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,20 +44,27 @@ _SHARED, _BY_ROW, _BY_SLOT = "shared", "by row", "by slot"
 Atom = jex_core.Var | jex_core.Literal
 
 
-def default_lanes(slots: int) -> int:
-  """V for a number of slots: the largest power of two whose square fits.
+def default_lanes(slots: int, rows: int = 1) -> int:
+  """V for a cohort: the largest power of two whose square is at most S.
 
-  Among clients of heavy-tailed sizes more lanes wait for the largest client,
-  and fewer make it longer than that client: 4 for 20 clients, 8 for 100.
+  Clients of heavy-tailed sizes then hardly take longer than the largest of
+  them does alone, and few lanes wait for it. Several rows (seeds, settings)
+  share half as many for each: their largest client is larger than one row's.
+
+  Args:
+    slots: S, of one row and one device.
+    rows: R, how many rows share the lanes.
 
   Examples:
     >>> [default_lanes(slots) for slots in (1, 3, 4, 20, 63, 64, 100, 1000)]
     [1, 1, 2, 4, 4, 8, 8, 16]
+    >>> default_lanes(20, rows=3), default_lanes(100, rows=160)
+    (6, 640)
   """
   lanes = 1
   while (2 * lanes) ** 2 <= slots:
     lanes *= 2
-  return lanes
+  return lanes if rows == 1 else (rows * lanes + 1) // 2
 
 
 def play(
@@ -90,8 +98,7 @@ def play(
   kinds += [_BY_SLOT] * len(jax.tree.leaves(by_slot))
   num_summed = 0 if weights is None else len(jax.tree.leaves(out[0]))
   totals, stacked = _pool(
-      client.jaxpr, kinds, 1, lanes or default_lanes(shards.size.shape[0]),
-      num_summed, shards.size, weights,
+      client.jaxpr, kinds, 1, lanes, num_summed, shards.size, weights,
       [*client.consts, *jax.tree.leaves((common, by_slot))])
   assert len(leaves) == len(totals) + len(stacked)
   return jax.tree.unflatten(tree, [total[0] for total in totals] + stacked)
@@ -107,7 +114,7 @@ def _pool(
     jaxpr: the code of one client; its operands are its constants and inputs.
     kinds: how each operand depends on the client.
     rows: R; the N slots are those of the first row, of the second, ...
-    lanes: V, lanes for each row.
+    lanes: V, lanes for each row; 0: ``default_lanes``.
     num_summed: how many outputs are summed, the first ones.
     size: [N] int32, examples of each slot.
     weights: [N] or [N, K] float32, or None if no output is summed.
@@ -158,7 +165,11 @@ def _play_rows(
   slots = size.shape[0]
   code = _Code(jaxpr, kinds, operands, slots // rows)
   order = jnp.argsort(-size, stable=True).astype(jnp.int32)
-  queue = _Queue(order, min(lanes * rows, slots))
+  if code.loops:
+    lanes = lanes * rows or default_lanes(slots // rows, rows)
+  else:  # nobody waits for anybody
+    lanes = slots
+  queue = _Queue(order, min(lanes, slots))
   *others, last = code.loops or [None]
   for loop in others:
     assert loop is not None
@@ -239,8 +250,6 @@ class _Code:
 
   def take(self, loop: Any, slot: Array) -> tuple[Array, ...]:
     """What a lane keeps of its client: its own constants, then the carry."""
-    if loop is None:
-      return ()
     for_cond, for_body, carry = _parts(loop, loop.invars)
     kept = [atom for atom in _variables([*for_cond, *for_body])
             if atom in self._own]
@@ -330,6 +339,8 @@ def _pass(
   finish = jax.vmap(functools.partial(code.finish, loop, wanted, effects))
 
   def enter(slot):
+    if loop is None:
+      return ()
     return jax.vmap(functools.partial(code.take, loop))(
         jnp.minimum(slot, slots - 1))
 
@@ -368,8 +379,9 @@ def _pass(
       # Behind the last client the lanes wait for each other.
       return jnp.where(waiting, alive.all(), alive.any())
 
-    operands = jax.lax.while_loop(
-        all_step, functools.partial(step, slot), operands)
+    if loop is not None:
+      operands = jax.lax.while_loop(
+          all_step, functools.partial(step, slot), operands)
     done = (slot < slots) & ~goes_on(slot, operands)
     totals, stacked = leave(slot, done, operands, totals, stacked)
     slot = queue.following(taken, slot, done)
@@ -404,7 +416,7 @@ def _sums(
   """
   if rows == 1 and weights.ndim == 1:
     return [leaf[None] for leaf in trees.slot_sum(weights, leaves)]
-  mine = (row[:, None] == jnp.arange(rows, dtype=jnp.int32)).reshape(
+  mine = trees.members(row, rows).T.reshape(
       (-1, rows) + (1,) * (weights.ndim - 1))
   share = jnp.where(mine, weights[:, None], 0.0)
   flat = share.reshape(share.shape[0], -1)

@@ -272,14 +272,14 @@ def prepare(
   on_cpu = jax.default_backend() == "cpu"
   mode, map_seeds = options.map_clients, options.map_seeds
   if mode == "auto":
-    mode = "sequential" if on_cpu else "vmap"
+    mode = "sequential" if on_cpu else "lanes"
   if map_seeds == "auto":
     # Methods in closed form compute in float64, which an outer vmap would
     # not keep.
     closed = method.entry.rounds is not None
     map_seeds = "sequential" if on_cpu or closed or rows == 1 else "vmap"
   map_clients = clients.make_map_clients(
-      mode, chunk=options.client_chunk, mesh=mesh)
+      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh)
   model = options.model if model is None else model
   built = make_model(model, federation, options)
   train = federation.data.train
