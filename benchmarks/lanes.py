@@ -132,10 +132,9 @@ def draw(train: base.ClientData, slots: int, seed: int, number: int) -> Any:
 def count(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
   """Prints waste and turns of every map."""
   # What the examples are does not change the number of steps.
-  train = fed.data.train._replace(
-      x=np.zeros((len(fed.data.train.y), 1), np.float32),
-      y=np.zeros_like(fed.data.train.y))
-  train = jax.tree.map(jnp.asarray, train)
+  rows = len(fed.data.train.y)
+  train = jax.tree.map(jnp.asarray, fed.data.train._replace(
+      x=jnp.zeros((rows, 1)), y=jnp.zeros(rows, jnp.int32)))
   size = np.asarray(train.size)
   for seeds in sorted({1, args.seeds}):
     rounds = [np.stack([draw(train, slots, seed, number)

@@ -41,6 +41,7 @@ STRETCH = 8
 # How an operand of the client's code depends on the client.
 _SHARED, _BY_ROW, _BY_SLOT = "shared", "by row", "by slot"
 
+Var = jex_core.Var
 Atom = jex_core.Var | jex_core.Literal
 
 
@@ -170,14 +171,13 @@ def _play_rows(
   else:  # nobody waits for anybody
     lanes = slots
   queue = _Queue(order, min(lanes, slots))
-  *others, last = code.loops or [None]
-  for loop in others:
-    assert loop is not None
+  passes: list[Any] = code.loops or [None]
+  for loop in passes[:-1]:
     kept = [var for var in loop.outvars if var in code.needed]
     _, out = _pass(code, loop, queue, kept)
     code.stored.update(zip(kept, out, strict=True))
   return _pass(
-      code, last, queue, jaxpr.outvars, num_summed, weights, rows,
+      code, passes[-1], queue, jaxpr.outvars, num_summed, weights, rows,
       effects=True)
 
 
@@ -201,7 +201,7 @@ class _Code:
     self._common = {
         var: operand for var, kind, operand in zip(
             inputs, kinds, operands, strict=True) if kind == _SHARED}
-    self.stored: dict[Atom, Array] = {}
+    self.stored: dict[Var, Array] = {}
     #: variables of which each client has its own value; in a fixed order, as
     #: all sets here, so that the program is the same in every process
     self._own = dict.fromkeys(self._inputs)
@@ -224,7 +224,7 @@ class _Code:
 
   def _compute(
       self, eqns: Sequence[Any], wanted: Sequence[Atom],
-      value: Callable[[Atom], Array], effects: bool = False) -> list[Array]:
+      value: Callable[[Var], Array], effects: bool = False) -> list[Array]:
     """The values of ``wanted`` by those of the equations that they need."""
     needed = _needed(eqns, wanted, effects)
     kept = [eqn for eqn in eqns if (effects and eqn.effects) or any(
@@ -238,7 +238,7 @@ class _Code:
     return jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(part, ()))(
         *map(value, inputs))
 
-  def _value(self, slot: Array, left: dict[Atom, Array], var: Atom) -> Array:
+  def _value(self, slot: Array, left: dict[Var, Array], var: Var) -> Array:
     """What the code of the client in ``slot`` reads."""
     for known in (left, self._common):
       if var in known:
@@ -261,7 +261,7 @@ class _Code:
       self, loop: Any, wanted: Sequence[Atom], effects: bool, slot: Array,
       operands: Sequence[Array]) -> list[Array]:
     """The values of ``wanted`` when the client has left the loop."""
-    left: dict[Atom, Array] = {}
+    left: dict[Var, Array] = {}
     if loop is not None:
       left = dict(zip(
           loop.outvars, operands[len(operands) - len(loop.outvars):]))
@@ -288,7 +288,7 @@ class _Code:
 
     def read(atoms):
       return [
-          next(rest) if isinstance(atom, jex_core.Var) and atom in self._own
+          next(rest) if isinstance(atom, Var) and atom in self._own
           else self._compute([], [atom], self._common.__getitem__)[0]
           for atom in atoms]
 
@@ -435,13 +435,13 @@ def _sums(
   return [one(leaf) for leaf in leaves]
 
 
-def _variables(atoms: Iterable[Atom]) -> list[Atom]:
-  return [atom for atom in atoms if isinstance(atom, jex_core.Var)]
+def _variables(atoms: Iterable[Atom]) -> list[Var]:
+  return [atom for atom in atoms if isinstance(atom, Var)]
 
 
 def _needed(
     eqns: Sequence[Any], wanted: Iterable[Atom], effects: bool = False
-) -> dict[Atom, None]:
+) -> dict[Var, None]:
   """The variables that equations read or make for ``wanted``."""
   needed = dict.fromkeys(_variables(wanted))
   for eqn in reversed(eqns):
@@ -450,7 +450,7 @@ def _needed(
   return needed
 
 
-def _spread(eqns: Sequence[Any], own: dict[Atom, None]) -> None:
+def _spread(eqns: Sequence[Any], own: dict[Var, None]) -> None:
   """Adds to ``own`` the variables that are computed of it."""
   for eqn in eqns:
     if eqn.primitive is primitives.while_p:
@@ -462,9 +462,9 @@ def _spread(eqns: Sequence[Any], own: dict[Atom, None]) -> None:
 
 
 def _own_carry(
-    loop: Any, own: dict[Atom, None]) -> tuple[list[bool], bool]:
+    loop: Any, own: dict[Var, None]) -> tuple[list[bool], bool]:
   """Which parts of the carry depend on the client, and whether its end does."""
-  is_own = [isinstance(atom, jex_core.Var) and atom in own
+  is_own = [isinstance(atom, Var) and atom in own
             for atom in loop.invars]
   for_cond, for_body, carry = _parts(loop, is_own)
 
@@ -472,7 +472,7 @@ def _own_carry(
     found = dict.fromkeys(
         var for var, flag in zip(closed.jaxpr.invars, flags) if flag)
     _spread(closed.jaxpr.eqns, found)
-    return [isinstance(var, jex_core.Var) and var in found
+    return [isinstance(var, Var) and var in found
             for var in closed.jaxpr.outvars]
 
   while True:
