@@ -352,7 +352,7 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
 
 
 #: Chunks, too, which are ``vmap`` inside, on one kind of round each.
-CHUNKED = ("fedavg", "scaffold", "ga_fsvrg", "fedgroup", "afl")
+CHUNKED = ("fedavg", "ga_fsvrg", "fedgroup")
 
 
 @pytest.mark.parametrize("mode", ["together", "four devices"])
