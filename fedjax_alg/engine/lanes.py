@@ -70,7 +70,7 @@ def default_lanes(slots: int, rows: int = 1) -> int:
 
 def play(
     fn: Callable[..., Any], shared: Any, shards: Shard, args: Any,
-    weights: Array | None = None, lanes: int = 0) -> Any:
+    weights: Any = None, lanes: int = 0) -> Any:
   """Maps the code of one client over slots, in lanes.
 
   Args:
@@ -97,9 +97,13 @@ def play(
   leaves, tree = jax.tree.flatten(out)
   kinds = [_SHARED] * (len(client.consts) + len(jax.tree.leaves(common)))
   kinds += [_BY_SLOT] * len(jax.tree.leaves(by_slot))
-  num_summed = 0 if weights is None else len(jax.tree.leaves(out[0]))
+  each: list[Array] = []  # of the summed leaves
+  if weights is not None:
+    each = jax.tree.leaves(jax.tree.map(
+        lambda weight, part: jax.tree.map(lambda _: weight, part), weights,
+        out[0]))
   totals, stacked = _pool(
-      client.jaxpr, kinds, 1, lanes, num_summed, shards.size, weights,
+      client.jaxpr, kinds, 1, lanes, shards.size, each,
       [*client.consts, *jax.tree.leaves((common, by_slot))])
   assert len(leaves) == len(totals) + len(stacked)
   return jax.tree.unflatten(tree, [total[0] for total in totals] + stacked)
@@ -107,8 +111,7 @@ def play(
 
 def _pool(
     jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
-    num_summed: int, size: Array, weights: Array | None,
-    operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    size: Array, weights: list[Array], operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
   """The clients of all rows in one pool, under any number of ``jax.vmap``.
 
   Args:
@@ -116,9 +119,9 @@ def _pool(
     kinds: how each operand depends on the client.
     rows: R; the N slots are those of the first row, of the second, ...
     lanes: V, lanes for each row; 0: ``default_lanes``.
-    num_summed: how many outputs are summed, the first ones.
     size: [N] int32, examples of each slot.
-    weights: [N] or [N, K] float32, or None if no output is summed.
+    weights: [N] or [N, K] float32 of each output that is summed; these are the
+      first ones.
     operands: [...] if shared, [R, ...] if by row, [N, ...] if by slot.
 
   Returns:
@@ -128,7 +131,7 @@ def _pool(
   @jax.custom_batching.custom_vmap
   def call(size, weights, operands):
     return _play_rows(
-        jaxpr, kinds, rows, lanes, num_summed, size, weights, operands)
+        jaxpr, kinds, rows, lanes, size, weights, operands)
 
   @call.def_vmap
   def call_rows(count, batched, size, weights, operands):
@@ -149,8 +152,8 @@ def _pool(
         leaf = joined(leaf, is_batched)
       new_kinds.append(kind)
       new_operands.append(leaf)
-    out = _pool(jaxpr, new_kinds, count * rows, lanes, num_summed, size,
-                weights, new_operands)
+    out = _pool(jaxpr, new_kinds, count * rows, lanes, size, weights,
+                new_operands)
     out = jax.tree.map(
         lambda leaf: leaf.reshape((count, -1, *leaf.shape[1:])), out)
     return out, jax.tree.map(lambda _: True, out)
@@ -160,8 +163,7 @@ def _pool(
 
 def _play_rows(
     jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
-    num_summed: int, size: Array, weights: Array | None,
-    operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    size: Array, weights: list[Array], operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
   """``_pool`` where nothing is vectorised from outside."""
   slots = size.shape[0]
   code = _Code(jaxpr, kinds, operands, slots // rows)
@@ -177,8 +179,7 @@ def _play_rows(
     _, out = _pass(code, loop, queue, kept)
     code.stored.update(zip(kept, out, strict=True))
   return _pass(
-      code, passes[-1], queue, jaxpr.outvars, num_summed, weights, rows,
-      effects=True)
+      code, passes[-1], queue, jaxpr.outvars, weights, rows, effects=True)
 
 
 class _Code:
@@ -318,8 +319,7 @@ class _Queue:
 
 def _pass(
     code: _Code, loop: Any, queue: _Queue, wanted: Sequence[Atom],
-    num_summed: int = 0, weights: Array | None = None, rows: int = 1,
-    effects: bool = False) -> tuple[list[Array], list[Array]]:
+    weights: Sequence[Array] = (), rows: int = 1, effects: bool = False) -> tuple[list[Array], list[Array]]:
   """All clients pass through the lanes of one loop.
 
   Args:
@@ -327,8 +327,7 @@ def _pass(
     loop: the equation of the loop; None: clients are done as they come.
     queue: the clients.
     wanted: what is computed of each client after the loop.
-    num_summed: how many of ``wanted`` are summed.
-    weights: see ``_pool``.
+    weights: of those of ``wanted`` that are summed, see ``_pool``.
     rows: see ``_pool``.
     effects: whether equations with effects are run.
 
@@ -358,15 +357,15 @@ def _pass(
     """Sums and stores the results of the lanes that are done."""
     held = jnp.minimum(slot, slots - 1)
     out = finish(held, operands)
-    if num_summed:
-      assert weights is not None
-      share = jnp.where(
-          done.reshape((-1,) + (1,) * (weights.ndim - 1)), weights[held], 0.0)
-      totals = trees.add(totals, _sums(
-          share, held // (slots // rows), rows, out[:num_summed]))
+    row = held // (slots // rows)
+    totals = [
+        total + _sum(jnp.where(
+            done.reshape((-1,) + (1,) * (weight.ndim - 1)), weight[held], 0.0),
+                     row, rows, new)
+        for total, weight, new in zip(totals, weights, out)]
     target = jnp.where(done, slot, slots)  # where nothing is written
     stacked = [leaf.at[target].set(new, mode="drop")
-               for leaf, new in zip(stacked, out[num_summed:], strict=True)]
+               for leaf, new in zip(stacked, out[len(weights):], strict=True)]
     return totals, stacked
 
   def turn(state):
@@ -392,18 +391,16 @@ def _pass(
   slot = queue.first()
   operands = enter(slot)
   shapes = jax.eval_shape(finish, slot, operands)
-  several = () if weights is None else weights.shape[1:]
-  totals = [jnp.zeros((rows, *several, *leaf.shape[1:]), leaf.dtype)
-            for leaf in shapes[:num_summed]]
+  totals = [jnp.zeros((rows, *weight.shape[1:], *leaf.shape[1:]), leaf.dtype)
+            for weight, leaf in zip(weights, shapes)]
   stacked = [jax.lax.full((slots, *leaf.shape[1:]), 0, leaf.dtype)
-             for leaf in shapes[num_summed:]]
+             for leaf in shapes[len(weights):]]
   state = slot, jnp.int32(queue.lanes), operands, totals, stacked
   return jax.lax.while_loop(
       lambda state: (state[0] < slots).any(), turn, state)[-2:]
 
 
-def _sums(
-    weights: Array, row: Array, rows: int, leaves: list[Array]) -> list[Array]:
+def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
   """Weighted sums over lanes for each row, [R, ...] or [R, K, ...].
 
   What is not finite stays in the sums to which its lane belongs.
@@ -412,27 +409,23 @@ def _sums(
     weights: [V] or [V, K] float32. A lane of weight 0 is ignored.
     row: [V] int32, the row of each lane's client.
     rows: R.
-    leaves: [V, ...].
+    leaf: [V, ...].
   """
   if rows == 1 and weights.ndim == 1:
-    return [leaf[None] for leaf in trees.slot_sum(weights, leaves)]
+    return trees.slot_sum(weights, leaf)[None]
   mine = trees.members(row, rows).T.reshape(
       (-1, rows) + (1,) * (weights.ndim - 1))
   share = jnp.where(mine, weights[:, None], 0.0)
   flat = share.reshape(share.shape[0], -1)
-
-  def one(leaf):
-    finite = jnp.isfinite(leaf)
-    total = jnp.tensordot(
-        flat, jnp.where(finite, leaf, jnp.zeros_like(leaf)), axes=(0, 0),
-        precision=trees.HIGHEST)
-    lost = jnp.tensordot(
-        (flat > 0).astype(leaf.dtype), (~finite).astype(leaf.dtype),
-        axes=(0, 0)) > 0
-    return jnp.where(lost, jnp.full_like(total, jnp.nan), total).reshape(
-        share.shape[1:] + leaf.shape[1:])
-
-  return [one(leaf) for leaf in leaves]
+  finite = jnp.isfinite(leaf)
+  total = jnp.tensordot(
+      flat, jnp.where(finite, leaf, jnp.zeros_like(leaf)), axes=(0, 0),
+      precision=trees.HIGHEST)
+  lost = jnp.tensordot(
+      (flat > 0).astype(leaf.dtype), (~finite).astype(leaf.dtype),
+      axes=(0, 0)) > 0
+  return jnp.where(lost, jnp.full_like(total, jnp.nan), total).reshape(
+      share.shape[1:] + leaf.shape[1:])
 
 
 def _variables(atoms: Iterable[Atom]) -> list[Var]:
