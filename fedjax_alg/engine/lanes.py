@@ -111,7 +111,8 @@ def play(
 
 def _pool(
     jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
-    size: Array, weights: list[Array], operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    size: Array, weights: list[Array], operands: Sequence[Array]
+) -> tuple[list[Array], list[Array]]:
   """The clients of all rows in one pool, under any number of ``jax.vmap``.
 
   Args:
@@ -163,7 +164,8 @@ def _pool(
 
 def _play_rows(
     jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
-    size: Array, weights: list[Array], operands: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    size: Array, weights: list[Array], operands: Sequence[Array]
+) -> tuple[list[Array], list[Array]]:
   """``_pool`` where nothing is vectorised from outside."""
   slots = size.shape[0]
   code = _Code(jaxpr, kinds, operands, slots // rows)
@@ -319,7 +321,8 @@ class _Queue:
 
 def _pass(
     code: _Code, loop: Any, queue: _Queue, wanted: Sequence[Atom],
-    weights: Sequence[Array] = (), rows: int = 1, effects: bool = False) -> tuple[list[Array], list[Array]]:
+    weights: Sequence[Array] = (), rows: int = 1, effects: bool = False
+) -> tuple[list[Array], list[Array]]:
   """All clients pass through the lanes of one loop.
 
   Args:
