@@ -7,7 +7,9 @@ a client of 10 rows costs as little next to a client of 3,000 rows as alone,
 under ``lax.map`` and under ``vmap``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
+import contextvars
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ CHUNK_STEPS = 64
 
 #: The name of a local step in a compiled program and in profiles of it.
 STEP = "local_step"
+_drawn_at_once = contextvars.ContextVar("steps", default=CHUNK_STEPS)
 
 #: (*params) -> the pair (mean loss, gradient) on one mini-batch, for each of
 #: ``params``
@@ -177,6 +180,20 @@ def batch_rows(
   return rows, mask
 
 
+@contextlib.contextmanager
+def drawn_at_once(steps: int) -> Iterator[None]:
+  """Where ``fold_steps`` is traced to draw the rows of so many steps at once.
+
+  The rows are the same. ``engine.lanes`` asks for fewer, because a lane that
+  has finished its client waits until the others have played these steps.
+  """
+  token = _drawn_at_once.set(steps)
+  try:
+    yield
+  finally:
+    _drawn_at_once.reset(token)
+
+
 def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
   """x [B, ...] and y [B] of the rows, which must exist."""
 
@@ -232,7 +249,8 @@ def fold_steps(
   bits = shuffle_bits(key)
   # The rows of many steps are drawn at once: the shuffle then costs next to
   # nothing compared with the steps.
-  chunk = min(work.local_steps or CHUNK_STEPS, CHUNK_STEPS)
+  chunk = _drawn_at_once.get()
+  chunk = min(work.local_steps or chunk, chunk)
 
   def play_chunk(c: Array, carry: Any) -> Any:
     first = c * chunk

@@ -356,7 +356,7 @@ def prepare(
     alone = platform == "cpu" or closed or rows == 1
     map_seeds = "sequential" if alone else "vmap"
   map_clients = clients.make_map_clients(
-      mode, chunk=options.client_chunk, mesh=mesh)
+      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh)
   model = options.model if model is None else model
   built = make_model(model, federation, options)
   train = federation.data.train
