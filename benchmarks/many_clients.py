@@ -48,7 +48,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                       help="numbers of clients, separated by commas")
   parser.add_argument("--cohorts", default="100,1000",
                       help="cohort sizes, separated by commas")
-  parser.add_argument("--algorithms", default="fedavg",
+  parser.add_argument("--algorithms", default="fedavg,scaffold",
                       help="separated by commas")
   parser.add_argument("--rounds", type=int, default=20,
                       help="rounds of one measurement")

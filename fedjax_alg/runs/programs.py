@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux
-from fedjax_alg.engine import evaluate, loop, sharding
+from fedjax_alg.engine import compiling, evaluate, loop, sharding
 from fedjax_alg.runs.prepare import Prepared
 
 
@@ -65,7 +65,7 @@ class Programs:
     zero = jnp.int32(0)
     lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
     self._log = lowered.out_info[1]
-    self._run = lowered.compile()
+    self._run = lowered.compile(compiling.options(sharding.platform(mesh)))
     self._evaluate = evaluation.compile()
     algorithm = p.algorithm
     self._membership = None
