@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from fedjax_alg.records import tables as records
 from ..cli import config as config_lib
-from ..cli import execute
+from ..cli import execute, lock
+from ..cli.part import Part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +56,37 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
-  """Plays the run of a cell or continues it; a finished run is only read."""
-  folder = run_folder(root, cell.config)
-  if not execute.finished(folder, cell.config):
+class Incomplete(config_lib.RunError):
+  """Not all runs of a figure are finished.
+
+  Attributes:
+    own: folders of the runs that this process was to play.
+    left: folders of the runs, of all that the figure needs, that are not
+      finished.
+    every: folders of all runs that the figure needs.
+    held: why runs of ``own`` are not finished.
+  """
+
+  def __init__(
+      self, own: Iterable[pathlib.Path], left: Iterable[pathlib.Path],
+      every: Iterable[pathlib.Path], held: Sequence[lock.HeldError]):
+    self.own, self.left, self.every = set(own), set(left), set(every)
+    self.held = list(held)
+    super().__init__(str(lock.still_held(held)) if held else "a part")
+
+
+def _play(folder: pathlib.Path, config: config_lib.Config) -> None:
+  """Plays a run or continues it, unless it is finished."""
+  if execute.finished(folder, config):
+    return
+  with lock.held(folder):
     resume = (folder / "config.json").is_file()
-    execute.execute(cell.config.with_output(
+    execute.execute(config.with_output(
         out_dir=str(folder), resume=resume, overwrite=not resume))
+
+
+def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
+  """Reads the finished run of a cell."""
   summary = json.loads((folder / "summary.json").read_text("utf-8"))
   rows = records.read_rows(folder / "metrics.csv")
   timing = records.read_rows(folder / "timing.csv", records.TIMING)
@@ -71,19 +96,42 @@ def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
   return Outcome(cell, folder, rows, summary)
 
 
-def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
+def run_cells(
+    cells: Sequence[Cell], root: pathlib.Path, part: Part | None = None
+) -> list[Outcome]:
   """Plays the runs of all cells, or reads those that are finished.
+
+  A run that another process plays is passed over.
+
+  Args:
+    cells: the cells.
+    root: folder of the results.
+    part: play this part of the runs alone.
 
   Raises:
     UsageError: the flags of a cell are wrong. Then no run has been started.
+    Incomplete: only a part was asked for, or other processes still play.
   """
-  _ = [cell.config for cell in cells]  # refuses wrong flags
-  outcomes = []
-  for number, cell in enumerate(cells, 1):
-    print(f"[{number}/{len(cells)}] {cell.panel_title}: {cell.label}",
+  folders = [run_folder(root, cell.config) for cell in cells]  # checks flags
+  runs = list(dict(zip(folders, cells)).items())
+  own = runs if part is None else part.of(runs)
+  elsewhere = {}
+  for number, (folder, cell) in enumerate(own, 1):
+    print(f"[{number}/{len(own)}] {cell.panel_title}: {cell.label}",
           file=sys.stderr, flush=True)
-    outcomes.append(run_cell(cell, root))
-  return outcomes
+    try:
+      _play(folder, cell.config)
+    except lock.HeldError as error:
+      print(error, file=sys.stderr)
+      elsewhere[folder] = error
+  held = [error for folder, error in elsewhere.items()  # it may have ended
+          if not execute.finished(folder, dict(own)[folder].config)]
+  if part is not None or held:
+    raise Incomplete(
+        dict(own), [folder for folder, cell in runs
+                    if not execute.finished(folder, cell.config)],
+        folders, held)
+  return [_read(cell, folder) for folder, cell in zip(folders, cells)]
 
 
 def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:

@@ -1,11 +1,17 @@
-"""What the figures share beside their runs: panels, and timed calls."""
+"""What the figures share: their runs and parts of them, panels, timed calls."""
 
+import fcntl
+import json
 import pathlib
 import time
 
 import jax.numpy as jnp
+import pytest
 
+from experiments import diversified
+from experiments.cli.part import Part
 from experiments.reports import suite, timing
+from fedjax_alg.records import tables as records
 
 
 def outcome(panel, label):
@@ -33,3 +39,85 @@ def test_the_first_call_is_not_timed():
   out, seconds = timing.repeated(slow_at_first, 7, repeats=3)
   assert calls == [7] * 4 and out == 4
   assert len(seconds) == 3 and max(seconds) < 0.2
+
+
+@pytest.fixture(name="cells")
+def _cells():
+  """Three cells with two runs."""
+  return [suite.Cell("a", "A", name, (
+      "--algorithm=fedavg", f"--client_lr={lr}", "--rounds=3"))
+          for name, lr in (("x", 1), ("again", 1), ("y", 2))]
+
+
+@pytest.fixture(name="played")
+def _played(monkeypatch):
+  """The rates of the runs played, which take no time."""
+  found = []
+
+  def play(config):
+    found.append(config.hparams["client_lr"])
+    folder = pathlib.Path(config.out_dir)
+    assert (folder / "run.lock").exists()
+    (folder / "summary.json").write_text(json.dumps({
+        "identity": config.identity(), "cost": {"rounds": 3}}), "utf-8")
+    records.write_rows(folder / "metrics.csv", [])
+    records.write_rows(folder / "timing.csv", [], records.TIMING)
+
+  monkeypatch.setattr(suite.execute, "execute", play)
+  return found
+
+
+def test_parts_share_the_runs_out_and_the_whole_reads_them(
+    cells, played, tmp_path):
+  for number, left in ((2, 1), (1, 0)):
+    with pytest.raises(suite.Incomplete) as error:
+      suite.run_cells(cells, tmp_path, Part(number, 2))
+    assert len(error.value.own) == 1 and len(error.value.left) == left
+    assert len(error.value.every) == 2 and not error.value.held
+  assert played == [2, 1]
+  outcomes = suite.run_cells(cells, tmp_path)
+  assert [outcome.cell.label for outcome in outcomes] == ["x", "again", "y"]
+  assert outcomes[0].folder == outcomes[1].folder and played == [2, 1]
+
+
+def test_a_run_that_another_process_plays_is_passed_over(
+    cells, played, tmp_path, capsys):
+  folder = suite.run_folder(tmp_path, cells[0].config)
+  folder.mkdir(parents=True)
+  with open(folder / "run.lock", "w", encoding="utf-8") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.write(json.dumps({"host": "node", "pid": 3, "started": "1",
+                           "since": "noon"}))
+    file.flush()
+    with pytest.raises(suite.Incomplete) as error:
+      suite.run_cells(cells, tmp_path)
+  said = f"{folder}: is being played by node, process 3, since noon"
+  assert capsys.readouterr().err.count(f"{said}\n") == 1
+  assert str(error.value) == (
+      f"{said}; when that has ended, give the same command again")
+  assert played == [2]
+  assert len(suite.run_cells(cells, tmp_path)) == 3 and played == [2, 1]
+
+
+def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
+  """Figures that share a run count it once, and none is written."""
+  asked = []
+
+  def run_cells(cells, root, part):
+    asked.append(part)
+    every = [root / "shared", root / str(len(asked))]
+    raise suite.Incomplete(every[:1], every[1:], every, [])
+
+  monkeypatch.setattr(suite, "run_cells", run_cells)
+  assert diversified.main(
+      ["--figure=all", "--scale=quick", "--part=1/3",
+       f"--out_dir={tmp_path}"]) == 0
+  made = len(asked)
+  assert made > 2 and set(asked) == {(1, 3)}
+  assert capsys.readouterr().out == (
+      f"part 1/3: its runs have ended (1 of {made + 1}), {made} runs are left "
+      "for other parts; the same command without --part makes the tables and "
+      "pictures\n")
+  assert diversified.main(["--figure=table1", "--part=1/3"]) == 2
+  assert "--part: not read by table1" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
