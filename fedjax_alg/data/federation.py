@@ -331,8 +331,9 @@ def from_options(
   """
   held = (_with_features(options, examples) if examples is not None
           else _named_with_features(_of_data_set(options)))
-  for text in doubts(held):
-    warnings.warn(text, stacklevel=3)
+  if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
+    for text in doubts(held):
+      warnings.warn(text, stacklevel=3)
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if held.client_train is not None else "iid"

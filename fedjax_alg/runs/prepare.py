@@ -374,10 +374,10 @@ def prepare(
     raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
                       "no global model to measure")
   _check_adapts(method, federation, protocols)
-  for hparams in every:
-    _check_work(method._replace(hparams=hparams), federation)
   if not sharding.described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
+    for hparams in every:
+      _check_work(method._replace(hparams=hparams), federation)
   order = np.tile(np.arange(len(seeds)), len(settings))
   keys = jax.tree.map(lambda *k: jnp.stack(k)[order],
                       *[cohorts.run_keys(seed) for seed in seeds])
