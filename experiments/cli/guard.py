@@ -10,7 +10,7 @@ import warnings
 
 import jax
 
-from fedjax_alg import starting
+from fedjax_alg import errors, starting
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunFolderError
@@ -40,7 +40,7 @@ def one_line(error: BaseException) -> str:
     text = reason(error)
   else:
     text = str(error)
-  return program.as_typed(" ".join(text.split()))
+  return program.as_typed(errors.one_line(text))
 
 
 def _print_warning(message: Any, *place: Any, **more: Any) -> None:

@@ -44,8 +44,8 @@ class RunKeys(NamedTuple):
   evaluation: Key  #: for ``client_params``
 
 
-def run_keys(seed: int) -> RunKeys:
-  """Makes the random streams of a seed."""
+def run_keys(seed: int | Array) -> RunKeys:
+  """Makes the random streams of a seed, an int or uint32."""
   return RunKeys(*jax.random.split(jax.random.key(seed), 5))
 
 

@@ -378,9 +378,8 @@ def prepare(
     _check_memory(algorithm, method, built, spec, rows)
     for hparams in every:
       _check_work(method._replace(hparams=hparams), federation)
-  order = np.tile(np.arange(len(seeds)), len(settings))
-  keys = jax.tree.map(lambda *k: jnp.stack(k)[order],
-                      *[cohorts.run_keys(seed) for seed in seeds])
+  keys = jax.vmap(cohorts.run_keys)(
+      np.tile(np.asarray(seeds, np.uint32), len(settings)))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
   placed = PlacedData(federation, mesh, options.devices(num_clients),
