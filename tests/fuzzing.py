@@ -125,3 +125,28 @@ def command_lines(draw, data_path):
       words.setdefault(when[0], str(list(when[1])[0]) if (
           not isinstance(when[1], range)) else "2")
   return [f"--{name}={value}" for name, value in words.items()]
+
+
+@st.composite
+def damaged(draw, raw):
+  """A file with a few bytes changed, cut out, put in, repeated or moved.
+
+  Args:
+    draw: hypothesis's.
+    raw: the content of a file that is whole.
+  """
+  content = bytearray(raw)
+  for _ in range(draw(st.integers(1, 3))):
+    at = draw(st.integers(0, max(len(content) - 1, 0)))
+    if draw(st.booleans()):
+      at = min(at % 150, len(content))  # headers come first
+    size = draw(st.integers(1, 40))
+    piece = bytes(content[at:at + size])
+    content[at:at + size] = draw(st.sampled_from((
+        b"", b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0" * 8,
+        b"9" * 30, b"9" * 5000, b"1e999", b"NaN", b"null", b"[" * 100_000,
+        b"-1", b"3.5", b'""', b"{}", piece * 3, piece[::-1],
+        bytes(byte ^ 1 for byte in piece))) | st.binary(max_size=20))
+    if draw(st.integers(0, 5)) == 0:
+      del content[at:]
+  return bytes(content)

@@ -45,8 +45,10 @@ def check_memory(said: str, needed: float) -> None:
   """
   have = npz.memory()
   if needed > have:
-    raise DataError(f"{said}: needs {needed / 2**30:,.3g} GB of memory, the "
-                    f"machine has {have / 2**30:.3g} GB")
+    size = needed / 2 ** 30
+    raise DataError(
+        f"{said}: needs {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} GB "
+        f"of memory, the machine has {have / 2**30:.3g} GB")
 
 
 def doubts(examples: Examples) -> list[str]:

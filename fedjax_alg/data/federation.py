@@ -16,7 +16,7 @@ from fedjax_alg.base import Array, ClientData
 from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data import sources
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import check_memory, doubts, Examples
+from fedjax_alg.data.examples import doubts, Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import check_hold_out
@@ -440,11 +440,7 @@ def deal(
     raise DataError(
         f"the data set {examples.name} has no test examples (x_test is empty)"
         f" and `partition`={partition.name} holds none out{left}")
-  count, classes = partition.num_clients, examples.num_classes
-  # [C, L]: int64, and float32 here and on the devices.
-  check_memory(f"`num_clients`={count}: counting {classes:,} classes at each "
-               f"client of {examples.name}", 16.0 * count * classes)
-  histogram = label_histogram(partition, labels, classes)
+  histogram = label_histogram(partition, labels, examples.num_classes)
   train = client_data(
       rows, labels, partition.train_order, partition.train_offset,
       partition.train_size, validation, joins, keep_bytes)
