@@ -113,8 +113,8 @@ def _read_file(path: pathlib.Path) -> _Users:
     raise DataError(f"`data_path`={path}: not json, or truncated, in line "
                     f"{error.lineno}, column {error.colno}") from error
   except (ValueError, RecursionError) as error:
-    raise DataError(f"`data_path`={path}: not LEAF's json (a number has too "
-                    "many digits, or lists are nested too deeply)") from error
+    raise DataError(f"`data_path`={path}: not json, or truncated: lists are "
+                    "nested too deeply or a number is too long") from error
   for key in ("users", "user_data"):
     if not isinstance(content, dict) or key not in content:
       raise DataError(

@@ -178,7 +178,7 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
           field.name for field in dataclasses.fields(entry.hparams)
           if field.default is field.default_factory is dataclasses.MISSING]
       raise OptionError(f"`algorithm`={name}: every hyper-parameter must have "
-                        f"a default, {', '.join(without)} has none") from None
+                        f"a default, missing at {', '.join(without)}") from None
   if not isinstance(hparams, entry.hparams):
     raise OptionError(
         f"`hparams`: {type(hparams).__name__} given, {name} has "

@@ -379,7 +379,7 @@ def prepare(
     for hparams in every:
       _check_work(method._replace(hparams=hparams), federation)
   keys = jax.vmap(cohorts.run_keys)(
-      np.tile(np.asarray(seeds, np.uint32), len(settings)))
+      jnp.asarray(np.tile(np.asarray(seeds, np.uint32), len(settings))))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
   placed = PlacedData(federation, mesh, options.devices(num_clients),
