@@ -46,6 +46,7 @@ def client_data(
     size: np.ndarray,
     validation: np.ndarray | None = None,
     joins: np.ndarray | None = None,
+    places: int = 0,
 ) -> ClientData:
   """Arranges the rows in the order of the clients.
 
@@ -64,9 +65,10 @@ def client_data(
       none.
     joins: [C] int, rounds played before a client joins; None if all clients
       take part from the start.
+    places: the least number of rows of x and y in the result.
 
   Returns:
-    NumPy arrays; x and y have M + V + PADDING_ROWS rows.
+    NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``.
   """
   held: Any = None
   parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
@@ -81,7 +83,7 @@ def client_data(
     held = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
   dtype = np.int32 if parts[0].dtype.kind == "i" else np.float32
-  places = len(order) + PADDING_ROWS
+  places = max(places, len(order) + PADDING_ROWS)
   rows = aligned_zeros((places, *parts[0].shape[1:]), dtype)
   for begin in range(0, len(order), _CHUNK):  # temporaries stay small
     chunk = order[begin:begin + _CHUNK]
@@ -115,6 +117,14 @@ def shard_of(data: ClientData, client: Array | int) -> Shard:
   """
   data = jax.tree.map(jnp.asarray, data)
   return Shard(data.x, data.y, data.offset[client], data.size[client])
+
+
+def server_rows(data: ClientData) -> Shard | None:
+  """Makes the shard of the server's validation rows; None if it has none."""
+  held = data.validation
+  if held is None or isinstance(held, Shard):
+    return held
+  return Shard(data.x, data.y, held[0], held[1])
 
 
 def everyone(data: ClientData) -> Cohort:
@@ -161,9 +171,6 @@ def take_cohort(
   known = jnp.where(padding, 0, ids)
   offset = jnp.where(padding, 0, data.offset[known])
   size = jnp.where(padding, 0, data.size[known])
-  validation = None
-  if data.validation is not None:
-    validation = Shard(data.x, data.y, data.validation[0], data.validation[1])
   there, newcomers = data.size, None
   if data.joins is not None and number is not None:
     there = jnp.where(data.joins <= number, there, 0)
@@ -175,5 +182,5 @@ def take_cohort(
         bytes_per_s=devices.bytes_per_s[known])
   return Cohort(
       ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
-      validation, Shard(data.x, data.y, data.offset, there), devices,
+      server_rows(data), Shard(data.x, data.y, data.offset, there), devices,
       newcomers)

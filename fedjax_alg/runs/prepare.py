@@ -67,7 +67,7 @@ class Prepared:
 
 def memory_bytes() -> int:
   """The memory in bytes of the device that keeps the state."""
-  stats = jax.devices()[0].memory_stats()
+  stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return int(stats["bytes_limit"])
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -57,7 +57,11 @@ class Programs:
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
     # First: a caller's own measure may fail, before minutes of compiling.
-    evaluation = jax.jit(self._evaluate_all).lower(
+    # The host of every process reads what all of them have computed.
+    there: dict[str, Any] = {}
+    if sharding.spans_processes(mesh):
+      there["out_shardings"] = sharding.replicated(mesh)
+    evaluation = jax.jit(self._evaluate_all, **there).lower(
         data, shapes, p.keys, p.numbers)
     run = loop.make_run_rounds(
         p.build, p.spec.cohort_size,
@@ -70,8 +74,8 @@ class Programs:
     algorithm = p.algorithm
     self._membership = None
     if algorithm.membership is not None:
-      self._membership = jax.jit(jax.vmap(algorithm.membership)).lower(
-          shapes).compile()
+      self._membership = jax.jit(
+          jax.vmap(algorithm.membership), **there).lower(shapes).compile()
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = None
     if algorithm.membership is not None:
@@ -123,6 +127,8 @@ class Programs:
     Returns:
       The states with the sharding that the programs expect.
     """
+    if sharding.spans_processes(self.prepared.mesh):
+      return sharding.replicate(states, self.prepared.mesh)
     return jax.tree.map(
         lambda leaf, shape: jax.device_put(leaf, shape.sharding), states,
         self.shapes)
