@@ -1,13 +1,14 @@
 """Plays a run that the command line asks for, and writes its results."""
 
 from collections.abc import Iterator, Sequence
+import dataclasses
 import functools
 import json
 import pathlib
 import shutil
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 import weakref
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, cohorts, loop
+from fedjax_alg.engine import checkpoint, cohorts, loop, processes
 from fedjax_alg.hparams import reads
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
@@ -85,23 +86,61 @@ def execute(config: Config) -> dict[str, Any]:
   Raises:
     OptionError, RunError: one line for the user.
   """
-  folder, resuming = (None, False) if config.output.dry_run else (
-      folder_lib.prepare_folder(config))
-  if folder is not None and resuming:
+  refuse_several(config, joined=processes.joined())
+  start = processes.agree(lambda: _start(config))
+  config = dataclasses.replace(config, first_devices=start.first_devices)
+  if start.finished:
+    assert start.folder is not None
+    return read_summary(start.folder) if processes.lead() else {}
+  prepared = prepared_run(config)
+  if processes.lead():
+    warn(prepared, set())
+  programs = Programs(prepared)
+  if start.folder is not None:
+    return _train(config, programs, start.folder, start.resuming)
+  if processes.lead():
+    print_plan(config, programs)
+  return {}
+
+
+class _Start(NamedTuple):
+  """What is found in the folder of a run before it starts."""
+
+  folder: pathlib.Path | None  #: None with --dry_run
+  resuming: bool
+  finished: bool
+  first_devices: int | None  #: see ``Config``
+
+
+def _start(config: Config) -> _Start:
+  """Looks into the folder of a run, and empties it with --overwrite."""
+  if config.output.dry_run:
+    return _Start(None, False, False, None)
+  folder, resuming = folder_lib.prepare_folder(config)
+  devices = None
+  if resuming:
+    devices = folder_lib.first_devices(folder, config)
+    config = dataclasses.replace(config, first_devices=devices)
     check_same(folder, config)
     if finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
-      return read_summary(folder)
-  elif folder is not None and config.output.resume:
+      return _Start(folder, True, True, devices)
+  elif config.output.resume:
     # No error: a batch job that is started again gives the same command.
     print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
-  prepared = prepared_run(config)
-  warn(prepared, set())
-  programs = Programs(prepared)
-  if folder is None:
-    print_plan(config, programs)
-    return {}
-  return _train(config, programs, folder, resuming)
+  return _Start(folder, resuming, False, devices)
+
+
+def refuse_several(config: Config, joined: bool = False) -> None:
+  """Refuses flags of several processes where a command does not join them.
+
+  Raises:
+    UsageError: the flags ask for several processes.
+  """
+  if config.processes.several and not joined:
+    raise config_lib.UsageError(
+        "--distributed: plays a single run in several processes, not the runs "
+        "of a sweep or figure (python -m experiments.run has it)")
 
 
 def warn(prepared: Prepared, said: set[str]) -> None:
@@ -246,10 +285,15 @@ class RunWriter:
     self._facts = result_lib.make_facts(prepared, index) | {
         "identity": config.identity(), "flags": config.values,
         "hparams": config.hparams, "compile_s": programs.compile_s}
+    if config.first_devices is not None:
+      self._facts["first_devices"] = config.first_devices
     self.saved, self._next_save = 0, 0.0
 
   def start(self) -> None:
     """Writes the files that describe the run, and its tables so far."""
+    if not processes.lead():
+      self.records.folder = None
+      return
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
     summary_lib.write_text(
@@ -273,6 +317,8 @@ class RunWriter:
     if not (step.last or self._index in step.stopped) and (
         time.monotonic() < self._next_save):
       return
+    if not processes.lead():
+      return
     began = time.monotonic()
     checkpoint.save(
         self.folder / "checkpoint", self.states_of(step.states), step.round,
@@ -288,7 +334,12 @@ class RunWriter:
       last: the step at which the run ended.
     """
     prepared = self._programs.prepared
-    live = result_lib.Live(prepared, self.states_of(last.states), self._index)
+    states = processes.on_host(self.states_of(last.states))
+    if processes.count() > 1:
+      _check_equal(states)
+    if not processes.lead():
+      return {}
+    live = result_lib.Live(prepared, states, self._index)
     result_lib.write_final(
         self.folder, result_lib.make_final(live, last), prepared.seeds,
         prepared.federation.client_names)
@@ -303,6 +354,21 @@ class RunWriter:
     return summary
 
 
+def _check_equal(states: Any) -> None:
+  """Checks that all processes have the bits of process 0.
+
+  They compute the server's part each on its own, and other machines may round
+  otherwise.
+
+  Raises:
+    RunError: they have not.
+  """
+  own = checkpoint.state_hash(states)
+  if own != processes.agree(lambda: own):
+    raise RunError("this process has another final state than process 0; start "
+                   "all processes on machines of one kind")
+
+
 def callbacks(
     config: Config, folders: Sequence[pathlib.Path]) -> list[Callback]:
   """What the flags ask to be called at every evaluation, beside the bar.
@@ -311,7 +377,7 @@ def callbacks(
     config: one of the settings, which share these flags.
     folders: the folder of each setting of a program.
   """
-  if not config.output.tensorboard:
+  if not config.output.tensorboard or not processes.lead():
     return []
   board = TensorBoard("")
   board.begin([str(folder / "tensorboard") for folder in folders])
@@ -327,10 +393,15 @@ def _train(
   states, done = None, 0
   if resuming:
     states, done = restore(folder, config, programs.shapes, records)
+    if done != processes.agree(lambda: done):
+      raise RunError(
+          f"{folder}: this process does not find the checkpoint of process 0; "
+          "all must see one folder")
     states = None if states is None else programs.place(states)
     writer.saved = done
   writer.start()
-  bar = ProgressBar(config.method.entry.label, done, config.output.progress)
+  bar = ProgressBar(config.method.entry.label, done,
+                    config.output.progress and processes.lead())
   bar.compiled(programs.compile_s)
   last, more = None, callbacks(config, [folder])
   try:

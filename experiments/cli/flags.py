@@ -15,6 +15,7 @@ from absl import flags
 
 from fedjax_alg import own, registry
 from fedjax_alg.data import options as data_options
+from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.hparams import allowed, condition, hyper
 from fedjax_alg.runs import options as run_options
@@ -64,12 +65,17 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Evaluation": (run_options.EvaluationOptions,),
     "Output": (OutputOptions,),
     "Machine": (run_options.MachineOptions,),
+    "Processes": (ProcessOptions,),
 }
+
+#: Flags that say which process this is.
+PROCESSES = tuple(
+    field.name for field in dataclasses.fields(ProcessOptions))
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
 NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress",
-           "tensorboard", "data_dir", "rounds", "targets")
+           "tensorboard", "data_dir", "rounds", "targets", *PROCESSES)
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

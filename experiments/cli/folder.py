@@ -1,5 +1,6 @@
 """Checks the output folder of a run."""
 
+import json
 import os
 import pathlib
 import shlex
@@ -46,3 +47,27 @@ def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
     raise UsageError(f"--out_dir={folder}: holds no run to resume "
                      "(no config.json)")
   return folder, config.output.resume and known
+
+
+def first_devices(folder: pathlib.Path, config: Config) -> int | None:
+  """--host_devices of the run in a folder, where it may be another one's.
+
+  The flag is of a process, so a run that goes on in another number of processes
+  may give another number of cores.
+
+  Args:
+    folder: the folder of a run.
+    config: the run that is to be resumed.
+
+  Returns:
+    The number with which the run was started; None if one process started it,
+    and one is to go on.
+  """
+  try:
+    saved = json.loads((folder / "config.json").read_text("utf-8"))
+    several = saved["plan"].get("processes", 1) > 1 or (
+        "first_devices" in saved)
+    devices = int(saved["flags"]["host_devices"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+  return devices if several or config.processes.several else None

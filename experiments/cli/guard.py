@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 import os
 import sys
+import traceback
 from typing import Any
 import warnings
 
+from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.play import NonFiniteError
 from . import config as config_lib
@@ -43,22 +45,34 @@ def guarded(
 
   Returns:
     The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, and
-    130 if the user interrupted the command.
+    130 if the user interrupted the command. A process of several ends at once,
+    with the status of the one that has failed, or 75 if one was lost.
   """
   try:
     with warnings.catch_warnings():
       warnings.showwarning = _print_warning
       _play(command, sys.argv[1:] if argv is None else list(argv))
     sys.stdout.flush()
+    processes.finish()
   except BrokenPipeError:  # the reader of the pipe (head, less) has closed it
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
-  except ValueError as error:  # UsageError and DataError among them
+  except Exception as error:
+    if processes.is_loss(error):
+      processes.lose(error)
+    if isinstance(error, ValueError):  # UsageError and DataError among them
+      status = 2
+    elif isinstance(error, (RunError, NonFiniteError, OSError)):
+      status = 1
+    elif processes.count() > 1:
+      status = 1
+      traceback.print_exc()
+    else:
+      raise
     print(f"error: {one_line(error)}", file=sys.stderr)
-    return 2
-  except (RunError, NonFiniteError, OSError) as error:
-    print(f"error: {one_line(error)}", file=sys.stderr)
-    return 1
+    if processes.count() > 1:
+      processes.fail(status, one_line(error))
+    return status
   except KeyboardInterrupt:
     print("interrupted; to go on, give the same command again with --resume",
           file=sys.stderr)

@@ -433,7 +433,7 @@ def deal(
         f" and `partition`={partition.name} holds none out{left}")
   histogram = label_histogram(partition, labels, examples.num_classes)
   held_rows = None
-  if share_lib.current().count > 1:
+  if share_lib.current().processes > 1:
     held_rows = share_lib.cut(
         share_lib.current(), partition.train_offset, partition.train_size,
         PADDING_ROWS)

@@ -13,8 +13,8 @@ import numpy as np
 class Share(NamedTuple):
   """Which one of Q processes this is."""
 
-  index: int = 0  #: number of this process, from 0
-  count: int = 1  #: Q, the number of processes
+  process: int = 0  #: number of this process, from 0
+  processes: int = 1  #: Q, the number of processes
 
 
 class Rows(NamedTuple):
@@ -25,13 +25,13 @@ class Rows(NamedTuple):
   """
 
   cuts: np.ndarray  #: [Q + 1] int64
-  index: int  #: q, number of this process
+  process: int  #: q, number of this process
   places: int  #: rows of a process's arrays, with padding; of all the same
 
   @property
   def own(self) -> slice:
     """The rows of this process."""
-    return slice(int(self.cuts[self.index]), int(self.cuts[self.index + 1]))
+    return slice(int(self.cuts[self.process]), int(self.cuts[self.process + 1]))
 
   def blocked(self, offset: np.ndarray) -> np.ndarray:
     """Converts rows to places in the blocks of all processes.
@@ -79,13 +79,13 @@ def cut(
   """
   total = int(size.sum())
   borders = np.unique(np.append(offset[size > 0], total))
-  wanted = total * np.arange(1, share.count) / share.count
+  wanted = total * np.arange(1, share.processes) / share.processes
   after = np.searchsorted(borders, wanted).clip(1, len(borders) - 1)
   before = borders[after - 1]
   nearest = np.where(
       wanted - before <= borders[after] - wanted, before, borders[after])
   cuts = np.concatenate([[0], nearest, [total]]).astype(np.int64)
   places = int(np.diff(cuts).max()) + padding
-  if places * share.count >= 2 ** 31:
-    raise ValueError(f"{places * share.count} rows are too many for int32")
-  return Rows(cuts, share.index, places)
+  if places * share.processes >= 2 ** 31:
+    raise ValueError(f"{places * share.processes} rows are too many for int32")
+  return Rows(cuts, share.process, places)

@@ -85,6 +85,7 @@ def assign(
 
 def add_up(tree: Any) -> Any:
   """Adds the trees of all devices up; small leaves travel together."""
+  leaves: list[Any]
   leaves, structure = jax.tree.flatten(tree)
   bools = [leaf.dtype == jnp.bool_ for leaf in leaves]
   leaves = [leaf.astype(jnp.int32) if is_bool else leaf
@@ -103,9 +104,31 @@ def add_up(tree: Any) -> Any:
       size = leaves[i].size
       leaves[i] = line[first:first + size].reshape(leaves[i].shape)
       first += size
-  return structure.unflatten([
+  return jax.tree.unflatten(structure, [
       leaf.astype(jnp.bool_) if is_bool else leaf
       for leaf, is_bool in zip(leaves, bools)])
+
+
+def for_one(
+    map_clients: MapClients, fn: Callable[..., Any], shared: Any, shard: Shard,
+    *args: Any) -> Any:
+  """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
+
+  Args:
+    map_clients: the client map of the run.
+    fn: code for one client, see ``base.MapClients``.
+    shared: see ``base.MapClients``.
+    shard: the client's rows, perhaps in blocks (``base.Shard``).
+    *args: pytrees.
+
+  Returns:
+    What ``fn`` returns, on every device.
+  """
+  if shard.y.ndim == 1:
+    return fn(shared, shard, *args)
+  alone = shard._replace(offset=shard.offset[None], size=shard.size[None])
+  args = jax.tree.map(lambda leaf: leaf[None], args)
+  return trees.index(map_clients(fn, shared, alone, *args), 0)
 
 
 def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
@@ -160,8 +183,8 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
           (PROCESSES, AXIS))
       first = jnp.argsort(jnp.where(own, -size, 1), stable=True)
       count = own.sum(dtype=jnp.int32)
-      slots = jnp.where(
-          jnp.arange(number, dtype=jnp.int32) < count, first, number).astype(jnp.int32)
+      place = jnp.arange(number, dtype=jnp.int32)
+      slots = jnp.where(place < count, first, number).astype(jnp.int32)
       slots = jnp.pad(slots, (0, -number % width), constant_values=number)
       return work(Shard(x, y, offset, size), slots, -(-count // width),
                   *operands)

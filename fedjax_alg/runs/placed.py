@@ -39,11 +39,11 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
     raise OptionError(
         f"`federation`: made for {len(rows.cuts) - 1} processes, there are "
         f"{jax.process_count()}")
-  train = data.train
+  train: Any = data.train
   return data._replace(train=train._replace(
-      x=sharding.place_blocks(np.asarray(train.x), mesh),
-      y=sharding.place_blocks(np.asarray(train.y), mesh),
-      offset=rows.blocked(np.asarray(train.offset))))
+      x=sharding.place_blocks(train.x, mesh),
+      y=sharding.place_blocks(train.y, mesh),
+      offset=rows.blocked(train.offset)))
 
 
 class PlacedData:

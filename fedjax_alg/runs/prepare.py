@@ -13,7 +13,8 @@ import numpy as np
 from fedjax_alg import models, own, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.data.federation import EvaluationData, Federation
-from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
+from fedjax_alg.engine import clients, cohorts, evaluate, loop, processes
+from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import lstm
 from fedjax_alg.hparams import with_values
@@ -263,6 +264,10 @@ def prepare(
     DataError, OptionError: options that do not fit the data or the machine.
   """
   sharding.start(options.host_devices)
+  if processes.count() > 1 and federation.options.shift != "none":
+    raise OptionError(
+        f"`shift`={federation.options.shift}: not in several processes, whose "
+        "clients' rows stay where they are")
   seeds = tuple(options.seeds if seeds is None else seeds)
   mesh = sharding.clients_mesh()
   num_clients = federation.num_clients
@@ -330,6 +335,8 @@ def prepare(
           f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode, "map_seeds": map_seeds,
       "devices": [str(d) for d in jax.devices()]}
+  if processes.count() > 1:
+    plan["processes"] = processes.count()
   return Prepared(
       method, every, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,

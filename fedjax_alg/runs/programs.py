@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux
-from fedjax_alg.engine import evaluate, loop, sharding
+from fedjax_alg.engine import evaluate, loop, processes, sharding
 from fedjax_alg.runs.prepare import Prepared
 
 
@@ -83,6 +83,7 @@ class Programs:
       if algorithm.global_params is not None:
         models = jax.eval_shape(jax.vmap(algorithm.global_params), shapes)
         self.num_groups = jax.tree.leaves(models)[0].shape[1]
+    processes.meet("compiled")
     self.compile_s = time.monotonic() - began
 
   def _evaluate_all(self, data, states, keys, numbers):
