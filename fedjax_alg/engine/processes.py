@@ -9,6 +9,7 @@ that is killed is missed, by its broken connection or after ``MISSED_S``
 without a sign of life; the others then end with ``LOST``.
 """
 
+import atexit
 from collections.abc import Callable
 import ctypes
 import dataclasses
@@ -363,13 +364,17 @@ def _exit(status: int) -> NoReturn:
   """Ends at once: JAX would wait for the others, and abort."""
   sys.stdout.flush()
   sys.stderr.flush()
+  if _stderr is not None:
+    _stderr.close()
   os._exit(status)
 
 
 def _end_with_the_others() -> None:
   """Starts the watch over the other processes."""
+  global _stderr  # pylint: disable=global-statement
+  if os.name == "posix":
+    _stderr = _Stderr()
   threading.Thread(target=_watch, name="processes", daemon=True).start()
-  _quiet_abort()
 
 
 def _watch() -> None:
@@ -407,25 +412,53 @@ def _watch() -> None:
               f"no sign of life for {MISSED_S:g} s")
 
 
-#: What is called when C++ aborts; a reference keeps it alive.
-_on_abort: Any = None
+#: What JAX's service says before it aborts the process.
+_ABORTS = re.compile(
+    rb"coordination_service_agent\.cc|preemption_sync_manager\.cc"
+    rb"|Terminating process because the JAX distributed service")
 
 
-def _quiet_abort() -> None:
-  """Ends with ``LOST`` where JAX's service would abort.
+class _Stderr:
+  """Passes on what C++ writes to stderr, up to what ``_ABORTS`` matches.
 
-  Where process 0 is killed, JAX aborts the others at once. Python's handlers do
-  not run then, as ``abort`` never returns; one of C does.
+  Where process 0 is killed, JAX aborts the others at once, with a stack trace.
+  Handlers of Python do not run then, as ``abort`` never returns; one of C does.
   """
-  global _on_abort  # pylint: disable=global-statement
 
-  def on_abort(number: int) -> None:
+  def __init__(self) -> None:
+    self.aborts = threading.Event()
+    self._kept = os.dup(2)
+    # What Python writes does not pass here, so a terminal stays one.
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    self._read, write = os.pipe()
+    os.dup2(write, 2)
+    os.close(write)
+    self._thread = threading.Thread(target=self._pass_on, daemon=True)
+    self._thread.start()
+    atexit.register(self.close)
+    self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._on_abort)
+    ctypes.CDLL(None).signal(int(signal.SIGABRT), self._handler)
+
+  def _pass_on(self) -> None:
+    while text := os.read(self._read, 2 ** 16):
+      if self.aborts.is_set():
+        continue
+      found = _ABORTS.search(text)
+      if found:
+        self.aborts.set()
+        text = text[:text.rfind(b"\n", 0, found.start()) + 1]
+      os.write(self._kept, text)
+
+  def close(self) -> None:
+    """Passes on the rest."""
+    os.dup2(self._kept, 2)
+    self._thread.join(1.0)
+
+  def _on_abort(self, number: int) -> None:
     del number
-    assert _cluster is not None
-    _cluster.say("process 0 was lost (JAX's coordination service has gone); to "
-                 "go on, start all processes again with --resume")
-    os._exit(LOST)
+    self.close()
+    if self.aborts.is_set():  # or else C++ has aborted for its own reasons
+      _lost("process 0", "JAX's coordination service has gone")
 
-  if os.name == "posix" and not _finished.is_set():
-    _on_abort = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)
-    ctypes.CDLL(None).signal(int(signal.SIGABRT), _on_abort)
+
+_stderr: _Stderr | None = None
