@@ -56,28 +56,33 @@ def guarded(
     processes.finish()
   except BrokenPipeError:  # the reader of the pipe (head, less) has closed it
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
-  except Exception as error:
+    return _ended(1, "stdout is closed")
+  except KeyboardInterrupt:
+    print("interrupted; to go on, give the same command again with --resume",
+          file=sys.stderr)
+    return _ended(130, "interrupted")
+  except Exception as error:  # pylint: disable=broad-except
     if processes.is_loss(error):
       processes.lose(error)
     if isinstance(error, ValueError):  # UsageError and DataError among them
       status = 2
     elif isinstance(error, (RunError, NonFiniteError, OSError)):
       status = 1
-    elif processes.count() > 1:
+    elif processes.count() == 1:
+      raise
+    else:
       status = 1
       traceback.print_exc()
-    else:
-      raise
     print(f"error: {one_line(error)}", file=sys.stderr)
-    if processes.count() > 1:
-      processes.fail(status, one_line(error))
-    return status
-  except KeyboardInterrupt:
-    print("interrupted; to go on, give the same command again with --resume",
-          file=sys.stderr)
-    return 130
+    return _ended(status, one_line(error))
   return 0
+
+
+def _ended(status: int, text: str) -> int:
+  """The exit status; of several processes, the others end with it, too."""
+  if processes.count() > 1:
+    processes.fail(status, text)
+  return status
 
 
 def _play(

@@ -157,9 +157,12 @@ def distributed(
     OptionError: arguments that do not go together, JAX has already started, or
       the other processes were not found.
   """
-  join(ProcessOptions(
-      coordinator is None, coordinator, num_processes, process_id),
-       host_devices)
+  if _cluster is None:
+    join(ProcessOptions(
+        coordinator is None, coordinator, num_processes, process_id),
+         host_devices)
+    atexit.register(finish)
+    sys.excepthook = _on_error
 
 
 def join(
@@ -319,6 +322,15 @@ def fail(status: int, text: str) -> NoReturn:
   else:
     time.sleep(_TOLD_S)  # the watch is ending this process
   _exit(status)
+
+
+def _on_error(kind: Any, error: BaseException, trace: Any) -> None:
+  """What a script of several processes does with an error of its own."""
+  if is_loss(error):
+    lose(error)
+  sys.__excepthook__(kind, error, trace)
+  if count() > 1:
+    fail(1, f"{kind.__name__}: {' '.join(str(error).split())}")
 
 
 def _wait_until_told() -> None:
