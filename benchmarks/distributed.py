@@ -107,7 +107,7 @@ def measure(
   else:
     fa.start(args.processes)
   federation = fa.federate(
-      "npz", data_path=data, partition="dirichlet", num_clients=args.clients,
+      "npz", data_path=data, partition="iid", num_clients=args.clients,
       validation_clients=args.clients // 20)
   given = MORE.get(algorithm, {})
   model = {}
@@ -180,7 +180,7 @@ def main() -> None:
   """Prints the table."""
   args, argv = parse(), sys.argv[1:]
   if args.case:
-    print(json.dumps(measure(*json.loads(args.case), args)))
+    print(json.dumps(measure(*json.loads(args.case), args=args)))
     return
   print(f"{args.megabytes} MB of examples, {args.clients} clients, "
         f"{args.cohort} a round; {os.getloadavg()[0]:.1f} processes run on "
