@@ -99,8 +99,8 @@ def held_megabytes() -> float:
 
 
 def measure(
-    algorithm: str, data: str, out: str, port: int, number: int, process: int,
-    args: argparse.Namespace) -> dict[str, float]:
+    args: argparse.Namespace, algorithm: str, data: str, out: str, port: int,
+    number: int, process: int) -> dict[str, float]:
   """Plays a run as one of ``number`` processes; returns its figures."""
   if number > 1:
     fa.distributed(f"127.0.0.1:{port}", number, process, host_devices=1)
@@ -180,7 +180,7 @@ def main() -> None:
   """Prints the table."""
   args, argv = parse(), sys.argv[1:]
   if args.case:
-    print(json.dumps(measure(*json.loads(args.case), args=args)))
+    print(json.dumps(measure(args, *json.loads(args.case))))
     return
   print(f"{args.megabytes} MB of examples, {args.clients} clients, "
         f"{args.cohort} a round; {os.getloadavg()[0]:.1f} processes run on "

@@ -23,6 +23,7 @@ from absl import flags as absl_flags
 
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
+from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs.compare import compare
@@ -213,7 +214,7 @@ def command(argv: Sequence[str]) -> None:
     algorithm = name.get("algorithm", "composed").rpartition(":")[2]
     root = (f"out/sweep_{algorithm}_"
             f"{name.get('dataset', 'digits')}")
-  make(words, grid, pathlib.Path(root).expanduser(), by=values.by,
+  make(words, grid, expanded(root), by=values.by,
        metric=values.metric, score=values.score, html=values.html)
 
 

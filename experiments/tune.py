@@ -37,6 +37,7 @@ from absl import flags as absl_flags
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 from fedjax_alg import registry
+from fedjax_alg.files import expanded
 from . import sweep
 from .cli import config as config_lib
 from .cli import guard, program, sweeps
@@ -260,8 +261,8 @@ def tune_any(argv: Sequence[str]) -> None:
   grid = sweeps.read_grid(
       values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
   sweeps.refuse_given(argv, grid)
-  sweep.make(words, grid, pathlib.Path(
-      values.out_dir or "out/tune/any").expanduser(), by="validation",
+  sweep.make(words, grid, expanded(
+      values.out_dir or "out/tune/any"), by="validation",
       metric=values.metric,
       score=values.score if values["score"].present else "last_10")
 
@@ -292,7 +293,7 @@ def command(argv: Sequence[str]) -> None:
     if name not in files:
       raise config_lib.UsageError(
           f"--methods={name}: no flag file (there are {', '.join(files)})")
-  root = pathlib.Path(values.out_dir).expanduser() / (
+  root = expanded(values.out_dir) / (
       f"{values.paper}_{values.data}")
   said = (f"{program.name('tune')} --paper={values.paper} "
           f"--data={values.data}")

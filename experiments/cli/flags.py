@@ -17,6 +17,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.data import options as data_options
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
+from fedjax_alg.files import expanded
 from fedjax_alg.hparams import allowed, condition, hyper
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method, method_of
@@ -200,6 +201,8 @@ def typed(flag: Flag, value: Any) -> Any:
   Raises:
     OptionError: a word is not of the type.
   """
+  if isinstance(value, str) and value.startswith("~"):
+    expanded(value, flag.name)  # refuses the home of an unknown user
   if flag.kind is not tuple or value is None:
     return value
   said, item = f"`{flag.name}`={','.join(value)}", flag.items[0]

@@ -6,6 +6,7 @@ import pathlib
 import shlex
 import shutil
 
+from fedjax_alg.files import expanded
 from .config import Config, UsageError
 
 
@@ -24,7 +25,7 @@ def prepare_folder(config: Config) -> tuple[pathlib.Path, bool]:
   Raises:
     UsageError: the folder holds something else, or cannot be written.
   """
-  folder = pathlib.Path(config.out_dir).expanduser()
+  folder = expanded(config.out_dir)
   if folder.exists() and not folder.is_dir():
     raise UsageError(f"--out_dir={folder}: is a file")
   filled = folder.is_dir() and any(folder.iterdir())

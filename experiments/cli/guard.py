@@ -2,16 +2,28 @@
 
 from collections.abc import Callable, Sequence
 import os
+import resource
 import sys
 import traceback
 from typing import Any
 import warnings
 
+import jax
+
+from fedjax_alg import starting
 from fedjax_alg.engine import processes
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
+from fedjax_alg.runs.result import RunFolderError
 from . import config as config_lib
 from . import program
+from . import streams
+
+#: If this variable is set, errors that nobody expected show where they arose.
+TRACEBACK = "FEDJAX_ALG_TRACEBACK"
+
+#: XLA ends the process if it cannot reserve so many bytes of addresses.
+_LEAST_ADDRESSES = 2 * 10 ** 9
 
 
 class RunError(RuntimeError):
@@ -23,8 +35,12 @@ def one_line(error: BaseException) -> str:
 
   Parameters are written as --flags, commands as the user typed this one.
   """
-  text = error.with_names("--") if isinstance(error, OptionError) else (
-      str(error))
+  if isinstance(error, OptionError):
+    text = error.with_names("--")
+  elif isinstance(error, OSError):
+    text = reason(error)
+  else:
+    text = str(error)
   return program.as_typed(" ".join(text.split()))
 
 
@@ -48,15 +64,29 @@ def guarded(
     130 if the user interrupted the command. A process of several ends at once,
     with the status of the one that has failed, or 75 if one was lost.
   """
+  starting.end()
+  with streams.lasting() as out:
+    status = _status(command, sys.argv[1:] if argv is None else list(argv))
+    out.flush()
+    if out.failed is not None:
+      print(f"error: standard output: {reason(out.failed)}", file=sys.stderr)
+      status = status or 1
+  return status
+
+
+def _status(
+    command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
   try:
     with warnings.catch_warnings():
       warnings.showwarning = _print_warning
-      _play(command, sys.argv[1:] if argv is None else list(argv))
+      _check_limits()
+      _play(command, argv)
     sys.stdout.flush()
     processes.finish()
-  except BrokenPipeError:  # the reader of the pipe (head, less) has closed it
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _ended(1, "stdout is closed")
+  except (OptionError, RunFolderError) as error:
+    return _say(one_line(error), 2)
+  except (RunError, NonFiniteError, OSError) as error:
+    return _say(one_line(error), 1)
   except KeyboardInterrupt:
     print("interrupted; to go on, give the same command again with --resume",
           file=sys.stderr)
@@ -64,18 +94,17 @@ def guarded(
   except Exception as error:  # pylint: disable=broad-except
     if processes.is_loss(error):
       processes.lose(error)
-    if isinstance(error, ValueError):  # UsageError and DataError among them
-      status = 2
-    elif isinstance(error, (RunError, NonFiniteError, OSError)):
-      status = 1
-    elif processes.count() == 1:
-      raise
-    else:
-      status = 1
+    if os.environ.get(TRACEBACK):
+      if processes.count() == 1:
+        raise
       traceback.print_exc()
-    print(f"error: {one_line(error)}", file=sys.stderr)
-    return _ended(status, one_line(error))
+    return _say(_unexpected(error), 1)
   return 0
+
+
+def _say(text: str, status: int) -> int:
+  print(f"error: {text}", file=sys.stderr)
+  return _ended(status, text)
 
 
 def _ended(status: int, text: str) -> int:
@@ -83,6 +112,31 @@ def _ended(status: int, text: str) -> int:
   if processes.count() > 1:
     processes.fail(status, text)
   return status
+
+
+def _unexpected(error: Exception) -> str:
+  """One line for an error that no check has foreseen."""
+  text = reason(error)
+  if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+    return (f"out of memory ({text}); take fewer clients or seeds, a smaller "
+            "batch or model, or a machine with more")
+  backend = os.environ.get("JAX_PLATFORMS")
+  if backend and (isinstance(error, AssertionError) or "backend" in text):
+    return (f"JAX_PLATFORMS={backend}: JAX cannot start there"
+            f"{f' ({text})' if str(error) else ''}")
+  if isinstance(error, jax.errors.JaxRuntimeError):
+    return f"JAX: {text}"
+  return (f"not foreseen, {type(error).__name__}: {text} "
+          f"({TRACEBACK}=1 shows where)")
+
+
+def _check_limits() -> None:
+  """Refuses a limit under which XLA ends the process without a word."""
+  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+  if 0 < limit < _LEAST_ADDRESSES:
+    raise RunError(
+        f"the limit of addresses (ulimit -v) is {limit // 1024}; must be at "
+        f"least {_LEAST_ADDRESSES // 1000} or unlimited")
 
 
 def _play(

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint
+from fedjax_alg.files import expanded
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs.play import Divergence
@@ -142,7 +143,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
   found: dict[str, Played] = {}
   waiting = []
   for config in all_configs:
-    folder = pathlib.Path(config.out_dir).expanduser()
+    folder = expanded(config.out_dir)
     if config.output.resume and execute.finished(folder, config):
       found[config.out_dir] = Played(config, folder, None)
     else:
@@ -159,7 +160,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
 
 def _check_resumed(config: Config) -> None:
   """Refuses to resume a setting of other flags, or one with more rounds."""
-  folder = pathlib.Path(config.out_dir).expanduser()
+  folder = expanded(config.out_dir)
   if config.output.resume and (folder / "config.json").is_file():
     execute.check_same(folder, config)
     execute.check_rounds(

@@ -14,6 +14,7 @@ from absl import flags as absl_flags
 
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
+from fedjax_alg.files import expanded
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib
@@ -449,7 +450,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   command_line = " ".join([program.name(paper.name), *(
       w for w in argv if not w.startswith(places))])
   request = Request(
-      pathlib.Path(values.out_dir).expanduser(), tuple(of_runs), command_line,
+      expanded(values.out_dir), tuple(of_runs), command_line,
       values.scale == "quick",
       tuple(values.panels) if values.panels else None,
       tuple(values.lines) if values.lines else None, values.x_axis,

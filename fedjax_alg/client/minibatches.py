@@ -25,6 +25,9 @@ SHUFFLE_ROUNDS = 24
 #: For how many steps the rows are drawn at once.
 CHUNK_STEPS = 64
 
+#: The name of a local step in a compiled program and in profiles of it.
+STEP = "local_step"
+
 #: (*params) -> the pair (mean loss, gradient) on one mini-batch, for each of
 #: ``params``
 Gradient = Callable[..., tuple[tuple[Array, Params], ...]]
@@ -215,10 +218,12 @@ def fold_steps(
 
       return gradient
 
-    return jax.lax.fori_loop(
-        jnp.int32(0), steps, lambda k, carry: fn(
-            *(full_gradient(k * batches_per_step + j)
-              for j in range(batches_per_step)), carry), carry)
+    @jax.named_scope(STEP)
+    def full_step(k: Array, carry: Any) -> Any:
+      return fn(*(full_gradient(k * batches_per_step + j)
+                  for j in range(batches_per_step)), carry)
+
+    return jax.lax.fori_loop(jnp.int32(0), steps, full_step, carry)
 
   bits = shuffle_bits(key)
   # The rows of many steps are drawn at once: the shuffle then costs next to
@@ -244,6 +249,7 @@ def fold_steps(
 
       return gradient
 
+    @jax.named_scope(STEP)
     def play_step(k: Array, carry: Any) -> Any:
       return fn(*(batch_gradient(k * batches_per_step + j)
                   for j in range(batches_per_step)), carry)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 from typing import Any, NamedTuple
+import warnings
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fedjax_alg.data import share as share_lib
 from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data import sources
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import doubts, Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import check_hold_out
@@ -327,6 +328,8 @@ def from_options(
   """
   held = (_with_features(options, examples) if examples is not None
           else _named_with_features(_of_data_set(options)))
+  for text in doubts(held):
+    warnings.warn(text, stacklevel=3)
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if held.client_train is not None else "iid"

@@ -20,6 +20,7 @@ from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.hparams import check_options
 from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import MAX_SEED
 from fedjax_alg.hparams import typed
 
 _NOT_TFDS = ("digits", "synthetic", "femnist", "sent140", "shakespeare", "idx",
@@ -74,11 +75,11 @@ class SourceOptions:
       when=("dataset", (*_FILES, "femnist")))
   synthetic_alpha: float = hyper(
       1.0, "alpha of Synthetic(alpha, beta): how much the clients' models "
-      "differ (`dataset`=synthetic)", minimum=0,
+      "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
       when=("dataset", ("synthetic",)))
   synthetic_beta: float = hyper(
       1.0, "beta of Synthetic(alpha, beta): how much the clients' inputs "
-      "differ (`dataset`=synthetic)", minimum=0,
+      "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
       when=("dataset", ("synthetic",)))
   synthetic_iid: bool = hyper(
       False, "whether all clients share one model and one input distribution "
@@ -93,7 +94,7 @@ class SourceOptions:
   sequence_length: int | None = hyper(
       None, "number of words of a tweet (`dataset`=sent140, default 25) or of "
       "characters (`dataset`=shakespeare, default 80) that the model reads",
-      minimum=1, when=("dataset", ("sent140", "shakespeare")))
+      minimum=1, maximum=10_000, when=("dataset", ("sent140", "shakespeare")))
   window_stride: int = hyper(
       1, "number of characters between the starts of two examples of a role; 1 "
       "makes an example of every character, 320 bytes each, and 10 a tenth of "
@@ -118,7 +119,7 @@ class PartitionOptions:
   num_clients: int | None = hyper(
       None, "C, number of clients; default 100, but 30 for synthetic, 200 "
       "for femnist, and all clients of the data or the file with "
-      "`partition`=natural or file", minimum=1)
+      "`partition`=natural or file", minimum=1, maximum=10_000_000)
   classes_per_client: int = hyper(
       2, "number of classes that a client holds (`partition`=classes)",
       minimum=1,
@@ -146,7 +147,7 @@ class PartitionOptions:
       when=("partition", ("natural",)))
   partition_seed: int | None = hyper(
       None, "seed of the partition, which all seeds of a run share; default "
-      "the first seed of the run", minimum=0)
+      "the first seed of the run", minimum=0, maximum=MAX_SEED)
   validation_clients: int = hyper(
       0, "number of clients that are held out for validation, chosen at random "
       "by `partition_seed`. They never take part: the server has their "
@@ -195,6 +196,7 @@ class FeatureOptions:
       minimum=1, when=("features", ("hog",)))
   hog_bins: int = hyper(
       9, "number of bins of the angles [0, 2 pi) (`features`=hog)", minimum=1,
+      maximum=360,
       when=("features", ("hog",)))
   hog_norm: str = hyper(
       "l2", "norm by which each block is divided, one of "

@@ -1,7 +1,8 @@
 """How the code of one client is mapped over a cohort.
 
 An algorithm calls ``map_clients(fn, shared, shards, *args)``, or its ``reduce``
-where the sum over the clients is enough, whichever of these modes runs it:
+where the sum over the clients is enough (``update`` if they keep something
+besides), whichever of these modes runs it:
 
 - ``sequential``: one client after the other. Best on a CPU, because the loop
   of a client then has only as many steps as this client needs.
@@ -17,6 +18,7 @@ slot is computed in the process that holds its rows (``engine.owned``).
 """
 
 from collections.abc import Callable
+import functools
 import math
 from typing import Any
 
@@ -31,6 +33,18 @@ from fedjax_alg.errors import OptionError
 
 AXIS = owned.AXIS
 MODES = ("sequential", "vmap", "chunks")
+
+#: A place in no table.
+NOWHERE = jnp.iinfo(jnp.int32).max
+
+
+def default_mode(platform: str) -> str:
+  """The mode that suits the devices, for ``map_clients``=auto.
+
+  Args:
+    platform: from ``sharding.platform``.
+  """
+  return "sequential" if platform == "cpu" else "vmap"
 
 
 def _deal(size: Array, slots: int, devices: int) -> Array:
@@ -118,39 +132,76 @@ def make_map_clients(
     return in_line(jax.lax.map(
         lambda group: jax.vmap(one)(*group), in_chunks(operands)))
 
-  def local_reduce(
-      fn: Callable[..., Any], shared: Any, shards: Shard, weights: Array,
-      args: Any) -> tuple[Any, Any]:
-    one = for_one(fn, shared, shards)
-    operands = (shards.offset, shards.size, args)
+  def weighted_sum(weights: Array, summed: Any) -> Any:
     sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
+    return sums(weights, summed)
+
+  def add_weighted(weight: Array, total: Any, summed: Any) -> Any:
+    if weight.ndim:  # one weight for each of K sums
+      return jax.vmap(add_weighted, (0, 0, None))(weight, total, summed)
+    return trees.where(
+        weight > 0, trees.add_scaled(total, weight, summed), total)
+
+  def local_update(
+      fn: Callable[..., Any], write: Callable[..., Any],
+      gather: Callable[[Any], Any], table: Any, places: Array, weights: Any,
+      shared: Any, shards: Shard, args: Any) -> tuple[Any, Any, Any]:
+    """``gather`` joins what all devices hold, along the axis of the slots."""
+
+    def one(offset, size, rows, args):
+      return fn(shared, Shard(shards.x, shards.y, offset, size), rows, *args)
+
+    def play(table, place, offset, size, args):
+      """One client, or several at once."""
+      rows = trees.rows(table, place)
+      if mode == "sequential":
+        return one(offset, size, rows, args)
+      return jax.vmap(one)(offset, size, rows, args)
+
+    def put(table, place, written):
+      if not jax.tree.leaves(table):
+        return table
+      if mode == "sequential":
+        place, written = jax.tree.map(lambda leaf: leaf[None], (place, written))
+      return write(table, *gather((place, written)))
+
+    slots = (places, shards.offset, shards.size, args)
     if mode == "vmap":
-      summed, stacked = jax.vmap(one)(*operands)
-      return sums(weights, summed), stacked
+      written, summed, stacked = play(table, *slots)
+      return (put(table, places, written),
+              jax.tree.map(weighted_sum, weights, summed), stacked)
 
-    def add_weighted(total, weight, summed):
-      return trees.where(
-          weight > 0, trees.add_scaled(total, weight, summed), total)
-
-    def add(total, slot):
-      weight, operands = slot
+    def add(carry, slot):
+      table, last, total = carry
+      weight, slot = slot
+      # Written now, before anything of this step reads the table: a reading
+      # that no data puts before the writing would make XLA copy the table.
+      table = put(table, *last)
+      written, summed, stacked = play(table, *slot)
       if mode == "chunks":
-        summed, stacked = jax.vmap(one)(*operands)
-        return trees.add(total, sums(weight, summed)), stacked
-      summed, stacked = one(*operands)
-      if weight.ndim:  # one weight for each of K sums
-        return jax.vmap(add_weighted, (0, 0, None))(
-            total, weight, summed), stacked
-      return add_weighted(total, weight, summed), stacked
+        total = trees.add(total, jax.tree.map(weighted_sum, weight, summed))
+      else:
+        total = jax.tree.map(add_weighted, weight, total, summed)
+      return (table, (slot[0], written), total), stacked
 
-    zero = jax.tree.map(
-        lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape, leaf.dtype),
-        jax.eval_shape(one, *trees.index(operands, 0))[0])
-    slots = (weights, operands)
-    if mode == "sequential":
-      return jax.lax.scan(add, zero, slots)
-    total, stacked = jax.lax.scan(add, zero, in_chunks(slots))
-    return total, in_line(stacked)
+    steps = (weights, slots)
+    if mode == "chunks":
+      steps = in_chunks(steps)
+    written, summed, _ = jax.eval_shape(
+        lambda table, slot: play(table, *slot), table,
+        trees.index(steps[1], 0))
+    if mode == "chunks":
+      summed = jax.eval_shape(lambda tree: trees.index(tree, 0), summed)
+    zeros = functools.partial(
+        jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype))
+    total = jax.tree.map(
+        lambda weight, part: jax.tree.map(lambda leaf: jnp.zeros(
+            weight.shape[1:] + leaf.shape, leaf.dtype), part), weights, summed)
+    nothing = jnp.full_like(steps[1][0][0], NOWHERE), zeros(written)
+    (table, last, total), stacked = jax.lax.scan(
+        add, (table, nothing, total), steps)
+    return put(table, *last), total, (
+        in_line(stacked) if mode == "chunks" else stacked)
 
   def deal(shards: Shard, multiple: int) -> tuple[Array, Shard]:
     """(order, shards), balanced so that each device's slots are contiguous."""
@@ -195,33 +246,47 @@ def make_map_clients(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec, whole),
         out_specs=whole, check_vma=False)(shared, dealt, args, back)
 
-  def reduce(
-      fn: Callable[..., Any], weights: Array, shared: Any, shards: Shard,
-      *args: Any) -> tuple[Any, Any]:
+  def update(
+      fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
+  ) -> tuple[Any, Any, Any]:
     slots = shards.size.shape[0]
+    alone = functools.partial(local_update, fn, write, lambda tree: tree)
     if devices == 1 and mode != "chunks":
-      return local_reduce(fn, shared, shards, weights, args)
+      return alone(table, places, weights, shared, shards, args)
     order, dealt = deal(shards, multiple)
-    weights, args = rows_of(order, slots, (weights, args))
-    real = (order < slots).reshape((-1,) + (1,) * (weights.ndim - 1))
-    weights = jnp.where(real, weights, 0.0)
+    weights, places, args = rows_of(order, slots, (weights, places, args))
+
+    def if_real(leaf, otherwise):
+      real = (order < slots).reshape((-1,) + (1,) * (leaf.ndim - 1))
+      return jnp.where(real, leaf, otherwise)
+
+    weights = jax.tree.map(lambda leaf: if_real(leaf, 0.0), weights)
+    places = if_real(places, NOWHERE)
     back = jnp.argsort(order)[:slots]
     if devices == 1:
-      total, stacked = local_reduce(fn, shared, dealt, weights, args)
-      return total, in_order(stacked, back)
+      table, total, stacked = alone(
+          table, places, weights, shared, dealt, args)
+      return table, total, in_order(stacked, back)
 
-    def on_device(shared, dealt, weights, args, back):
-      total, stacked = local_reduce(fn, shared, dealt, weights, args)
-      return jax.lax.psum(total, AXIS), in_order(
-          jax.lax.all_gather(stacked, AXIS, tiled=True), back)
+    gather = functools.partial(
+        jax.lax.all_gather, axis_name=AXIS, tiled=True)
+
+    def on_device(table, places, weights, shared, dealt, args, back):
+      table, total, stacked = local_update(
+          fn, write, gather, table, places, weights, shared, dealt, args)
+      return table, jax.lax.psum(total, AXIS), in_order(gather(stacked), back)
 
     return jax.shard_map(
-        on_device, mesh=mesh, in_specs=(whole, over_slots, spec, spec, whole),
-        out_specs=whole, check_vma=False)(shared, dealt, weights, args, back)
+        on_device, mesh=mesh,
+        in_specs=(whole, spec, spec, whole, over_slots, spec, whole),
+        out_specs=whole, check_vma=False)(
+            table, places, weights, shared, dealt, args, back)
 
   def total(
       fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any
+      shards: Shard, *args: Any,
+      psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
 
     def over_own(shared, shards, args):
@@ -238,10 +303,10 @@ def make_map_clients(
     args = rows_of(order, shards.size.shape[0], args)
 
     def on_device(shared, dealt, args):
-      return jax.lax.psum(over_own(shared, dealt, args), AXIS)
+      return psum(over_own(shared, dealt, args), AXIS)
 
     return jax.shard_map(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec),
         out_specs=whole, check_vma=False)(shared, dealt, args)
 
-  return owned.ClientMap(map_clients, reduce, total)
+  return owned.ClientMap(map_clients, update, total)

@@ -18,13 +18,16 @@ import jax.numpy as jnp
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
-from fedjax_alg.engine import cohorts, sharding
+from fedjax_alg.engine import cohorts, compiling, sharding
 from fedjax_alg.errors import OptionError
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
 #: Makes the algorithm with the given hyper-parameters.
 Build = Callable[[Numbers], Algorithm]
+
+#: The name of a round in a compiled program and in profiles of it.
+ROUND = "round"
 
 #: How the axis of the seeds is run: one after the other, or vectorised.
 MAP_SEEDS = ("sequential", "vmap")
@@ -167,6 +170,7 @@ def make_run_rounds(
     log = jax.tree.map(
         lambda leaf: jnp.zeros((max_rounds,) + leaf.shape, leaf.dtype), shapes)
 
+    @jax.named_scope(ROUND)
     def body(i, carry):
       state, log = carry
       state, entry = logged(start + i, state)
@@ -176,7 +180,8 @@ def make_run_rounds(
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
 
   @functools.partial(
-      jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh))
+      jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh),
+      compiler_options=compiling.options(sharding.platform(mesh)))
   def run_rounds(
       states: State, data: ClientData, keys: cohorts.RunKeys,
       numbers: Numbers, start: Array, count: Array) -> tuple[State, RunLog]:

@@ -37,14 +37,26 @@ _MESSAGE = 2 ** 20
 class ClientMap:
   """A client map with its functions (``base.MapClients``)."""
 
-  def __init__(self, call: Callable[..., Any], reduce: Callable[..., Any],
+  def __init__(self, call: Callable[..., Any], update: Callable[..., Any],
                total: Callable[..., Any]):
-    self._call, self.reduce, self.total = call, reduce, total
+    self._call, self.update, self.total = call, update, total
 
   def __call__(
       self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
   ) -> Any:
     return self._call(fn, shared, shards, *args)
+
+  def reduce(
+      self, fn: Callable[..., Any], weights: Any, shared: Any, shards: Shard,
+      *args: Any
+  ) -> tuple[Any, Any]:
+
+    def keeps_nothing(shared, shard, rows, *args):
+      return rows, *fn(shared, shard, *args)
+
+    return self.update(
+        keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
+        shared, shards, *args)[1:]
 
 
 def assign(
@@ -244,43 +256,63 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
 
     return on_devices(work, shards, width, shared, args)
 
-  def reduce(
-      fn: Callable[..., Any], weights: Array, shared: Any, shards: Shard,
-      *args: Any) -> tuple[Any, Any]:
+  def add_weighted(weight: Array, total: Any, summed: Any) -> Any:
+    if weight.ndim:  # one weight for each of K sums
+      return jax.vmap(add_weighted, (0, 0, None))(weight, total, summed)
+    return trees.where(
+        weight > 0, trees.add_scaled(total, weight, summed), total)
+
+  def weighted_sum(weights: Array, summed: Any) -> Any:
+    sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
+    return sums(weights, summed)
+
+  def update(
+      fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
+  ) -> tuple[Any, Any, Any]:
     number = shards.size.shape[0]
     width = lanes(number)
 
-    def weighted(total, weight, summed):
-      return trees.where(
-          weight > 0, trees.add_scaled(total, weight, summed), total)
+    def work(rows, slots, groups, table, places, weights, shared, args):
 
-    def work(rows, slots, groups, weights, shared, args):
-      group = in_groups(fn, width, rows, slots, shared, args)
+      def with_rows(shared, shard, place, *args):
+        return fn(shared, shard, trees.rows(table, place), *args)
+
+      group = in_groups(
+          with_rows, width, rows, slots, shared, (places, *args))
 
       def add(i, carry):
         total, out = carry
-        here, (summed, stacked) = group(i)
-        weight = weights[jnp.where(here < number, here, 0)]
+        here, (written, summed, stacked) = group(i)
+        real = here < number
+        weight = trees.index(weights, jnp.where(real, here, 0))
         if width > 1:
-          real = (here < number).reshape((-1,) + (1,) * (weight.ndim - 1))
-          sums = trees.slot_sum if weight.ndim == 1 else trees.slot_sums
-          total = trees.add(total, sums(jnp.where(real, weight, 0.0), summed))
-        elif weight.ndim:  # one weight for each of K sums
-          total = jax.vmap(weighted, (0, 0, None))(total, weight, summed)
+          weight = jax.tree.map(lambda leaf: jnp.where(
+              real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
+          total = trees.add(total, jax.tree.map(weighted_sum, weight, summed))
         else:
-          total = weighted(total, weight, summed)
-        return total, put(out, here, stacked)
+          total = jax.tree.map(add_weighted, weight, total, summed)
+        return total, put(out, here, (written, stacked))
 
-      summed, stacked = of_one(
+      written, summed, stacked = of_one(
           jax.eval_shape(group, jnp.int32(0))[1], width)
-      zero = empty(weights.shape[1:], summed), empty((number,), stacked)
-      return add_up(jax.lax.fori_loop(jnp.int32(0), groups, add, zero))
+      zero = jax.tree.map(
+          lambda weight, part: empty(weight.shape[1:], part), weights, summed)
+      # All rows are written at the end: processes take turns of their own.
+      total, (written, stacked) = add_up(jax.lax.fori_loop(
+          jnp.int32(0), groups, add,
+          (zero, empty((number,), (written, stacked)))))
+      if jax.tree.leaves(table):
+        table = write(table, places, written)
+      return table, total, stacked
 
-    return on_devices(work, shards, width, weights, shared, args)
+    return on_devices(
+        work, shards, width, table, places, weights, shared, args)
 
   def total(
       fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any) -> Any:
+      shards: Shard, *args: Any,
+      psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
 
     def work(rows, slots, groups, shared, args):
       def add(i, carry):
@@ -288,8 +320,10 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
         shard = Shard(rows.x, rows.y, rows.offset[slot], rows.size[slot])
         return fn(carry, shared, shard, *trees.index(args, slot))
 
-      return add_up(jax.lax.fori_loop(jnp.int32(0), groups, add, zero()))
+      own = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
+      return add_up(own) if psum is jax.lax.psum else psum(
+          own, (PROCESSES, AXIS))
 
     return on_devices(work, shards, 1, shared, args)
 
-  return ClientMap(map_clients, reduce, total)
+  return ClientMap(map_clients, update, total)

@@ -141,6 +141,34 @@ def replicated(mesh: Mesh | None) -> Any:
   return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
+def described(mesh: Mesh | None) -> bool:
+  """Whether the mesh is that of a machine that is described, but not there.
+
+  Programs can be compiled for a described machine
+  (``jax.experimental.topologies``), but no array can lie on it.
+
+  Args:
+    mesh: the devices, or None.
+  """
+  if mesh is None:
+    return False
+  device = mesh.devices.flat[0]
+  try:
+    return device not in jax.devices(device.platform)
+  except RuntimeError:  # JAX knows no such devices here
+    return True
+
+
+def platform(mesh: Mesh | None) -> str:
+  """The kind of the devices, such as "cpu", "gpu" or "tpu".
+
+  Args:
+    mesh: the devices; None means the default device.
+  """
+  return (jax.default_backend() if mesh is None
+          else mesh.devices.flat[0].platform)
+
+
 def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
   """Computes ``array[order]`` on every device of the mesh.
 
@@ -180,8 +208,12 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
     mesh: the devices; None means the default device.
 
   Returns:
-    The tree of JAX arrays.
+    The tree of JAX arrays; of their shapes, dtypes and shardings alone on a
+    machine that is only described.
   """
+  if described(mesh):
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(
+        np.shape(a), a.dtype, sharding=replicated(mesh)), tree)
   tree = jax.tree.map(
       lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
   if spans_processes(mesh):

@@ -146,7 +146,7 @@ def _round(
   begin = functools.partial(phases.begin, method, turn=turn)
   beginning, choice = _for_one_or_all(
       method, state.round, begin, (state.models, state.server))
-  trained, updates = phases.train(
+  trained, updates, kept = phases.train(
       method, beginning, choice, state.memory, turn)
   choice = _reported(method, state.round, choice, trained)
   vectors: Params = ()
@@ -157,8 +157,8 @@ def _round(
       updates=updates, vectors=vectors, turn=turn)
   (models, server), aux = _for_one_or_all(
       method, state.round, finish, beginning)
-  memory = method.client.merge(
-      state.memory, cohort, trained.upload, beginning.anchors)
+  memory = phases.remember(
+      method, state.memory, kept, beginning.anchors, turn)
   return ComposedState(models, server, memory, state.round + 1), aux
 
 

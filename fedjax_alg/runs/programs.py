@@ -206,10 +206,16 @@ class Programs:
       return None
     return jax.device_get(self._membership(states))
 
+  @property
+  def compiled(self) -> dict[str, Any]:
+    """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
+    return {"start": self._init, "rounds": self._run,
+            "evaluation": self._evaluate}
+
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""
     sizes = []
-    for program in (self._init, self._run, self._evaluate):
+    for program in self.compiled.values():
       stats = program.memory_analysis()
       if stats is not None:
         sizes.append(stats.temp_size_in_bytes + stats.output_size_in_bytes

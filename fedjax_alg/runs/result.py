@@ -20,6 +20,7 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, evaluate, owned
 from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError
+from fedjax_alg.files import expanded
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
@@ -225,7 +226,7 @@ class RunResult:
     Raises:
       RunFolderError: the folder holds files that do not belong to a run.
     """
-    path, live = pathlib.Path(folder).expanduser(), self._state()
+    path, live = expanded(folder), self._state()
     if not processes.lead():
       return path
     if path.is_dir() and any(path.iterdir()) and not (
@@ -405,7 +406,7 @@ def load_run(
     RunFolderError: the folder holds no finished run, or a file is missing or
       damaged.
   """
-  path = pathlib.Path(folder).expanduser()
+  path = expanded(folder)
   facts = _read_json(path / "config.json")
   summary = _read_json(path / "summary.json")
   try:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_alg import trees
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, sharding
@@ -150,3 +151,40 @@ def test_what_cannot_be_mapped_is_named():
     clients.make_map_clients("pmap")
   with pytest.raises(ValueError, match="client_chunk=0: must be at least 1"):
     clients.make_map_clients("chunks")
+
+
+@pytest.mark.parametrize("mode, chunk, several", CASES)
+def test_every_map_updates_the_clients_rows(
+    problem, mesh, mode, chunk, several):
+  """And reduces, by weights of their own for each part."""
+  map_clients = clients.make_map_clients(
+      mode, chunk=chunk, mesh=mesh if several else None)
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
+  # Two rows for each of twelve clients; those of a thirteenth do not exist.
+  places = 2 * cohort.ids[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
+  table = jnp.arange(24.0) ** 2
+  weights = (jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25]),
+             jnp.array([0.0, 0.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
+  inputs = (table, places, weights, cohort.shards, cohort.ids)
+  if several:
+    inputs = sharding.replicate(inputs, mesh)
+
+  def one_client(shared, shard, rows, number):
+    del shard
+    return shared * rows, (rows.sum(), rows[0]), number
+
+  update = jax.jit(lambda table, places, weights, *rest: map_clients.update(
+      one_client, trees.add_rows, table, places, weights, jnp.float32(2),
+      *rest))
+  new, (both, first), numbers = update(*inputs)
+  np.testing.assert_array_equal(numbers, cohort.ids)
+  before, there = np.asarray(table), np.array([3, 1, 0, 9, 5, 11])
+  expected = before.reshape(12, 2).copy()
+  expected[there] *= 3
+  np.testing.assert_array_equal(new, expected.reshape(-1))
+  weights = [np.delete(np.asarray(w), 1) for w in weights]
+  pairs = before.reshape(12, 2)[there]
+  np.testing.assert_allclose(both, weights[0] @ pairs.sum(1))
+  np.testing.assert_allclose(first, weights[1] @ pairs[:, 0])
+  problems.assert_equal(update(*inputs), (new, (both, first), numbers))
