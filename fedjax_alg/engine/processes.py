@@ -107,6 +107,7 @@ class _Cluster:
     self.say = say
     self.turns: dict[str, int] = {}
     self.ending = threading.Lock()
+    self.status = LOST  #: with which this process ends, once it is ending
 
 
 _cluster: _Cluster | None = None
@@ -312,7 +313,10 @@ def fail(status: int, text: str) -> NoReturn:
     text: why, one line; the others print it.
   """
   assert _cluster is not None
+  if _stderr is not None:
+    _stderr.aborts.set()  # JAX's complaints when the others go
   if _cluster.ending.acquire(blocking=False):
+    _cluster.status = status
     try:
       _client().key_value_set(f"{_FAILED}{_cluster.index}", json.dumps(
           [_cluster.index, status, text]))
@@ -366,7 +370,8 @@ def lose(error: BaseException) -> NoReturn:
 def _lost(who: str, why: str) -> NoReturn:
   assert _cluster is not None
   if not _cluster.ending.acquire(blocking=False):
-    time.sleep(_TOLD_S)
+    time.sleep(2 * _LOOK_S)  # whoever is ending this process says why
+    _exit(_cluster.status)
   _cluster.say(f"{who} was lost ({why}); to go on, start all processes again "
                "with --resume")
   _exit(LOST)
@@ -401,6 +406,7 @@ def _watch() -> None:
       if found:
         index, status, text = json.loads(next(iter(found.values())))
         if index != me.index and me.ending.acquire(blocking=False):
+          me.status = status
           me.client.key_value_set(f"{_TOLD}{me.index}", "1")
           me.say(f"process {index}: {text}")
           _exit(status)
@@ -438,7 +444,7 @@ class _Stderr:
   """
 
   def __init__(self) -> None:
-    self.aborts = threading.Event()
+    self.aborts = threading.Event()  #: what follows is of no use
     self._kept = os.dup(2)
     # What Python writes does not pass here, so a terminal stays one.
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import jax
 import pytest
 
 from experiments import run, sweep
@@ -17,6 +18,7 @@ FLAGS = ["--algorithm=fedavg", "--dataset=digits", "--partition=classes",
 
 
 def play(*flags):
+  jax.devices()  # those of the tests, not as many as --host_devices says
   return run.main([*FLAGS, *flags])
 
 
