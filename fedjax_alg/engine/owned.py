@@ -188,7 +188,7 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
     def on_device(x, y, offset, size, operands):
       owner = None
       if blocks:
-        x, y = x[0], y[0]
+        x, y = trees.index((x, y), 0)
         owner = offset // y.shape[0]
         offset = offset - owner * y.shape[0]
       own = assign(size, owner, processes, cores) == jax.lax.axis_index(
