@@ -468,8 +468,12 @@ class _Stderr:
       os.write(self._kept, text)
 
   def close(self) -> None:
-    """Passes on the rest."""
-    os.dup2(self._kept, 2)
+    """Passes on the rest, and drops what follows an abort."""
+    if self.aborts.is_set():
+      with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    else:
+      os.dup2(self._kept, 2)
     self._thread.join(1.0)
 
   def _on_abort(self, number: int) -> None:
