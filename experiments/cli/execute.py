@@ -73,11 +73,13 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
   return json.loads((folder / "summary.json").read_text("utf-8"))
 
 
-def execute(config: Config) -> dict[str, Any]:
+def execute(
+    config: Config, programs: Programs | None = None) -> dict[str, Any]:
   """Plays a run and writes its results.
 
   Args:
     config: the run, from ``config.parse``.
+    programs: its programs; by default they are compiled now.
 
   Returns:
     summary.json as a dictionary, which is empty with --dry_run.
@@ -95,9 +97,9 @@ def execute(config: Config) -> dict[str, Any]:
   elif folder is not None and config.output.resume:
     # No error: a batch job that is started again gives the same command.
     print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
-  prepared = prepared_run(config)
-  warn(prepared, set())
-  programs = Programs(prepared)
+  if programs is None:
+    programs = Programs(prepared_run(config))
+  warn(programs.prepared, set())
   if folder is None:
     print_plan(config, programs)
     return {}

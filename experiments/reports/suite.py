@@ -11,11 +11,18 @@ import functools
 import json
 import pathlib
 import sys
+import time
 from typing import Any, NamedTuple
 
+from fedjax_alg.engine import sharding
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs.programs import compile_together, Programs
+from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
 from ..cli import execute
+
+#: At most so many runs are compiled at the same time, each on a core.
+_TOGETHER = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +62,34 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
-  """Plays the run of a cell or continues it; a finished run is only read."""
+def _is_finished(cell: Cell, root: pathlib.Path) -> bool:
+  return execute.finished(run_folder(root, cell.config), cell.config)
+
+
+def _compile_next(
+    cells: Sequence[Cell], root: pathlib.Path) -> dict[pathlib.Path, Programs]:
+  """Compiles the run of the first cell together with the next few.
+
+  They end before a run on other data: both might not fit into memory. Nothing
+  is compiled while a run is played, whose rounds are timed.
+
+  Returns:
+    The folder of each run -> its programs.
+  """
+  chosen: dict[pathlib.Path, config_lib.Config] = {}
+  most = min(sharding.available_cores(), _TOGETHER)
+  for cell in cells:
+    if cell.config.data != cells[0].config.data or len(chosen) == most:
+      break
+    if not _is_finished(cell, root):
+      chosen[run_folder(root, cell.config)] = cell.config
+  return dict(zip(chosen, compile_together(
+      [execute.prepared_run(config) for config in chosen.values()])))
+
+
+def read_cell(cell: Cell, root: pathlib.Path) -> Outcome:
+  """Reads the finished run of a cell."""
   folder = run_folder(root, cell.config)
-  if not execute.finished(folder, cell.config):
-    resume = (folder / "config.json").is_file()
-    execute.execute(cell.config.with_output(
-        out_dir=str(folder), resume=resume, overwrite=not resume))
   summary = json.loads((folder / "summary.json").read_text("utf-8"))
   rows = records.read_rows(folder / "metrics.csv")
   timing = records.read_rows(folder / "timing.csv", records.TIMING)
@@ -78,12 +106,65 @@ def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
     UsageError: the flags of a cell are wrong. Then no run has been started.
   """
   _ = [cell.config for cell in cells]  # refuses wrong flags
-  outcomes = []
-  for number, cell in enumerate(cells, 1):
-    print(f"[{number}/{len(cells)}] {cell.panel_title}: {cell.label}",
+  runs = _Runs(root)
+  return [runs.outcome(cells[i:], f"{i + 1}/{len(cells)}")
+          for i in range(len(cells))]
+
+
+class _Runs:
+  """Plays the runs of cells one after the other."""
+
+  def __init__(self, root: pathlib.Path):
+    self._root, self._left = root, TimeLeft()
+    self._programs: dict[pathlib.Path, Programs] = {}  # compiled and not played
+    self._compiling = 0.0  # seconds, of each of them
+
+  def outcome(self, cells: Sequence[Cell], number: str) -> Outcome:
+    """Plays the first run or continues it; a finished one is only read.
+
+    Args:
+      cells: the cell and those that come after it.
+      number: the place of the cell among all.
+    """
+    cell, config = cells[0], cells[0].config
+    folder = run_folder(self._root, config)
+    print(f"[{number}] {cell.panel_title}: {cell.label}{self._said(cells)}",
           file=sys.stderr, flush=True)
-    outcomes.append(run_cell(cell, root))
-  return outcomes
+    if not _is_finished(cell, self._root):
+      if folder not in self._programs:
+        began = time.monotonic()
+        self._programs = _compile_next(cells, self._root)
+        self._compiling = (time.monotonic() - began) / len(self._programs)
+      began = time.monotonic()
+      resume = (folder / "config.json").is_file()
+      execute.execute(config.with_output(
+          out_dir=str(folder), resume=resume, overwrite=not resume),
+                      self._programs.pop(folder))
+      if not resume:
+        self._left.add(
+            *_size(config), self._compiling, time.monotonic() - began)
+    return read_cell(cell, self._root)
+
+  def _said(self, cells: Sequence[Cell]) -> str:
+    """How long the runs of the cells will take, if that is known."""
+    runs = {run_folder(self._root, cell.config): cell for cell in cells
+            if not _is_finished(cell, self._root)}
+    seconds = self._left.estimate(
+        _size(cell.config) for cell in runs.values())
+    if seconds is None:
+      return ""
+    return f", about {_duration(seconds)} left with compiling"
+
+
+def _size(config: config_lib.Config) -> tuple[str, int]:
+  """The algorithm of a run, and its rounds, of all seeds together."""
+  return config.algorithm, (config.run.rounds or 1) * len(config.run.seeds)
+
+
+def _duration(seconds: float) -> str:
+  minutes = round(seconds / 60)
+  return f"{seconds:.0f} s" if minutes < 3 else (
+      f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
 
 
 def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:

@@ -57,7 +57,7 @@ def start(host_devices: int = 0) -> None:
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
       getattr(jax.config, "jax_compilation_cache_dir") is None):
     jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
   try:
     use_host_cores(host_devices or None)
   except RuntimeError:

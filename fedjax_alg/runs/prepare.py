@@ -298,9 +298,7 @@ def prepare(
                       "no global model to measure")
   _check_adapts(method, federation, protocols)
   _check_memory(algorithm, method, built, spec, rows)
-  order = np.tile(np.arange(len(seeds)), len(settings))
-  keys = jax.tree.map(lambda *k: jnp.stack(k)[order],
-                      *[cohorts.run_keys(seed) for seed in seeds])
+  keys = cohorts.keys_of_rows(seeds, len(settings))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
   placed = PlacedData(federation, mesh, options.devices(num_clients),
