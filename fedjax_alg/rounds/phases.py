@@ -1,8 +1,8 @@
 """The phases of a round of ``two_halves``: begin, train and update.
 
 They work on all K models, leaves [K, ...], in every round. During the warm-up
-the K models are equal copies (``_together``): what costs a pass over data is
-computed for the first of them alone, and its result is that of all.
+the K models are equal copies: what costs a pass over data is computed for the
+first of them alone, and at the end of the round it is copied (``together``).
 """
 
 from collections.abc import Callable
@@ -118,21 +118,25 @@ class Choice(NamedTuple):
   loss: Any  #: [S] float32, loss of the preferred model; None: not measured
 
 
-def _together(turn: Turn, per_model: Any) -> Any:
+def together(turn: Turn, per_model: Any) -> Any:
   """Leaves [K, ...]; during the warm-up copies of the first model's."""
   if turn.warm_up is None:
     return per_model
-  return jax.tree.map(
-      lambda leaf: jnp.where(turn.warm_up, leaf[:1], leaf), per_model)
+  # No jnp.where: fused with what made the leaves it would compute them twice.
+  return jax.lax.cond(
+      turn.warm_up, lambda: jax.tree.map(
+          lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), per_model),
+      lambda: per_model)
 
 
 def _over_data(
     k: int, fn: Callable[[Params, Shard], Any],
     in_warm_up: Callable[[Params, Shard], Any] | None = None
 ) -> Callable[..., Any]:
-  """A client's code: ``fn`` at K models, ((models, warm_up), shard) -> [K, ...].
+  """A client's code ((models, warm_up), shard) -> [K, ...].
 
-  During the warm-up it is ``in_warm_up``, by default ``fn``, at one of them.
+  It is ``fn`` at each of the K models; during the warm-up ``in_warm_up``, by
+  default ``fn``, at the first of them.
   """
 
   def one_client(shared, shard):
@@ -194,9 +198,9 @@ def anchor(
     anchors, losses = stacking.mean(
         method.map_clients, lambda *args: one_client(*args)[::-1], models,
         method.weigh(cohort), shared, cohort.shards)
-    return losses, _together(turn, anchors)
+    return losses, anchors
   losses, gradients = method.map_clients(one_client, shared, cohort.shards)
-  return losses, _together(turn, _aggregate(method, purpose, gradients, turn))
+  return losses, _aggregate(method, purpose, gradients, turn)
 
 
 def _aggregate(
@@ -237,8 +241,8 @@ def server_step(
     return optax.apply_updates(params, updates), state
 
   k = method.num_models
-  return _together(turn, _over_models(one, k)(
-      gradients, state, models, _keys(turn, SERVER_STEP, k)))
+  return _over_models(one, k)(
+      gradients, state, models, _keys(turn, SERVER_STEP, k))
 
 
 def _keys(turn: Turn, purpose: int, k: int) -> Key:
@@ -306,7 +310,7 @@ def update(
           method, starts, vectors, groups, scale, turn))
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
-    update = _together(turn, trees.subtract(target, starts))
+    update = trees.subtract(target, starts)
   else:
     mean = updates.mean
     if updates.squares is None:

@@ -157,6 +157,7 @@ def _round(
       updates=updates, vectors=vectors, turn=turn)
   memory = method.client.merge(
       state.memory, cohort, trained.upload, beginning.anchors)
+  models, server = phases.together(turn, (models, server))
   return ComposedState(models, server, memory, state.round + 1), aux
 
 

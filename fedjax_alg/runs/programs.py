@@ -6,7 +6,7 @@ still traced. The threads decide no bit of a program.
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 import functools
 import hashlib
