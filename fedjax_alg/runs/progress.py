@@ -121,12 +121,12 @@ class TimeLeft:
     """
     if not self._taken:
       return None
-    means = {name: np.mean(taken, axis=0)
+    means = {name: np.array(taken).mean(0)
              for name, taken in self._taken.items()}
-    other = np.mean(list(means.values()), axis=0)
+    other = np.array(list(means.values())).mean(0)
     total = 0.0
     for algorithm, rounds in runs:
-      compiling, a_round = means.get(algorithm, other)
+      compiling, a_round = means[algorithm] if algorithm in means else other
       total += compiling + rounds * a_round
     return float(total)
 
