@@ -7,13 +7,16 @@
 #   ./launch.sh docs                 the pages and the API reference
 #   ./launch.sh prepare mnist        download and prepare a data set (internet)
 #   ./launch.sh run --algorithm=...  one run; other modules by their name
+#
+# FEDJAX_ALG_EXTRA=cuda12 (or others of setup.cfg, comma separated) is installed
+# beside what the command needs; cuda12 and cuda13 exclude each other.
 set -euo pipefail
 started_as="$0"
 cd "$(dirname "${BASH_SOURCE[0]}")"
 venv="${FEDJAX_ALG_VENV:-.venv}"
 
 usage() {
-  sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'
   echo "modules: $(modules)"
 }
 
@@ -36,9 +39,28 @@ find_python() {
   exit 1
 }
 
-# install EXTRA: once per extra and version of the requirements.
+# extras OWN: OWN and those of FEDJAX_ALG_EXTRA in order, comma separated.
+extras() {
+  local known name asked
+  known="$(sed -n '/^\[options.extras_require\]/,/^\[[^o]/s/^\([a-z0-9]*\) =$/\1/p' \
+    setup.cfg)"
+  IFS=', ' read -ra asked <<< "${FEDJAX_ALG_EXTRA:-}"
+  for name in ${asked[@]+"${asked[@]}"}; do
+    if ! grep -qFx -e "$name" <<< "$known"; then
+      echo "error: FEDJAX_ALG_EXTRA=$FEDJAX_ALG_EXTRA: unknown extra" \
+        "'$name'; some of: $(tr '\n' ' ' <<< "$known")" >&2
+      exit 2
+    fi
+  done
+  printf '%s\n' "$1" ${asked[@]+"${asked[@]}"} | sed '/^$/d' | sort -u |
+    paste -sd, -
+}
+
+# install EXTRA: EXTRA and those of FEDJAX_ALG_EXTRA, once for each choice of
+# them and version of the requirements.
 install() {
-  local extra="$1" stamp want
+  local extra stamp want
+  extra="$(extras "$1")"
   if [ ! -x "$venv/bin/python" ]; then
     local python
     python="$(find_python)"

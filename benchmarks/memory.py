@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from benchmarks import timing, workloads
 from fedjax_alg import base, data, models, registry, trees
-from fedjax_alg.engine import clients, cohorts, sharding
+from fedjax_alg.engine import clients, cohorts, compiling, sharding
 from fedjax_alg.rounds import stacking
 
 #: name -> model and its options
@@ -93,7 +93,9 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
       return state, aux.server["train_loss"]
 
     programs[kept], _ = timing.compiled(
-        jax.jit(play, out_shardings=sharding.replicated(mesh)),
+        jax.jit(play, out_shardings=sharding.replicated(mesh),
+                compiler_options=compiling.options(
+                    jax.default_backend())),
         state, train, key)
   results, seconds = {}, {kept: [float("nan")] for kept in programs}
   if args.repeats:

@@ -23,6 +23,7 @@ from fedjax_alg.algorithms import diversified
 from fedjax_alg.central import adaptive
 from fedjax_alg.client import objective, svrg
 from fedjax_alg.engine import clients, loop, cohorts, sharding
+from fedjax_alg.records import summary
 from fedjax_alg.rounds.phases import Stage
 from fedjax_alg.runs import methods
 
@@ -109,7 +110,8 @@ def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
   """Times the round inside a run and returns the inputs of the phases."""
   fed = workloads.one_or_two_classes(args)
   mesh = sharding.clients_mesh()
-  map_clients = clients.make_map_clients("sequential", mesh=mesh)
+  map_clients = clients.make_map_clients(
+      clients.default_mode(sharding.platform(mesh)), mesh=mesh)
   shape = fed.example_shape
   model = models.make_model("softmax", shape, fed.num_classes, l2=1e-4)
   method = methods.with_keywords(
@@ -133,9 +135,8 @@ def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
         play, state, train, keys, numbers, jnp.int32(i * args.rounds),
         count)
     seconds.append(taken / args.rounds)
-  cores = 1 if mesh is None else mesh.devices.size
   print(f"{args.algorithm} on {fed.name}, HoG, {fed.num_clients} clients, "
-        f"{COHORT} a round; {cores} cores, JAX {jax.__version__}")
+        f"{COHORT} a round; {summary.device()}, JAX {jax.__version__}")
   print(f"{'milliseconds':28}    least     median   greatest  compile s")
   row("round, in a run", timing.spread(seconds[1:]), compile_seconds)
   one = jax.tree.map(lambda leaf: leaf[0], state)

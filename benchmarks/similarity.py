@@ -3,8 +3,9 @@
   python -m benchmarks.similarity --updates=1000 --parameters=415258
 
 The updates are drawn around --groups directions. EDC consists of the Gram
-matrix, the points and k-means. MADC consists of the Gram matrix, the cosines,
-(7) and complete linkage. The updates take 4 n P bytes.
+matrix, the points and k-means; MADC of the Gram matrix, the cosines, (7) and
+complete linkage; CFL's split in two of the Gram matrix, the cosines and
+complete linkage. The updates take 4 n P bytes.
 """
 
 import argparse
@@ -86,11 +87,14 @@ def main() -> None:
   for linkage in grouping.LINKAGES:
     step(f"{linkage} linkage", lambda d: grouping.agglomerate(
         d, mask, linkage, num_groups=groups), madc)
+  step("CFL's split", lambda c: grouping.agglomerate(
+      -c, mask, "complete", num_groups=2), cosine)
   for metric in args.metrics:
     step(f"{metric} distances",
          lambda r: grouping.distances(r, mask, metric), rows)
   for name, names in {
       "EDC in all": ("Gram matrix", "EDC points", "k-means on them"),
+      "CFL in all": ("Gram matrix", "cosines", "CFL's split"),
       "MADC in all": ("Gram matrix", "cosines", "MADC", "complete linkage"),
   }.items():
     total = sum(medians[part] for part in names)

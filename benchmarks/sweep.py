@@ -1,20 +1,23 @@
 """A grid as one sweep and as separate commands, cold.
 
   python -m benchmarks.sweep
+  python -m benchmarks.sweep --rates=32 --seeds=5    (for an accelerator)
 
 FedAvg of the demo's preset (digits, 60 clients, 60 rounds, 3 seeds) with six
-client rates, in turn:
+client rates, or as many from 0.03 to 4 as ``--rates`` says, in turn:
 
-- six commands: ``experiments.run``, each with an empty folder for compiled
-  programs, as on six machines or where every rate is a constant of its program;
-- six, one cache: the same, but the last five find the programs of the first
-  (rates are arguments of a program, so they fit);
+- commands: ``experiments.run``, each with an empty folder for compiled
+  programs, as on so many machines or where every rate is a constant of its
+  program;
+- one cache: the same, but all others find the programs of the first (rates are
+  arguments of a program, so they fit);
 - one sweep: ``experiments.sweep``, with an empty folder for compiled programs.
 
 Process start, import, compiling, training, tables and pictures all count. Wall
 time is what one waits for; CPU time, of the processes and all their threads, is
 what it costs on a machine that others use, too. The accuracies must be equal,
-setting by setting.
+setting by setting; where the settings of a sweep are vectorised (accelerators),
+but for rounding.
 """
 
 import argparse
@@ -31,6 +34,11 @@ from typing import NamedTuple
 
 RATES = ("0.03", "0.1", "0.3", "1", "2", "4")
 PRESET = "--flagfile=demo/fedavg.flags"
+#: An example or two of the 359 that the accuracy is of.
+ROUNDING = 0.006
+
+#: Starts ``experiments.MODULE``: (name of its cache, module, *flags).
+Call = Callable[..., None]
 
 
 class Side(NamedTuple):
@@ -47,32 +55,47 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   parser.add_argument("--repeats", type=int, default=1,
                       help="measurements of each side")
+  parser.add_argument("--rates", type=int, default=len(RATES),
+                      help="number of client rates")
+  parser.add_argument("--seeds", type=int, default=3)
   args = parser.parse_args(argv)
-  if args.repeats < 1:
-    parser.error("--repeats must be at least 1")
+  if min(args.repeats, args.rates, args.seeds) < 1:
+    parser.error("--repeats, --rates and --seeds must be at least 1")
   return args
 
 
-def six_commands(call: Callable[..., None], root: pathlib.Path) -> None:
+def rates_of(count: int) -> tuple[str, ...]:
+  """So many client rates, six by hand or each so many times the one before."""
+  if count == len(RATES):
+    return RATES
+  low, high = float(RATES[0]), float(RATES[-1])
+  return tuple(f"{low * (high / low) ** (i / max(count - 1, 1)):.6g}"
+               for i in range(count))
+
+
+def commands(
+    call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str) -> None:
   """A process for each rate, nothing compiled before."""
-  for rate in RATES:
-    call(rate, "experiments.run", PRESET, f"--client_lr={rate}",
+  for rate in rates:
+    call(rate, "experiments.run", *flags, f"--client_lr={rate}",
          f"--out_dir={root / f'client_lr={rate}'}")
 
 
-def six_with_one_cache(call: Callable[..., None], root: pathlib.Path) -> None:
+def with_one_cache(
+    call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str) -> None:
   """A process for each rate, what the first compiled for the others."""
-  six_commands(lambda rate, *words: call("all", *words), root)
+  commands(lambda rate, *words: call("all", *words), root, rates, *flags)
 
 
-def one_sweep(call: Callable[..., None], root: pathlib.Path) -> None:
+def one_sweep(
+    call: Call, root: pathlib.Path, rates: Sequence[str], *flags: str) -> None:
   """One process for all."""
-  call("all", "experiments.sweep", PRESET,
-       f"--sweep=client_lr={','.join(RATES)}", f"--out_dir={root}")
+  call("all", "experiments.sweep", *flags,
+       f"--sweep=client_lr={','.join(rates)}", f"--out_dir={root}")
 
 
 def measure(
-    side: Callable[[Callable[..., None], pathlib.Path], None]) -> Side:
+    side: Callable[..., None], rates: Sequence[str], seeds: int) -> Side:
   """Plays the grid one way, with nothing compiled before."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
@@ -90,10 +113,10 @@ def measure(
       return used.ru_utime + used.ru_stime
 
     began, before = time.perf_counter(), cpu()
-    side(call, folder / "out")
+    side(call, folder / "out", rates, PRESET, f"--num_seeds={seeds}")
     wall, used = time.perf_counter() - began, cpu() - before
     found = [json.loads((folder / "out" / f"client_lr={rate}" / "summary.json")
-                        .read_text("utf-8")) for rate in RATES]
+                        .read_text("utf-8")) for rate in rates]
   return Side(
       wall, used, [one["hashes"]["final_state"] for one in found],
       [one["final"]["global"]["accuracy"]["values"] for one in found])
@@ -102,30 +125,36 @@ def measure(
 def main() -> None:
   """Prints both sides, and how many times faster the sweep is."""
   args = parse()
-  print(f"{len(RATES)} rates x 3 seeds of FedAvg on digits, 60 rounds, cold; "
-        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-  sides = {"six commands": six_commands, "six, one cache": six_with_one_cache,
+  rates = rates_of(args.rates)
+  print(f"{len(rates)} rates x {args.seeds} seeds of FedAvg on digits, 60 "
+        f"rounds, cold; load average {os.getloadavg()[0]:.1f} on "
+        f"{os.cpu_count()} cores")
+  sides = {"commands": commands, "one cache": with_one_cache,
            "one sweep": one_sweep}
   best: dict[str, Side] = {}
   for _ in range(args.repeats):
     for name, play in sides.items():
-      found = measure(play)
+      found = measure(play, rates, args.seeds)
       print(f"{name:15} wall {found.wall:6.1f} s, CPU {found.cpu:6.1f} s",
             flush=True)
       if name not in best or found.wall < best[name].wall:
         best[name] = found
   together = best["one sweep"]
-  for name in ("six commands", "six, one cache"):
+  for name in ("commands", "one cache"):
     print(f"{name} over one sweep: wall {best[name].wall / together.wall:.2f}, "
           f"CPU {best[name].cpu / together.cpu:.2f}")
-  for rate, values in zip(RATES, together.accuracies):
-    print(f"client_lr={rate:5} accuracies "
+  for rate, values in zip(rates, together.accuracies):
+    print(f"client_lr={rate:8} accuracies "
           + " ".join(f"{100 * value:.2f}" for value in values))
-  if any(side.accuracies != together.accuracies for side in best.values()):
-    sys.exit("the accuracies differ")
+  gap = max(abs(one - other) for side in best.values()
+            for ours, theirs in zip(side.accuracies, together.accuracies)
+            for one, other in zip(ours, theirs))
+  if gap > ROUNDING:
+    sys.exit(f"the accuracies differ by up to {gap:.4f}")
   same = all(side.hashes == together.hashes for side in best.values())
   print("the accuracies are equal, the final states "
-        + ("too" if same else "differ in their last bits"))
+        f"{'too' if same else 'differ in their last bits'}" if not gap else
+        f"the accuracies differ by up to {gap:.4f}, as rounding may make them")
 
 
 if __name__ == "__main__":

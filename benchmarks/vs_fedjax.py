@@ -3,22 +3,24 @@
   pip install -e .[bench]
   python -m benchmarks.vs_fedjax --data_dir=~/tensorflow_datasets
 
-The task is softmax regression with SGD on MNIST over 1,000 clients (power law
-of FedProx), with 20 clients per round, 20 epochs of batches of 10, learning
-rate 0.03 and no regulariser. Both libraries train the same clients in the same
-rounds with the same number of local steps, epochs * ceil(n_i / batch) for
-client i. Each library runs in a separate process with its best configuration,
-and waits while the other one is measured:
+The task is softmax regression, or the CNN (``--model=cnn``), with SGD on MNIST
+over 1,000 clients (power law of FedProx), with 20 clients per round, 20 epochs
+of batches of 10, learning rate 0.03 and no regulariser. Both libraries train
+the same clients in the same rounds with the same number of local steps, epochs
+* ceil(n_i / batch) for client i, on the devices that JAX takes by default. Each
+library runs in a separate process with its best configuration, and waits while
+the other one is measured:
 
-- This library uses one device per core. Each device trains its clients one
-  after the other, and all rounds of a measurement are one program.
+- This library uses one device per core, and each trains its clients one after
+  the other; on an accelerator the clients are mapped as ``--map_clients=auto``
+  does. All rounds of a measurement are one program.
 - FedJAX uses ``fed_avg`` with its default ``jit`` backend on one device, its
   SGD, a ``fedjax.Model`` of plain JAX functions (weights [784, 10], which is
-  the faster layout for it), batches of NumPy arrays from memory, and
-  asynchronous dispatch. Its ``pmap`` backend calls functions that JAX has
-  removed. By default FedJAX takes ceil(epochs * n_i / batch) steps of full
-  batches; here it is set to the number of steps above. ``jax.tree_map``, which
-  FedJAX needs, is restored.
+  the faster layout for it; the CNN is this library's module), batches of NumPy
+  arrays from memory, and asynchronous dispatch. Its ``pmap`` backend calls
+  functions that JAX has removed. By default FedJAX takes ceil(epochs * n_i /
+  batch) steps of full batches; here it is set to the number of steps above.
+  ``jax.tree_map``, which FedJAX needs, is restored.
 
 Process start, data loading, compilation (for FedJAX, its first client) and one
 warm-up measurement are not timed. The accuracies on all clients' test data
@@ -34,13 +36,14 @@ import sys
 from typing import Any
 
 from benchmarks import timing, workloads
-from benchmarks.fedavg_sides import SIDES
+from benchmarks.fedavg_sides import MODELS, SIDES
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
   """Parses the flags; --side is for the worker processes only."""
   parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
   workloads.add_flags(parser)
+  parser.add_argument("--model", default="softmax", choices=MODELS)
   parser.add_argument("--rounds", type=int, default=30,
                       help="rounds of one measurement")
   parser.add_argument("--repeats", type=int, default=10,
@@ -110,7 +113,8 @@ def compare(args: argparse.Namespace, argv: list[str]) -> None:
     raise SystemExit("vs_fedjax: the two sides did not do the same work")
   facts = {key: value for w in workers.values() for key, value in
            w.ready.items()}
-  print(f"{facts['data']}; {facts['cores']} cores, JAX {facts['jax']}; "
+  print(f"{facts['data']}; {args.model}; {facts['devices']}, "
+        f"clients {facts['clients']}, JAX {facts['jax']}; "
         f"{sum(work[0]) / len(work[0]) / args.rounds:.0f} local steps a round "
         f"(FedJAX's own count: {facts['own_steps']:.0%} of them)")
   print(f"{'microseconds per local step':28}    least     median   greatest")

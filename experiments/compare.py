@@ -31,6 +31,7 @@ from absl import flags as absl_flags
 
 import fedjax_alg as fa
 from fedjax_alg import metrics
+from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
 from .cli import config as config_lib
@@ -92,11 +93,11 @@ def usage() -> str:
 def _named(word: str) -> tuple[str | None, pathlib.Path]:
   """The name and the folder of NAME=FOLDER; no name for a folder alone."""
   name, equals, folder = word.partition("=")
-  whole = pathlib.Path(word).expanduser()
+  whole = expanded(word)
   # The folders of a sweep have such signs in their own names.
   if not equals or not name or "/" in name or whole.is_dir():
     return None, whole
-  return name, pathlib.Path(folder).expanduser()
+  return name, expanded(folder)
 
 
 def _settings(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -167,7 +168,7 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
   """
   found = []
   for word in out:
-    path = pathlib.Path(word).expanduser()
+    path = expanded(word)
     if path.suffix in _SUFFIXES and not path.is_dir():
       found.append(path)
     elif path.suffix and not path.is_dir():

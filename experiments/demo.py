@@ -18,6 +18,7 @@ import sys
 
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
+from fedjax_alg.files import expanded
 from .cli import config as config_lib
 from .cli import guard
 from .reports import plots, suite
@@ -55,7 +56,7 @@ def command(argv: Sequence[str]) -> None:
   common = []
   for word in argv:
     if word.startswith("--out_dir="):
-      root = pathlib.Path(word.split("=", 1)[1]).expanduser()
+      root = expanded(word.split("=", 1)[1])
     else:
       common.append(word)
   cells = [suite.Cell("a", "digits", registry.get(name).label, (
@@ -75,7 +76,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv)
+  return guard.guarded(command, argv, guard.AGAIN)
 
 
 if __name__ == "__main__":

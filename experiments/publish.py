@@ -21,6 +21,7 @@ import sys
 from absl import flags as absl_flags
 from PIL import Image
 
+from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from .cli import config as config_lib
 from .cli import guard
@@ -157,8 +158,8 @@ def command(argv: Sequence[str]) -> None:
     raise config_lib.UsageError(
         f"--paper: missing (one of {', '.join(PAPERS)})")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
-  print(publish(PAPERS[values.paper], source.expanduser(),
-                pathlib.Path(values.to).expanduser()))
+  print(publish(PAPERS[values.paper], expanded(source),
+                expanded(values.to)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

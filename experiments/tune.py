@@ -37,9 +37,12 @@ from absl import flags as absl_flags
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 from fedjax_alg import registry
+from fedjax_alg.files import expanded
 from . import sweep
 from .cli import config as config_lib
-from .cli import guard, program, sweeps
+from .cli import guard
+from .cli import part as part_lib
+from .cli import program, sweeps
 from .reports import suite
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
@@ -260,17 +263,23 @@ def tune_any(argv: Sequence[str]) -> None:
   grid = sweeps.read_grid(
       values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
   sweeps.refuse_given(argv, grid)
-  sweep.make(words, grid, pathlib.Path(
-      values.out_dir or "out/tune/any").expanduser(), by="validation",
+  sweep.make(words, grid, expanded(
+      values.out_dir or "out/tune/any"), by="validation",
       metric=values.metric,
-      score=values.score if values["score"].present else "last_10")
+      score=values.score if values["score"].present else "last_10",
+      part=part_lib.parse(values.part))
+
+
+def _of_paper(argv: Sequence[str]) -> bool:
+  """Whether the methods of a paper are tuned, and not any run."""
+  return any(w.lstrip("-").split("=")[0] == "paper" for w in argv)
 
 
 def command(argv: Sequence[str]) -> None:
   """Parses the flags and tunes."""
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(usage())
-  if not any(w.lstrip("-").split("=")[0] == "paper" for w in argv):
+  if not _of_paper(argv):
     tune_any(argv)
     return
   values = _flag_values()
@@ -292,7 +301,7 @@ def command(argv: Sequence[str]) -> None:
     if name not in files:
       raise config_lib.UsageError(
           f"--methods={name}: no flag file (there are {', '.join(files)})")
-  root = pathlib.Path(values.out_dir).expanduser() / (
+  root = expanded(values.out_dir) / (
       f"{values.paper}_{values.data}")
   said = (f"{program.name('tune')} --paper={values.paper} "
           f"--data={values.data}")
@@ -315,7 +324,9 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv)
+  words = sys.argv[1:] if argv is None else argv
+  return guard.guarded(
+      command, argv, guard.AGAIN if _of_paper(words) else guard.WITH_RESUME)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ class ClientData(NamedTuple):
   of the array.
   """
 
-  x: Array  #: [M, ...] float32 (or int32 tokens)
+  #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``
+  x: Any
   y: Array  #: [M] int32 class labels
   offset: Array  #: [C] int32, first row of the client
   size: Array  #: [C] int32, number of examples of the client (n_i)
@@ -70,7 +71,7 @@ class Shard(NamedTuple):
   ``size`` have a leading axis, the shard stands for several clients.
   """
 
-  x: Array  #: [M, ...]
+  x: Any  #: [M, ...], an array or ``data.store.Coded``; see ``data.store.read``
   y: Array  #: [M] int32
   offset: Array  #: [] int32
   size: Array  #: [] int32
@@ -248,7 +249,7 @@ class MapClients(Protocol):
     """
 
   def reduce(
-      self, fn: Callable[..., Any], weights: Array, shared: Any,
+      self, fn: Callable[..., Any], weights: Any, shared: Any,
       shards: Shard, *args: Any
   ) -> tuple[Any, Any]:
     """Sums a part of what ``fn`` returns over slots, and stacks the rest.
@@ -261,8 +262,9 @@ class MapClients(Protocol):
 
     Args:
       fn: as in ``__call__``, but returns (summed, stacked).
-      weights: [S] float32, or [S, K] for K sums. A slot of weight 0 is left
-        out of the sum, even if it holds NaN.
+      weights: [S] float32, or [S, K] for K sums; or a tree of such weights,
+        one for each part of ``summed``. A slot of weight 0 is left out of the
+        sum, even if it holds NaN.
       shared: see ``__call__``.
       shards: see ``__call__``.
       *args: see ``__call__``.
@@ -272,9 +274,37 @@ class MapClients(Protocol):
       axis, or [K, ...]; and ``stacked`` with a leading axis [S].
     """
 
+  def update(
+      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
+  ) -> tuple[Any, Any, Any]:
+    """``reduce`` in which every client also changes its rows of a table.
+
+    The table [C, ...] is changed in place, one client (or chunk) of every
+    device after the other, so that no more than their rows are held beside it.
+    Every device has the whole table and writes the rows of all.
+
+    Args:
+      fn: as in ``reduce``, but called (shared, shard, rows, *arg_of_slot), and
+        returns (written, summed, stacked).
+      write: (table, places, written) -> table, for several slots at once
+        (``trees.set_rows``, ``trees.add_rows``).
+      table: leaves [C, ...].
+      places: [S] or [S, N] int32, the rows of each slot, which no other slot
+        has. What is out of range is read as an arbitrary row, and not written.
+      weights: see ``reduce``.
+      shared: see ``__call__``.
+      shards: see ``__call__``.
+      *args: see ``__call__``.
+
+    Returns:
+      The new table, and what ``reduce`` returns.
+    """
+
   def total(
       self, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any
+      shards: Shard, *args: Any,
+      psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
     """Sums over slots without storing a result for each slot.
 
@@ -289,6 +319,7 @@ class MapClients(Protocol):
       shared: see ``__call__``.
       shards: see ``__call__``.
       *args: see ``__call__``.
+      psum: (total of a device, mesh axis) -> the sum over the devices.
 
     Returns:
       The total over all slots.

@@ -53,6 +53,25 @@ def with_names(text: str, prefix: str = "") -> str:
   return _PARAMETER.sub(lambda found: prefix + found.group(1), text)
 
 
+def reason(error: BaseException) -> str:
+  """Says in one line and plain words why something failed.
+
+  Args:
+    error: an error of Python or of a library.
+
+  Returns:
+    For an error of the operating system the file and what it says of it, for
+    others the first line of the message.
+  """
+  if isinstance(error, UnicodeDecodeError):
+    return "not text in UTF-8"
+  if isinstance(error, OSError) and error.strerror:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}"
+  lines = str(error).strip().splitlines()
+  return lines[0].strip() if lines else type(error).__name__
+
+
 #: Similarity, from 0 to 1, from which a known name is suggested. One wrong
 #: letter in a name of four gives 0.75; fedadam and pfedme have 0.62.
 _SIMILAR = 0.75

@@ -6,6 +6,26 @@ import hashlib
 import os
 import pathlib
 
+from fedjax_alg.errors import OptionError
+
+
+def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
+  """The path with its ~ or ~user replaced by the home directory.
+
+  Args:
+    path: a path as users type it.
+    parameter: name of the option that has it, for the message.
+
+  Raises:
+    OptionError: there is no such user.
+  """
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError:
+    said = f"`{parameter}`={path}" if parameter else str(path)
+    raise OptionError(f"{said}: there is no such user's home directory") from (
+        None)
+
 
 def sha256(path: pathlib.Path) -> str:
   """The sha256 of a file's content, in hexadecimal digits.
@@ -35,6 +55,8 @@ def replacing(
   try:
     yield partial
     os.replace(partial, path)
-  except BaseException:
+  except BaseException as error:
+    if isinstance(error, OSError) and error.filename is None:
+      error.filename = str(path)  # a full disk does not say what was written
     partial.unlink(missing_ok=True)
     raise

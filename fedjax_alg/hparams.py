@@ -26,6 +26,13 @@ from fedjax_alg.errors import did_you_mean, OptionError
 #: The values of a count that are larger than one, for ``when`` of a field.
 MANY = range(2, 2 ** 31)
 
+#: The largest seed: JAX makes its keys from 32 bits.
+MAX_SEED = 2 ** 32 - 1
+
+#: The largest whole number that a field without a ``maximum`` takes. Programs
+#: count in int32, and sums of a few such numbers must not overflow.
+MAX_COUNT = 10 ** 9
+
 HParams = TypeVar("HParams")
 
 
@@ -53,7 +60,8 @@ def hyper(
       hyper-parameter is not from a paper.
     minimum: the smallest allowed value.
     above: an exclusive lower bound.
-    maximum: the largest allowed value.
+    maximum: the largest allowed value. Whole numbers without a maximum are at
+      most ``MAX_COUNT``.
     below: an exclusive upper bound.
     choices: the allowed strings.
     when: (name of another field, values, or ``MANY``). The field is read only
@@ -91,6 +99,10 @@ def at_later_default(field: dataclasses.Field, value: Any) -> bool:
   return bool(field.metadata.get("later")) and value == field.default
 
 
+def _number(value: float) -> str:
+  return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
 def allowed(field: dataclasses.Field) -> str:
   """Describes the range of a ``hyper`` field in words.
 
@@ -104,7 +116,7 @@ def allowed(field: dataclasses.Field) -> str:
   for key, word in (("minimum", "at least"), ("above", "more than"),
                     ("maximum", "at most"), ("below", "less than")):
     if meta.get(key) is not None:
-      parts.append(f"{word} {meta[key]:g}")
+      parts.append(f"{word} {_number(meta[key])}")
   if meta.get("choices"):
     parts.append("one of " + ", ".join(meta["choices"]))
   return " and ".join(parts)
@@ -223,9 +235,11 @@ def validate(hparams: Any) -> None:
   """
   for field in dataclasses.fields(hparams):
     value, meta = getattr(hparams, field.name), field.metadata
+    if meta.get("maximum") is None:
+      check_count(field.name, value)
     if value is None or isinstance(value, (tuple, jax.core.Tracer)):
       continue  # None: not given; tuple: checked elsewhere; tracer: not known
-    if not isinstance(value, str) and not np.isfinite(value):
+    if not isinstance(value, (str, int)) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
     bad = (
         (meta.get("minimum") is not None and value < meta["minimum"])
@@ -235,6 +249,23 @@ def validate(hparams: Any) -> None:
         or (meta.get("choices") and value not in meta["choices"]))
     if bad:
       raise OptionError(f"`{field.name}`={value}: must be {allowed(field)}")
+
+
+def check_count(name: str, value: Any) -> None:
+  """Checks that whole numbers are small enough to be counted with.
+
+  Args:
+    name: name of the field, for the message.
+    value: a value or a tuple of values; only whole numbers are checked.
+
+  Raises:
+    OptionError: a number is larger than ``MAX_COUNT``.
+  """
+  if isinstance(value, tuple):
+    for item in value:
+      check_count(name, item)
+  elif type(value) is int and abs(value) > MAX_COUNT:
+    raise OptionError(f"`{name}`={value}: must be at most {MAX_COUNT:,}")
 
 
 def plain(value: Any) -> Any:

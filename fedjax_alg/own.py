@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from fedjax_alg import files
 from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.files import expanded
 
 #: The two forms, for messages.
 FORMS = "path/to/file.py:NAME or package.module:NAME"
@@ -54,7 +55,7 @@ def refuse_nameless(text: Any, parameter: str) -> None:
     return
   names: list[str] = []
   try:
-    nodes = ast.parse(pathlib.Path(text).expanduser().read_bytes()).body
+    nodes = ast.parse(expanded(text).read_bytes()).body
   except (OSError, SyntaxError, ValueError):
     nodes = []
   for node in nodes:
@@ -91,7 +92,7 @@ def load(text: str, parameter: str) -> tuple[Any, Source]:
     raise OptionError(f"{said}: must be {FORMS}")
   _importable(os.getcwd())
   if place.endswith(".py"):
-    path = pathlib.Path(place).expanduser().resolve()
+    path = expanded(place).resolve()
     if not path.is_file():
       raise OptionError(f"{said}: there is no file {path}")
     module, source = _of_file(path, _sha256(path), said)
@@ -118,7 +119,7 @@ def source_of(file: str) -> Source:
   Returns:
     The source; its hash is empty if the file cannot be read.
   """
-  path = pathlib.Path(file).expanduser().resolve()
+  path = expanded(file).resolve()
   return Source(str(path), _sha256(path))
 
 

@@ -30,9 +30,12 @@ if jaxlib.__version__.startswith("0.10."):
   os.environ["XLA_FLAGS"] = (
       os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
       " --xla_backend_optimization_level=0")
-# A run on an accelerator sets JAX_PLATFORMS itself.
+# JAX_PLATFORMS=cuda,cpu runs all tests on a GPU. Its products of matrices are
+# those of the CPU, to rounding, only if none is in TF32 (bfloat16 on a TPU).
 if "JAX_PLATFORMS" not in os.environ:
   jax.config.update("jax_platforms", "cpu")
+elif os.environ["JAX_PLATFORMS"] != "cpu":
+  jax.config.update("jax_default_matmul_precision", "highest")
 # A session compiles a program once: its workers, and the commands that tests
 # start, share a folder. Workers find it in their environment.
 _CACHE = None
@@ -43,6 +46,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   jax.config.update("jax_compilation_cache_dir", _CACHE)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_num_cpu_devices", 4)
+jax.devices()  # from now on no run can change their number
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -134,6 +138,12 @@ def pytest_collection_modifyitems(config, items):
     return take
 
   _select(config, items, is_fast)
+
+
+def pytest_runtest_setup(item):
+  """Tests marked ``gpu`` need an accelerator that is JAX's default."""
+  if item.get_closest_marker("gpu") and jax.default_backend() == "cpu":
+    pytest.skip("no accelerator is JAX's default (JAX_PLATFORMS=cuda,cpu)")
 
 
 def _select(config, items, wanted):

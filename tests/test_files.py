@@ -1,10 +1,12 @@
 """A file is there as a whole or not at all."""
 
+import errno
 import hashlib
 
 import pytest
 
 from fedjax_alg import files
+from fedjax_alg.errors import OptionError, reason
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path):
@@ -32,3 +34,17 @@ def test_the_hash_of_a_file_is_that_of_its_content(tmp_path):
       b"abc" * 100_000).hexdigest()
   with pytest.raises(OSError):
     files.sha256(tmp_path / "b")
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path):
+  path = tmp_path / "table.csv"
+  with pytest.raises(OSError) as caught, files.replacing(path):
+    raise OSError(errno.ENOSPC, "No space left on device")
+  assert reason(caught.value) == f"{path}: No space left on device"
+
+
+def test_the_home_of_an_unknown_user(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert files.expanded("~/a") == tmp_path / "a"
+  with pytest.raises(OptionError, match="^data_dir=~nosuchuser/a: there is no"):
+    files.expanded("~nosuchuser/a", "data_dir")

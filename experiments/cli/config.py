@@ -20,8 +20,9 @@ from fedjax_alg.base import Model
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import sharding
-from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.hparams import at_later_default
+from fedjax_alg.errors import did_you_mean, OptionError, reason
+from fedjax_alg.files import expanded
+from fedjax_alg.hparams import at_later_default, check_options
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
@@ -36,6 +37,10 @@ PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 
 class UsageError(OptionError):
   """A wrong flag or argument; the message is the one line the user sees."""
+
+
+class RunError(RuntimeError):
+  """A run had to stop; the message is the one line the user sees."""
 
 
 class HelpRequested(Exception):
@@ -130,6 +135,10 @@ def asks_help(argv: Sequence[str]) -> bool:
   return any(word in _HELP for word in argv)
 
 
+#: A command line with its flag files has at most so many words.
+_MOST_WORDS = 10_000
+
+
 def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   """Replaces each ``--flagfile=FILE`` by the flags in the file.
 
@@ -138,7 +147,8 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   any folder. Later flags override earlier ones.
 
   Raises:
-    UsageError: a file does not exist, or files include one another.
+    UsageError: a file does not exist or is no text, files include one another,
+      or there are too many words.
   """
   out: list[str] = []
   for word in argv:
@@ -146,7 +156,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
       out.append(word)
       continue
     name = word.split("=", 1)[1]
-    path = pathlib.Path(name).expanduser()
+    path = expanded(name, "flagfile")
     if not path.is_file():
       path = PRESETS / name
     if not path.is_file():
@@ -154,9 +164,16 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
                        f"are {', '.join(presets())})")
     if depth > 8:
       raise UsageError(f"--flagfile={name}: flagfiles include one another")
-    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    try:
+      text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+      raise UsageError(f"--flagfile={name}: cannot be read as text "
+                       f"({reason(error)})") from error
+    lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if line and not line.startswith("#")]
     out += expand_flagfiles(words, depth + 1)
+    if len(out) > _MOST_WORDS:
+      raise UsageError(f"--flagfile={name}: more than {_MOST_WORDS:,} flags")
   return out
 
 
@@ -178,9 +195,9 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     HelpRequested: the flags ask for --help.
   """
   wants_help = asks_help(argv)
-  argv = expand_flagfiles([word for word in argv if word not in _HELP])
   parsed = absl_flags.FlagValues()
   try:
+    argv = expand_flagfiles([word for word in argv if word not in _HELP])
     first = _first_flags(argv)
     if any(own.is_own(first[flag].value) for flag in _NAMING):
       # The user's file may use JAX, whose devices cannot be changed later.
@@ -189,6 +206,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     if own.is_own(first.algorithm):
       more = flags.own_fields(methods.method_of(first.algorithm))
     flags.define(parsed, more)
+    _refuse_absl_flags(argv)
     try:
       rest = parsed([program, *argv])
     except absl_flags.Error as error:
@@ -204,6 +222,13 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     return _checked(values, given)
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
+
+
+def _refuse_absl_flags(argv: Sequence[str]) -> None:
+  """absl itself reads this flag, which would hide misspelt ones."""
+  for word in argv:
+    if word.lstrip("-").partition("=")[0] == "undefok" and word[:1] == "-":
+      raise UsageError(f"{word}: not read, every flag must be known")
 
 
 #: type of a flag, in absl's words -> what its value must be.
@@ -292,6 +317,7 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   run = options_lib.check_together(
       run, data, name=name, entry=method.entry, hparams=method.hparams)
   output = _options(OutputOptions, values)
+  check_options(output)
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
   if output.tensorboard:

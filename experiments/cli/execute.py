@@ -1,6 +1,7 @@
 """Plays a run that the command line asks for, and writes its results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+import contextlib
 import functools
 import json
 import pathlib
@@ -22,6 +23,7 @@ from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.api import Callback
+from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.prepare import cautions, prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
@@ -29,15 +31,20 @@ from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
 from ..reports import plots
 from . import config as config_lib
-from . import flags
+from . import flags, signals
 from . import folder as folder_lib
 from .config import Config
 from .guard import RunError
 
-#: The states are saved after every evaluation. If saving takes longer than
-#: ``_SLOW_SAVE`` seconds, as with large tables of all clients' models, the next
-#: save waits until ``_SAVE_SPARING`` times that duration has passed.
+#: Without --checkpoint_every_s the states are saved after every evaluation. If
+#: saving takes longer than ``_SLOW_SAVE`` seconds, as with large tables of all
+#: clients' models, the next save waits until ``_SAVE_SPARING`` times that
+#: duration has passed.
 _SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
+
+#: Seconds that a call of the compiled rounds may take, so that a signal does
+#: not wait for long.
+_CALL_S = 5.0
 
 
 @functools.lru_cache(maxsize=1)
@@ -87,23 +94,29 @@ def execute(
   Raises:
     OptionError, RunError: one line for the user.
   """
-  folder, resuming = (None, False) if config.output.dry_run else (
-      folder_lib.prepare_folder(config))
-  if folder is not None and resuming:
-    check_same(folder, config)
-    if finished(folder, config):
-      print(f"{folder}: finished, nothing to do", file=sys.stderr)
-      return read_summary(folder)
-  elif folder is not None and config.output.resume:
-    # No error: a batch job that is started again gives the same command.
-    print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
-  if programs is None:
-    programs = Programs(prepared_run(config))
-  warn(programs.prepared, set())
-  if folder is None:
-    print_plan(config, programs)
+  signals.check()
+  signals.wait_at_most(config.output.grace_s)
+  if config.output.dry_run:
+    print_plan(config, _compiled(config, programs))
     return {}
-  return _train(config, programs, folder, resuming)
+  with folder_lib.taken(config) as (folder, resuming):
+    if resuming:
+      check_same(folder, config)
+      if finished(folder, config):
+        print(f"{folder}: finished, nothing to do", file=sys.stderr)
+        return read_summary(folder)
+    elif config.output.resume:
+      # No error: a batch job that is started again gives the same command.
+      print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
+    summary = _train(config, _compiled(config, programs), folder, resuming)
+  signals.keep(signals.NOTHING)
+  return summary
+
+
+def _compiled(config: Config, programs: Programs | None) -> Programs:
+  prepared = programs.prepared if programs else prepared_run(config)
+  warn(prepared, set())
+  return programs or Programs(prepared)
 
 
 def warn(prepared: Prepared, said: set[str]) -> None:
@@ -205,7 +218,7 @@ def restore(
     raise RunError(f"the checkpoint in {folder} is of other flags than its "
                    "config.json")
   check_rounds(folder, config, facts["round"])
-  records.read(facts["round"])
+  records.read(facts["round"], facts.get("unfinished_s", 0.0))
   return states, facts["round"]
 
 
@@ -245,18 +258,20 @@ class RunWriter:
     self.folder, self.config, self.records = folder, config, records
     self._programs, self._index = programs, index
     prepared = programs.prepared
+    self.num_seeds = len(prepared.seeds)
     self._facts = result_lib.make_facts(prepared, index) | {
         "identity": config.identity(), "flags": config.values,
         "hparams": config.hparams, "compile_s": programs.compile_s}
-    self.saved, self._next_save = 0, 0.0
+    self.saved = 0  #: the round of the last checkpoint
 
   def start(self) -> None:
     """Writes the files that describe the run, and its tables so far."""
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
+    # First: it tells that the folder is a run, should the process be killed.
+    summary_lib.write_json(self.folder / "config.json", self._facts)
     summary_lib.write_text(
         self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
-    summary_lib.write_json(self.folder / "config.json", self._facts)
     summary_lib.write_partition(self.folder, federation)
     _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
@@ -270,18 +285,19 @@ class RunWriter:
     return jax.tree.map(
         lambda leaf: leaf[self._index * num:(self._index + 1) * num], states)
 
-  def save(self, step: play_lib.Step) -> None:
-    """Saves the states, unless a slow save took place shortly before."""
-    if not (step.last or self._index in step.stopped) and (
-        time.monotonic() < self._next_save):
-      return
-    began = time.monotonic()
+  def save(self, states: Any, done: int) -> None:
+    """Saves a checkpoint.
+
+    Args:
+      states: the states of the program.
+      done: rounds played to reach them.
+    """
+    facts: dict[str, Any] = {"identity": self.config.identity()}
+    if self.records.unfinished_s:  # a checkpoint between two evaluations
+      facts["unfinished_s"] = self.records.unfinished_s
     checkpoint.save(
-        self.folder / "checkpoint", self.states_of(step.states), step.round,
-        {"identity": self.config.identity()})
-    self.saved, took = step.round, time.monotonic() - began
-    if took > _SLOW_SAVE:
-      self._next_save = time.monotonic() + _SAVE_SPARING * took
+        self.folder / "checkpoint", self.states_of(states), done, facts)
+    self.saved = done
 
   def finish(self, last: play_lib.Step) -> dict[str, Any]:
     """Writes the results after the last round; returns the summary.
@@ -303,6 +319,86 @@ class RunWriter:
         f"{prepared.method.entry.label}, {prepared.federation.name}, "
         f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
     return summary
+
+
+class Saver:
+  """Saves the runs of a program in time, and stops them where a signal asks."""
+
+  def __init__(
+      self, writers: Mapping[int, RunWriter], output: flags.OutputOptions,
+      what: str):
+    """Makes the saver.
+
+    Args:
+      writers: index of a setting -> its writer; the caller takes out those that
+        have ended.
+      output: says how often to save.
+      what: the runs in words, for the line that says what was saved.
+    """
+    self._writers, self._every_s = writers, output.checkpoint_every_s
+    self._what = what
+    num = next(iter(writers.values())).num_seeds
+    self._next = time.monotonic() + self._every_s
+    limits = [_CALL_S, output.checkpoint_every_s, output.grace_s / 2]
+    #: how ``play`` shares rounds out to calls; None with several processes,
+    #: whose clocks do not agree
+    self.pace = None if jax.process_count() > 1 else Pace(
+        min(limit for limit in limits if limit), self._due,
+        lambda pause: self._pause(pause, {
+            row // num for row in pause.diverged}))
+    self._note()
+    signals.check()
+
+  def _due(self) -> bool:
+    return signals.pending() or bool(
+        self._every_s) and time.monotonic() >= self._next
+
+  def _pause(self, pause: Pause, diverged: Collection[int]) -> None:
+    self._save(pause.states, pause.round, [
+        index for index in self._writers if index not in diverged])
+    signals.check()
+
+  def save(self, step: play_lib.Step, diverged: Collection[int] = ()) -> None:
+    """Saves at an evaluation if it is time.
+
+    Args:
+      step: the evaluation.
+      diverged: settings that are not saved.
+    """
+    due = signals.agreed(
+        signals.pending() or time.monotonic() >= self._next)
+    self._save(step.states, step.round, [
+        index for index in self._writers if index not in diverged
+        and (due or step.last or index in step.stopped)])
+
+  def stop(self, step: play_lib.Step) -> None:
+    """Stops after an evaluation that is not the last one, if a signal asks.
+
+    Raises:
+      Stopped: a signal does.
+    """
+    if not step.last and signals.agreed(signals.pending()):
+      signals.stop()
+
+  def _save(self, states: Any, done: int, indices: Sequence[int]) -> None:
+    if not indices:
+      return
+    began = time.monotonic()
+    with signals.saving():
+      for index in indices:
+        self._writers[index].save(states, done)
+    self._note()
+    now = time.monotonic()
+    if self._every_s:
+      self._next = now + self._every_s
+    elif now - began > _SLOW_SAVE:
+      self._next = now + _SAVE_SPARING * (now - began)
+
+  def _note(self) -> None:
+    saved = max((writer.saved for writer in self._writers.values()), default=0)
+    rounds = next(iter(self._writers.values())).config.run.rounds
+    signals.keep(f"{self._what}: saved at round {saved} of {rounds}" if saved
+                 else f"{self._what}: nothing saved yet")
 
 
 def callbacks(
@@ -335,25 +431,26 @@ def _train(
   bar = ProgressBar(config.method.entry.label, done, config.output.progress)
   bar.compiled(programs.compile_s)
   last, more = None, callbacks(config, [folder])
-  try:
-    for last in _played(programs, writer, states, done):
+  saver = Saver({0: writer}, config.output, str(folder))
+  with contextlib.closing(bar):
+    for last in _played(programs, writer, states, done, saver.pace):
       for callback in more:
         callback(last)
-      writer.save(last)
+      saver.save(last)
       bar(last)
-  finally:
-    bar.close()
+      saver.stop(last)
   if last is None:  # all rounds were played before; only the summary is missing
     last = play_lib.evaluated(programs, states, done)
   return writer.finish(last)
 
 
 def _played(
-    programs: Programs, writer: RunWriter, states: Any, done: int
-) -> Iterator[play_lib.Step]:
+    programs: Programs, writer: RunWriter, states: Any, done: int,
+    pace: Pace | None) -> Iterator[play_lib.Step]:
   """The steps of a run; the error of a diverged run names its checkpoint."""
   try:
-    yield from play_lib.play(programs, [writer.records], states, done)
+    yield from play_lib.play(
+        programs, [writer.records], states, done, pace=pace)
   except play_lib.NonFiniteError as error:
     kept = f"round {writer.saved}" if writer.saved else "none yet"
     raise RunError(

@@ -16,6 +16,7 @@ from absl import flags
 from fedjax_alg import own, registry
 from fedjax_alg.data import options as data_options
 from fedjax_alg.errors import OptionError, with_names
+from fedjax_alg.files import expanded
 from fedjax_alg.hparams import allowed, condition, hyper
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method, method_of
@@ -45,6 +46,14 @@ class OutputOptions:
   dry_run: bool = hyper(
       False, "compile the run and print its plan, array shapes and memory, but "
       "train nothing and write nothing")
+  checkpoint_every_s: float = hyper(
+      0.0, "seconds between two checkpoints, also between two evaluations; 0 "
+      "saves at every evaluation (less often where saving is slow)", minimum=0,
+      maximum=1e6)
+  grace_s: float = hyper(
+      30.0, "seconds that rounds being computed may take after a signal to "
+      "stop (SIGTERM, SIGUSR1, SIGHUP); 0 stops at once, with what was saved "
+      "before", minimum=0, maximum=1e6)
   progress: bool = hyper(True, "show a progress bar")
   tensorboard: bool = hyper(
       False, "also write event files for TensorBoard, to the folder "
@@ -69,7 +78,8 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
 NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress",
-           "tensorboard", "data_dir", "rounds", "targets")
+           "tensorboard", "checkpoint_every_s", "grace_s", "data_dir",
+           "rounds", "targets")
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,
@@ -194,6 +204,8 @@ def typed(flag: Flag, value: Any) -> Any:
   Raises:
     OptionError: a word is not of the type.
   """
+  if isinstance(value, str) and value.startswith("~"):
+    expanded(value, flag.name)  # refuses the home of an unknown user
   if flag.kind is not tuple or value is None:
     return value
   said, item = f"`{flag.name}`={','.join(value)}", flag.items[0]

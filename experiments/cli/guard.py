@@ -1,19 +1,32 @@
 """The exit status and the error messages of every command."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import os
+import resource
 import sys
 from typing import Any
 import warnings
 
-from fedjax_alg.errors import OptionError
+import jax
+
+from fedjax_alg import starting
+from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
+from fedjax_alg.runs.result import RunFolderError
 from . import config as config_lib
-from . import program
+from . import program, signals, streams
+from .config import RunError
 
+#: If this variable is set, errors that nobody expected show where they arose.
+TRACEBACK = "FEDJAX_ALG_TRACEBACK"
 
-class RunError(RuntimeError):
-  """A run had to stop; the message is the one line the user sees."""
+#: XLA ends the process if it cannot reserve so many bytes of addresses.
+_LEAST_ADDRESSES = 2 * 10 ** 9
+
+#: How the user goes on with a command that was interrupted.
+AGAIN = "to go on, give the same command again"
+WITH_RESUME = f"{AGAIN} with --resume"
 
 
 def one_line(error: BaseException) -> str:
@@ -21,8 +34,12 @@ def one_line(error: BaseException) -> str:
 
   Parameters are written as --flags, commands as the user typed this one.
   """
-  text = error.with_names("--") if isinstance(error, OptionError) else (
-      str(error))
+  if isinstance(error, OptionError):
+    text = error.with_names("--")
+  elif isinstance(error, OSError):
+    text = reason(error)
+  else:
+    text = str(error)
   return program.as_typed(" ".join(text.split()))
 
 
@@ -33,37 +50,87 @@ def _print_warning(message: Any, *place: Any, **more: Any) -> None:
 
 
 def guarded(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None
+    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None,
+    again: str = ""
 ) -> int:
   """Runs a command and prints errors and warnings in one line each.
 
   Args:
     command: a function of the words after the program's name.
     argv: these words; None: the words that the process was started with.
+    again: how the user goes on with the command, of one that plays runs. Its
+      runs are saved when a scheduler's signal comes.
 
   Returns:
-    The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, and
-    130 if the user interrupted the command.
+    The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, 75
+    if a scheduler's signal stopped a command that can go on, and 130 if the
+    user interrupted the command.
   """
+  starting.end()
+  with streams.lasting() as out:
+    status = _status(
+        command, sys.argv[1:] if argv is None else list(argv), again)
+    out.flush()
+    if out.failed is not None:
+      print(f"error: standard output: {reason(out.failed)}", file=sys.stderr)
+      status = status or 1
+  return status
+
+
+def _status(
+    command: Callable[[Sequence[str]], None], argv: Sequence[str], again: str
+) -> int:
   try:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), (
+        signals.watched(again) if again else contextlib.nullcontext()):
       warnings.showwarning = _print_warning
-      _play(command, sys.argv[1:] if argv is None else list(argv))
-    sys.stdout.flush()
-  except BrokenPipeError:  # the reader of the pipe (head, less) has closed it
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
-  except ValueError as error:  # UsageError and DataError among them
-    print(f"error: {one_line(error)}", file=sys.stderr)
-    return 2
+      _check_limits()
+      _play(command, argv)
+  except (OptionError, RunFolderError) as error:
+    return _say(one_line(error), 2)
   except (RunError, NonFiniteError, OSError) as error:
-    print(f"error: {one_line(error)}", file=sys.stderr)
-    return 1
+    return _say(one_line(error), 1)
+  except signals.Stopped as stopped:
+    print(program.as_typed(str(stopped)), file=sys.stderr)
+    return signals.STATUS
   except KeyboardInterrupt:
-    print("interrupted; to go on, give the same command again with --resume",
-          file=sys.stderr)
+    print(f"interrupted{again and f'; {again}'}", file=sys.stderr)
     return 130
+  except Exception as error:  # pylint: disable=broad-except
+    if os.environ.get(TRACEBACK):
+      raise
+    return _say(_unexpected(error), 1)
   return 0
+
+
+def _say(text: str, status: int) -> int:
+  print(f"error: {text}", file=sys.stderr)
+  return status
+
+
+def _unexpected(error: Exception) -> str:
+  """One line for an error that no check has foreseen."""
+  text = reason(error)
+  if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+    return (f"out of memory ({text}); take fewer clients or seeds, a smaller "
+            "batch or model, or a machine with more")
+  backend = os.environ.get("JAX_PLATFORMS")
+  if backend and (isinstance(error, AssertionError) or "backend" in text):
+    return (f"JAX_PLATFORMS={backend}: JAX cannot start there"
+            f"{f' ({text})' if str(error) else ''}")
+  if isinstance(error, jax.errors.JaxRuntimeError):
+    return f"JAX: {text}"
+  return (f"not foreseen, {type(error).__name__}: {text} "
+          f"({TRACEBACK}=1 shows where)")
+
+
+def _check_limits() -> None:
+  """Refuses a limit under which XLA ends the process without a word."""
+  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+  if 0 < limit < _LEAST_ADDRESSES:
+    raise RunError(
+        f"the limit of addresses (ulimit -v) is {limit // 1024}; must be at "
+        f"least {_LEAST_ADDRESSES // 1000} or unlimited")
 
 
 def _play(

@@ -19,7 +19,8 @@ from fedjax_alg.records import tables as records
 from fedjax_alg.runs.programs import compile_together, Programs
 from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
-from ..cli import execute
+from ..cli import execute, lock, signals
+from ..cli.part import Part
 
 #: At most so many runs are compiled at the same time, each on a core.
 _TOGETHER = 4
@@ -44,6 +45,10 @@ class Cell:
     return config_lib.parse(self.flags)
 
 
+#: A run and its folder.
+_Run = tuple[pathlib.Path, Cell]
+
+
 class Outcome(NamedTuple):
   """A finished cell."""
 
@@ -62,13 +67,27 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-def _is_finished(cell: Cell, root: pathlib.Path) -> bool:
-  return execute.finished(run_folder(root, cell.config), cell.config)
+class Incomplete(config_lib.RunError):
+  """Not all runs of a figure are finished.
+
+  Attributes:
+    own: folders of the runs that this process was to play.
+    left: folders of the runs, of all that the figure needs, that are not
+      finished.
+    every: folders of all runs that the figure needs.
+    held: why runs of ``own`` are not finished.
+  """
+
+  def __init__(
+      self, own: Iterable[pathlib.Path], left: Iterable[pathlib.Path],
+      every: Iterable[pathlib.Path], held: Sequence[lock.HeldError]):
+    self.own, self.left, self.every = set(own), set(left), set(every)
+    self.held = list(held)
+    super().__init__(str(lock.still_held(held)) if held else "a part")
 
 
-def _compile_next(
-    cells: Sequence[Cell], root: pathlib.Path) -> dict[pathlib.Path, Programs]:
-  """Compiles the run of the first cell together with the next few.
+def _compile_next(runs: Sequence[_Run]) -> dict[pathlib.Path, Programs]:
+  """Compiles the first run together with the next few.
 
   They end before a run on other data: both might not fit into memory. Nothing
   is compiled while a run is played, whose rounds are timed.
@@ -78,79 +97,57 @@ def _compile_next(
   """
   chosen: dict[pathlib.Path, config_lib.Config] = {}
   most = min(sharding.available_cores(), _TOGETHER)
-  for cell in cells:
-    if cell.config.data != cells[0].config.data or len(chosen) == most:
+  for folder, cell in runs:
+    if cell.config.data != runs[0][1].config.data or len(chosen) == most:
       break
-    if not _is_finished(cell, root):
-      chosen[run_folder(root, cell.config)] = cell.config
+    if not (chosen and execute.finished(folder, cell.config)):
+      chosen[folder] = cell.config
   return dict(zip(chosen, compile_together(
       [execute.prepared_run(config) for config in chosen.values()])))
 
 
-def read_cell(cell: Cell, root: pathlib.Path) -> Outcome:
-  """Reads the finished run of a cell."""
-  folder = run_folder(root, cell.config)
-  summary = json.loads((folder / "summary.json").read_text("utf-8"))
-  rows = records.read_rows(folder / "metrics.csv")
-  timing = records.read_rows(folder / "timing.csv", records.TIMING)
-  seconds = {row["round"]: row["seconds"] for row in timing}
-  for row in rows:
-    row["seconds"] = seconds[row["round"]]
-  return Outcome(cell, folder, rows, summary)
+class _Player:
+  """Plays runs one after the other."""
 
-
-def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
-  """Plays the runs of all cells, or reads those that are finished.
-
-  Raises:
-    UsageError: the flags of a cell are wrong. Then no run has been started.
-  """
-  _ = [cell.config for cell in cells]  # refuses wrong flags
-  runs = _Runs(root)
-  return [runs.outcome(cells[i:], f"{i + 1}/{len(cells)}")
-          for i in range(len(cells))]
-
-
-class _Runs:
-  """Plays the runs of cells one after the other."""
-
-  def __init__(self, root: pathlib.Path):
-    self._root, self._left = root, TimeLeft()
-    self._programs: dict[pathlib.Path, Programs] = {}  # compiled and not played
+  def __init__(self) -> None:
+    self._left = TimeLeft()
+    self._programs: dict[pathlib.Path, Programs] = {}  # of runs to come
     self._compiling = 0.0  # seconds, of each of them
 
-  def outcome(self, cells: Sequence[Cell], number: str) -> Outcome:
-    """Plays the first run or continues it; a finished one is only read.
+  def play(self, runs: Sequence[_Run]) -> None:
+    """Plays the first run or continues it, unless it is finished.
 
     Args:
-      cells: the cell and those that come after it.
-      number: the place of the cell among all.
+      runs: the run and those that come after it.
+
+    Raises:
+      HeldError: another process plays it.
     """
-    cell, config = cells[0], cells[0].config
-    folder = run_folder(self._root, config)
-    print(f"[{number}] {cell.panel_title}: {cell.label}{self._said(cells)}",
-          file=sys.stderr, flush=True)
-    if not _is_finished(cell, self._root):
-      if folder not in self._programs:
+    folder, config = runs[0][0], runs[0][1].config
+    programs = self._programs.pop(folder, None)
+    if execute.finished(folder, config):
+      return
+    with lock.held(folder):
+      if programs is None:
+        signals.check()
+        signals.wait_at_most(config.output.grace_s)
         began = time.monotonic()
-        self._programs = _compile_next(cells, self._root)
+        self._programs = _compile_next(runs)
         self._compiling = (time.monotonic() - began) / len(self._programs)
+        programs = self._programs.pop(folder)
       began = time.monotonic()
       resume = (folder / "config.json").is_file()
       execute.execute(config.with_output(
-          out_dir=str(folder), resume=resume, overwrite=not resume),
-                      self._programs.pop(folder))
+          out_dir=str(folder), resume=resume, overwrite=not resume), programs)
       if not resume:
         self._left.add(
             *_size(config), self._compiling, time.monotonic() - began)
-    return read_cell(cell, self._root)
 
-  def _said(self, cells: Sequence[Cell]) -> str:
-    """How long the runs of the cells will take, if that is known."""
-    runs = {run_folder(self._root, cell.config): cell for cell in cells
-            if not _is_finished(cell, self._root)}
+  def left(self, runs: Iterable[_Run]) -> str:
+    """How long the runs will take, if that is known."""
     seconds = self._left.estimate(
-        _size(cell.config) for cell in runs.values())
+        _size(cell.config) for folder, cell in runs
+        if not execute.finished(folder, cell.config))
     if seconds is None:
       return ""
     return f", about {_duration(seconds)} left with compiling"
@@ -165,6 +162,56 @@ def _duration(seconds: float) -> str:
   minutes = round(seconds / 60)
   return f"{seconds:.0f} s" if minutes < 3 else (
       f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
+
+
+def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
+  """Reads the finished run of a cell."""
+  summary = json.loads((folder / "summary.json").read_text("utf-8"))
+  rows = records.read_rows(folder / "metrics.csv")
+  timing = records.read_rows(folder / "timing.csv", records.TIMING)
+  seconds = {row["round"]: row["seconds"] for row in timing}
+  for row in rows:
+    row["seconds"] = seconds[row["round"]]
+  return Outcome(cell, folder, rows, summary)
+
+
+def run_cells(
+    cells: Sequence[Cell], root: pathlib.Path, part: Part | None = None
+) -> list[Outcome]:
+  """Plays the runs of all cells, or reads those that are finished.
+
+  A run that another process plays is passed over.
+
+  Args:
+    cells: the cells.
+    root: folder of the results.
+    part: play this part of the runs alone.
+
+  Raises:
+    UsageError: the flags of a cell are wrong. Then no run has been started.
+    Incomplete: only a part was asked for, or other processes still play.
+  """
+  folders = [run_folder(root, cell.config) for cell in cells]  # checks flags
+  runs = list(dict(zip(folders, cells)).items())
+  own = runs if part is None else part.of(runs)
+  player, elsewhere = _Player(), {}
+  for number, (folder, cell) in enumerate(own, 1):
+    coming = own[number - 1:]
+    print(f"[{number}/{len(own)}] {cell.panel_title}: {cell.label}"
+          f"{player.left(coming)}", file=sys.stderr, flush=True)
+    try:
+      player.play(coming)
+    except lock.HeldError as error:
+      print(error, file=sys.stderr)
+      elsewhere[folder] = error
+  held = [error for folder, error in elsewhere.items()  # it may have ended
+          if not execute.finished(folder, dict(own)[folder].config)]
+  if part is not None or held:
+    raise Incomplete(
+        dict(own), [folder for folder, cell in runs
+                    if not execute.finished(folder, cell.config)],
+        folders, held)
+  return [_read(cell, folder) for folder, cell in zip(folders, cells)]
 
 
 def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:

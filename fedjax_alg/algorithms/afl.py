@@ -23,7 +23,8 @@ import dataclasses
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
+from fedjax_alg.least_squares.layer_fits import double_field, layers_of
+from fedjax_alg.least_squares.layer_fits import LayerFits
 from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
 
 
@@ -38,6 +39,7 @@ class AFLHParams:
       True, "whether the server subtracts the clients' gamma I from the sum "
       "of their Gram matrices (RI)",
       source="section 3.4")
+  double: str = double_field()
 
 
 def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
@@ -79,7 +81,8 @@ def afl(
   num_rounds(hparams, len(layers))
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
   settings = LayerFits(
-      ridge=repr(gamma), bias="none", adaptive_batch=False)
+      ridge=repr(gamma), bias="none", adaptive_batch=False,
+      double=hparams.double)
   return layerwise(
       layers, settings, map_clients=map_clients,
       total_ridge=lambda ridge, clients: ridge * clients)

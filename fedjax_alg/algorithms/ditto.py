@@ -39,7 +39,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -117,11 +117,6 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
         jnp.zeros(spec.num_clients, bool),
         params if hparams.personal_start == "initial" else ())
 
-  def merge(memory, cohort, kept, anchors):
-    del anchors
-    return trees.set_rows(memory._replace(start=()), cohort.ids, kept)._replace(
-        start=memory.start)
-
   def train(received, shard, client_row, key):
     kept, met, _ = client_row
     params, loss = sgd(
@@ -135,13 +130,14 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
     read = hparams.examples_read(shard.size) + (
         hparams.personal_work.examples_read(shard.size))
     return Trained(
-        params, loss, Personal(personal, met | (shard.size > 0)), read)
+        params, loss, gradients=read,
+        kept=Personal(personal, met | (shard.size > 0)))
 
   return ClientUpdate(
       train, hparams, init=init,
-      client_rows=lambda memory, cohort, keys: trees.rows(
-          memory._replace(start=()), cohort.ids),
-      merge=merge)
+      store=Store(lambda memory: memory._replace(start=()),
+                  lambda memory, table: table._replace(start=memory.start),
+                  trees.set_rows))
 
 
 def ditto(

@@ -39,7 +39,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import participation, WEIGHTS
@@ -106,23 +106,23 @@ def dyn_update(
 
     params, loss = sgd(
         model, received.start, shard, work, client_lr, key, correct)
-    return Trained(params, loss, trees.subtract(params, received.start))
+    update = trees.subtract(params, received.start)
+    return Trained(params, loss, update, kept=update)
 
   def scale(memory, cohort, update):
     # mean_k v_k - h / alpha, with the h after this round.
     share = weigh(cohort).sum() / total(cohort)
     return trees.add_scaled(memory.mean, 1.0 + share, update)
 
-  def merge(memory, cohort, updates, anchors):
-    del anchors
-    moved = trees.slot_sum(weigh(cohort) / total(cohort), updates)
-    return Drift(trees.add(memory.mean, moved),
-                 trees.add_rows(memory.clients, cohort.ids, updates))
+  def merge(memory, cohort, moved, anchors):
+    del cohort, anchors
+    return memory._replace(mean=trees.add(memory.mean, moved))
 
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
-      client_rows=lambda memory, cohort, keys: trees.rows(
-          memory.clients, cohort.ids),
+      store=Store(lambda memory: memory.clients,
+                  lambda memory, table: memory._replace(clients=table)),
+      upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
       merge=merge, scale=scale,
       one_model="a client's linear term belongs to one model",
       mean_only="which moves h as well")

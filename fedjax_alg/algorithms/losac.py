@@ -37,7 +37,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
@@ -143,22 +143,14 @@ def _client_variant(
     params, estimate, delayed, loss = minibatches.fold_steps(
         model, shard, work, key, step,
         (received.start, before, client_row, jnp.zeros(())))
-    return Trained(params, loss, (
-        trees.subtract(estimate, before), trees.subtract(delayed, client_row)))
-
-  def merge(memory, cohort, uploads, anchors):
-    del anchors
-    changes, delayed = uploads
-    return memory._replace(
-        estimate=_add_sum(memory.estimate, cohort, changes),
-        table=trees.add_rows(memory.table, cohort.ids, delayed))
+    return Trained(params, loss, trees.subtract(estimate, before),
+                   kept=trees.subtract(delayed, client_row))
 
   return ClientUpdate(
       train, work, init=init, setup=setup, refresh=refresh,
       shared=lambda memory: (memory.estimate, memory.examples),
-      client_rows=lambda memory, cohort, keys: trees.rows(
-          memory.table, cohort.ids),
-      merge=merge, one_model=_ONE_MODEL, extra_down=1, extra_up=1)
+      store=_store(), upload_weights=_present, merge=_merge,
+      one_model=_ONE_MODEL, extra_down=1, extra_up=1)
 
 
 _ONE_MODEL = "a client's delayed gradients belong to one model"
@@ -181,9 +173,19 @@ def _more_examples(memory, cohort):
       examples=examples)
 
 
-def _add_sum(estimate, cohort, changes):
-  present = cohort.present.astype(jnp.float32)
-  return trees.add(estimate, trees.slot_sum(present, changes))
+def _present(memory, cohort):
+  del memory
+  return cohort.present.astype(jnp.float32)
+
+
+def _merge(memory, cohort, change, anchors):
+  del cohort, anchors
+  return memory._replace(estimate=trees.add(memory.estimate, change))
+
+
+def _store(**how: Any) -> Store:
+  return Store(lambda memory: memory.table,
+               lambda memory, table: memory._replace(table=table), **how)
 
 
 def picks(key: Key, slots: int, batches: Array) -> Array:
@@ -244,27 +246,26 @@ def _table_variant(
     return memory._replace(first_row=jnp.where(
         cohort.newcomers & ~known, first_row, memory.first_row))
 
-  def client_rows(memory, cohort, keys):
-    """For each participant: the q it visits, their rows and batches, its id."""
+  def places(memory, cohort, keys):
+    """The rows of the q that each participant visits, [S, slots]."""
     total = jax.tree.leaves(memory.table)[0].shape[0]
     first = memory.first_row.at[cohort.ids].get(mode="clip")
     count = batches(cohort.shards.size)
     visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)
     # A mini-batch that is visited again shares the slot of its first visit.
     live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]
-    row = jnp.where(live, first[:, None] + visited, total)
-    return trees.rows(memory.table, row), row, visited, cohort.ids
+    return jnp.where(live, first[:, None] + visited, total)
 
-  def train(received, shard, client_row, key):
-    del key  # ``client_rows`` has drawn the visited mini-batches with it
-    (estimate_before, examples), (held, row, visited, client_id) = (
-        received.shared, client_row)
+  def train(received, shard, held, key):
+    estimate_before, examples = received.shared
+    visited = picks(key, slots, batches(shard.size))  # as in ``places``
     count = jnp.maximum(batches(shard.size), 1)
 
     def step(k, carry):
       params, estimate, held, _, read = carry
       slot = k % count
-      rows, mask = fixed_batch(shard, client_id, visited[slot], batch_size)
+      rows, mask = fixed_batch(
+          shard, received.client_id, visited[slot], batch_size)
       x, y = minibatches.take_rows(shard, rows)
       loss, fresh = objective.batch_value_and_grad(model, params, x, y, mask)
       share = mask.sum().astype(jnp.float32) / examples
@@ -277,21 +278,13 @@ def _table_variant(
     params, estimate, held, loss, read = jax.lax.fori_loop(
         jnp.int32(0), work.num_steps(shard.size), step,
         (received.start, estimate_before, held, jnp.zeros(()), jnp.int32(0)))
-    return Trained(params, loss, (
-        trees.subtract(estimate, estimate_before), held, row), read)
-
-  def merge(memory, cohort, uploads, anchors):
-    del anchors
-    changes, held, row = uploads
-    flat = jax.tree.map(
-        lambda leaf: leaf.reshape((-1,) + leaf.shape[2:]), (held, row))
-    return memory._replace(
-        estimate=_add_sum(memory.estimate, cohort, changes),
-        table=trees.set_rows(memory.table, flat[1], flat[0]))
+    return Trained(
+        params, loss, trees.subtract(estimate, estimate_before), held, read)
 
   return ClientUpdate(
       train, work, init=init, setup=setup, refresh=refresh,
-      client_rows=client_rows, merge=merge,
+      store=_store(places=places, write=trees.set_rows),
+      upload_weights=_present, merge=_merge,
       shared=lambda memory: (memory.estimate, memory.examples),
       one_model=_ONE_MODEL, extra_down=1, extra_up=1)
 

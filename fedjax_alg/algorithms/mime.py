@@ -33,6 +33,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.stacking import shares
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
 
@@ -151,20 +152,22 @@ def mime_update(
     _, full = objective.full_value_and_grad(model, received.reference, shard)
     return Trained(params, loss, full)
 
-  def merge(memory, cohort, full_gradients, anchors):
+  def upload_weights(memory, cohort):
+    del memory
+    return shares(
+        cohort.present.astype(jnp.float32) if uniform else cohort.weight)
+
+  def merge(memory, cohort, full_gradient, anchors):
+    del cohort
     if base.base == "sgd":
       return memory
-    if lite:
-      weight = cohort.weight
-      if uniform:
-        weight = cohort.present.astype(jnp.float32)
-      return _statistics(
-          base, memory, trees.slot_mean(weight, full_gradients))
-    return _statistics(base, memory, trees.index(anchors, 0))
+    return _statistics(
+        base, memory, full_gradient if lite else trees.index(anchors, 0))
 
   has_state = base.base != "sgd"
   return ClientUpdate(
       train, work, init=init, shared=lambda memory: memory, merge=merge,
+      upload_weights=upload_weights if lite and has_state else None,
       needs_anchor=not lite,
       one_model="the base optimiser's statistics belong to one model"
       if has_state else "",

@@ -33,7 +33,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent
 from fedjax_alg.client.optimizers import local_optimizer, Optimizer, with_sum
 from fedjax_alg.client.sgd import descend
-from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -113,27 +113,27 @@ def scaffold_update(
     # An empty client keeps its c_i.
     changed = trees.where(shard.size > 0, trees.subtract(new, client_row),
                           jax.tree.map(jnp.zeros_like, client_row))
-    return Trained(params, loss, changed)
+    return Trained(params, loss, changed, kept=changed)
 
-  def merge(memory, cohort, changes, anchors):
-    del anchors
+  def upload_weights(memory, cohort):
     clients: Any = jax.tree.leaves(memory.clients)[0].shape[0]
     if cohort.newcomers is not None:
       clients = jnp.maximum((cohort.everyone.size > 0).sum(), 1).astype(
           jnp.float32)
-    present = cohort.present.astype(jnp.float32)
+    return cohort.present.astype(jnp.float32) / clients
+
+  def merge(memory, cohort, change, anchors):
+    del cohort, anchors
     # c <- c + (1/N) sum dc_i keeps c the mean of the N clients' c_i.
-    server = trees.add(
-        memory.server, trees.slot_sum(present / clients, changes))
-    return ControlVariates(
-        server, trees.add_rows(memory.clients, cohort.ids, changes))
+    return memory._replace(server=trees.add(memory.server, change))
 
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
       shared=lambda memory: memory.server,
-      client_rows=lambda memory, cohort, keys: trees.rows(
-          memory.clients, cohort.ids),
-      merge=merge, one_model="a client's variate belongs to one model",
+      store=Store(lambda memory: memory.clients,
+                  lambda memory, table: memory._replace(clients=table)),
+      upload_weights=upload_weights, merge=merge,
+      one_model="a client's variate belongs to one model",
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Params
 from fedjax_alg.base import Shard, Traffic
 from fedjax_alg.client.minibatches import LocalWork
@@ -25,9 +26,23 @@ class Trained(NamedTuple):
   params: Params  #: the trained model itself, not its change
   loss: Array  #: [] float32, the loss to report
   upload: Any = ()  #: what else it sends, for ``ClientUpdate.merge``
+  kept: Any = ()  #: what it keeps, for ``Store.write``
   #: [] int32, number of per-example gradients of the local steps; None:
   #: ``gradients_per_step`` for every example that ``work`` reads
   gradients: Any = None
+
+
+class Store(NamedTuple):
+  """What every client keeps: the rows of a table in the memory."""
+
+  get: Callable[[Any], Any]  #: memory -> the table [C, ...]
+  put: Callable[[Any, Any], Any]  #: (memory, table) -> memory
+  #: (table, places, ``Trained.kept`` of several clients) -> table
+  write: Callable[[Any, Array, Any], Any] = trees.add_rows
+  #: (memory, cohort, keys [S] of ``train``) -> each participant's rows, [S] or
+  #: [S, N] int32; those out of range are not written
+  places: Callable[[Any, Cohort, Key], Array] = (
+      lambda memory, cohort, keys: cohort.ids)
 
 
 class ClientUpdate(NamedTuple):
@@ -54,11 +69,18 @@ class ClientUpdate(NamedTuple):
       lambda memory, params, cohort, map_clients: memory)
   #: memory -> what every participant receives besides the model
   shared: Callable[[Any], Any] = lambda memory: ()
-  #: (memory, cohort, keys [S] of ``train``) -> what each participant itself
-  #: has kept, [S, ...]
+  #: where participants keep what ``train`` gets as their row, and return as
+  #: ``Trained.kept``; None: nothing
+  store: Store | None = None
+  #: (memory, cohort, keys [S] of ``train``) -> the rows for ``train`` of a
+  #: method without a store, [S, ...]
   client_rows: Callable[[Any, Cohort, Key], Any] = (
       lambda memory, cohort, keys: ())
-  #: (memory, cohort, uploads [S, ...], anchors [K, ...] or ()) -> memory
+  #: (memory, cohort) -> [S], the participants' weights in the sum of what they
+  #: send besides the model; None: ``merge`` needs what each of them sends
+  upload_weights: Callable[[Any, Cohort], Array] | None = None
+  #: (memory, cohort, the sum of the uploads [...] or all of them [S, ...],
+  #: anchors [K, ...] or ()) -> memory; it leaves the table of ``store`` alone
   merge: Callable[[Any, Cohort, Any, Any], Any] = (
       lambda memory, cohort, uploads, anchors: memory)
   #: (memory, cohort, mean update) -> the update that is applied;

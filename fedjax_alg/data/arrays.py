@@ -6,13 +6,17 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import Examples, MAX_CLASSES
 from fedjax_alg.hparams import of_type
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
 _ARGUMENTS = {"x_train": "x", "y_train": "y", "client_train": "client_ids",
               "x_test": "x_test", "y_test": "y_test",
               "client_test": "test_client_ids"}
+
+
+#: The largest number of a client.
+_MAX_ID = 2 ** 31 - 2
 
 
 def from_arrays(
@@ -164,10 +168,12 @@ def checked(
     for array in ("y_" + split, "client_" + split):
       if array in arrays:
         arrays[array] = _whole_numbers(
-            what(array), arrays[array], rows, bare("x_" + split))
+            what(array), arrays[array], rows, bare("x_" + split),
+            MAX_CLASSES - 1 if array[0] == "y" else _MAX_ID)
   x_train, x_test = arrays["x_train"], arrays["x_test"]
-  if not len(x_train):
-    raise DataError(f"{what('x_train')} has no rows")
+  if not x_train.size:
+    raise DataError(f"{what('x_train')} has no "
+                    f"{'features' if len(x_train) else 'rows'}")
   if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
     raise DataError(
         f"{what('x_train')} has examples of shape {x_train.shape[1:]} "
@@ -211,14 +217,15 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
 
 
 def _whole_numbers(
-    what: str, values: np.ndarray, rows: int, of: str) -> np.ndarray:
+    what: str, values: np.ndarray, rows: int, of: str, most: int
+) -> np.ndarray:
   """Checks labels or client ids and converts them to int32."""
   if values.dtype.kind not in "iu":
     raise DataError(f"{what} is {values.dtype}, integers are needed")
   if values.shape != (rows,):
     raise DataError(f"{what} has shape {values.shape}, {(rows,)} is needed "
                     f"(one per row of {of})")
-  if rows and (values.min() < 0 or values.max() > np.iinfo(np.int32).max - 1):
+  if rows and (values.min() < 0 or values.max() > most):
     raise DataError(f"{what} lies in [{values.min()}, {values.max()}], whole "
-                    "numbers from 0 are needed")
+                    f"numbers from 0 to {most:,} are needed")
   return values.astype(np.int32)

@@ -5,6 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 
+#: The most classes that labels may have.
+MAX_CLASSES = 100_000
+
+
 class Examples(NamedTuple):
   """A labelled data set in host memory, with its official test set."""
 
@@ -25,3 +29,33 @@ class Examples(NamedTuple):
   #: the name of each client of client_train, as strings; None if the numbers
   #: are the names
   client_names: np.ndarray | None = None
+
+
+def doubts(examples: Examples) -> list[str]:
+  """What is strange about the labels of a data set.
+
+  Args:
+    examples: the data set.
+
+  Returns:
+    One line each: classes without a training example, test examples of such
+    classes, or a single class.
+  """
+  if examples.num_tokens is not None:
+    return []  # the classes are characters, and texts need not have all
+  train = np.bincount(examples.y_train, minlength=examples.num_classes)
+  test = np.bincount(examples.y_test, minlength=examples.num_classes)
+  missing, found = np.flatnonzero(train == 0), []
+  if len(missing):
+    listed = ", ".join(map(str, missing[:5])) + (", ..." * (len(missing) > 5))
+    found.append(f"{examples.name}: {len(missing)} of {len(train)} classes "
+                 f"({listed}) have no training example; labels should be "
+                 "0, 1, 2, ...")
+  unknown = int(test[missing].sum())
+  if unknown:
+    found.append(f"{examples.name}: {unknown} of {len(examples.y_test)} test "
+                 "examples have labels that no training example has")
+  if len(train) - len(missing) == 1:
+    found.append(f"{examples.name}: all training examples have the label "
+                 f"{int(train.argmax())}")
+  return found

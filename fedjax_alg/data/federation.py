@@ -6,7 +6,9 @@ All arrays here are NumPy arrays. A run places them on its devices once.
 import dataclasses
 import functools
 import hashlib
+import math
 from typing import Any, NamedTuple
+import warnings
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from fedjax_alg.base import Array, ClientData
 from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data import sources
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import doubts, Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import check_hold_out
@@ -33,6 +35,11 @@ from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.partition import partition_hash
 from fedjax_alg.data.sent140 import load_sent140
 from fedjax_alg.data.sent140 import SPECIAL
+from fedjax_alg.data.store import Coded
+from fedjax_alg.data.store import IMAGE_SCALE
+from fedjax_alg.data.store import map_rows
+from fedjax_alg.data.store import row_chunks
+from fedjax_alg.data.store import stored
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.errors import did_you_mean
 
@@ -276,9 +283,17 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if options.features == "hog":
     chosen = {name: getattr(options, f"hog_{name}")
               for name in ("block", "stride", "bins", "norm", "scale")}
-  x_train, x_test = make_features(options.features, **chosen)(
-      examples.x_train, examples.x_test)
-  return examples._replace(x_train=x_train, x_test=x_test)
+  arrays: Any = examples.x_train, examples.x_test
+  kind, shape = options.features, arrays[0].shape[1:]
+  if kind in ("none", "flatten") and arrays[0].dtype == np.uint8:
+    # What features.none makes of images, kept as the images.
+    if kind == "flatten":
+      shape = (math.prod(shape),)
+    arrays = tuple(Coded(images.reshape(len(images), *shape), IMAGE_SCALE)
+                   for images in arrays)
+  else:
+    arrays = stored(make_features(kind, **chosen)(*arrays), options.store)
+  return examples._replace(x_train=arrays[0], x_test=arrays[1])
 
 
 @functools.lru_cache(maxsize=1)
@@ -316,6 +331,9 @@ def from_options(
   """
   held = (_with_features(options, examples) if examples is not None
           else _named_with_features(_of_data_set(options)))
+  if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
+    for text in doubts(held):
+      warnings.warn(text, stacklevel=3)
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if held.client_train is not None else "iid"
@@ -390,9 +408,10 @@ def deal(
   if partition.pooled:
     rows = test_rows = x_train, x_test
     labels = test_labels = np.concatenate([y_train, y_test])
+  keep_bytes = options.store != "float32"
   test = client_data(
       test_rows, test_labels, partition.test_order, partition.test_offset,
-      partition.test_size)
+      partition.test_size, keep_bytes=keep_bytes)
   held_out = partition.held_out
   validation = None if held_out is None else held_out.train_order
   trained_on = partition.pooled and any(
@@ -401,13 +420,15 @@ def deal(
   if held_out is not None and partition.name == "natural" and (
       not partition.pooled):
     x_test, y_test = (
-        np.delete(a, held_out.test_order, axis=0) for a in (x_test, y_test))
+        map_rows(a, lambda rows: np.delete(rows, held_out.test_order, axis=0))
+        for a in (x_test, y_test))
   num_test = len(partition.test_order)
   if len(y_test) and not trained_on:
     if partition.pooled or num_test != len(y_test):
       order = np.arange(len(y_test))
       whole = client_data(
-          x_test, y_test, order, order[:1], np.array([len(order)]))
+          x_test, y_test, order, order[:1], np.array([len(order)]),
+          keep_bytes=keep_bytes)
     else:
       whole = test  # the official test rows in another order
     total = len(y_test)
@@ -422,7 +443,7 @@ def deal(
   histogram = label_histogram(partition, labels, examples.num_classes)
   train = client_data(
       rows, labels, partition.train_order, partition.train_offset,
-      partition.train_size, validation, joins)
+      partition.train_size, validation, joins, keep_bytes)
   class_weight: Any = histogram.astype(np.float32)
   data = EvaluationData(
       train, test, whole._replace(**_pieces(0, total)._asdict()),
@@ -455,11 +476,13 @@ def _pieces(first: int, total: int) -> Pieces:
   return Pieces(*found)
 
 
-def _hash(*arrays: np.ndarray) -> str:
+def _hash(*arrays: Any) -> str:
+  """sha256 of the values, however they are kept."""
   digest = hashlib.sha256()
   for array in arrays:
     digest.update(f"{array.dtype} {array.shape}".encode())
-    digest.update(np.ascontiguousarray(array).data)
+    for rows in row_chunks(array):
+      digest.update(np.ascontiguousarray(array[rows]).data)
   return digest.hexdigest()
 
 

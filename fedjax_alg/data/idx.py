@@ -8,8 +8,10 @@ import zlib
 
 import numpy as np
 
+from fedjax_alg.data import npz
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.files import expanded
 
 _UINT8 = 8  #: IDX's code of the dtype of all files that are read here
 _SPLITS = {"train": "train", "test": "t10k"}
@@ -33,7 +35,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
     DataError: a file is missing, is not an IDX file of unsigned bytes, has
       another length than it says, or does not fit the others.
   """
-  folder = pathlib.Path(path).expanduser()
+  folder = expanded(path, "data_path")
   if not folder.is_dir():
     raise DataError(
         f"`data_path`={folder}: no such folder; one with train-images-idx3-"
@@ -100,10 +102,14 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         raise DataError(f"{where}: truncated in its header")
       shape = tuple(np.frombuffer(header, ">u4").tolist())
       size = math.prod(shape)
+      # Python allocates what is to be read before it reads.
+      if size > min(npz.DEFLATED * path.stat().st_size, npz.memory()):
+        raise DataError(f"{where}: its shape {shape} needs {size} bytes, more "
+                        "than the file can have")
       content = file.read(size + 1)  # one more shows that there is more
   except (OSError, EOFError, zlib.error) as error:
-    reason = getattr(error, "strerror", None) or "damaged, not gzip"
-    raise DataError(f"{where}: {reason}") from error
+    why = getattr(error, "strerror", None) or "damaged, not gzip"
+    raise DataError(f"{where}: {why}") from error
   if len(content) != size:
     raise DataError(
         f"{where}: {'more' if len(content) > size else len(content)} bytes "

@@ -9,7 +9,9 @@ import numpy as np
 
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import Examples, MAX_CLASSES
+from fedjax_alg.errors import reason
+from fedjax_alg.files import expanded
 
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -33,7 +35,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
   """
-  path = pathlib.Path(path).expanduser()
+  path = expanded(path, "data_path")
   if path.is_dir():
     train, test = _read_folder(path, "train"), _read_folder(path, "test")
     unknown = [user for user in test if user not in train]
@@ -105,9 +107,9 @@ def _read_file(path: pathlib.Path) -> _Users:
     content = json.loads(path.read_text("utf-8"))
   except OSError as error:
     raise DataError(f"`data_path`={path}: {error.strerror}") from error
-  except ValueError as error:
-    raise DataError(
-        f"`data_path`={path}: not json, or truncated ({error})") from error
+  except (ValueError, RecursionError) as error:
+    raise DataError(f"`data_path`={path}: not json, or truncated "
+                    f"({reason(error)})") from error
   for key in ("users", "user_data"):
     if not isinstance(content, dict) or key not in content:
       raise DataError(
@@ -153,17 +155,21 @@ def _read_user(path: pathlib.Path, user: str, entry: Any):
   if all(isinstance(text, str) for text in texts):
     return _characters(where, entry["x"], entry["y"])
   try:
-    x = np.asarray(entry["x"], np.float32)
-    y = np.asarray(entry["y"], np.float64)
-  except (ValueError, TypeError) as error:
-    raise DataError(
-        f"{where}: x and y must be numbers, all x of one shape") from error
+    raw, y = np.asarray(entry["x"]), np.asarray(entry["y"])
+    kinds = raw.dtype.kind + y.dtype.kind
+  except ValueError:  # x of different shapes
+    kinds = "O"
+  if not set(kinds) <= set("biuf"):  # strings and numbers of 20 digits
+    raise DataError(f"{where}: x and y must be numbers, all x of one shape")
+  with np.errstate(over="ignore"):  # becomes infinite, refused below
+    x, y = raw.astype(np.float32), y.astype(np.float64)
   if not np.isfinite(x).all():
     raise DataError(f"{where}: x has NaN or infinite values")
   # FedProx's files write labels as 3.0.
   if y.ndim != 1 or not np.isfinite(y).all() or (y != np.floor(y)).any() or (
-      y.min() < 0):
-    raise DataError(f"{where}: y must be one whole number >= 0 per example")
+      y.min() < 0 or y.max() >= MAX_CLASSES):
+    raise DataError(f"{where}: y must be one whole number in "
+                    f"[0, {MAX_CLASSES:,}) per example")
   return x, y.astype(np.int32)
 
 

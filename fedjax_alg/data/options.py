@@ -18,8 +18,10 @@ from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import num_pairs
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.data.shift import SWAPS
+from fedjax_alg.data.store import STORES
 from fedjax_alg.hparams import check_options
 from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import MAX_SEED
 from fedjax_alg.hparams import typed
 
 _NOT_TFDS = ("digits", "synthetic", "femnist", "sent140", "shakespeare", "idx",
@@ -74,11 +76,11 @@ class SourceOptions:
       when=("dataset", (*_FILES, "femnist")))
   synthetic_alpha: float = hyper(
       1.0, "alpha of Synthetic(alpha, beta): how much the clients' models "
-      "differ (`dataset`=synthetic)", minimum=0,
+      "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
       when=("dataset", ("synthetic",)))
   synthetic_beta: float = hyper(
       1.0, "beta of Synthetic(alpha, beta): how much the clients' inputs "
-      "differ (`dataset`=synthetic)", minimum=0,
+      "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
       when=("dataset", ("synthetic",)))
   synthetic_iid: bool = hyper(
       False, "whether all clients share one model and one input distribution "
@@ -93,10 +95,10 @@ class SourceOptions:
   sequence_length: int | None = hyper(
       None, "number of words of a tweet (`dataset`=sent140, default 25) or of "
       "characters (`dataset`=shakespeare, default 80) that the model reads",
-      minimum=1, when=("dataset", ("sent140", "shakespeare")))
+      minimum=1, maximum=10_000, when=("dataset", ("sent140", "shakespeare")))
   window_stride: int = hyper(
       1, "number of characters between the starts of two examples of a role; 1 "
-      "makes an example of every character, 320 bytes each, and 10 a tenth of "
+      "makes an example of every character, 80 bytes each, and 10 a tenth of "
       "them (`dataset`=shakespeare)", minimum=1,
       when=("dataset", ("shakespeare",)), later=True)
 
@@ -118,7 +120,7 @@ class PartitionOptions:
   num_clients: int | None = hyper(
       None, "C, number of clients; default 100, but 30 for synthetic, 200 "
       "for femnist, and all clients of the data or the file with "
-      "`partition`=natural or file", minimum=1)
+      "`partition`=natural or file", minimum=1, maximum=10_000_000)
   classes_per_client: int = hyper(
       2, "number of classes that a client holds (`partition`=classes)",
       minimum=1,
@@ -146,7 +148,7 @@ class PartitionOptions:
       when=("partition", ("natural",)))
   partition_seed: int | None = hyper(
       None, "seed of the partition, which all seeds of a run share; default "
-      "the first seed of the run", minimum=0)
+      "the first seed of the run", minimum=0, maximum=MAX_SEED)
   validation_clients: int = hyper(
       0, "number of clients that are held out for validation, chosen at random "
       "by `partition_seed`. They never take part: the server has their "
@@ -195,6 +197,7 @@ class FeatureOptions:
       minimum=1, when=("features", ("hog",)))
   hog_bins: int = hyper(
       9, "number of bins of the angles [0, 2 pi) (`features`=hog)", minimum=1,
+      maximum=360,
       when=("features", ("hog",)))
   hog_norm: str = hyper(
       "l2", "norm by which each block is divided, one of "
@@ -203,6 +206,12 @@ class FeatureOptions:
   hog_scale: float = hyper(
       1.0, "factor of all features (`features`=hog)", above=0,
       when=("features", ("hog",)))
+  store: str = hyper(
+      "auto", "how the examples are kept in memory, one of "
+      + ", ".join(STORES) + ": uint8 = one byte a value, a quarter of float32, "
+      "scaled when a mini-batch is read; refused where this would not be the "
+      "same numbers. auto = uint8 for images and others that are multiples "
+      "of 1, 1/255 or 1/2^k, else float32", choices=STORES, later=True)
 
 
 @dataclasses.dataclass(frozen=True)

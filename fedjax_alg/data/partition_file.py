@@ -5,17 +5,16 @@ import json
 import os
 import pathlib
 from typing import Any
-import zipfile
-import zlib
 
 import numpy as np
 
 from fedjax_alg import files
-from fedjax_alg.data import allocate
+from fedjax_alg.data import allocate, npz
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import put_back
 from fedjax_alg.data.partition import Partition
+from fedjax_alg.files import expanded
 
 _FORMAT = 1
 _ARRAYS = ("train_order", "train_size", "test_order", "test_size")
@@ -98,7 +97,7 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
     DataError: the file is missing, damaged or inconsistent, or was made for
       other data.
   """
-  path = pathlib.Path(path).expanduser()
+  path = expanded(path, "partition_file")
   where = f"`partition_file`={path}"
   arrays, about = _read(path, where)
   pooled = about.get("pooled", False)
@@ -162,7 +161,7 @@ def _read(
       arrays = {name: np.array(about[name]) for name in _ARRAYS}
     else:
       with open(path, "rb") as file:
-        stored = np.load(file, allow_pickle=False)
+        stored = npz.Archive(file)
         arrays = {name: _stored(stored, name) for name in _ARRAYS}
         about = json.loads(str(stored["about"])) if (
             "about" in stored.files) else {}
@@ -172,8 +171,7 @@ def _read(
   except KeyError as error:
     raise DataError(f"{where}: has no {error.args[0].split()[0]} (needed are "
                     f"{', '.join(_ARRAYS)})") from error
-  except (ValueError, EOFError, IndexError, TypeError, zlib.error,
-          zipfile.BadZipFile) as error:
+  except (*npz.ERRORS, IndexError, TypeError, RecursionError) as error:
     if isinstance(error, DataError):
       raise
     raise DataError(f"{where}: not a partition, or damaged") from error

@@ -52,10 +52,11 @@ def powerlaw(
         f" {labels}")
   rows = [np.flatnonzero(y == label) for label in range(labels)]
   count = np.array([len(row) for row in rows])
-  pairs = [(user, j, (user + j) % labels)
-           for user in range(num_clients) for j in range(_CLASSES)]
-  first = _FIRST * np.bincount([label for *_, label in pairs],
-                               minlength=labels)
+  user = np.arange(num_clients)[:, None]
+  j = np.arange(_CLASSES)
+  label = (user + j) % labels  # [C, 2]
+  held = np.bincount(label.ravel(), minlength=labels)  # places of a class
+  first = _FIRST * held
   short = np.flatnonzero(first > count)
   if len(short):
     raise DataError(
@@ -65,29 +66,46 @@ def powerlaw(
   share = rng.lognormal(0.0, 2.0, (labels, -(-num_clients // labels), _CLASSES))
   share = ((count - first)[:, None, None] * share
            / share.sum(axis=(1, 2), keepdims=True))
-  held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
-  pointer = np.zeros(labels, np.int64)
+  number = share[label, user // labels, j].astype(np.int64)
+  # Where the rows of every client and class begin, in both passes.
+  begin = np.empty((num_clients, 2 * _CLASSES), np.int64)
+  length = np.full_like(begin, _FIRST)
+  order = np.argsort(label, axis=None, kind="stable")
+  place = np.arange(order.size) - np.repeat(allocate.offsets(held), held)
+  for one, places in enumerate(np.split(order, np.cumsum(held)[:-1])):
+    left, pointer = int(count[one]), int(first[one])
+    begins, taken = [], number.ravel()[places].tolist()
+    for k, wanted in enumerate(taken):
+      begins.append(pointer)
+      if pointer + wanted < left:
+        pointer += wanted
+      else:
+        taken[k] = 0
+    begin[:, _CLASSES:][np.unravel_index(places, label.shape)] = begins
+    length[:, _CLASSES:][np.unravel_index(places, label.shape)] = taken
+  begin[:, :_CLASSES][np.unravel_index(order, label.shape)] = _FIRST * place
+  of_class = np.concatenate([label, label], axis=1)
+  begin += allocate.offsets(count)[of_class]
+  mine = np.concatenate(rows)[_ranges(begin.ravel(), length.ravel())]
+  size = length.sum(axis=1)
+  end = np.cumsum(size)
+  for start, stop in zip((end - size).tolist(), end.tolist()):
+    rng.shuffle(mine[start:stop])
+  train = (0.9 * size).astype(np.int64)
+  is_train = _ranges(np.zeros_like(size), size) < np.repeat(train, size)
+  return (*_back_to_back(mine[is_train], train),
+          *_back_to_back(mine[~is_train], size - train), True)
 
-  def take(user, label, number):
-    held[user].append(rows[label][pointer[label]:pointer[label] + number])
-    pointer[label] += number
 
-  for user, _, label in pairs:
-    take(user, label, _FIRST)
-  for user, j, label in pairs:
-    number = int(share[label, user // labels, j])
-    if pointer[label] + number < count[label]:
-      take(user, label, number)
-  mine = [rng.permutation(np.concatenate(parts)) for parts in held]
-  train = [row[:int(0.9 * len(row))] for row in mine]
-  test = [row[int(0.9 * len(row)):] for row in mine]
-  return *_back_to_back(train), *_back_to_back(test), True
+def _ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+  """begin_0, begin_0 + 1, ... (length_0 of them), begin_1, ..."""
+  before = np.cumsum(length) - length
+  return np.arange(length.sum()) + np.repeat(begin - before, length)
 
 
-def _back_to_back(rows: list[np.ndarray]):
-  size = np.array([len(row) for row in rows], np.int32)
-  order = np.concatenate(rows).astype(np.int64)
-  return order, allocate.offsets(size), size
+def _back_to_back(order: np.ndarray, size: np.ndarray):
+  size = size.astype(np.int32)
+  return order.astype(np.int64), allocate.offsets(size), size
 
 
 def natural(

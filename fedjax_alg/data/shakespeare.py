@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.files import expanded
 
 _TRAIN_SHARE = 0.8
 # A speaker is the first line of a paragraph: "Ham." or "SECOND LORD", digits
@@ -94,7 +95,7 @@ def load_shakespeare(
   Raises:
     DataError: a file cannot be read, or there is no role with a window.
   """
-  path = pathlib.Path(path).expanduser()
+  path = expanded(path, "data_path")
   files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
   if not files:
     raise DataError(f"`data_path`={path}: no *.txt in it, one text for each "

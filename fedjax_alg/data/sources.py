@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 import os
 import pathlib
-import zipfile
-import zlib
 
 import numpy as np
 
+from fedjax_alg.data import npz
 from fedjax_alg.data.arrays import checked, numbered
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
@@ -16,6 +15,7 @@ from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.shakespeare import load_shakespeare
 from fedjax_alg.data.tfds_source import load_tfds, PREPARABLE, prepare_tfds
 from fedjax_alg.data.tfds_source import TFDS_NAMES
+from fedjax_alg.files import expanded
 
 __all__ = [
     "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_idx",
@@ -69,7 +69,7 @@ def load_npz(path: str | os.PathLike) -> Examples:
     DataError: a missing, damaged or inconsistent file. Pickled objects are
       never loaded.
   """
-  path = pathlib.Path(path).expanduser()
+  path = expanded(path, "data_path")
   arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
 
   def what(which: str) -> str:
@@ -105,16 +105,16 @@ def read_npz(
     raise DataError(
         f"`data_path`={path}: no such file, or not readable; an .npz with"
         f" {', '.join(required)} is needed")
-  with open(path, "rb") as file:  # np.load(path) leaks it on a bad zip
-    try:
-      archive = np.load(file, allow_pickle=False)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-      raise DataError(
-          f"`data_path`={path}: not an .npz, or damaged") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
+  with open(path, "rb") as file:
+    if file.read(6) == np.lib.format.MAGIC_PREFIX:
       raise DataError(
           f"`data_path`={path}: one .npy array, but an .npz with"
           f" {', '.join(required)} is needed")
+    try:
+      archive = npz.Archive(file)
+    except npz.ERRORS as error:
+      raise DataError(
+          f"`data_path`={path}: not an .npz, or damaged") from error
     missing = [name for name in required if name not in archive.files]
     if missing:
       raise DataError(
@@ -126,14 +126,13 @@ def read_npz(
         if name in archive.files}
 
 
-def _read_array(path: pathlib.Path, archive, name: str) -> np.ndarray:
+def _read_array(
+    path: pathlib.Path, archive: npz.Archive, name: str) -> np.ndarray:
   try:
     return archive[name]
-  except ValueError as error:
-    if "allow_pickle" in str(error):
-      raise DataError(
-          f"`data_path`={path}: {name} is an object array, which is never"
-          " unpickled; numbers of one shape are needed") from error
-    raise DataError(f"`data_path`={path}: {name} is damaged") from error
-  except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+  except npz.ObjectArrayError as error:
+    raise DataError(
+        f"`data_path`={path}: {name} is an object array, which is never"
+        " unpickled; numbers of one shape are needed") from error
+  except npz.ERRORS as error:
     raise DataError(f"`data_path`={path}: {name} is damaged") from error

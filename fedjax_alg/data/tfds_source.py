@@ -15,6 +15,7 @@ from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import did_you_mean
+from fedjax_alg.files import expanded
 
 #: Data sets of TFDS that are offered by name -> the shape of their images. All
 #: other image data sets of TFDS are read in the same way.
@@ -45,9 +46,9 @@ def tfds_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
   Returns:
     The folder.
   """
-  return pathlib.Path(
+  return expanded(
       data_dir or os.environ.get("TFDS_DATA_DIR")
-      or "~/tensorflow_datasets").expanduser()
+      or "~/tensorflow_datasets")
 
 
 @functools.cache
@@ -139,7 +140,7 @@ def read_arrays(
   root = tfds_dir(data_dir)
   directory = _prepared(name, root)
   folder = (
-      pathlib.Path(cache_dir).expanduser() if cache_dir
+      expanded(cache_dir) if cache_dir
       else _default_cache_dir(root))
   return cache.read_or_build(
       folder / f"{_cache_name(name, directory, root)}.npz",
@@ -273,7 +274,7 @@ def _fingerprint(directory: pathlib.Path) -> str:
 def _default_cache_dir(root: pathlib.Path) -> pathlib.Path:
   if os.access(root, os.W_OK):
     return root / ".fedjax_alg_cache"
-  return pathlib.Path("~/.cache/fedjax_alg").expanduser()
+  return expanded("~/.cache/fedjax_alg")
 
 
 def _decode(directory: pathlib.Path) -> cache.Arrays:

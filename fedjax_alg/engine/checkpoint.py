@@ -101,9 +101,12 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
       raise CheckpointError(
           f"checkpoint {path} has format {facts['format']}, this version "
           f"reads {FORMAT}")
+    if type(facts["round"]) is not int or facts["round"] < 0:
+      raise ValueError("round")
   except CheckpointError:
     raise
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError, AttributeError,
+          RecursionError) as error:
     raise CheckpointError(f"checkpoint {path} is damaged") from error
   return facts, payload
 
@@ -129,12 +132,12 @@ def load_latest(
     CheckpointError: the folder has no undamaged checkpoint, or the state has
       another structure.
   """
-  warnings = []
+  damaged = []
   for path in paths(folder):
     try:
       facts, payload = read(path)
     except CheckpointError as error:
-      warnings.append(f"{error}; using the one before it")
+      damaged.append(str(error))
       continue
     target = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), like)
     try:
@@ -146,11 +149,13 @@ def load_latest(
       shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(target)]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
         raise ValueError("shapes")
-    except (ValueError, KeyError) as error:
+    except Exception as error:  # pylint: disable=broad-except
+      # The checksum is right, so nobody but its maker knows what is in it.
       raise CheckpointError(
           f"checkpoint {path} is of another algorithm, model or data"
       ) from error
-    return state, facts, warnings
-  if warnings:
-    raise CheckpointError(f"no whole checkpoint in {folder}: {warnings[0]}")
+    return state, facts, [
+        f"{what}; using the one before it" for what in damaged]
+  if damaged:
+    raise CheckpointError(f"no whole checkpoint in {folder}: {damaged[0]}")
   raise CheckpointError(f"no checkpoint in {folder}")

@@ -1,7 +1,8 @@
 """How the code of one client is mapped over a cohort.
 
 An algorithm calls ``map_clients(fn, shared, shards, *args)``, or its ``reduce``
-where the sum over the clients is enough, whichever of these modes runs it:
+where the sum over the clients is enough (``update`` if they keep something
+besides), whichever of these modes runs it:
 
 - ``sequential``: one client after the other. Best on a CPU, because the loop
   of a client then has only as many steps as this client needs.
@@ -9,6 +10,8 @@ where the sum over the clients is enough, whichever of these modes runs it:
   client. For accelerators.
 - ``chunks``: chunks of n clients, one chunk after the other, with ``vmap``
   inside a chunk. Clients of similar size are in the same chunk.
+- ``lanes``: n clients at once, and who has finished makes room for the next
+  (``engine.lanes``). For accelerators, where clients differ in size.
 
 With a mesh with the axis ``clients``, every device takes a share of the slots
 with about the same number of examples. On a CPU the devices are its cores
@@ -16,19 +19,33 @@ with about the same number of examples. On a CPU the devices are its cores
 """
 
 from collections.abc import Callable
+import functools
 import math
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.errors import OptionError
 
 AXIS = "clients"
-MODES = ("sequential", "vmap", "chunks")
+MODES = ("sequential", "vmap", "chunks", "lanes")
+
+#: A place in no table.
+NOWHERE = jnp.iinfo(jnp.int32).max
+
+
+def default_mode(platform: str) -> str:
+  """The mode that suits the devices, for ``map_clients``=auto.
+
+  Args:
+    platform: from ``sharding.platform``.
+  """
+  return "sequential" if platform == "cpu" else "lanes"
 
 
 def _deal(size: Array, slots: int, devices: int) -> Array:
@@ -67,24 +84,38 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
 class _ClientMap:
   """A client map with its functions (``base.MapClients``)."""
 
-  def __init__(self, call: Callable[..., Any], reduce: Callable[..., Any],
+  def __init__(self, call: Callable[..., Any], update: Callable[..., Any],
                total: Callable[..., Any]):
-    self._call, self.reduce, self.total = call, reduce, total
+    self._call, self.update, self.total = call, update, total
 
   def __call__(
       self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
   ) -> Any:
     return self._call(fn, shared, shards, *args)
 
+  def reduce(
+      self, fn: Callable[..., Any], weights: Any, shared: Any, shards: Shard,
+      *args: Any
+  ) -> tuple[Any, Any]:
+
+    def keeps_nothing(shared, shard, rows, *args):
+      return rows, *fn(shared, shard, *args)
+
+    return self.update(
+        keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
+        shared, shards, *args)[1:]
+
 
 def make_map_clients(
-    mode: str = "sequential", *, chunk: int = 0, mesh: Mesh | None = None
-) -> MapClients:
+    mode: str = "sequential", *, chunk: int = 0, lanes: int = 0,
+    mesh: Mesh | None = None) -> MapClients:
   """Builds a client map.
 
   Args:
     mode: one of ``MODES``.
     chunk: clients per chunk and device with mode "chunks".
+    lanes: lanes on each device with mode "lanes"; 0: by the number of slots of
+      the device (``lanes.default_lanes``).
     mesh: devices with the axis ``clients``, or None for a single device.
 
   Returns:
@@ -117,6 +148,8 @@ def make_map_clients(
 
   def local_map(
       fn: Callable[..., Any], shared: Any, shards: Shard, args: Any) -> Any:
+    if mode == "lanes":
+      return in_lanes.play(fn, shared, shards, args, lanes=lanes)
     one = for_one(fn, shared, shards)
     operands = (shards.offset, shards.size, args)
     if mode == "vmap":
@@ -126,45 +159,94 @@ def make_map_clients(
     return in_line(jax.lax.map(
         lambda group: jax.vmap(one)(*group), in_chunks(operands)))
 
-  def local_reduce(
-      fn: Callable[..., Any], shared: Any, shards: Shard, weights: Array,
-      args: Any) -> tuple[Any, Any]:
-    one = for_one(fn, shared, shards)
-    operands = (shards.offset, shards.size, args)
+  def weighted_sum(weights: Array, summed: Any) -> Any:
     sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
+    return sums(weights, summed)
+
+  def add_weighted(weight: Array, total: Any, summed: Any) -> Any:
+    if weight.ndim:  # one weight for each of K sums
+      return jax.vmap(add_weighted, (0, 0, None))(weight, total, summed)
+    return trees.where(
+        weight > 0, trees.add_scaled(total, weight, summed), total)
+
+  def local_update(
+      fn: Callable[..., Any], write: Callable[..., Any],
+      gather: Callable[[Any], Any], table: Any, places: Array, weights: Any,
+      shared: Any, shards: Shard, args: Any) -> tuple[Any, Any, Any]:
+    """``gather`` joins what all devices hold, along the axis of the slots."""
+
+    def one(offset, size, rows, args):
+      return fn(shared, Shard(shards.x, shards.y, offset, size), rows, *args)
+
+    def play(table, place, offset, size, args):
+      """One client, or several at once."""
+      rows = trees.rows(table, place)
+      if mode == "sequential":
+        return one(offset, size, rows, args)
+      return jax.vmap(one)(offset, size, rows, args)
+
+    def put(table, place, written):
+      if not jax.tree.leaves(table):
+        return table
+      if mode == "sequential":
+        place, written = jax.tree.map(lambda leaf: leaf[None], (place, written))
+      return write(table, *gather((place, written)))
+
+    if mode == "lanes":
+      def in_lane(shared, shard, rows, *args):
+        written, summed, stacked = fn(shared, shard, rows, *args)
+        return summed, (written, stacked)
+
+      summed, (written, stacked) = in_lanes.play(
+          in_lane, shared, shards, (trees.rows(table, places), *args), weights,
+          lanes)
+      return put(table, places, written), summed, stacked
+    slots = (places, shards.offset, shards.size, args)
     if mode == "vmap":
-      summed, stacked = jax.vmap(one)(*operands)
-      return sums(weights, summed), stacked
+      written, summed, stacked = play(table, *slots)
+      return (put(table, places, written),
+              jax.tree.map(weighted_sum, weights, summed), stacked)
 
-    def add_weighted(total, weight, summed):
-      return trees.where(
-          weight > 0, trees.add_scaled(total, weight, summed), total)
-
-    def add(total, slot):
-      weight, operands = slot
+    def add(carry, slot):
+      table, last, total = carry
+      weight, slot = slot
+      # Written now, before anything of this step reads the table: a reading
+      # that no data puts before the writing would make XLA copy the table.
+      table = put(table, *last)
+      written, summed, stacked = play(table, *slot)
       if mode == "chunks":
-        summed, stacked = jax.vmap(one)(*operands)
-        return trees.add(total, sums(weight, summed)), stacked
-      summed, stacked = one(*operands)
-      if weight.ndim:  # one weight for each of K sums
-        return jax.vmap(add_weighted, (0, 0, None))(
-            total, weight, summed), stacked
-      return add_weighted(total, weight, summed), stacked
+        total = trees.add(total, jax.tree.map(weighted_sum, weight, summed))
+      else:
+        total = jax.tree.map(add_weighted, weight, total, summed)
+      return (table, (slot[0], written), total), stacked
 
-    zero = jax.tree.map(
-        lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape, leaf.dtype),
-        jax.eval_shape(one, *trees.index(operands, 0))[0])
-    slots = (weights, operands)
-    if mode == "sequential":
-      return jax.lax.scan(add, zero, slots)
-    total, stacked = jax.lax.scan(add, zero, in_chunks(slots))
-    return total, in_line(stacked)
+    steps = (weights, slots)
+    if mode == "chunks":
+      steps = in_chunks(steps)
+    written, summed, _ = jax.eval_shape(
+        lambda table, slot: play(table, *slot), table,
+        trees.index(steps[1], 0))
+    if mode == "chunks":
+      summed = jax.eval_shape(lambda tree: trees.index(tree, 0), summed)
+    zeros = functools.partial(
+        jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype))
+    total = jax.tree.map(
+        lambda weight, part: jax.tree.map(lambda leaf: jnp.zeros(
+            weight.shape[1:] + leaf.shape, leaf.dtype), part), weights, summed)
+    nothing = jnp.full_like(steps[1][0][0], NOWHERE), zeros(written)
+    (table, last, total), stacked = jax.lax.scan(
+        add, (table, nothing, total), steps)
+    return put(table, *last), total, (
+        in_line(stacked) if mode == "chunks" else stacked)
 
   def deal(shards: Shard, multiple: int) -> tuple[Array, Shard]:
     """(order, shards), balanced so that each device's slots are contiguous."""
     slots = shards.size.shape[0]
     padded = math.ceil(slots / multiple) * multiple
     order = _deal(shards.size, padded, devices)
+    if mesh is not None:  # else XLA shares the loop out: a collective a slot
+      order = jax.lax.with_sharding_constraint(
+          order, NamedSharding(mesh, PartitionSpec()))
     real = jnp.minimum(order, slots - 1)
     # A padding slot repeats the last client with no data.
     size = jnp.where(order < slots, shards.size[real], 0)
@@ -203,33 +285,47 @@ def make_map_clients(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec, whole),
         out_specs=whole, check_vma=False)(shared, dealt, args, back)
 
-  def reduce(
-      fn: Callable[..., Any], weights: Array, shared: Any, shards: Shard,
-      *args: Any) -> tuple[Any, Any]:
+  def update(
+      fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
+  ) -> tuple[Any, Any, Any]:
     slots = shards.size.shape[0]
+    alone = functools.partial(local_update, fn, write, lambda tree: tree)
     if devices == 1 and mode != "chunks":
-      return local_reduce(fn, shared, shards, weights, args)
+      return alone(table, places, weights, shared, shards, args)
     order, dealt = deal(shards, multiple)
-    weights, args = rows_of(order, slots, (weights, args))
-    real = (order < slots).reshape((-1,) + (1,) * (weights.ndim - 1))
-    weights = jnp.where(real, weights, 0.0)
+    weights, places, args = rows_of(order, slots, (weights, places, args))
+
+    def if_real(leaf, otherwise):
+      real = (order < slots).reshape((-1,) + (1,) * (leaf.ndim - 1))
+      return jnp.where(real, leaf, otherwise)
+
+    weights = jax.tree.map(lambda leaf: if_real(leaf, 0.0), weights)
+    places = if_real(places, NOWHERE)
     back = jnp.argsort(order)[:slots]
     if devices == 1:
-      total, stacked = local_reduce(fn, shared, dealt, weights, args)
-      return total, in_order(stacked, back)
+      table, total, stacked = alone(
+          table, places, weights, shared, dealt, args)
+      return table, total, in_order(stacked, back)
 
-    def on_device(shared, dealt, weights, args, back):
-      total, stacked = local_reduce(fn, shared, dealt, weights, args)
-      return jax.lax.psum(total, AXIS), in_order(
-          jax.lax.all_gather(stacked, AXIS, tiled=True), back)
+    gather = functools.partial(
+        jax.lax.all_gather, axis_name=AXIS, tiled=True)
+
+    def on_device(table, places, weights, shared, dealt, args, back):
+      table, total, stacked = local_update(
+          fn, write, gather, table, places, weights, shared, dealt, args)
+      return table, jax.lax.psum(total, AXIS), in_order(gather(stacked), back)
 
     return jax.shard_map(
-        on_device, mesh=mesh, in_specs=(whole, over_slots, spec, spec, whole),
-        out_specs=whole, check_vma=False)(shared, dealt, weights, args, back)
+        on_device, mesh=mesh,
+        in_specs=(whole, spec, spec, whole, over_slots, spec, whole),
+        out_specs=whole, check_vma=False)(
+            table, places, weights, shared, dealt, args, back)
 
   def total(
       fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any
+      shards: Shard, *args: Any,
+      psum: Callable[[Any, str], Any] = jax.lax.psum
   ) -> Any:
 
     def over_own(shared, shards, args):
@@ -246,10 +342,10 @@ def make_map_clients(
     args = rows_of(order, shards.size.shape[0], args)
 
     def on_device(shared, dealt, args):
-      return jax.lax.psum(over_own(shared, dealt, args), AXIS)
+      return psum(over_own(shared, dealt, args), AXIS)
 
     return jax.shard_map(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec),
         out_specs=whole, check_vma=False)(shared, dealt, args)
 
-  return _ClientMap(map_clients, reduce, total)
+  return _ClientMap(map_clients, update, total)

@@ -7,7 +7,6 @@ The setting follows the experiments of the analytic paper, whose machines have
 one to four cores.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -17,6 +16,10 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Devices, RoundCost
 from fedjax_alg.base import RoundTimes, Work
 from fedjax_alg.errors import OptionError
+
+
+#: Between these, all times of a round are finite float32 numbers.
+_LEAST, _MOST = 1e-9, 1e9
 
 
 class Times(NamedTuple):
@@ -45,18 +48,20 @@ def check_machines(
     server_gflops: speed of the server.
 
   Raises:
-    OptionError: a value is not positive and finite, or a range is reversed.
+    OptionError: a value is too small or too large, or a range is reversed.
   """
   ranges: dict[str, tuple[float, float]] = {
       "device_cores": cores, "bandwidth_gbps": bandwidth_gbps}
   for name, (low, high) in ranges.items():
-    if not 0 < low <= high < math.inf:
+    if not _LEAST <= low <= high <= _MOST:
       raise OptionError(f"`{name}`={low:g},{high:g}: must be the least and the "
-                       "most, more than 0 and in this order")
+                       "most, in this order and between "
+                       f"{_LEAST:g} and {_MOST:g}")
   for name, value in (("core_gflops", core_gflops), ("batch_ms", batch_ms),
                       ("server_gflops", server_gflops)):
-    if not 0 < value < math.inf:
-      raise OptionError(f"`{name}`={value:g}: must be more than 0")
+    if not _LEAST <= value <= _MOST:
+      raise OptionError(f"`{name}`={value:g}: must be at least {_LEAST:g} and "
+                       f"at most {_MOST:g}")
 
 
 def make_devices(

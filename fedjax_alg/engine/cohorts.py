@@ -1,8 +1,8 @@
 """One round of an algorithm: random keys, the cohort and the call.
 
-Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_bijection`` (as
-uniform, for very many clients), ``by_size``, ``by_availability``, or a function
-of the caller's own.
+Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_size``,
+``by_availability``, the same for very many clients (``by_bijection``,
+``by_examples``, ``by_trial``), or a function of the caller's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -181,21 +181,6 @@ DRAWS = {"permutation": uniform, "bijection": by_bijection}
 FEW_CLIENTS = 20_000
 
 
-def uniform_draw(draw: str, num_clients: int) -> Sampler:
-  """Finds how a uniform cohort is drawn.
-
-  Args:
-    draw: a name of ``DRAWS``, or auto.
-    num_clients: C.
-
-  Returns:
-    The sampler.
-  """
-  if draw == "auto":
-    draw = "bijection" if num_clients > FEW_CLIENTS else "permutation"
-  return DRAWS[draw]
-
-
 def by_size(
     data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
@@ -246,14 +231,140 @@ def by_availability(
   Raises:
     OptionError: ``data`` has no availability.
   """
+  availability = _availability(data)
+  there, order = jax.random.split(key)
+  shape = data.size.shape
+  available = jax.random.uniform(there, shape) < availability
+  score = jnp.where(available, jax.random.uniform(order, shape), -jnp.inf)
+  return _largest(data, score, cohort_size, number)
+
+
+#: Clients whose sizes are added up to one number in ``by_examples``.
+_BLOCK = 128
+
+
+def by_examples(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws as ``by_size``, without a random number for every client.
+
+  An example is drawn from all, and its client takes part. When S examples are
+  drawn, those of the clients that were found are left out, and as many are
+  drawn as clients are missing: so every client is drawn with probability n_i /
+  sum of the n_j that are left. The sizes of all clients are read once, to add
+  them up.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``. A client without examples is never drawn.
+  """
+  clients = data.size.shape[0]
+  size = jnp.asarray(data.size)
+  if data.joins is not None:
+    size = jnp.where(data.joins > number, 0, size)
+  size = jnp.pad(size, (0, -clients % _BLOCK)).reshape(-1, _BLOCK)
+  slot = jnp.arange(cohort_size, dtype=jnp.int32)
+
+  def more(carry):
+    ids, _, sums, _ = carry
+    return (ids[-1] == clients) & (sums.sum() > 0)
+
+  def draw(carry):
+    """Fills the slots from the first empty one on, with S examples in turn."""
+    ids, size, sums, turn = carry
+    ends = jnp.cumsum(sums)
+    example = jax.random.randint(
+        jax.random.fold_in(key, turn), (cohort_size,), 0, ends[-1])
+    block = jnp.searchsorted(ends, example, side="right")
+    within = jnp.cumsum(size[block], axis=1)
+    behind = example - (ends[block] - sums[block])
+    place = (within <= behind[:, None]).sum(1, dtype=jnp.int32)
+    found = (block * _BLOCK + place).astype(jnp.int32)
+    # The first example of every client counts.
+    order = jnp.argsort(found, stable=True)
+    again = jnp.concatenate([
+        jnp.zeros(1, bool), found[order][1:] == found[order][:-1]])
+    new = ~jnp.zeros(cohort_size, bool).at[order].set(again)
+    filled = (ids < clients).sum(dtype=jnp.int32)
+    target = filled + jnp.cumsum(new, dtype=jnp.int32) - 1
+    new &= target < cohort_size
+    target = jnp.where(new, target, cohort_size)
+    ids = ids.at[target].set(found, mode="drop")
+    taken = jnp.where(new, size[block, place], 0)
+    size = size.at[jnp.where(new, block, size.shape[0]), place].set(
+        0, mode="drop")
+    return ids, size, sums.at[block].add(-taken), turn + 1
+
+  ids, *_ = jax.lax.while_loop(more, draw, (
+      jnp.full_like(slot, clients), size, size.sum(1, dtype=jnp.int32),
+      jnp.int32(0)))
+  return jnp.sort(ids)
+
+
+def by_trial(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws as ``by_availability``, in a time that does not depend on C.
+
+  The clients are asked in the order of a keyed bijection, as in
+  ``by_bijection``, whether they are available, until S are found. If fewer are
+  there, all are asked.
+
+  Args:
+    data: see ``uniform``; it has ``availability``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+
+  Raises:
+    OptionError: ``data`` has no availability.
+  """
+  availability = _availability(data)
+  clients = data.size.shape[0]
+  asked = min(clients, max(4 * cohort_size, 1024))
+  there, order = jax.random.split(key)
+  bits = minibatches.shuffle_bits(order)
+  places = jnp.arange(asked, dtype=jnp.int32)
+
+  def more(carry):
+    ids, turn = carry
+    return (ids[-1] == clients) & (turn * asked < clients)
+
+  def ask(carry):
+    ids, turn = carry
+    place = turn * asked + places
+    who = jnp.minimum(place, clients - 1)
+    for epoch in range(2):
+      who = minibatches.shuffled(
+          bits, jnp.int32(epoch), who, jnp.int32(clients))
+    found = (place < clients) & (jax.random.uniform(
+        jax.random.fold_in(there, turn), (asked,)) < availability[who])
+    if data.joins is not None:
+      found &= data.joins[who] <= number
+    target = (ids < clients).sum(dtype=jnp.int32) + jnp.cumsum(
+        found, dtype=jnp.int32) - 1
+    target = jnp.where(found, target, cohort_size)
+    return ids.at[target].set(who, mode="drop"), turn + 1
+
+  ids, _ = jax.lax.while_loop(more, ask, (
+      jnp.full(cohort_size, clients, jnp.int32), jnp.int32(0)))
+  return jnp.sort(ids)
+
+
+def _availability(data: ClientData) -> Array:
+  """The clients' availability [C] float32."""
   if data.availability is None:
     raise OptionError("`sampling`=availability: the data say nothing of the "
                       "clients' availability")
-  there, order = jax.random.split(key)
-  shape = data.size.shape
-  available = jax.random.uniform(there, shape) < data.availability
-  score = jnp.where(available, jax.random.uniform(order, shape), -jnp.inf)
-  return _largest(data, score, cohort_size, number)
+  return jnp.asarray(data.availability)
 
 
 def _largest(
@@ -283,6 +394,26 @@ PRESENT = "cohort_present"
 #: The samplers that have a name.
 SAMPLERS: dict[str, Sampler] = {
     "uniform": uniform, "size": by_size, "availability": by_availability}
+
+#: The same, as they are drawn from very many clients.
+FROM_MANY: dict[str, Sampler] = {
+    "uniform": by_bijection, "size": by_examples, "availability": by_trial}
+
+
+def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
+  """Finds how the cohorts of a sampler with a name are drawn.
+
+  Args:
+    sampling: a name of ``SAMPLERS``.
+    draw: a name of ``DRAWS``, or auto.
+    num_clients: C.
+
+  Returns:
+    The sampler.
+  """
+  if draw == "auto":
+    draw = "bijection" if num_clients > FEW_CLIENTS else "permutation"
+  return (FROM_MANY if draw == "bijection" else SAMPLERS)[sampling]
 
 
 def checked(sampler: Sampler, said: str = "") -> Sampler:

@@ -26,6 +26,9 @@ Numbers = Mapping[str, Array]
 #: Makes the algorithm with the given hyper-parameters.
 Build = Callable[[Numbers], Algorithm]
 
+#: The name of a round in a compiled program and in profiles of it.
+ROUND = "round"
+
 #: How the axis of the seeds is run: one after the other, or vectorised.
 MAP_SEEDS = ("sequential", "vmap")
 
@@ -167,6 +170,7 @@ def make_run_rounds(
     log = jax.tree.map(
         lambda leaf: jnp.zeros((max_rounds,) + leaf.shape, leaf.dtype), shapes)
 
+    @jax.named_scope(ROUND)
     def body(i, carry):
       state, log = carry
       state, entry = logged(start + i, state)

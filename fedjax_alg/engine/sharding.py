@@ -48,7 +48,7 @@ def start(host_devices: int = 0) -> None:
 
   Compiled programs are kept in ~/.cache/fedjax_alg/jax, so a repeated run
   starts without compiling. The environment variable JAX_COMPILATION_CACHE_DIR
-  selects another folder.
+  selects another folder, which many processes may share; docs/cluster.md.
 
   Args:
     host_devices: number of CPU cores to use; 0 means all that this process
@@ -57,7 +57,9 @@ def start(host_devices: int = 0) -> None:
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
       getattr(jax.config, "jax_compilation_cache_dir") is None):
     jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+  least = "jax_persistent_cache_min_compile_time_secs"
+  if least.upper() not in os.environ and getattr(jax.config, least) == 1.0:
+    jax.config.update(least, 0.1)  # 1.0 is JAX's default
   try:
     use_host_cores(host_devices or None)
   except RuntimeError:
@@ -93,6 +95,34 @@ def replicated(mesh: Mesh | None) -> Any:
     The sharding; None without a mesh.
   """
   return None if mesh is None else NamedSharding(mesh, PartitionSpec())
+
+
+def described(mesh: Mesh | None) -> bool:
+  """Whether the mesh is that of a machine that is described, but not there.
+
+  Programs can be compiled for a described machine
+  (``jax.experimental.topologies``), but no array can lie on it.
+
+  Args:
+    mesh: the devices, or None.
+  """
+  if mesh is None:
+    return False
+  device = mesh.devices.flat[0]
+  try:
+    return device not in jax.devices(device.platform)
+  except RuntimeError:  # JAX knows no such devices here
+    return True
+
+
+def platform(mesh: Mesh | None) -> str:
+  """The kind of the devices, such as "cpu", "gpu" or "tpu".
+
+  Args:
+    mesh: the devices; None means the default device.
+  """
+  return (jax.default_backend() if mesh is None
+          else mesh.devices.flat[0].platform)
 
 
 def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
@@ -134,8 +164,12 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
     mesh: the devices; None means the default device.
 
   Returns:
-    The tree of JAX arrays.
+    The tree of JAX arrays; of their shapes, dtypes and shardings alone on a
+    machine that is only described.
   """
+  if described(mesh):
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(
+        np.shape(a), a.dtype, sharding=replicated(mesh)), tree)
   tree = jax.tree.map(
       lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
   return jax.device_put(tree, replicated(mesh) or jax.devices()[0])

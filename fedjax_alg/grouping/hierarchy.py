@@ -31,6 +31,19 @@ class Hierarchy(NamedTuple):
   next_height: Array
 
 
+class _Rows(NamedTuple):
+  """What is known of every row while clusters are merged."""
+
+  label: Array  #: [n] int32, the first member of each row's cluster
+  number: Array  #: [] int32, clusters
+  wanted: Array  #: [] int32, clusters that the threshold alone would leave
+  size: Array  #: [n] float32, members; 0 for rows that are no cluster any more
+  last: Array  #: [] float32, height of the last merge
+  bound: Array  #: [n] float32, lower bound of the row's least distance
+  nearest: Array  #: [n] int32, the row at this distance
+  stale: Array  #: [n] bool, whether the bound may be too low
+
+
 def _merged(linkage, d_ik, d_jk, d_ij, n_i, n_j, n_k):
   """Distances [n] of the union of i and j to every k (Lance-Williams)."""
   if linkage == "single":
@@ -94,77 +107,77 @@ def agglomerate(
   threshold = jnp.asarray(threshold, jnp.float32)
   counted = mask.sum(dtype=jnp.int32)
 
-  def least(carry):
+  def least(rows):
     """The least bound as a height, and whether it may be too low."""
-    bound, _, stale = carry[-3:]
-    i = jnp.argmin(bound)
-    return jnp.sqrt(jnp.maximum(bound[i], 0.0)) if ward else bound[i], stale[i]
+    i = jnp.argmin(rows.bound)
+    bound = rows.bound[i]
+    return jnp.sqrt(jnp.maximum(bound, 0.0)) if ward else bound, rows.stale[i]
 
   def more(carry):
-    (height, stale), number = least(carry), carry[3]
-    return (number > 1) & (
-        stale | (number > num_groups) | (height <= threshold))
+    _, rows = carry
+    height, stale = least(rows)
+    return (rows.number > 1) & (
+        stale | (rows.number > num_groups) | (height <= threshold))
 
-  def step(carry):
-    """Takes the minimum of one row again, or merges two clusters.
+  def renewed(rows, row, partner, own, other):
+    """Takes the minimum of one row again."""
+    del other
+    return row, own, rows._replace(
+        bound=rows.bound.at[row].set(own.min()),
+        nearest=rows.nearest.at[row].set(partner),
+        stale=rows.stale.at[row].set(False))
 
-    A merge only makes distances grow, so the least distance of a row before it
-    is a lower bound after it. It is taken again only where the bound is the
-    least of all rows, which keeps the work at O(n) a merge. For the same
-    reason only the row of the union is written; of two clusters, the row of
-    the one that was formed later has their distance.
-    """
-    d, formed, label, number, wanted, size, last, bound, nearest, stale = carry
-    height, again = least(carry)
-
-    def distances(k):
-      row = jnp.where(formed[k] >= formed, d[k], d[:, k])
-      return jnp.where((rank == k) | (size == 0), far, row)
-
-    row = jnp.argmin(bound)
-    partner = jnp.argmin(distances(row))
+  def merged(rows, row, partner, own, other):
+    """Merges two clusters; the union keeps the number i of its first member."""
+    height, _ = least(rows)
+    label, number, wanted, size, _, bound, nearest, stale = rows
     i, j = jnp.minimum(row, partner), jnp.maximum(row, partner)
-    d_i, d_j = distances(i), distances(j)
+    first = row == i
+    d_i, d_j = jnp.where(first, own, other), jnp.where(first, other, own)
     union = _merged(linkage, d_i, d_j, d_i[j], size[i], size[j], size)
     # Masked rows, clusters that were merged before, and i and j.
     union = jnp.where((rank == i) | (rank == j) | jnp.isinf(d_i), far, union)
     # Rounding may bring the union closer than both its parts. Rows are compared
     # by number: XLA may compute a distance twice, with another last bit.
     closer = union < bound
-    new_bound = jnp.where(closer, union, bound).at[i].set(
-        union.min()).at[j].set(far)
-    new_nearest = jnp.where(closer, i, nearest).at[i].set(jnp.argmin(union))
-    new_stale = (stale | (nearest == i) | (nearest == j)).at[i].set(
-        False).at[j].set(False)
-    minimum = jnp.where(row == i, d_i, d_j).min()
-    bound = jnp.where(again, bound.at[row].set(minimum), new_bound)
-    nearest = jnp.where(again, nearest.at[row].set(partner), new_nearest)
-    stale = jnp.where(again, stale.at[row].set(False), new_stale)
-    # The union keeps the number i of its first member.
-    # XLA writes in place only if what is written depends on all that is read.
-    # The minimum is never NaN.
-    read = jnp.where(stale, bound, far).min() + minimum + bound.min() + (
-        nearest.min().astype(jnp.float32))
-    row = jnp.where(again, d_i, union)
-    row = jnp.where(jnp.isnan(read), far, row)
-    d = jax.lax.dynamic_update_index_in_dim(d, row, i, 0)
-    merged = ~again
-    formed = formed.at[i].max(jnp.where(merged, n - number, 0))
-    size = size.at[i].add(jnp.where(merged, size[j], 0.0))
-    size = size.at[j].multiply(jnp.where(merged, 0.0, 1.0))
-    label = jnp.where(merged & (label == j), i.astype(label.dtype), label)
-    within = merged & (height <= threshold) & (number == wanted)
-    number = number - merged.astype(number.dtype)
-    wanted = jnp.where(within, number, wanted)
-    last = jnp.where(merged, height, last)
-    return (d, formed, label, number, wanted, size, last, bound, nearest,
-            stale)
+    within = (height <= threshold) & (number == wanted)
+    return i, union, _Rows(
+        jnp.where(label == j, i, label), number - 1,
+        jnp.where(within, number - 1, wanted),
+        size.at[i].add(size[j]).at[j].set(0.0), height,
+        jnp.where(closer, union, bound).at[i].set(union.min()).at[j].set(far),
+        jnp.where(closer, i, nearest).at[i].set(
+            jnp.argmin(union).astype(jnp.int32)),
+        (stale | (nearest == i) | (nearest == j)).at[i].set(
+            False).at[j].set(False))
 
-  end = jax.lax.while_loop(more, step, (
-      start, jnp.full(n, -1, jnp.int32), rank, counted, counted,
-      mask.astype(jnp.float32), -far, start.min(0), jnp.argmin(start, 0),
-      jnp.zeros(n, bool)))
-  _, _, label, number, wanted, _, height, _, _, _ = end
+  def step(carry):
+    """Takes the minimum of one row again, or merges two clusters.
+
+    A merge only makes distances grow, so the least distance of a row before it
+    is a lower bound after it. It is taken again only where the bound is the
+    least of all rows, which keeps the work at O(n) a merge.
+    """
+    d, rows = carry
+
+    def distances(k):
+      return jnp.where((rank == k) | (rows.size == 0), far, d[k])
+
+    row = jnp.argmin(rows.bound).astype(jnp.int32)
+    own = distances(row)
+    partner = jnp.argmin(own).astype(jnp.int32)
+    # A conditional is never computed twice. XLA would read d again where it
+    # writes, and then copy all of it.
+    place, new, rows = jax.lax.cond(
+        least(rows)[1], renewed, merged, rows, row, partner, own,
+        distances(partner))
+    d = jax.lax.dynamic_update_index_in_dim(d, new, place, 0)
+    return jax.lax.dynamic_update_index_in_dim(d, new, place, 1), rows
+
+  _, end = jax.lax.while_loop(more, step, (start, _Rows(
+      rank, counted, counted, mask.astype(jnp.float32), -far, start.min(0),
+      jnp.argmin(start, 0).astype(jnp.int32), jnp.zeros(n, bool))))
+  label, number, wanted, _, height, _, _, _ = end
   next_height, _ = least(end)
   first = (label == rank) & mask
   order = jnp.cumsum(first, dtype=jnp.int32) - 1

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer
+from fedjax_alg.least_squares import pairs
 
 #: position: a code for every position and channel; class: a code for every
 #: channel; random_filters: no code but untrained filters (a control).
@@ -59,7 +60,7 @@ def centred(code: Array, counts: Array) -> Array:
   return code - jnp.tensordot(share, code, axes=1)[None]
 
 
-def high_passed(maps: Array) -> Array:
+def high_passed(maps: pairs.Number) -> pairs.Number:
   """Applies a high-pass filter over space: 4 S - up - down - left - right.
 
   The image is extended by its edges. The filter is applied to the class sums S
@@ -73,6 +74,7 @@ def high_passed(maps: Array) -> Array:
   Returns:
     [L, H, W, c].
   """
-  padded = jnp.pad(maps, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")
-  return (4 * maps - padded[:, :-2, 1:-1] - padded[:, 2:, 1:-1]
+  padded = pairs.moved(lambda part: jnp.pad(
+      part, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge"), maps)
+  return (maps * 4 - padded[:, :-2, 1:-1] - padded[:, 2:, 1:-1]
           - padded[:, 1:-1, :-2] - padded[:, 1:-1, 2:])

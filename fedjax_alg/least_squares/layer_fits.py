@@ -18,6 +18,24 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import codes, moments as moments_lib, solve
 
 PRECISIONS = ("float64", "float32")
+#: How double precision is computed: as the device does it, as sums of two
+#: float32 (``pairs``), or as pairs where the device would only emulate it.
+DOUBLES = ("auto", "float64", "pairs")
+
+
+def double_field() -> Any:
+  """The field `double` of a method in closed form."""
+  return hyper(
+      "auto", "how double precision is computed: float64; pairs = sums of two "
+      "float32, without float64 in the program; auto = pairs on a TPU, which "
+      "only emulates float64, and float64 elsewhere", choices=DOUBLES,
+      later=True)
+
+
+def in_pairs(double: str) -> bool:
+  """Whether double precision is computed in pairs, on this machine."""
+  return double == "pairs" or (
+      double == "auto" and jax.default_backend() == "tpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +66,9 @@ class LayerFits:
       False, "divide the outputs of hidden layers by their standard deviation")
   precision: str = hyper(
       "float64", "precision of the products, the sums and the clients' "
-      "personal solutions; the server always solves in float64",
-      choices=PRECISIONS)
+      "personal solutions; the server always solves in double precision "
+      "(float64)", choices=PRECISIONS)
+  double: str = double_field()
   batch_size: int = hyper(
       32, "B, initial batch size on a client's simulated machine; it does not "
       "change the weights", minimum=1, source="(6)")
@@ -134,8 +153,21 @@ class Plan:
 
   @property
   def product(self) -> jnp.dtype:
-    """The dtype in which clients compute products and sums."""
-    return jnp.dtype(self.options.precision)
+    """The dtype in which clients compute products and sums.
+
+    It is float32 in pairs as well.
+    """
+    return jnp.dtype("float32" if self.pairs else self.options.precision)
+
+  @property
+  def pairs(self) -> bool:
+    """Whether double precision is computed in pairs."""
+    return in_pairs(self.options.double)
+
+  @property
+  def double_products(self) -> bool:
+    """Whether clients compute products and sums in double precision."""
+    return self.options.precision == "float64"
 
   @property
   def num_rounds(self) -> int:

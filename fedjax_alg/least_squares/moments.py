@@ -18,18 +18,22 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
+from fedjax_alg.least_squares import pairs
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
 _BLOCK_ENTRIES = 2 ** 22
 
 
 class Moments(NamedTuple):
-  """Sums over the examples of one or more clients; they can be added."""
+  """Sums over the examples of one or more clients; they can be added.
 
-  gram: Array  #: [d, d] X'X
-  total: Array  #: [d] sum of the rows of X
-  classes: Array  #: [L, *input_shape] sums of the layer's inputs by class
-  counts: Array  #: [L] examples by class
+  All four are arrays, or all four are ``pairs.Pair``.
+  """
+
+  gram: pairs.Number  #: [d, d] X'X
+  total: pairs.Number  #: [d] sum of the rows of X
+  classes: pairs.Number  #: [L, *input_shape] sums of the inputs by class
+  counts: pairs.Number  #: [L] examples by class
 
 
 def block_rows(layer: Layer) -> int:
@@ -47,17 +51,31 @@ def zeros(layer: Layer, num_classes: int, dtype: jnp.dtype) -> Moments:
       jnp.zeros(num_classes, dtype))
 
 
+def in_pairs(moments: Moments) -> Moments:
+  """The same sums of float32 as Pairs."""
+  return Moments(*map(pairs.pair, moments))
+
+
+def over_devices(moments: Moments, axis: str) -> Moments:
+  """``jax.lax.psum`` of sums, in their precision."""
+  if isinstance(moments.gram, pairs.Pair):
+    return Moments(*(pairs.over_devices(part, axis) for part in moments))
+  return jax.lax.psum(moments, axis)
+
+
 def add_shard(
     moments: Moments, layer: Layer, params: Params, shard: Shard,
     product: jnp.dtype, rows: int | None = None) -> Moments:
   """Adds the examples of a client, block by block.
 
   Args:
-    moments: the sums so far; their dtype is that of the result.
+    moments: the sums so far; their dtype is that of the result. To Pairs the
+      products are added without rounding.
     layer: the layer.
     params: parameters of the model; the preceding layers are read.
     shard: the client.
-    product: dtype in which the products of a block are computed.
+    product: dtype in which the products of a block are computed; not read
+      for Pairs.
     rows: examples in a block; None means ``block_rows``. It changes only the
       rounding (the weight-invariant property).
 
@@ -67,8 +85,10 @@ def add_shard(
   labels = jnp.arange(moments.counts.shape[0], dtype=jnp.int32)
   dtype = moments.gram.dtype
 
-  def product_of(a: Array, b: Array) -> Array:
+  def product_of(a: Array, b: Array) -> pairs.Number:
     """a' b of two matrices with one row for each example or position."""
+    if isinstance(moments.gram, pairs.Pair):
+      return pairs.matmul(a.astype(dtype).T, b.astype(dtype))
     return jax.lax.dot_general(
         a.astype(product), b.astype(product), (((0,), (0,)), ((), ())),
         precision=trees.HIGHEST).astype(dtype)
@@ -86,7 +106,8 @@ def add_shard(
     return Moments(
         moments.gram + product_of(unfolded, unfolded),
         moments.total + product_of(ones, unfolded)[0],
-        moments.classes + by_class.reshape(moments.classes.shape),
+        moments.classes + pairs.moved(
+            lambda part: part.reshape(moments.classes.shape), by_class),
         moments.counts + member.sum(0, dtype=jnp.int32).astype(dtype))
 
   return objective.fold_blocks(

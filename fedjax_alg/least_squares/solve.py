@@ -9,7 +9,7 @@ where B is the solution for the targets Y. This needs L right-hand sides for
 any width. A ``Fit`` stores B; (13) holds for B as well as for W.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Layer
-from fedjax_alg.least_squares import codes
+from fedjax_alg.least_squares import codes, pairs
 from fedjax_alg.least_squares.moments import Moments
 
 #: none: no bias; ones: a column of ones in X, penalised like the others;
@@ -28,9 +28,9 @@ BIASES = ("none", "ones", "centred")
 class Problem(NamedTuple):
   """Normal equations A B = C, without a ridge."""
 
-  gram: Array  #: A [D, D]; D = d, or d + 1 with a column of ones
-  cross: Array  #: C [D, r]
-  target: Array  #: [r] mean of the targets
+  gram: pairs.Number  #: A [D, D]; D = d, or d + 1 with a column of ones
+  cross: pairs.Number  #: C [D, r]
+  target: pairs.Number  #: [r] mean of the targets
   #: [r, width], the code to apply to the solution; None if r = width
   mix: Array | None
 
@@ -42,8 +42,16 @@ class Fit(NamedTuple):
   scale: Array  #: [width] the divisor of every output
 
 
-def _product(a: Array, b: Array) -> Array:
+def _product(a: pairs.Number, b: pairs.Number) -> Any:
+  if isinstance(a, pairs.Pair):
+    return pairs.matmul(a, b)
   return jnp.matmul(a, b, precision=trees.HIGHEST)
+
+
+def _at_least_one(x: Any) -> Any:
+  if isinstance(x, pairs.Pair):
+    return pairs.Pair(jnp.maximum(x.hi, 1.0), x.lo)
+  return jnp.maximum(x, jnp.ones((), x.dtype))
 
 
 def problem(
@@ -70,37 +78,50 @@ def problem(
   chex.assert_shape(
       code, (classes, {1, layer.positions}, None),
       custom_message="code must be [L, positions or 1, width]")
-  maps = moments.classes
-  counts = moments.counts
+  maps: Any = moments.classes
+  counts: Any = moments.counts
   positions = jnp.asarray(layer.positions, counts.dtype)
-  rows = jnp.maximum(counts.sum() * positions, jnp.ones((), counts.dtype))
+  rows: Any = _at_least_one(pairs.summed(counts, 0) * positions)
   if high_pass:
     maps = codes.high_passed(maps)
-  by_class = layer.unfold(maps)  # [L, positions, d]
+  by_class = pairs.moved(layer.unfold, maps)  # [L, positions, d]
   if code.shape[1] == 1:
-    cross = by_class.sum(1).T
+    cross = pairs.summed(by_class, 1).T
     target = counts * positions / rows
     mix = code[:, 0]
   else:
-    cross = jnp.einsum(
-        "lpd,lpj->dj", by_class, code, precision=trees.HIGHEST)
-    target = jnp.tensordot(counts, code.sum(1), axes=1) / rows
+    cross, target = _coded(by_class, counts, code)
+    target = target / rows
     mix = None
     if high_pass:  # a high-passed code sums to 0 over the positions
-      target = jnp.zeros_like(target)
-  total = moments.total[:, None]
+      target = jax.tree.map(jnp.zeros_like, target)
+  total: Any = pairs.moved(lambda part: part[:, None], moments.total)
   if bias == "none":
     return Problem(moments.gram, cross, target, mix)
   if bias == "ones":
-    gram = jnp.block([[moments.gram, total], [total.T, rows[None, None]]])
-    cross = jnp.concatenate([cross, (rows * target)[None]])
+    gram = pairs.moved(lambda gram, total, rows: jnp.block(
+        [[gram, total], [total.T, rows[None, None]]]),
+                       moments.gram, total, rows)
+    cross = pairs.moved(lambda cross, last: jnp.concatenate(
+        [cross, last[None]]), cross, target * rows)
     return Problem(gram, cross, target, mix)
   return Problem(
       moments.gram - total * total.T / rows, cross - total * target[None],
       target, mix)
 
 
-def absolute(ridge: float, gram: Array, relative: bool) -> Array:
+def _coded(by_class: Any, counts: Any, code: Array) -> tuple[Any, Any]:
+  """X'T [d, width] and the sum of T [width] of a code for each position."""
+  if isinstance(by_class, pairs.Pair):
+    rows = pairs.moved(lambda part: part.reshape(-1, part.shape[-1]), by_class)
+    return (pairs.matmul(rows.T, code.reshape(-1, code.shape[-1])),
+            pairs.matmul(counts[None], pairs.summed(pairs.pair(code), 1))[0])
+  return (
+      jnp.einsum("lpd,lpj->dj", by_class, code, precision=trees.HIGHEST),
+      jnp.tensordot(counts, code.sum(1), axes=1))
+
+
+def absolute(ridge: float, gram: pairs.Number, relative: bool) -> Array:
   """Computes the number that is added to the diagonal of a Gram matrix.
 
   Args:
@@ -111,25 +132,43 @@ def absolute(ridge: float, gram: Array, relative: bool) -> Array:
   Returns:
     [] in the dtype of ``gram``.
   """
+  gram = pairs.single(gram)
   size = jnp.asarray(ridge, gram.dtype)
   return size * jnp.trace(gram) / gram.shape[0] if relative else size
 
 
-def _factor(gram: Array, ridge: Array) -> Array:
-  """Cholesky factor L of gram + ridge I; NaN if this matrix is singular.
+def _least_pivot(diagonal: Array, eps: float) -> Array:
+  """The squared pivot from which on a matrix is not singular.
 
-  The matrix counts as singular if a squared pivot is below D eps times the
-  largest diagonal entry, because such a pivot is a rounding error.
+  A smaller one is a rounding error.
+
+  Args:
+    diagonal: [D] of the matrix.
+    eps: of its numbers.
   """
+  return (diagonal.shape[0] * eps) * diagonal.max()
+
+
+def _factor(gram: Array, ridge: Array) -> Array:
+  """Cholesky factor L of gram + ridge I; NaN if this matrix is singular."""
   a = gram + ridge * jnp.eye(gram.shape[0], dtype=gram.dtype)
   factor = jnp.linalg.cholesky(a)
   least = jnp.square(jnp.diagonal(factor)).min()
-  floor = (gram.shape[0] * jnp.finfo(gram.dtype).eps) * jnp.diagonal(a).max()
+  floor = _least_pivot(jnp.diagonal(a), float(jnp.finfo(gram.dtype).eps))
   return jnp.where(least > floor, factor, jnp.full_like(factor, jnp.nan))
 
 
+def _factor_in_pairs(gram: pairs.Pair, ridge: Array) -> pairs.Factor:
+  """``_factor`` of Pairs."""
+  a = gram + jnp.diag(jnp.full(gram.shape[0], ridge))
+  factor = pairs.cholesky(a)
+  singular = ~(factor.pivot > _least_pivot(jnp.diagonal(a.hi), pairs.EPS))
+  return jax.tree.map(lambda leaf: jnp.where(singular, jnp.nan, leaf), factor)
+
+
 def solve(
-    gram: Array, cross: Array, ridge: Array, prior: Array | None = None
+    gram: pairs.Number, cross: pairs.Number, ridge: Array,
+    prior: Array | None = None
 ) -> Array:
   """Computes (gram + ridge I)^-1 (cross + ridge prior).
 
@@ -140,17 +179,22 @@ def solve(
     prior: [D, r], the solution for an infinite ridge; None means 0.
 
   Returns:
-    [D, r]; NaN if gram + ridge I is singular.
+    [D, r], of Pairs rounded to float32; NaN if gram + ridge I is singular.
   """
   chex.assert_shape(gram, (cross.shape[0],) * 2)
   if prior is not None:
     chex.assert_shape(
         prior, cross.shape, custom_message="prior: as many columns as cross")
-    cross = cross + ridge * prior
+    pull = pairs.pair(prior) if isinstance(cross, pairs.Pair) else prior
+    cross = cross + pull * ridge
+  if isinstance(gram, pairs.Pair):
+    factor = _factor_in_pairs(gram, ridge)
+    half = pairs.solve_lower(factor, pairs.pair(cross))
+    return pairs.single(pairs.solve_upper(factor, half))
   return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
 
 
-def random_filters(gram: Array, ridge: Array, draw: Array) -> Array:
+def random_filters(gram: pairs.Number, ridge: Array, draw: Array) -> Array:
   """Whitens random filters: L^-T R, where gram + ridge I = L L'.
 
   Args:
@@ -159,8 +203,11 @@ def random_filters(gram: Array, ridge: Array, draw: Array) -> Array:
     draw: R [D, r], random numbers.
 
   Returns:
-    [D, r]; NaN if gram + ridge I is singular.
+    [D, r], of Pairs rounded to float32; NaN if gram + ridge I is singular.
   """
+  if isinstance(gram, pairs.Pair):
+    return pairs.single(pairs.solve_upper(
+        _factor_in_pairs(gram, ridge), pairs.pair(draw)))
   return jax.scipy.linalg.solve_triangular(
       _factor(gram, ridge), draw, trans="T", lower=True)
 
@@ -185,17 +232,26 @@ def weights(
   if bias == "ones":
     offset = fit.basis[d]
   elif bias == "centred":
-    counts = moments.counts
-    rows = jnp.maximum(counts.sum(), jnp.ones((), counts.dtype)) * (
-        jnp.asarray(layer.positions, counts.dtype))
-    offset = equations.target - _product(
-        (moments.total / rows)[None], kernel)[0]
+    # What is lost by rounding from here on is not magnified any more.
+    total, counts, target = map(pairs.single, (
+        moments.total, moments.counts, equations.target))
+    offset = target - _product(
+        (total / _rows(counts, layer))[None], kernel)[0]
   else:
     offset = jnp.zeros(kernel.shape[1], kernel.dtype)
   if equations.mix is not None:
     kernel = _product(kernel, equations.mix)
     offset = _product(offset[None], equations.mix)[0]
   return kernel / fit.scale[None], offset / fit.scale
+
+
+def _rows(counts: pairs.Number, layer: Layer) -> Any:
+  """The number of examples, at least 1, times positions."""
+  whole = _at_least_one(pairs.single(counts).sum())
+  positions = jnp.asarray(layer.positions, whole.dtype)
+  if isinstance(counts, pairs.Pair):
+    return pairs.pair(whole) * positions
+  return whole * positions
 
 
 def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
@@ -209,12 +265,11 @@ def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
   Returns:
     [width]; 1 for a constant output.
   """
-  counts = moments.counts
-  rows = jnp.maximum(counts.sum(), jnp.ones((), counts.dtype)) * (
-      jnp.asarray(layer.positions, counts.dtype))
-  mean = _product((moments.total / rows)[None], kernel)[0]
-  square = (kernel * _product(moments.gram, kernel)).sum(0) / rows
-  variance = square - mean * mean
+  total: Any = moments.total
+  rows = _rows(moments.counts, layer)
+  mean = _product(pairs.moved(lambda part: part[None], total / rows), kernel)[0]
+  square = pairs.summed(_product(moments.gram, kernel) * kernel, 0) / rows
+  square, variance = map(pairs.single, (square, square - mean * mean))
   one = jnp.ones((), kernel.dtype)
   # A smaller variance is a rounding error: the output is constant.
   return jnp.sqrt(jnp.where(variance > 1e-12 * square, variance, one))

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import csv
 import pathlib
 from typing import Any
-import zipfile
-import zlib
 
 import numpy as np
 
 from fedjax_alg import files
+from fedjax_alg.data import npz
 
 #: Columns of clients.csv. ``name`` is there only if the data set names its
 #: clients. A client that the protocol did not count (it has no test examples,
@@ -177,8 +176,8 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
     return {}
   try:
     with open(path, "rb") as file:
-      return _read_npz(np.load(file, allow_pickle=False))
-  except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+      return _read_npz(npz.Archive(file))
+  except npz.ERRORS as error:
     raise ValueError(path.name) from error
 
 

@@ -31,7 +31,8 @@ from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 from fedjax_alg.grouping import kmeans, nearest_centre
-from fedjax_alg.least_squares import codes, moments as moments_lib, solve
+from fedjax_alg.least_squares import codes, moments as moments_lib, pairs
+from fedjax_alg.least_squares import solve
 from fedjax_alg.least_squares.layer_fits import empty_fit, fit_layer
 from fedjax_alg.least_squares.layer_fits import fit_personal_layer, layer_key
 from fedjax_alg.least_squares.layer_fits import LayerFits, per_layer, Plan
@@ -83,8 +84,12 @@ def layerwise(
       added to the sum of the Gram matrices.
 
   Raises:
-    OptionError: the number of ridges does not fit the layers.
+    OptionError: the number of ridges does not fit the layers, or the first
+      batch is larger than the largest.
   """
+  if options.adaptive_batch and options.batch_size > options.max_batch_size:
+    raise OptionError(f"`batch_size`={options.batch_size}: must be at most "
+                      f"`max_batch_size`={options.max_batch_size}")
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   method = Layerwise(
       Plan(layers, options, gammas, total_ridge, personal_ridge), map_clients,
@@ -181,19 +186,24 @@ def _client_params(
   if not method.plan.personal_ridge:
     return params
   personal: Callable[..., Params] = functools.partial(_personal, method)
-  if method.plan.options.precision == "float64":
+  if method.plan.double_products:
     # This must include the conditionals, which vmap traces once more.
-    personal = _in_float64(personal)
+    personal = _in_double(method.plan, personal)
   return personal(state, group, params, shard)
 
 
-def _in_float64(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _in_double(plan: Plan, fn: Callable[..., Any]) -> Callable[..., Any]:
   """``fn``, traced with float64 enabled whatever the dtypes of the run are.
+
+  In pairs it is ``fn`` itself.
 
   A vmap around a loop that calls ``fn`` would trace it again without float64.
   Therefore the seeds of these methods are never vectorised
   (``registry.Entry.rounds``).
   """
+
+  if plan.pairs:
+    return fn
 
   def call(*args):
     with jax.enable_x64(True):
@@ -240,23 +250,24 @@ def _train_layer(
 
   def one_group(group):
     counts, moments, params, old = group
-    moments = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), moments)
+    moments = (
+        moments_lib.in_pairs(moments) if plan.pairs else
+        jax.tree.map(lambda leaf: leaf.astype(jnp.float64), moments))
     fit, kernel, offset = fit_layer(
         plan, l, clients, state.code_seed, counts, moments)
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
     # A group without examples keeps its layer.
     return trees.where(
-        moments.counts.sum() > 0,
+        pairs.single(moments.counts).sum() > 0,
         (put_weights(layer, params, kernel, offset), fit), (params, old))
 
-  @_in_float64
   def solved(total):
     if method.num_groups == 1:
       total = trees.repeat(total, 1)
     return jax.lax.map(
         one_group, (state.counts, total, state.models, state.fits[l]))
 
-  models, fit = solved(total)
+  models, fit = _in_double(plan, solved)(total)
   return models, (*state.fits[:l], fit, *state.fits[l + 1:])
 
 
@@ -264,26 +275,35 @@ def _sum_moments(
     method: Layerwise, layer: Layer, state: LayerwiseState, cohort: Cohort,
     groups: Array) -> moments_lib.Moments:
   """Every group's sums over the cohort, [K, ...]; with K = 1 [...]."""
-  product = method.plan.product
+  plan = method.plan
   k, classes = state.counts.shape
 
-  @_in_float64
   def zero():
-    one = moments_lib.zeros(layer, classes, product)
+    one = _no_moments(plan, layer, classes, plan.product)
     return one if k == 1 else trees.repeat(one, k)
 
-  @_in_float64
   def add(total, models, shard, group):
     params = trees.index(models, 0 if k == 1 else group)
     sums = total if k == 1 else trees.index(total, group)
-    sums = moments_lib.add_shard(sums, layer, params, shard, product)
+    sums = moments_lib.add_shard(sums, layer, params, shard, plan.product)
     if k == 1:
       return sums
     return jax.tree.map(
         lambda leaf, new: leaf.at[group].set(new), total, sums)
 
   return method.map_clients.total(
-      add, zero, state.models, cohort.shards, groups)
+      _in_double(plan, add), _in_double(plan, zero), state.models,
+      cohort.shards, groups, psum=moments_lib.over_devices)
+
+
+def _no_moments(
+    plan: Plan, layer: Layer, num_classes: int, dtype: jnp.dtype
+) -> moments_lib.Moments:
+  """The moments of zero examples, in the numbers in which clients add."""
+  moments = moments_lib.zeros(layer, num_classes, dtype)
+  if plan.pairs and plan.double_products:
+    return moments_lib.in_pairs(moments)
+  return moments
 
 
 def _personal(
@@ -309,7 +329,7 @@ def _personal_layer(
   meta = trees.index(state.fits[l], group)
   sums = np.promote_types(plan.product, meta.basis.dtype)
   moments = moments_lib.add_shard(
-      moments_lib.zeros(layer, state.counts.shape[1], sums), layer, params,
+      _no_moments(plan, layer, state.counts.shape[1], sums), layer, params,
       shard, plan.product)
   return put_weights(layer, params, *fit_personal_layer(
       plan, l, state.code_seed, state.counts[group], meta, moments))

@@ -111,6 +111,14 @@ class Updates(NamedTuple):
   squares: Any = None
 
 
+class Kept(NamedTuple):
+  """What a round leaves to the client half's memory."""
+
+  table: Any = ()  #: the new table of ``ClientUpdate.store``, or ()
+  #: what ``ClientUpdate.merge`` gets: the sum of the uploads or all of them
+  uploads: Any = ()
+
+
 class Choice(NamedTuple):
   """The model that each participant prefers."""
 
@@ -253,13 +261,14 @@ def _keys(turn: Turn, purpose: int, k: int) -> Key:
 
 def train(
     method: TwoHalves, beginning: Beginning, choice: Choice, memory: Any,
-    turn: Turn) -> tuple[Trained, Updates]:
+    turn: Turn) -> tuple[Trained, Updates, Kept]:
   """Local training of every participant, leaves [S, ...], and the updates.
 
-  Where the mean of the updates is enough, the
-  trained models are ().
+  Where the mean of the updates is enough, the trained models are (), and what
+  is summed or kept of the rest is not stacked.
   """
   client, cohort = method.client, turn.cohort
+  store, weigh_uploads = client.store, client.upload_weights
 
   def one_client(shared, shard, client_row, preference, client_id, key):
     beginning, extra, rounds = shared
@@ -269,23 +278,58 @@ def train(
         Received(starts, models, anchors, extra, rounds, client_id), shard,
         client_row, key)
 
-  def in_sum(shared, *args):
-    trained = one_client(shared, *args)
+  def in_sum(shared, shard, client_row, *args):
+    trained = one_client(shared, shard, client_row, *args)
     _, starts, _ = trees.index(shared[0], 0)
     update = trees.subtract(trained.params, starts)
-    return update, (trained._replace(params=()), stacking.square(update))
+    kept: Any = trained.kept
+    summed: Any = (update,)
+    trained = trained._replace(params=(), kept=())
+    if weigh_uploads:
+      summed = (update, trained.upload)
+      trained = trained._replace(upload=())
+    return kept, summed, (trained, stacking.square(update))
 
   keys = client_keys(turn.key, cohort.ids)
-  operands = (
-      (beginning[:3], client.shared(memory), turn.round), cohort.shards,
-      client.client_rows(memory, cohort, keys), choice.preference, cohort.ids,
-      keys)
+  shared = beginning[:3], client.shared(memory), turn.round
+  others = choice.preference, cohort.ids, keys
+  table: Any = ()
+  if store:
+    table, places = store.get(memory), store.places(memory, cohort, keys)
   if method.grouping or not method.aggregator.is_mean or stacking.fits(
       cohort.ids.shape[0], trees.index(beginning.starts, 0)):
-    return method.map_clients(one_client, *operands), Updates()
-  mean, (trained, squares) = method.map_clients.reduce(
-      in_sum, stacking.shares(method.weigh(cohort)), *operands)
-  return trained, Updates(mean, squares)
+    rows = (trees.rows(table, places) if store
+            else client.client_rows(memory, cohort, keys))
+    trained = method.map_clients(
+        one_client, shared, cohort.shards, rows, *others)
+    uploads = trained.upload
+    if weigh_uploads:
+      uploads = trees.slot_sum(weigh_uploads(memory, cohort), uploads)
+    if store:
+      table = store.write(table, places, trained.kept)
+    return trained, Updates(), Kept(table, uploads)
+  weights: Any = (stacking.shares(method.weigh(cohort)),)
+  if weigh_uploads:
+    weights += (weigh_uploads(memory, cohort),)
+  if store:
+    table, summed, (trained, squares) = method.map_clients.update(
+        in_sum, store.write, table, places, weights, shared, cohort.shards,
+        *others)
+  else:
+    summed, (trained, squares) = method.map_clients.reduce(
+        lambda *args: in_sum(*args)[1:], weights, shared, cohort.shards,
+        client.client_rows(memory, cohort, keys), *others)
+  uploads = summed[1] if weigh_uploads else trained.upload
+  return trained, Updates(summed[0], squares), Kept(table, uploads)
+
+
+def remember(
+    method: TwoHalves, memory: Any, kept: Kept, anchors: Any, turn: Turn
+) -> Any:
+  """The client half's memory after the round."""
+  client = method.client
+  memory = client.merge(memory, turn.cohort, kept.uploads, anchors)
+  return client.store.put(memory, kept.table) if client.store else memory
 
 
 def update(

@@ -146,7 +146,7 @@ def _round(
     warm_up = state.round < method.grouping.threshold
   turn = Turn(cohort, key, state.round, warm_up)
   beginning, choice = phases.begin(method, state.models, state.server, turn)
-  trained, updates = phases.train(
+  trained, updates, kept = phases.train(
       method, beginning, choice, state.memory, turn)
   choice = _reported(method, choice, trained, turn)
   vectors: Params = ()
@@ -155,8 +155,8 @@ def _round(
   models, server, aux = _finish(
       method, beginning, memory=state.memory, choice=choice, trained=trained,
       updates=updates, vectors=vectors, turn=turn)
-  memory = method.client.merge(
-      state.memory, cohort, trained.upload, beginning.anchors)
+  memory = phases.remember(
+      method, state.memory, kept, beginning.anchors, turn)
   models, server = phases.together(turn, (models, server))
   return ComposedState(models, server, memory, state.round + 1), aux
 

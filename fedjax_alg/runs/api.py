@@ -238,10 +238,11 @@ def _own_sampler(
   if method.entry.all_clients:
     raise OptionError(f"`sampler`: {method.name} does not read it, it uses all "
                       "data in every round")
-  known = sampler in (*cohorts.SAMPLERS.values(), *cohorts.DRAWS.values())
-  if sampler is cohorts.by_availability:
+  known = sampler in (
+      *cohorts.SAMPLERS.values(), *cohorts.FROM_MANY.values())
+  if sampler in (cohorts.by_availability, cohorts.by_trial):
     raise OptionError(
-        "`sampler`=by_availability: give `sampling`=availability")
+        f"`sampler`={sampler.__name__}: give `sampling`=availability")
   return sampler if known else cohorts.checked(sampler)
 
 

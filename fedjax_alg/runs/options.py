@@ -4,7 +4,7 @@
 command line makes flags from them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -18,7 +18,8 @@ from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, cohorts, evaluate
 from fedjax_alg.engine import loop
 from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.hparams import check_options, hyper, reads, typed
+from fedjax_alg.files import expanded
+from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import load_model, parse_layers
 from fedjax_alg.runs import stopping
@@ -46,10 +47,10 @@ class LengthOptions:
   cohort_size: int | None = hyper(
       None, "number of clients that take part in each round; give it instead "
       "of `participation`", minimum=1)
-  seed: int = hyper(0, "the first seed", minimum=0)
+  seed: int = hyper(0, "the first seed", minimum=0, maximum=MAX_SEED)
   num_seeds: int = hyper(
       1, "number of seeds (seed, seed+1, ...), each an independent repetition "
-      "of the run", minimum=1)
+      "of the run", minimum=1, maximum=10_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +67,14 @@ class SamplingOptions:
       + own.FORMS, later=True)
   draw: str = hyper(
       "auto", "how cohorts are drawn from the seed, one of auto, "
-      + ", ".join(cohorts.DRAWS) + ": permutation = of all clients, bijection "
-      "= in a time that does not grow with the number of clients. Both are "
-      "uniform, and draw other clients from the same seed. auto = permutation "
+      + ", ".join(cohorts.DRAWS) + ": permutation = with a random number for "
+      "every client, bijection = without, in a time that hardly grows with the "
+      "number of clients. Both have the same distribution, and draw other "
+      "clients from the same seed. auto = permutation "
       f"up to {cohorts.FEW_CLIENTS:,} clients, then bijection. Where clients "
-      "join later it is the permutation (`sampling`=uniform)",
+      "join later uniform cohorts are drawn by the permutation",
       choices=("auto", *cohorts.DRAWS), later=True,
-      when=("sampling", ("uniform",)))
+      when=("sampling", tuple(cohorts.SAMPLERS)))
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "
@@ -85,7 +87,8 @@ class SamplingOptions:
       when=("sampling", ("availability",)))
   availability_seed: int = hyper(
       0, "seed of the probabilities of `availability`, which all seeds of a "
-      "run share (`sampling`=availability)", minimum=0, later=True,
+      "run share (`sampling`=availability)", minimum=0, maximum=MAX_SEED,
+      later=True,
       when=("sampling", ("availability",)))
 
 
@@ -142,7 +145,7 @@ class ClockOptions:
       1000.0, "speed of the simulated server, in 10^9 operations per second")
   clock_seed: int = hyper(
       0, "seed of the simulated machines, which all seeds of a run share",
-      minimum=0)
+      minimum=0, maximum=MAX_SEED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,12 +192,19 @@ class MachineOptions:
   map_clients: str = hyper(
       "auto", "how the clients of a round are computed, one of auto, "
       + ", ".join(clients.MODES) + ": sequential = one after the other, vmap = "
-      "all at once, chunks = `client_chunk` at once, auto = sequential on a "
-      "CPU, else vmap", choices=("auto", *clients.MODES))
+      "all at once, chunks = `client_chunk` at once, lanes = `client_lanes` at "
+      "once, and who is done makes room for the next, auto = sequential on a "
+      "CPU, else lanes", choices=("auto", *clients.MODES))
   client_chunk: int = hyper(
       8, "number of clients that each device computes at once "
       "(`map_clients`=chunks)", minimum=1,
       when=("map_clients", ("chunks",)))
+  client_lanes: int = hyper(
+      0, "number of lanes on each device, for each seed and setting that are "
+      "computed at once; 0: the largest power of two whose square is at most "
+      "the number of the device's participants, so 4 for 20 and 8 for 100 "
+      "(`map_clients`=lanes)", minimum=0, later=True,
+      when=("map_clients", ("lanes",)))
   map_seeds: str = hyper(
       "auto", "how the seeds are computed, one of auto, "
       + ", ".join(loop.MAP_SEEDS) + ": sequential = one after the other, which "
@@ -202,7 +212,7 @@ class MachineOptions:
       "vmap", choices=("auto", *loop.MAP_SEEDS))
   host_devices: int = hyper(
       0, "number of CPU cores that train clients in parallel; 0: all",
-      minimum=0)
+      minimum=0, maximum=128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,6 +271,10 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"`targets`={wrong:g}: must lie in (0, 1], 0.9 is 90 %")
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
+    if self.seed + self.num_seeds - 1 > MAX_SEED:
+      raise OptionError(
+          f"`num_seeds`={self.num_seeds}: the last seed, "
+          f"{self.seed + self.num_seeds - 1}, must be at most {MAX_SEED:,}")
     if self.participation is not None and self.cohort_size is not None:
       raise OptionError("`participation` and `cohort_size`: give one of them")
 
@@ -291,10 +305,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     Raises:
       OptionError: the caller's own cannot be loaded or is no function.
     """
-    if self.sampling == "uniform":
-      return cohorts.uniform_draw(self.draw, num_clients)
     if not own.is_own(self.sampling):
-      return cohorts.SAMPLERS[self.sampling]
+      return cohorts.drawn(self.sampling, self.draw, num_clients)
     found, _ = own.load(self.sampling, "sampling")
     if not callable(found):
       raise OptionError(
@@ -331,7 +343,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
   def _numbers_of_file(self) -> np.ndarray:
     said = f"`availability_file`={self.availability_file}"
     assert self.availability_file is not None
-    path = pathlib.Path(self.availability_file).expanduser()
+    path = expanded(self.availability_file)
     if not path.is_file():
       raise OptionError(f"{said}: no such file")
     binary = path.suffix == ".npy"
@@ -411,10 +423,14 @@ def num_layers(options: RunOptions, algorithm: str) -> int:
         f"`model`=lstm: {algorithm} fits dense layers and convolutions in "
         "closed form, and lstm has others (allowed: "
         f"{', '.join(name for name in MODELS if name != 'lstm')})")
-  words: Any = {"softmax": (), "mlp": options.hidden, "cnn": DEFAULT_LAYERS}
   return 1 + sum(
-      isinstance(word, int) or word.startswith(("conv", "dense"))
-      for word in words.get(options.model, options.layers))
+      word.startswith(("conv", "dense")) for word in _layers_of(options))
+
+
+def _layers_of(options: RunOptions) -> Sequence[str]:
+  """The hidden layers of a named model that is fitted with least squares."""
+  return {"softmax": (), "mlp": [f"dense{width}" for width in options.hidden],
+          "cnn": DEFAULT_LAYERS}.get(options.model, options.layers)
 
 
 def check_together(
@@ -463,6 +479,19 @@ def check_together(
           f"`rounds`={options.rounds} (at most {options.rounds - 1})")
     if "newcomers" not in protocols:
       protocols = (*protocols, "newcomers")
+  if data.shift != "none":
+    assert options.rounds is not None
+    if data.shift_every >= options.rounds:
+      raise OptionError(
+          f"`shift_every`={data.shift_every}: the data never change, there are "
+          f"`rounds`={options.rounds} (at most {options.rounds - 1})")
+  if getattr(hparams, "code_high_passed", 0) and named_model and (
+      not own.is_own(options.model)):
+    found = sum(word.startswith("conv") for word in _layers_of(options))
+    if hparams.code_high_passed > found:
+      raise OptionError(
+          f"`code_high_passed`={hparams.code_high_passed}: must be at most "
+          f"{found}, the convolutions of `model`={options.model}")
   stopping.check_evaluated(options.stopping_rules, protocols)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import math
 import os
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 
 from fedjax_alg import models, own, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
+from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
+from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import lstm
@@ -21,6 +24,10 @@ from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
 from fedjax_alg.runs import stopping
+
+
+#: The most examples that a client may read in a round; costs count in int32.
+_MOST_EXAMPLES = 2 ** 31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +122,10 @@ def _check_words(model: str, federation: Federation) -> None:
             "numbers as x.astype(np.float32)" if ids else
             f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
-  low = min(int(rows.x.min()) for rows in (train, test)) if ids else 0
-  high = max(int(rows.x.max()) for rows in (train, test)) if ids else 0
+  kept = [rows.x.codes if isinstance(rows.x, Coded) else rows.x
+          for rows in (train, test)]
+  low = min(int(x.min()) for x in kept) if ids else 0
+  high = max(int(x.max()) for x in kept) if ids else 0
   if not 0 <= low <= high < known and federation.tokens is None:
     raise OptionError(
         f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
@@ -143,18 +152,75 @@ def cautions(prepared: Prepared) -> list[str]:
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
   texts.append(stopping.caution(prepared.options.stopping_rules))
+  texts += _without_effect(prepared)
   return [text for text in dict.fromkeys(texts) if text]
+
+
+#: What a protocol measures that an algorithm may not have.
+_LACKS = {"assigned": "no groups of clients",
+          "copy": "no copy of the global model at each client"}
+
+
+def _lacks(algorithm: Algorithm, protocol: str) -> str:
+  return _LACKS.get(protocol, "no global model") if (
+      algorithm.global_params is not None) else (
+          "no global model, only local (and newcomers) can be given")
+
+
+def _without_effect(prepared: Prepared) -> list[str]:
+  """What the caller asked for and does not get."""
+  method, options, texts = prepared.method, prepared.options, []
+  if options.eval_protocols != evaluate.DEFAULT_PROTOCOLS:
+    texts += [f"`eval_protocols`={protocol}: left out, {method.name} has "
+              f"{_lacks(prepared.algorithm, protocol)}"
+              for protocol in options.eval_protocols
+              if protocol not in prepared.protocols]
+  layers = prepared.model.layers
+  if method.entry.rounds is not None and layers is not None:
+    last = method.entry.rounds(method.hparams, len(layers))
+    if options.rounds is not None and options.rounds > last:
+      texts.append(f"`rounds`={options.rounds}: {method.name} has fitted all "
+                   f"layers after {last}, the rounds after that change nothing")
+  return texts
+
+
+def _check_work(method: Method, federation: Federation) -> None:
+  """Checks that a client's local work can be counted and its batch be held."""
+  work = method.hparams
+  if not isinstance(work, LocalWork):
+    return
+  examples = int(federation.data.train.size.max(initial=1))
+  batch = work.batch_size or examples
+  steps = work.local_steps or work.local_epochs * -(-examples // batch)
+  if steps * batch > _MOST_EXAMPLES:
+    name = "local_steps" if work.local_steps else "local_epochs"
+    raise OptionError(
+        f"`{name}`={getattr(work, name)}: the largest client has {examples:,} "
+        f"examples and would read {steps * batch:,} a round; must be at most "
+        f"{_MOST_EXAMPLES:,}")
+  needed = 4 * batch * math.prod(federation.example_shape)
+  have = memory_bytes()
+  if needed > have:
+    raise OptionError(
+        f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB, the "
+        f"machine has {have / 2**30:.3g} GB (the largest client has "
+        f"{examples:,} examples)")
+
+
+def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
+  """The size of the state of one seed."""
+  key = jax.random.key(0)
+  shapes = jax.eval_shape(
+      lambda key: algorithm.init(model.init(key), spec, key), key)
+  return sum(leaf.size * leaf.dtype.itemsize
+             for leaf in jax.tree.leaves(shapes))
 
 
 def _check_memory(
     algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
     rows: int) -> None:
-  """Checks that the state of the algorithm fits into memory."""
-  key = jax.random.key(0)
-  shapes = jax.eval_shape(
-      lambda key: algorithm.init(model.init(key), spec, key), key)
-  needed = rows * sum(
-      leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  """Checks that the state and the comparison of clients fit into memory."""
+  needed = rows * _state_bytes(algorithm, model, spec)
   have = memory_bytes()
   if needed > have:
     table = getattr(method.hparams, "variant", None) == "table"
@@ -164,6 +230,15 @@ def _check_memory(
         f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
         "fewer clients or seeds, a smaller model"
         + (", or `variant`=client)" if table else ")"))
+  compared = method.entry.in_pairs(method.hparams, spec.num_clients)
+  # The similarities, and the clustering's own copy of them.
+  needed = 2 * 4 * compared ** 2
+  if needed > have:
+    raise OptionError(
+        f"`algorithm`={method.name}: comparing {compared} clients in pairs "
+        f"needs {needed / 2**30:.3g} GB, the machine has {have / 2**30:.3g} GB "
+        f"(allowed: at most {math.isqrt(have // 8)} clients, or a method "
+        "without pairs, such as ifca or fesem)")
 
 
 def _protocols(
@@ -184,12 +259,8 @@ def _protocols(
   """
   found = evaluate.supported_protocols(algorithm, wanted)
   if wanted and not found:
-    lacks = "no global model, only local (and newcomers) can be given"
-    if algorithm.global_params is not None:
-      lacks = {"assigned": "no groups of clients",
-               "copy": "no copy of the global model at each client"}[wanted[0]]
-    raise OptionError(
-        f"`eval_protocols`={','.join(wanted)}: {name} has {lacks}")
+    raise OptionError(f"`eval_protocols`={','.join(wanted)}: {name} has "
+                      f"{_lacks(algorithm, wanted[0])}")
   return found
 
 
@@ -242,7 +313,8 @@ def prepare(
     model: Any = None, seeds: Sequence[int] | None = None,
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
-    sampler: cohorts.Sampler | None = None) -> Prepared:
+    sampler: cohorts.Sampler | None = None,
+    mesh: Mesh | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
   Args:
@@ -255,6 +327,9 @@ def prepare(
       ``method``. Only traced ones (``Method.traced``) may differ.
     measures: the caller's own evaluations, by name.
     sampler: who takes part in a round; None means ``options.sampling``.
+    mesh: the devices, on an axis ``clients``; None means all. They may be of a
+      machine that is described, but not there (``sharding.described``): the
+      programs can then be compiled, but not run.
 
   Returns:
     The prepared run.
@@ -264,22 +339,24 @@ def prepare(
   """
   sharding.start(options.host_devices)
   seeds = tuple(options.seeds if seeds is None else seeds)
-  mesh = sharding.clients_mesh()
+  if mesh is None:
+    mesh = sharding.clients_mesh()
   num_clients = federation.num_clients
   size = cohort_size(
       options, federation.options, method.entry, method.hparams, num_clients)
   rows = len(settings) * len(seeds)
-  on_cpu = jax.default_backend() == "cpu"
+  platform = sharding.platform(mesh)
   mode, map_seeds = options.map_clients, options.map_seeds
   if mode == "auto":
-    mode = "sequential" if on_cpu else "vmap"
+    mode = clients.default_mode(platform)
   if map_seeds == "auto":
     # Methods in closed form compute in float64, which an outer vmap would
     # not keep.
     closed = method.entry.rounds is not None
-    map_seeds = "sequential" if on_cpu or closed or rows == 1 else "vmap"
+    alone = platform == "cpu" or closed or rows == 1
+    map_seeds = "sequential" if alone else "vmap"
   map_clients = clients.make_map_clients(
-      mode, chunk=options.client_chunk, mesh=mesh)
+      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh)
   model = options.model if model is None else model
   built = make_model(model, federation, options)
   train = federation.data.train
@@ -297,7 +374,10 @@ def prepare(
     raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
                       "no global model to measure")
   _check_adapts(method, federation, protocols)
-  _check_memory(algorithm, method, built, spec, rows)
+  if not sharding.described(mesh):
+    _check_memory(algorithm, method, built, spec, rows)
+    for hparams in every:
+      _check_work(method._replace(hparams=hparams), federation)
   keys = cohorts.keys_of_rows(seeds, len(settings))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
@@ -320,14 +400,17 @@ def prepare(
       "client_size": {"min": int(train.size.min()),
                       "mean": float(train.size.mean()),
                       "max": int(train.size.max())},
-      "example_shape": list(shape), "classes": federation.num_classes,
+      "example_shape": list(shape),
+      "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
+      "classes": federation.num_classes,
       "parameters": sum(
           leaf.size for leaf in jax.tree.leaves(
               jax.eval_shape(built.init, jax.random.key(0)))),
       "sampling": options.sampling if sampler is None else (
           f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode, "map_seeds": map_seeds,
-      "devices": [str(d) for d in jax.devices()]}
+      "devices": [str(d) for d in (
+          jax.devices() if mesh is None else mesh.devices.flat)]}
   return Prepared(
       method, every, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux
-from fedjax_alg.engine import evaluate, loop, sharding
+from fedjax_alg.engine import compiling, evaluate, loop, sharding
 from fedjax_alg.runs.prepare import Prepared
 
 
@@ -101,7 +101,8 @@ class Programs:
       zero = jnp.int32(0)
       lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
       self._log = lowered.out_info[1]
-      rounds = pool.submit(lowered.compile)
+      rounds = pool.submit(
+          lowered.compile, compiling.options(sharding.platform(mesh)))
       self._init = _compile_once(jax.jit(
           _start(p), out_shardings=sharding.replicated(mesh)).lower(
               data.train, p.keys, p.numbers))
@@ -238,10 +239,16 @@ class Programs:
       return None
     return jax.device_get(self._membership(states))
 
+  @property
+  def compiled(self) -> dict[str, Any]:
+    """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
+    return {"start": self._init, "rounds": self._run,
+            "evaluation": self._evaluate}
+
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""
     sizes = []
-    for program in (self._init, self._run, self._evaluate):
+    for program in self.compiled.values():
       stats = program.memory_analysis()
       if stats is not None:
         sizes.append(stats.temp_size_in_bytes + stats.output_size_in_bytes

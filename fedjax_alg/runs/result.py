@@ -19,6 +19,7 @@ from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, evaluate
 from fedjax_alg.errors import OptionError
+from fedjax_alg.files import expanded
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
@@ -220,7 +221,7 @@ class RunResult:
     Raises:
       RunFolderError: the folder holds files that do not belong to a run.
     """
-    path, live = pathlib.Path(folder).expanduser(), self._state()
+    path, live = expanded(folder), self._state()
     if path.is_dir() and any(path.iterdir()) and not (
         path / "config.json").is_file():
       raise RunFolderError(f"{path}: holds files of something else (no "
@@ -398,7 +399,7 @@ def load_run(
     RunFolderError: the folder holds no finished run, or a file is missing or
       damaged.
   """
-  path = pathlib.Path(folder).expanduser()
+  path = expanded(folder)
   facts = _read_json(path / "config.json")
   summary = _read_json(path / "summary.json")
   try:

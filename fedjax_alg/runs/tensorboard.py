@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.errors import OptionError
+from fedjax_alg.files import expanded
 from fedjax_alg.runs.play import Step
 
 
@@ -53,7 +54,7 @@ class TensorBoard:
       OptionError: the package tensorboard is missing.
     """
     require()
-    self._folder = pathlib.Path(folder).expanduser()
+    self._folder = expanded(folder)
     self._settings: list[str] = [""]
     self._files: dict[int, pathlib.Path] = {}  # row -> its event file
 

@@ -171,6 +171,7 @@ def _arrays(draw):
 
 
 @hypothesis.given(_arrays())
+@pytest.mark.filterwarnings("ignore:arrays")
 def test_clients_hold_their_rows(arrays):
   """Any dtype, shape and ids: a client's rows come back with their labels."""
   x, y, ids = arrays
@@ -186,3 +187,29 @@ def test_clients_hold_their_rows(arrays):
     held = in_order(wanted[ids == name], y[ids == name])
     assert in_order(*fed.client(number)) == held
     assert in_order(*fed.client_test(number)) == held
+
+
+def test_strange_labels_are_warned_of_and_impossible_ones_refused():
+  x = np.ones((6, 2), np.float32)
+
+  def dealt(y, **more):
+    return fa.federate(fa.from_arrays(x, y, **more), num_clients=2,
+                       min_client_size=1)
+
+  with pytest.warns(UserWarning) as said:
+    dealt([0, 0, 5, 5, 10, 10], x_test=x[:1], y_test=[0])
+  assert [str(one.message) for one in said] == [
+      "arrays: 8 of 11 classes (1, 2, 3, 4, 6, ...) have no training example; "
+      "labels should be 0, 1, 2, ..."]
+  with pytest.warns(UserWarning) as said:
+    dealt([0, 1] * 3, x_test=x[:3], y_test=[0, 2, 2])
+  assert [str(one.message) for one in said] == [
+      "arrays: 1 of 3 classes (2) have no training example; labels should be "
+      "0, 1, 2, ...",
+      "arrays: 2 of 3 test examples have labels that no training example has"]
+  with pytest.warns(UserWarning, match="all training examples have the label"):
+    dealt([0] * 6, x_test=x[:1], y_test=[0])
+  with pytest.raises(fa.DataError, match="from 0 to 99,999"):
+    fa.from_arrays(x, [0, 1, 2, 3, 4, 10 ** 9])
+  with pytest.raises(fa.DataError, match="`?x`?: has no features|x has no"):
+    fa.from_arrays(np.ones((3, 0)), [0, 1, 2])

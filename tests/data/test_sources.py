@@ -217,8 +217,13 @@ def test_leaf_text(tmp_path):
     (leaf(USERS | {"cy": ([[1.0], [1.0, 2.0]], [0, 1])}), "all x of one"),
     (leaf(USERS | {"cy": (["text"], [0])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[float("nan"), 1]], [0])}), "NaN or infinite"),
-    (leaf(USERS | {"cy": ([[1.0, 1.0]], [0.5])}), "whole number >= 0"),
-    (leaf(USERS | {"cy": ([[1.0, 1.0]], [-1])}), "whole number >= 0"),
+    (leaf(USERS | {"cy": ([[1.0, 1.0]], [0.5])}), "whole number in"),
+    (leaf(USERS | {"cy": ([[1.0, 1.0]], [-1])}), "whole number in"),
+    (leaf(USERS | {"cy": ([[1.0, 1.0]], [3e9])}), "whole number in"),
+    (leaf(USERS | {"cy": ([["1", "2"]], [0])}), "x and y must be numbers"),
+    (leaf(USERS | {"cy": ([[1, 2]], ["0"])}), "x and y must be numbers"),
+    (leaf(USERS | {"cy": ([[10 ** 400, 1]], [0])}), "x and y must be numbers"),
+    pytest.param("[" * 200_000, "not json, or truncated", id="brackets"),
 ])
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"

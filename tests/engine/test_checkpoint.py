@@ -1,7 +1,10 @@
 """Checkpoints: what is written is read, damage is found."""
 
+import hashlib
+import json
 from typing import NamedTuple
 
+from flax import serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,3 +130,34 @@ def test_the_hash_sees_values_shapes_and_dtypes():
   arrays = [np.zeros(4, np.float32), np.zeros((2, 2), np.float32),
             np.zeros(4, np.int32), np.array([0, 0, 0, -0.0], np.float32)]
   assert len({checkpoint.state_hash(a) for a in arrays}) == 4
+
+
+def stranger(folder, facts, payload):
+  """A file whose checksum is right, whatever it holds."""
+  text = json.dumps({"format": checkpoint.FORMAT, "round": 6} | facts)
+  digest = hashlib.sha256(text.encode() + payload).hexdigest()
+  (folder / "round_00000006.ckpt").write_bytes(json.dumps(
+      {"sha256": digest, "facts": text}).encode() + b"\n" + payload)
+
+
+ONE = {"w": np.zeros(2, np.float32)}
+
+
+@pytest.mark.parametrize("facts, tree", [
+    ({"round": "6"}, ONE), ({"round": 6.0}, ONE), ({"round": -1}, ONE),
+    ({}, {"w": "text"}), ({}, {"w": 3}), ({}, {"w": [1, 2]}), ({}, 3),
+    ({}, {"w": np.zeros(2, np.float64)}),
+])
+def test_whole_files_of_strangers_are_refused(tmp_path, facts, tree):
+  stranger(tmp_path, facts, serialization.msgpack_serialize(tree))
+  with pytest.raises(checkpoint.CheckpointError) as caught:
+    checkpoint.load_latest(tmp_path, ONE)
+  assert "before it" not in str(caught.value)
+
+
+def test_an_unknown_dtype_is_refused(tmp_path):
+  payload = serialization.msgpack_serialize(ONE)
+  assert b"float32" in payload
+  stranger(tmp_path, {}, payload.replace(b"float32", b"os.exec"))
+  with pytest.raises(checkpoint.CheckpointError, match="another algorithm"):
+    checkpoint.load_latest(tmp_path, ONE)

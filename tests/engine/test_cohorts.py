@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_alg.base import Algorithm, RoundAux, Work, no_setup, round_cost
+from fedjax_alg.base import Algorithm, ClientData, no_setup, round_cost
+from fedjax_alg.base import RoundAux, Work
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock, loop, cohorts
 
@@ -277,21 +278,22 @@ def test_a_bijection_where_the_permutation_is_needed(problem):
 
 def test_the_draw_follows_the_number_of_clients():
   few = cohorts.FEW_CLIENTS
-  assert cohorts.uniform_draw("auto", few) is cohorts.uniform
-  assert cohorts.uniform_draw("auto", few + 1) is cohorts.by_bijection
-  assert cohorts.uniform_draw("permutation", few + 1) is cohorts.uniform
-  assert cohorts.uniform_draw("bijection", 2) is cohorts.by_bijection
+  assert cohorts.drawn("uniform", "auto", few) is cohorts.uniform
+  assert cohorts.drawn("uniform", "auto", few + 1) is cohorts.by_bijection
+  assert cohorts.drawn("uniform", "permutation", few + 1) is cohorts.uniform
+  assert cohorts.drawn("uniform", "bijection", 2) is cohorts.by_bijection
 
 
 @pytest.mark.program
-def test_large_clients_are_drawn_more_often(problem):
+@pytest.mark.parametrize("sampler", (cohorts.by_size, cohorts.by_examples))
+def test_large_clients_are_drawn_more_often(problem, sampler):
   """The first draw takes client i with p_i = n_i / n, the second p_j / rest."""
   p = np.asarray(problem.data.size, float)
   p /= p.sum()
   pairs = np.outer(p, p) / (1 - p)[:, None]
   expected = DRAWS * np.triu(pairs + pairs.T, 1)
   found = np.zeros((12, 12))
-  np.add.at(found, tuple(draws(cohorts.by_size, problem.data, 2).T), 1)
+  np.add.at(found, tuple(draws(sampler, problem.data, 2).T), 1)
   assert found.sum() == np.triu(found, 1).sum() == DRAWS
   often = expected > 5
   assert stats.chisquare(
@@ -302,23 +304,48 @@ def test_large_clients_are_drawn_more_often(problem):
                   problem.data.size, 0)
   late = problem.data._replace(
       size=few, joins=jnp.where(jnp.arange(12) == 10, 4, 0))
-  assert np.unique(draws(cohorts.by_size, late, 2), axis=0).tolist() == [
+  assert np.unique(draws(sampler, late, 2), axis=0).tolist() == [
       [3, 11]]
-  assert np.unique(draws(cohorts.by_size, late, 2, 4), axis=0).tolist() == [
+  assert np.unique(draws(sampler, late, 2, 4), axis=0).tolist() == [
       [3, 10], [3, 11], [10, 11]]
   none = late._replace(size=jnp.zeros_like(few))
-  assert (draws(cohorts.by_size, none, 2) == 12).all()
+  assert (draws(sampler, none, 2) == 12).all()
+
+
+def test_samplers_of_very_many_clients():
+  """Blocks of sizes, turns and the end of the clients; nobody twice."""
+  size = np.zeros(3000, np.int32)
+  size[[5, 127, 128, 2999]] = 1, 2, 10 ** 8, 3
+  data = layout_of(size, np.where(np.arange(3000) % 700 == 699, 1.0, 0.0))
+  key = jax.random.key(0)
+  assert cohorts.drawn("size", "bijection", 2) is cohorts.by_examples
+  assert cohorts.drawn("availability", "auto", 10 ** 5) is cohorts.by_trial
+  assert cohorts.drawn("size", "auto", 100) is cohorts.by_size
+  np.testing.assert_array_equal(
+      cohorts.by_examples(data, 6, key), [5, 127, 128, 2999, 3000, 3000])
+  np.testing.assert_array_equal(  # the third of three turns
+      cohorts.by_trial(data, 5, key), [699, 1399, 2099, 2799, 3000])
+
+
+def layout_of(size, availability):
+  """Clients of these sizes, without rows."""
+  size = jnp.asarray(size, jnp.int32)
+  return ClientData(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32), size, size,
+                    availability=jnp.asarray(availability, jnp.float32))
 
 
 @pytest.mark.program
-def test_available_clients_are_drawn_evenly_and_slots_stay_empty(problem):
+@pytest.mark.parametrize("sampler", (
+    cohorts.by_availability, cohorts.by_trial))
+def test_available_clients_are_drawn_evenly_and_slots_stay_empty(
+    problem, sampler):
   """Client i has one of 3 slots with a_i E[min(1, 3 / (1 + others there))]."""
   chance = np.array([0, 1, 1, *[0.3] * 4, *[0.1] * 5])
   joins = np.where(np.arange(12) == 2, 4, 0)
   data = problem.data._replace(
       availability=jnp.asarray(chance, jnp.float32),
       joins=jnp.asarray(joins, jnp.int32))
-  ids = draws(cohorts.by_availability, data, 3)
+  ids = draws(sampler, data, 3)
   assert (np.diff(ids, axis=1) > 0)[ids[:, 1:] < 12].all()
   a = np.where(joins > 0, 0, chance)
 
@@ -341,7 +368,7 @@ def test_available_clients_are_drawn_evenly_and_slots_stay_empty(problem):
   empty = (number_there(a) * np.maximum(0, 3 - np.arange(13))).sum()
   assert abs((ids == 12).sum(1).mean() - empty) < 4 / np.sqrt(DRAWS)
   nobody = data._replace(availability=jnp.zeros(12))
-  assert (draws(cohorts.by_availability, nobody, 3) == 12).all()
+  assert (draws(sampler, nobody, 3) == 12).all()
 
 
 def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):

@@ -26,6 +26,13 @@ def test_replicated_arrays_are_whole_on_every_device(mesh):
   np.testing.assert_array_equal(alone["a"], tree["a"])
 
 
+def test_a_machine_that_is_there_is_not_described(mesh):
+  """Of one that is only described: ``tests/runs/test_accelerators.py``."""
+  assert not sharding.described(mesh) and not sharding.described(None)
+  assert sharding.platform(mesh) == "cpu"
+  assert sharding.platform(None) == jax.default_backend()
+
+
 @pytest.mark.parametrize("shift", [0, 1, 5])
 def test_aligned_arrays_are_equal_and_aligned(shift):
   array = np.arange(100, dtype=np.float32)[shift:]

@@ -10,7 +10,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients
+from fedjax_alg.engine import clients, cohorts, loop, sharding
 from fedjax_alg.rounds import stacking
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
@@ -93,19 +93,24 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights,
         other.server["discrepancy_rms"], squared ** 0.5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["fsvrg", "scaffold"])
 def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
-    problem, monkeypatch):
-  """Kept, the anchor gradients or updates of 56 more would be 56 sizes."""
+    problem, monkeypatch, name):
+  """Kept, what 56 more of them send would be 56 sizes.
+
+  SCAFFOLD's table, of 12 sizes, is not copied either.
+  """
   model = models.make_model("mlp", problem.spec.input_shape, 4, hidden=(512,))
   size = base.BYTES_PER_FLOAT * base.num_params(model.init(KEY))
 
   def temporaries(slots):
     algorithm = registry.build(
-        "fsvrg", model, map_clients=clients.make_map_clients(), local_steps=2)
+        name, model, map_clients=clients.make_map_clients(), local_steps=2)
     state = jax.eval_shape(
         lambda: algorithm.init(model.init(KEY), problem.spec, KEY))
     cohort = layout.take_cohort(problem.data, jnp.zeros(slots, jnp.int32))
-    program = problems.quick_jit(algorithm.round).lower(state, cohort, KEY)
+    program = problems.quick_jit(algorithm.round, donate_argnums=0).lower(
+        state, cohort, KEY)
     return program.compile().memory_analysis().temp_size_in_bytes
 
   kept = temporaries(64)
@@ -113,6 +118,64 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
   summed = temporaries(64)
   assert kept - summed > 50 * size
   assert summed - temporaries(8) < size
+  if name == "scaffold":
+    assert summed < 12 * size
+
+
+@pytest.mark.parametrize("name, several, settings", [
+    ("scaffold", True, {}),
+    ("losac", False, {"variant": "table"}),
+    ("mime_lite", False, {"base": "momentum"}),
+    pytest.param("ditto", True, {}, marks=pytest.mark.slow),
+    pytest.param("losac", False, {}, marks=pytest.mark.slow),
+    pytest.param("feddyn", False, {}, marks=pytest.mark.slow)])
+def test_what_clients_keep_and_send_besides_is_the_same_in_sums(
+    problem, mesh, monkeypatch, name, several, settings):
+  algorithm = registry.build(
+      name, problem.model, local_steps=2, **settings,
+      map_clients=clients.make_map_clients(mesh=mesh if several else None))
+  everyone = layout.take_cohort(problem.data, jnp.arange(12, dtype=jnp.int32))
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
+  state = algorithm.setup(
+      algorithm.init(problems.some_params(problem.model), problem.spec, KEY),
+      everyone, KEY)
+  state = state._replace(memory=jax.tree.map(
+      lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf,
+      state.memory))
+  kept, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  summed, other = problems.quick_jit(
+      lambda *args: algorithm.round(*args))(state, cohort, KEY)
+  assert "discrepancy_rms" in other.server
+  problems.assert_close(summed, kept)
+  problems.assert_close(other.client, aux.client)
+  problems.assert_equal(other.cost, aux.cost)
+
+
+def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
+    problem, mesh, monkeypatch):
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  build = loop.fixed(registry.build(
+      "scaffold", problem.model, local_steps=2,
+      map_clients=clients.make_map_clients(mesh=mesh)))
+
+  def play(seeds, *counts):
+    keys = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, seeds))
+    states = loop.initial_states(
+        build, problem.model, problem.spec, problem.data, keys, {})
+    data, keys, states = sharding.replicate((problem.data, keys, states), mesh)
+    start, run = 0, loop.make_run_rounds(build, 7, 3, mesh=mesh)
+    for count in counts:
+      states, _ = run(states, data, keys, {}, jnp.int32(start),
+                      jnp.int32(count))
+      start += count
+    return states
+
+  alone = play([5], 3)
+  problems.assert_equal(play([5], 1, 2), alone)
+  problems.assert_equal(trees.index(play([4, 5], 3), 1), trees.index(alone, 0))
 
 
 @pytest.mark.parametrize("name, settings", [

@@ -195,15 +195,16 @@ REFUSED = [
     ("--algorithm=fedavg --device_cores=1,2,3",
      ["--device_cores=1,2,3", "LEAST,MOST"]),
     ("--algorithm=fedavg --device_cores=1.5,2", ["1.5,2", "whole numbers"]),
-    ("--algorithm=fedavg --device_cores=0,4", ["0,4", "more than 0"]),
+    ("--algorithm=fedavg --device_cores=0,4", ["0,4", "between 1e-09"]),
     ("--algorithm=fedavg --device_cores=4,1", ["4,1", "in this order"]),
     ("--algorithm=fedavg --bandwidth_gbps=1,fast",
      ["--bandwidth_gbps=1,fast", "two numbers"]),
     ("--algorithm=fedavg --bandwidth_gbps=nan,1",
-     ["--bandwidth_gbps=nan,1", "more than 0"]),
+     ["--bandwidth_gbps=nan,1", "between 1e-09"]),
     ("--algorithm=fedavg --bandwidth_gbps=1,inf", ["1,inf"]),
-    ("--algorithm=fedavg --core_gflops=0", ["--core_gflops=0", "more than 0"]),
-    ("--algorithm=fedavg --batch_ms=-1", ["--batch_ms=-1", "more than 0"]),
+    ("--algorithm=fedavg --core_gflops=0",
+     ["--core_gflops=0", "at least 1e-09"]),
+    ("--algorithm=fedavg --batch_ms=-1", ["--batch_ms=-1", "at least 1e-09"]),
     ("--algorithm=fedavg --server_gflops=inf", ["--server_gflops=inf"]),
     ("--algorithm=fedavg --clock_seed=-1", ["--clock_seed=-1", "at least 0"]),
     ("--algorithm=fedavg --dataset=sent140 --model=lstm --embedding=glove",
@@ -243,6 +244,20 @@ REFUSED = [
     ("--algorithm=fedzo --directions=0", ["--directions=0", "at least 1"]),
     ("--algorithm=baffle --protocol=own", ["--protocol=own", "per_client"]),
     ("--algorithm=pfedme --directions=3", ["--directions", "pfedme"]),
+    ("--algorithm=fedavg --seed=4294967295 --num_seeds=2",
+     ["--num_seeds=2", "4294967296"]),
+    ("--algorithm=fedavg --batch_size=99999999999999999999",
+     ["--batch_size=99999999999999999999", "at most"]),
+    ("--algorithm=fedavg --undefok=nosuch --nosuch=1", ["--undefok=nosuch"]),
+    ("--algorithm=fedavg --shift=swap_all --shift_every=100 --rounds=100",
+     ["--shift_every=100", "at most 99"]),
+    ("--algorithm=fedacnnl --code=position --code_high_passed=1",
+     ["--code_high_passed=1", "at most 0", "--model=softmax"]),
+    ("--algorithm=fedacnnl --batch_size=513",
+     ["--batch_size=513", "at most --max_batch_size=512"]),
+    ("--algorithm=fedavg --dataset=npz --data_path=~nosuchuser/x",
+     ["--data_path=~nosuchuser/x", "no such user"]),
+    ("--flagfile=~nosuchuser/x", ["--flagfile=~nosuchuser/x", "user"]),
 ]
 
 
@@ -281,6 +296,18 @@ def test_preset_parses(preset):
     words.append("--algorithm=fedavg")
   parsed = config.parse(words)
   assert parsed.run.rounds >= 1
+
+
+def test_flag_files_that_are_no_text_or_too_many(tmp_path):
+  (tmp_path / "binary.flags").write_bytes(b"\xff\xfe\x00")
+  with pytest.raises(config.UsageError, match="binary.flags: cannot be read"):
+    config.parse([f"--flagfile={tmp_path}/binary.flags"])
+  for i in range(8):  # each names the next ten times: 10^8 words
+    (tmp_path / f"{i}.flags").write_text(
+        f"--flagfile={tmp_path}/{i + 1}.flags\n" * 10)
+  (tmp_path / "8.flags").write_text("--rounds=3\n")
+  with pytest.raises(config.UsageError, match="more than 10,000 flags"):
+    config.parse([f"--flagfile={tmp_path}/0.flags"])
 
 
 def test_there_are_presets():

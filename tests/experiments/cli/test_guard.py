@@ -2,6 +2,8 @@
 
 import warnings
 
+import pytest
+
 from experiments.cli.guard import guarded
 from fedjax_alg.errors import OptionError
 
@@ -19,3 +21,44 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
       "warning: no roles found in a.txt, b.txt\n"
       "error: --rounds=0: must be at least 1\n")
   assert warnings.showwarning is before
+
+
+@pytest.mark.parametrize("error, status, said", [
+    (MemoryError(), 1, "out of memory"),
+    (RecursionError("maximum recursion depth exceeded"), 1,
+     "not foreseen, RecursionError: maximum recursion depth exceeded"),
+    (OverflowError("Python integer 2147483648 out of bounds\nfor int32"), 1,
+     "not foreseen, OverflowError: Python integer 2147483648 out of bounds ("),
+    (OSError(28, "No space left on device", "out/a.csv"), 1,
+     "error: out/a.csv: No space left on device"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+])
+def test_no_error_is_a_traceback(capsys, error, status, said):
+  def command(argv):
+    raise error
+
+  assert guarded(command, []) == status
+  found = capsys.readouterr().err
+  assert said in found and found.count("\n") == 1
+
+
+def test_a_traceback_is_shown_to_who_asks(monkeypatch):
+  monkeypatch.setenv("FEDJAX_ALG_TRACEBACK", "1")
+
+  def command(argv):
+    raise OverflowError("too large")
+
+  with pytest.raises(OverflowError):
+    guarded(command, [])
+
+
+def test_a_platform_that_is_not_there(monkeypatch, capsys):
+  monkeypatch.setenv("JAX_PLATFORMS", "bogus")
+
+  def command(argv):
+    raise RuntimeError("Unable to initialize backend 'bogus'\nmore")
+
+  assert guarded(command, []) == 1
+  assert capsys.readouterr().err == (
+      "error: JAX_PLATFORMS=bogus: JAX cannot start there (Unable to "
+      "initialize backend 'bogus')\n")

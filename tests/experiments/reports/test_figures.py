@@ -87,7 +87,8 @@ def test_panels_vary_what_the_figure_says():
 def test_lines_are_chosen_by_their_labels(monkeypatch):
   played = []
   monkeypatch.setattr(
-      suite, "run_cells", lambda cells, root: played.extend(cells) or [])
+      suite, "run_cells",
+      lambda cells, root, part: played.extend(cells) or [])
   figure = diversified.PAPER.figures["fig1"]
   ask = lambda *lines: figures.outcomes_of(
       diversified.PAPER, figure, request(quick=True, lines=lines))

@@ -1,0 +1,384 @@
+"""Numbers as sums of two float32: sums, products and solutions without float64.
+
+A ``Pair`` holds about 48 bits, where float64 holds 53 and float32 24. It is
+made for accelerators that only emulate float64 (TPU), in programs that take
+minutes to compile.
+
+Products of matrices are taken slice by slice (Ozaki et al., "Error-free
+transformations of matrix multiplication", 2012). A slice holds 9 bits of every
+entry, relative to the largest of its row or column, as a whole number of at
+most 256. The product of two slices with up to ``BLOCK`` columns is exact in
+float32, and in the bfloat16 products of a TPU too.
+
+All products of two numbers are exact here, so the result does not depend on
+where a compiler contracts a product and a sum to one operation.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array
+
+#: Columns of an exact product, and of a block of ``Factor``.
+BLOCK = 64
+_BITS = 9
+#: Bound of the relative error of a sum or product.
+EPS = 2.0 ** -44
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """hi + lo, where |lo| is at most half a unit in the last place of hi."""
+
+  hi: Array  #: float32
+  lo: Array  #: float32, of the same shape
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """The shape of both parts."""
+    return self.hi.shape
+
+  @property
+  def dtype(self) -> jnp.dtype:
+    """The dtype of both parts."""
+    return self.hi.dtype
+
+  @property
+  def T(self) -> "Pair":  # pylint: disable=invalid-name
+    """The transpose."""
+    return moved(jnp.transpose, self)
+
+  def __getitem__(self, index: Any) -> "Pair":
+    return moved(lambda part: part[index], self)
+
+  def __neg__(self) -> "Pair":
+    return Pair(-self.hi, -self.lo)
+
+  def __add__(self, other: "Number") -> "Pair":
+    other = pair(other)
+    hi, error = _two_sum(self.hi, other.hi)
+    lo, rest = _two_sum(self.lo, other.lo)
+    hi, error = _quick_two_sum(hi, error + lo)
+    return Pair(*_quick_two_sum(hi, error + rest))
+
+  def __sub__(self, other: "Number") -> "Pair":
+    return self + -pair(other)
+
+  def __mul__(self, other: "Number") -> "Pair":
+    other = pair(other)
+    (a, b), (c, d) = _halves(self.hi), _halves(other.hi)
+    (e, f), (g, h) = _halves(self.lo), _halves(other.lo)
+    middle, rest = _two_sum(a * d, b * c)
+    hi, error = _two_sum(a * c, middle)
+    small = ((a * g + c * e) + (a * h + b * g + c * f + d * e)) + b * d
+    return Pair(*_quick_two_sum(hi, error + (rest + small)))
+
+  def __truediv__(self, other: "Number") -> "Pair":
+    other = pair(other)
+    # One step of Newton's method doubles the 24 bits of a float32 quotient.
+    guess = pair(1.0 / other.hi)
+    inverse = guess + guess * (pair(jnp.ones_like(other.hi)) - guess * other)
+    return self * inverse
+
+
+#: An array or a Pair; the operators of both are not one type to a checker.
+Number = Any
+
+
+def pair(x: Any) -> Pair:
+  """Makes a Pair of a number or array of float32, and leaves a Pair as it is.
+  """
+  if isinstance(x, Pair):
+    return x
+  x = jnp.asarray(x, jnp.float32)
+  return Pair(x, jnp.zeros_like(x))
+
+
+def zeros(shape: tuple[int, ...]) -> Pair:
+  """Makes zeros of a shape."""
+  return pair(jnp.zeros(shape, jnp.float32))
+
+
+def single(x: Number) -> Array:
+  """Rounds to float32; arrays are left as they are."""
+  return x.hi if isinstance(x, Pair) else x
+
+
+def moved(fn: Callable[..., Array], *xs: Any) -> Any:
+  """Applies a function that only moves, drops or repeats entries.
+
+  Args:
+    fn: the function.
+    *xs: arrays, or Pairs and arrays.
+
+  Returns:
+    An array, or a Pair if there is one in ``xs``.
+  """
+  if not any(isinstance(x, Pair) for x in xs):
+    return fn(*xs)
+  made = [pair(x) for x in xs]
+  return Pair(fn(*(x.hi for x in made)), fn(*(x.lo for x in made)))
+
+
+def summed(x: Number, axis: int) -> Number:
+  """Sums over an axis, for a Pair by halves."""
+  if not isinstance(x, Pair):
+    return x.sum(axis)
+  x = moved(lambda part: jnp.moveaxis(part, axis, 0), x)
+  while x.shape[0] > 1:
+    if x.shape[0] % 2:
+      x = moved(lambda part: jnp.concatenate(
+          [part, jnp.zeros_like(part[:1])]), x)
+    half = x.shape[0] // 2
+    x = x[:half] + x[half:]
+  return x[0]
+
+
+def over_devices(x: Pair, axis: str) -> Pair:
+  """``jax.lax.psum`` of a Pair that loses nothing of lo.
+
+  Args:
+    x: this device's share.
+    axis: name of the mesh axis.
+
+  Returns:
+    The sum.
+  """
+  devices = jax.lax.psum(1, axis)
+  # On this grid the sum of all devices is exact.
+  most = jax.lax.pmax(jnp.abs(x.hi), axis)
+  grid = _power_of_two(most) * 2.0 ** (1 + math.ceil(math.log2(devices)))
+  coarse = (x.hi + 1.5 * grid) - 1.5 * grid
+  rest = (x.hi - coarse) + x.lo
+  return pair(jax.lax.psum(coarse, axis)) + jax.lax.psum(rest, axis)
+
+
+def matmul(a: Number, b: Number) -> Pair:
+  """Computes a b.
+
+  Args:
+    a: [m, k] float32 or Pair.
+    b: [k, n] float32 or Pair.
+
+  Returns:
+    [m, n]. Its error is about 2^-36 for float32 and 2^-45 for Pairs, relative
+    to the largest of a row of a, the largest of a column of b, and k.
+  """
+  k = a.shape[1]
+  blocks = -(-k // BLOCK)
+  if blocks == 1:
+    return _exact_product(a, b.T)
+
+  def parts(x):
+    """[k, n] -> [blocks, n, BLOCK]."""
+    padded = jnp.pad(x, ((0, blocks * BLOCK - k), (0, 0)))
+    return padded.reshape(blocks, BLOCK, -1).transpose(0, 2, 1)
+
+  def add(total, block):
+    return total + _exact_product(*block), None
+
+  return jax.lax.scan(
+      add, zeros((a.shape[0], b.shape[1])),
+      (moved(parts, a.T), moved(parts, b)))[0]
+
+
+def _exact_product(a: Number, b: Number) -> Pair:
+  """a b' of a [m, k] and b [n, k], where k is at most ``BLOCK``."""
+  first, scale_a = _slices(a)
+  second, scale_b = _slices(b)
+  n, depth = b.shape[0], max(len(first), len(second))
+  # Slice i of a with the slices of b that count beside it, [m, j n].
+  products = [
+      jax.lax.dot_general(
+          one, jnp.concatenate(second[:depth - i]), (((1,), (1,)), ((), ())),
+          precision=jax.lax.Precision.DEFAULT,
+          preferred_element_type=jnp.float32)
+      for i, one in enumerate(first)]
+  total = zeros((a.shape[0], n))
+  for order in reversed(range(depth)):
+    # Four products of at most 2^22 make an exact sum. Where there are more,
+    # their last bits do not count.
+    own: Any = sum(
+        product[:, (order - i) * n:(order - i + 1) * n]
+        for i, product in enumerate(products) if 0 <= order - i < len(second))
+    total = total + own * 2.0 ** (-_BITS * order)
+  scale = scale_a[:, None] * scale_b[None] * 2.0 ** (2 - 2 * _BITS)
+  return moved(lambda part: part * scale, total)
+
+
+def _slices(x: Number) -> tuple[list[Array], Array]:
+  """Parts rows into whole numbers of at most 256, and the rows' scales.
+
+  x = scale * (s_0 + s_1 2^-9 + s_2 2^-18 + ...) 2^-8.
+  """
+  hi = single(x)
+  scale = 2 * _power_of_two(jnp.abs(hi).max(1))
+  left = hi / scale[:, None] * 2.0 ** (_BITS - 1)
+  slices = []
+  for i in range(6 if isinstance(x, Pair) else 4):
+    if i == 3 and isinstance(x, Pair):
+      # By now hi has left so little that the sum loses nothing that counts.
+      left = left + x.lo / scale[:, None] * 2.0 ** (_BITS * (i + 1) - 1)
+    slices.append(jnp.round(left))
+    left = (left - slices[-1]) * 2.0 ** _BITS
+  return slices, scale
+
+
+class Factor(NamedTuple):
+  """The Cholesky factor L [D, D], in columns of ``BLOCK``."""
+
+  columns: Pair  #: [blocks, D', BLOCK], D' = blocks * BLOCK
+  inverses: Pair  #: [blocks, BLOCK, BLOCK], of the blocks on the diagonal
+  pivot: Array  #: [] the least squared pivot
+
+
+def cholesky(a: Pair) -> Factor:
+  """Factors a = L L'.
+
+  Args:
+    a: [D, D], symmetric.
+
+  Returns:
+    The factor; NaN if ``a`` is not positive definite.
+  """
+  d = a.shape[0]
+  blocks = -(-d // BLOCK)
+  size = blocks * BLOCK
+  # 1 on the rest of the diagonal, as large as the others.
+  rest = jnp.where(jnp.arange(size) < d, 0.0, jnp.diagonal(a.hi).max())
+  a = moved(lambda part: jnp.pad(part, ((0, size - d),) * 2), a) + (
+      jnp.diag(rest))
+  rows = jnp.arange(size)[:, None]
+
+  def column(j, carry):
+    columns, inverses, pivot = carry
+    start = j * BLOCK
+
+    def rows_of(x):
+      return moved(lambda part: jax.lax.dynamic_slice_in_dim(
+          part, start, BLOCK), x)
+
+    def subtract(k, left):
+      before = columns[k]
+      return left - _exact_product(before, rows_of(before))
+
+    left = jax.lax.fori_loop(
+        0, j, subtract, moved(lambda part: jax.lax.dynamic_slice_in_dim(
+            part, start, BLOCK, 1), a))
+    inverse, least = _inverse_factor(rows_of(left))
+    made = _exact_product(left, inverse)
+    made = moved(lambda part: jnp.where(rows >= start, part, 0.0), made)
+
+    def put(all_, new):
+      return moved(lambda part, own: part.at[j].set(own), all_, new)
+
+    return put(columns, made), put(inverses, inverse), jnp.minimum(
+        pivot, least)
+
+  return Factor(*jax.lax.fori_loop(
+      0, blocks, column, (
+          zeros((blocks, size, BLOCK)), zeros((blocks, BLOCK, BLOCK)),
+          jnp.float32(jnp.inf))))
+
+
+def _inverse_factor(a: Pair) -> tuple[Pair, Array]:
+  """L^-1 of a = L L' [BLOCK, BLOCK], and the least squared pivot."""
+  index = jnp.arange(BLOCK)
+
+  def eliminate(j, carry):
+    """Takes row j, and subtracts it from the rows below."""
+    left, least = carry
+    own = left[j]
+    pivot = own[j]
+    row = own * _inverse_root(pivot)
+    below = moved(lambda part: jnp.where(index > j, part[:BLOCK], 0.0), row)
+    left = left - below[:, None] * row[None]
+    left = moved(lambda part, new: part.at[j].set(new), left, row)
+    # ``minimum`` keeps NaN.
+    return left, jnp.minimum(least, pivot.hi)
+
+  both = moved(lambda x, y: jnp.concatenate([x, y], 1), a, jnp.eye(BLOCK))
+  both, least = jax.lax.fori_loop(
+      0, BLOCK, eliminate, (both, jnp.float32(jnp.inf)))
+  return both[:, BLOCK:], least
+
+
+def _inverse_root(x: Pair) -> Pair:
+  """1 / sqrt(x) by a step of Newton's method; NaN below 0."""
+  guess = pair(1.0 / jnp.sqrt(x.hi))
+  left = pair(jnp.ones_like(x.hi)) - guess * (guess * x)
+  return guess + guess * moved(lambda part: 0.5 * part, left)
+
+
+def solve_lower(factor: Factor, b: Pair) -> Pair:
+  """Computes L^-1 b, [D, r]."""
+  blocks, size = factor.columns.shape[:2]
+  d = b.shape[0]
+  left = moved(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
+
+  def block(j, carry):
+    left, done = carry
+    own = _rows(left, j)
+    own = _exact_product(factor.inverses[j], own.T)
+    left = left - _exact_product(factor.columns[j], own.T)
+    return left, _put_rows(done, own, j)
+
+  return jax.lax.fori_loop(0, blocks, block, (left, zeros(left.shape)))[1][:d]
+
+
+def solve_upper(factor: Factor, b: Pair) -> Pair:
+  """Computes L'^-1 b, [D, r]."""
+  blocks, size = factor.columns.shape[:2]
+  d = b.shape[0]
+  right = moved(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
+
+  def block(i, done):
+    j = blocks - 1 - i
+    own = _rows(right, j) - matmul(factor.columns[j].T, done)
+    return _put_rows(done, _exact_product(factor.inverses[j].T, own.T), j)
+
+  return jax.lax.fori_loop(0, blocks, block, zeros(right.shape))[:d]
+
+
+def _rows(x: Pair, j: Array) -> Pair:
+  return moved(
+      lambda part: jax.lax.dynamic_slice_in_dim(part, j * BLOCK, BLOCK), x)
+
+
+def _put_rows(x: Pair, rows: Pair, j: Array) -> Pair:
+  return moved(lambda part, own: jax.lax.dynamic_update_slice_in_dim(
+      part, own, j * BLOCK, 0), x, rows)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+  """a + b and its rounding error."""
+  total = a + b
+  part = total - a
+  return total, (a - (total - part)) + (b - part)
+
+
+def _quick_two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+  """``_two_sum`` where |a| >= |b|."""
+  total = a + b
+  return total, b - (total - a)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+  """x = a + b, both with 12 bits, so that products of them are exact."""
+  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+  high = jax.lax.bitcast_convert_type(
+      bits & jnp.uint32(0xFFFFF000), jnp.float32)
+  return high, x - high
+
+
+def _power_of_two(x: Array) -> Array:
+  """The largest power of two up to x >= 0; of 0, the least normal number."""
+  bits = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0x7F800000)
+  return jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float32),
+                     jnp.float32(2.0 ** -100))

@@ -1,0 +1,119 @@
+"""Programs for a TPU and a GPU that are not there, by their compilers."""
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import accelerators, hlo
+from fedjax_alg.data import federate
+from fedjax_alg.runs import methods
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.prepare import prepare
+from fedjax_alg.runs.programs import Programs
+
+SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=12",
+         "--num_seeds=2", "--cohort_size=4", "--local_steps=2"]
+
+#: As XLA writes it, shortened.
+TEXT = """\
+HloModule jit_run
+%reduce (a: f32[], b: f32[]) -> f32[] {
+  ROOT %add.1 = f32[] add(%a, %b)
+}
+%step (p: (s32[], f32[10])) -> (s32[], f32[10]) {
+  %p.1 = (s32[], f32[10]{0:T(128)}) parameter(0)
+  %fusion.1 = f32[10]{0:T(128)} fusion(%p.1), kind=kLoop, calls=%fused, \
+metadata={op_name="jit(run)/while/body/round/while/body/local_step/add"}
+  %copy.1 = f32[10]{0} copy(%fusion.1)
+  %dot.1 = f32[10]{0} custom-call(%copy.1), custom_call_target="gemm", \
+metadata={op_name="jit(run)/while/body/round/while/body/local_step/dot"}
+  ROOT %tuple.1 = (s32[], /*index=1*/f32[10]{0}) tuple(%p.1, %dot.1)
+}
+%deal (p: (s32[])) -> (s32[]) {
+  ROOT %all-reduce.1 = s32[] all-reduce(%p), to_apply=%reduce, \
+metadata={op_name="jit(run)/while/body/round/while/body/add"}
+}
+%branch (p: (s32[])) -> (s32[]) {
+  ROOT %negate.1 = s32[] negate(%p), \
+metadata={op_name="jit(run)/while/body/round/cond/neg"}
+}
+%wrapped (p: f32[10]) -> f32[40] {
+  ROOT %all-gather.1 = f32[40]{0} all-gather(%p), dimensions={0}
+}
+%round (p: (s32[])) -> (s32[]) {
+  %while.1 = (s32[]) while(%p), condition=%more, body=%deal
+  %while.2 = (s32[], f32[10]{0}) while(%p), condition=%more, body=%step
+  %conditional.1 = s32[] conditional(%p), branch_computations={%branch, %branch}
+  %gather.1 = ((f32[10]{0}), f32[40]{0}) async-start(%p), calls=%wrapped, \
+metadata={op_name="jit(run)/while/body/round/all_gather"}
+  %gather.2 = f32[40]{0} async-done(%gather.1)
+  ROOT %all-reduce.2 = s32[] all-reduce(%p), to_apply=%reduce, \
+metadata={op_name="jit(run)/while/body/round/psum"}
+}
+ENTRY %main (p: s32[]) -> s32[] {
+  ROOT %while.3 = (s32[]) while(%p), condition=%more, body=%round
+}
+"""
+
+
+def test_what_stands_in_the_loops_of_a_program():
+  program = hlo.computations(TEXT)
+  assert hlo.bodies(program, "local_step") == ["step"]
+  assert hlo.bodies(program, "round") == ["round"]
+  assert hlo.bodies(program, "lesson") == []
+  assert hlo.size(program, "step") == (3, 0)
+  # Two branches, a gather and its end, a sum; the loops are not kernels.
+  assert hlo.size(program, "round") == (4, 2)
+  assert hlo.collectives(program, "step") == (0, 0)
+  assert hlo.collectives(program, "round") == (2, 1)
+
+
+def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
+  fed = federate("digits", partition="classes", num_clients=12)
+  programs = Programs(prepare(
+      methods.method_of("fedavg"), fed, RunOptions(
+          rounds=1, cohort_size=4, eval_protocols=("global",)), mesh=mesh))
+  assert programs.prepared.plan["devices"] == [
+      str(device) for device in mesh.devices]
+  facts = accelerators.facts_of(programs, 1.0)
+  assert sum(facts["collectives"]) >= 1
+  assert facts["kernels"].kernels >= 2  # two products of matrices
+  assert facts["temporary_mb"] > 0 and facts["map_clients"] == "sequential"
+
+
+@pytest.mark.parametrize("flags, said", [
+    (["--targets=v6e"], "--targets=v6e: unknown, one of v5e, v5e_2x2, h100"),
+    (["--targets=nothing"], "--targets=nothing: needs no_such_module: pip"),
+    (["--algorithm=fedavg"], "--algorithm=fedavg: not a flag of a run"),
+])
+def test_flags_that_cannot_be(flags, said, monkeypatch, capsys):
+  for name in accelerators.TARGETS:
+    monkeypatch.setitem(accelerators.TARGETS, name, accelerators.TARGETS[
+        name]._replace(needs=()))
+  monkeypatch.setitem(accelerators.TARGETS, "nothing", accelerators.TARGETS[
+      "v5e"]._replace(needs=("no_such_module",)))
+  if "nothing" not in flags[0]:
+    monkeypatch.delitem(accelerators.TARGETS, "nothing")
+  with pytest.raises(SystemExit):
+    accelerators.parse(flags)
+  assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["v5e_2x2", "h100"])
+def test_three_algorithms_compile(target):
+  """With the extra aot, where it can be installed."""
+  for module in accelerators.TARGETS[target].needs:
+    pytest.importorskip(module)
+  done = subprocess.run(
+      [sys.executable, "-m", "benchmarks.accelerators", f"--targets={target}",
+       "--algorithms=fedavg,scaffold,ifca", *SMALL],
+      capture_output=True, text=True, check=True)
+  rows = [line.split() for line in done.stdout.splitlines()[-3:]]
+  assert [row[:2] for row in rows] == [
+      [name, target] for name in ("fedavg", "scaffold", "ifca")]
+  for row in rows:
+    compile_s, cpu_s, temporary_mb, arguments_mb = map(float, row[2:6])
+    assert min(compile_s, cpu_s, arguments_mb) > 0 and temporary_mb >= 0
+    assert 2 <= int(row[6]) <= 100  # two products of matrices
+    assert (int(row[-1]) > 0) == (target == "v5e_2x2")
