@@ -32,7 +32,7 @@ import numpy as np
 
 from benchmarks import timing
 from experiments.cli import config as config_lib
-from experiments.cli import execute, folder as folder_lib
+from experiments.cli import execute
 from fedjax_alg.runs import play
 from fedjax_alg.runs.programs import Programs
 
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                       help="numbers of clients, separated by commas")
   parser.add_argument("--cohorts", default="100,1000",
                       help="cohort sizes, separated by commas")
-  parser.add_argument("--algorithms", default="fedavg",
+  parser.add_argument("--algorithms", default="fedavg,scaffold",
                       help="separated by commas")
   parser.add_argument("--rounds", type=int, default=20,
                       help="rounds of one measurement")
@@ -99,7 +99,7 @@ def measure(
 
   found = {}
   config = configured(args.cohorts[0])
-  where, _ = folder_lib.prepare_folder(config)
+  where = pathlib.Path(folder)
   prepared = execute.prepared_run(config)
   programs = Programs(prepared)
   (records,) = play.new_records(programs, [where])
@@ -110,7 +110,7 @@ def measure(
   seconds = []
   for step in play.play(programs, [records]):
     seconds.append(step.seconds / step.count)
-    writer.save(step)
+    writer.save(step.states, step.round)
   found[f"round_{args.cohorts[0]}"] = 1e3 * min(seconds[1:])
   evaluations = []
   for _ in range(2):

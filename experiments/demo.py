@@ -76,7 +76,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv)
+  return guard.guarded(command, argv, guard.AGAIN)
 
 
 if __name__ == "__main__":

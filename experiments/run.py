@@ -14,7 +14,7 @@ import sys
 from fedjax_alg.engine import processes
 from .cli import config as config_lib
 from .cli.execute import execute, print_summary
-from .cli.guard import guarded
+from .cli.guard import guarded, WITH_RESUME
 
 
 def command(argv: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return guarded(command, argv)
+  return guarded(command, argv, WITH_RESUME)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
 from .cli import config as config_lib
+from .cli import part as part_lib
 from .cli import program, sweeps
-from .cli.guard import guarded, RunError
+from .cli.guard import guarded, RunError, WITH_RESUME
 from .reports import comparison, page
 from .reports import sweeps as report
 
@@ -58,13 +59,14 @@ def _flag_values() -> absl_flags.FlagValues:
       "html", False, "also write sweep.html, a page with the curves, clients, "
       "costs and flags of every setting; it needs plotly (pip install "
       "'fedjax_alg[report]')", flag_values=values)
+  absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
   absl_flags.DEFINE_string(
       "out_dir", None, "folder to write the results of the sweep to; default "
       "out/sweep_<algorithm>_<dataset>", flag_values=values)
   return values
 
 
-_NAMES = ("sweep", "by", "metric", "score", "html", "out_dir")
+_NAMES = ("sweep", "by", "metric", "score", "html", "part", "out_dir")
 
 
 def usage() -> str:
@@ -120,8 +122,8 @@ def _with_validation(words: Sequence[str]) -> list[str]:
 
 def make(
     words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
-    by: str | None, metric: str, score: str, html: bool = False
-) -> dict[str, Any]:
+    by: str | None, metric: str, score: str, html: bool = False,
+    part: part_lib.Part | None = None) -> dict[str, Any]:
   """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
@@ -133,17 +135,22 @@ def make(
     metric: metric by which settings are compared.
     score: which evaluations count, one of ``report.SCORES``.
     html: whether to write sweep.html, too.
+    part: play this part of the grid alone, and write no tables.
 
   Returns:
-    The content of sweep.json: the best setting, and how it was chosen.
+    The content of sweep.json: the best setting, and how it was chosen; empty
+    with a part.
 
   Raises:
     OptionError, RunError: one line for the user.
   """
   if html:
     page.plotly_source("`html`")  # before the first setting is played
-  found = sweeps.play_all(
-      sweeps.configs(_with_validation(words), grid, root))
+  configs = sweeps.configs(_with_validation(words), grid, root)
+  if part is not None:
+    sweeps.play_part(configs, part)
+    return {}
+  found = sweeps.play_all(configs)
   settings = [
       report.read_setting(
           values, one.folder, "" if one.diverged is None else
@@ -215,12 +222,13 @@ def command(argv: Sequence[str]) -> None:
     root = (f"out/sweep_{algorithm}_"
             f"{name.get('dataset', 'digits')}")
   make(words, grid, expanded(root), by=values.by,
-       metric=values.metric, score=values.score, html=values.html)
+       metric=values.metric, score=values.score, html=values.html,
+       part=part_lib.parse(values.part))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return guarded(command, argv)
+  return guarded(command, argv, WITH_RESUME)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ from fedjax_alg import registry
 from fedjax_alg.files import expanded
 from . import sweep
 from .cli import config as config_lib
-from .cli import guard, program, sweeps
+from .cli import guard
+from .cli import part as part_lib
+from .cli import program, sweeps
 from .reports import suite
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
@@ -264,14 +266,20 @@ def tune_any(argv: Sequence[str]) -> None:
   sweep.make(words, grid, expanded(
       values.out_dir or "out/tune/any"), by="validation",
       metric=values.metric,
-      score=values.score if values["score"].present else "last_10")
+      score=values.score if values["score"].present else "last_10",
+      part=part_lib.parse(values.part))
+
+
+def _of_paper(argv: Sequence[str]) -> bool:
+  """Whether the methods of a paper are tuned, and not any run."""
+  return any(w.lstrip("-").split("=")[0] == "paper" for w in argv)
 
 
 def command(argv: Sequence[str]) -> None:
   """Parses the flags and tunes."""
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(usage())
-  if not any(w.lstrip("-").split("=")[0] == "paper" for w in argv):
+  if not _of_paper(argv):
     tune_any(argv)
     return
   values = _flag_values()
@@ -316,7 +324,9 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv)
+  words = sys.argv[1:] if argv is None else argv
+  return guard.guarded(
+      command, argv, guard.AGAIN if _of_paper(words) else guard.WITH_RESUME)
 
 
 if __name__ == "__main__":

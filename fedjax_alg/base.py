@@ -45,7 +45,8 @@ class ClientData(NamedTuple):
   of the array.
   """
 
-  x: Array  #: [M, ...] float32 (or int32 tokens)
+  #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``
+  x: Any
   y: Array  #: [M] int32 class labels
   offset: Array  #: [C] int32, first row of the client
   size: Array  #: [C] int32, number of examples of the client (n_i)
@@ -76,7 +77,7 @@ class Shard(NamedTuple):
   its own process, with offsets in it.
   """
 
-  x: Array  #: [M, ...]
+  x: Any  #: [M, ...], an array or ``data.store.Coded``; see ``data.store.read``
   y: Array  #: [M] int32
   offset: Array  #: [] int32
   size: Array  #: [] int32

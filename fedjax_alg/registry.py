@@ -45,6 +45,9 @@ class Entry(NamedTuple):
   nonfinite: str = ""
   #: (hparams, P) -> a warning of one line, or ""
   caution: Callable[[Any, int], str] = lambda hparams, num_params: ""
+  #: (hparams, C) -> n, the number of clients that are compared in pairs at
+  #: once, in matrices [n, n]
+  in_pairs: Callable[[Any, int], int] = lambda hparams, num_clients: 0
   #: what a round costs, as the contract tests expect it; they ask for it
   ledger: Ledger | None = None
   #: hyper-parameters with which the contract tests play the method on a small
@@ -127,11 +130,11 @@ ALGORITHMS: dict[str, Entry] = {
                         adapts=True,
                         ledger=expected.vectors(1, 1, batches=2)),
     "fedgroup": Entry(fedgroup.FedGroupHParams, fedgroup.fedgroup, "FedGroup",
-                      _FEDGROUP,
+                      _FEDGROUP, in_pairs=fedgroup.compared,
                       ledger=_PLAIN),
     "fedgrouprox": Entry(fedgroup.FedGrouProxHParams, fedgroup.fedgrouprox,
-                         "FedGrouProx", _FEDGROUP,
-                         ledger=_PLAIN),
+                         "FedGrouProx", _FEDGROUP, in_pairs=fedgroup.compared,
+ ledger=_PLAIN),
     "ifca": Entry(ifca.IFCAHParams, ifca.ifca, "IFCA",
                   "Ghosh et al., NeurIPS 2020",
                   ledger=expected.preferred),
@@ -140,9 +143,12 @@ ALGORITHMS: dict[str, Entry] = {
                    ledger=_PLAIN),
     "cfl": Entry(cfl.CFLHParams, cfl.cfl, "CFL",
                  "Sattler et al., IEEE TNNLS 2020",
+                 in_pairs=lambda hparams, num_clients: num_clients * (
+                     hparams.max_groups > 1),
                  ledger=_PLAIN),
     "flhc": Entry(flhc.FLHCHParams, flhc.flhc, "FL+HC",
                   "Briggs et al., IJCNN 2020",
+                  in_pairs=lambda hparams, num_clients: num_clients,
                   ledger=_PLAIN),
     "fedacnnl": Entry(
         fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,

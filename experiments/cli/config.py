@@ -23,7 +23,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import at_later_default
+from fedjax_alg.hparams import at_later_default, check_options
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import options as options_lib
@@ -38,6 +38,10 @@ PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 
 class UsageError(OptionError):
   """A wrong flag or argument; the message is the one line the user sees."""
+
+
+class RunError(RuntimeError):
+  """A run had to stop; the message is the one line the user sees."""
 
 
 class HelpRequested(Exception):
@@ -323,6 +327,7 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   run = options_lib.check_together(
       run, data, name=name, entry=method.entry, hparams=method.hparams)
   output = _options(OutputOptions, values)
+  check_options(output)
   if output.resume and output.overwrite:
     raise OptionError("`resume` and `overwrite`: give one of them")
   if output.tensorboard:

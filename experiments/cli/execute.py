@@ -1,6 +1,7 @@
 """Plays a run that the command line asks for, and writes its results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import json
@@ -23,6 +24,7 @@ from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.api import Callback
+from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.prepare import cautions, prepare, Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
@@ -30,15 +32,20 @@ from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
 from ..reports import plots
 from . import config as config_lib
-from . import flags
+from . import flags, signals
 from . import folder as folder_lib
 from .config import Config
 from .guard import RunError
 
-#: The states are saved after every evaluation. If saving takes longer than
-#: ``_SLOW_SAVE`` seconds, as with large tables of all clients' models, the next
-#: save waits until ``_SAVE_SPARING`` times that duration has passed.
+#: Without --checkpoint_every_s the states are saved after every evaluation. If
+#: saving takes longer than ``_SLOW_SAVE`` seconds, as with large tables of all
+#: clients' models, the next save waits until ``_SAVE_SPARING`` times that
+#: duration has passed.
 _SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
+
+#: Seconds that a call of the compiled rounds may take, so that a signal does
+#: not wait for long.
+_CALL_S = 5.0
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,11 +81,13 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
   return json.loads((folder / "summary.json").read_text("utf-8"))
 
 
-def execute(config: Config) -> dict[str, Any]:
+def execute(
+    config: Config, programs: Programs | None = None) -> dict[str, Any]:
   """Plays a run and writes its results.
 
   Args:
     config: the run, from ``config.parse``.
+    programs: its programs; by default they are compiled now.
 
   Returns:
     summary.json as a dictionary, which is empty with --dry_run.
@@ -87,20 +96,22 @@ def execute(config: Config) -> dict[str, Any]:
     OptionError, RunError: one line for the user.
   """
   refuse_several(config, joined=processes.joined())
-  start = processes.agree(lambda: _start(config))
-  config = dataclasses.replace(config, first_devices=start.first_devices)
-  if start.finished:
-    assert start.folder is not None
-    return read_summary(start.folder) if processes.lead() else {}
-  prepared = prepared_run(config)
-  if processes.lead():
-    warn(prepared, set())
-  programs = Programs(prepared)
-  if start.folder is not None:
-    return _train(config, programs, start.folder, start.resuming)
-  if processes.lead():
-    print_plan(config, programs)
-  return {}
+  signals.check()
+  signals.wait_at_most(config.output.grace_s)
+  with contextlib.ExitStack() as held:
+    start = processes.agree(lambda: _start(config, held))
+    config = dataclasses.replace(config, first_devices=start.first_devices)
+    if start.finished:
+      assert start.folder is not None
+      return read_summary(start.folder) if processes.lead() else {}
+    compiled = _compiled(config, programs)
+    if start.folder is None:
+      if processes.lead():
+        print_plan(config, compiled)
+      return {}
+    summary = _train(config, compiled, start.folder, start.resuming)
+  signals.keep(signals.NOTHING)
+  return summary
 
 
 class _Start(NamedTuple):
@@ -112,11 +123,11 @@ class _Start(NamedTuple):
   first_devices: int | None  #: see ``Config``
 
 
-def _start(config: Config) -> _Start:
-  """Looks into the folder of a run, and empties it with --overwrite."""
+def _start(config: Config, held: contextlib.ExitStack) -> _Start:
+  """Takes the folder of a run, which ``held`` gives back, and looks into it."""
   if config.output.dry_run:
     return _Start(None, False, False, None)
-  folder, resuming = folder_lib.prepare_folder(config)
+  folder, resuming = held.enter_context(folder_lib.taken(config))
   devices = None
   if resuming:
     devices = folder_lib.first_devices(folder, config)
@@ -141,6 +152,13 @@ def refuse_several(config: Config, joined: bool = False) -> None:
     raise config_lib.UsageError(
         "--distributed: plays a single run in several processes, not the runs "
         "of a sweep or figure (python -m experiments.run has it)")
+
+
+def _compiled(config: Config, programs: Programs | None) -> Programs:
+  prepared = programs.prepared if programs else prepared_run(config)
+  if processes.lead():
+    warn(prepared, set())
+  return programs or Programs(prepared)
 
 
 def warn(prepared: Prepared, said: set[str]) -> None:
@@ -242,7 +260,7 @@ def restore(
     raise RunError(f"the checkpoint in {folder} is of other flags than its "
                    "config.json")
   check_rounds(folder, config, facts["round"])
-  records.read(facts["round"])
+  records.read(facts["round"], facts.get("unfinished_s", 0.0))
   return states, facts["round"]
 
 
@@ -282,12 +300,13 @@ class RunWriter:
     self.folder, self.config, self.records = folder, config, records
     self._programs, self._index = programs, index
     prepared = programs.prepared
+    self.num_seeds = len(prepared.seeds)
     self._facts = result_lib.make_facts(prepared, index) | {
         "identity": config.identity(), "flags": config.values,
         "hparams": config.hparams, "compile_s": programs.compile_s}
     if config.first_devices is not None:
       self._facts["first_devices"] = config.first_devices
-    self.saved, self._next_save = 0, 0.0
+    self.saved = 0  #: the round of the last checkpoint
 
   def start(self) -> None:
     """Writes the files that describe the run, and its tables so far."""
@@ -296,9 +315,10 @@ class RunWriter:
       return
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
+    # First: it tells that the folder is a run, should the process be killed.
+    summary_lib.write_json(self.folder / "config.json", self._facts)
     summary_lib.write_text(
         self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
-    summary_lib.write_json(self.folder / "config.json", self._facts)
     summary_lib.write_partition(self.folder, federation)
     _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
@@ -312,20 +332,22 @@ class RunWriter:
     return jax.tree.map(
         lambda leaf: leaf[self._index * num:(self._index + 1) * num], states)
 
-  def save(self, step: play_lib.Step) -> None:
-    """Saves the states, unless a slow save took place shortly before."""
-    if not (step.last or self._index in step.stopped) and (
-        time.monotonic() < self._next_save):
-      return
+  def save(self, states: Any, done: int) -> None:
+    """Saves a checkpoint.
+
+    Args:
+      states: the states of the program.
+      done: rounds played to reach them.
+    """
     if not processes.lead():
+      self.saved = done
       return
-    began = time.monotonic()
+    facts: dict[str, Any] = {"identity": self.config.identity()}
+    if self.records.unfinished_s:  # a checkpoint between two evaluations
+      facts["unfinished_s"] = self.records.unfinished_s
     checkpoint.save(
-        self.folder / "checkpoint", self.states_of(step.states), step.round,
-        {"identity": self.config.identity()})
-    self.saved, took = step.round, time.monotonic() - began
-    if took > _SLOW_SAVE:
-      self._next_save = time.monotonic() + _SAVE_SPARING * took
+        self.folder / "checkpoint", self.states_of(states), done, facts)
+    self.saved = done
 
   def finish(self, last: play_lib.Step) -> dict[str, Any]:
     """Writes the results after the last round; returns the summary.
@@ -369,6 +391,86 @@ def _check_equal(states: Any) -> None:
                    "all processes on machines of one kind")
 
 
+class Saver:
+  """Saves the runs of a program in time, and stops them where a signal asks."""
+
+  def __init__(
+      self, writers: Mapping[int, RunWriter], output: flags.OutputOptions,
+      what: str):
+    """Makes the saver.
+
+    Args:
+      writers: index of a setting -> its writer; the caller takes out those that
+        have ended.
+      output: says how often to save.
+      what: the runs in words, for the line that says what was saved.
+    """
+    self._writers, self._every_s = writers, output.checkpoint_every_s
+    self._what = what
+    num = next(iter(writers.values())).num_seeds
+    self._next = time.monotonic() + self._every_s
+    limits = [_CALL_S, output.checkpoint_every_s, output.grace_s / 2]
+    #: how ``play`` shares rounds out to calls; None with several processes,
+    #: whose clocks do not agree
+    self.pace = None if processes.count() > 1 else Pace(
+        min(limit for limit in limits if limit), self._due,
+        lambda pause: self._pause(pause, {
+            row // num for row in pause.diverged}))
+    self._note()
+    signals.check()
+
+  def _due(self) -> bool:
+    return signals.pending() or bool(
+        self._every_s) and time.monotonic() >= self._next
+
+  def _pause(self, pause: Pause, diverged: Collection[int]) -> None:
+    self._save(pause.states, pause.round, [
+        index for index in self._writers if index not in diverged])
+    signals.check()
+
+  def save(self, step: play_lib.Step, diverged: Collection[int] = ()) -> None:
+    """Saves at an evaluation if it is time.
+
+    Args:
+      step: the evaluation.
+      diverged: settings that are not saved.
+    """
+    due = signals.agreed(
+        signals.pending() or time.monotonic() >= self._next)
+    self._save(step.states, step.round, [
+        index for index in self._writers if index not in diverged
+        and (due or step.last or index in step.stopped)])
+
+  def stop(self, step: play_lib.Step) -> None:
+    """Stops after an evaluation that is not the last one, if a signal asks.
+
+    Raises:
+      Stopped: a signal does.
+    """
+    if not step.last and signals.agreed(signals.pending()):
+      signals.stop()
+
+  def _save(self, states: Any, done: int, indices: Sequence[int]) -> None:
+    if not indices:
+      return
+    began = time.monotonic()
+    with signals.saving():
+      for index in indices:
+        self._writers[index].save(states, done)
+    self._note()
+    now = time.monotonic()
+    if self._every_s:
+      self._next = now + self._every_s
+    elif now - began > _SLOW_SAVE:
+      self._next = now + _SAVE_SPARING * (now - began)
+
+  def _note(self) -> None:
+    saved = max((writer.saved for writer in self._writers.values()), default=0)
+    rounds = next(iter(self._writers.values())).config.run.rounds
+    signals.keep(f"{self._what}: saved at round {saved} of {rounds}" if saved
+                 else f"{self._what}: nothing saved yet")
+
+
 def callbacks(
     config: Config, folders: Sequence[pathlib.Path]) -> list[Callback]:
   """What the flags ask to be called at every evaluation, beside the bar.
@@ -404,25 +506,26 @@ def _train(
                     config.output.progress and processes.lead())
   bar.compiled(programs.compile_s)
   last, more = None, callbacks(config, [folder])
-  try:
-    for last in _played(programs, writer, states, done):
+  saver = Saver({0: writer}, config.output, str(folder))
+  with contextlib.closing(bar):
+    for last in _played(programs, writer, states, done, saver.pace):
       for callback in more:
         callback(last)
-      writer.save(last)
+      saver.save(last)
       bar(last)
-  finally:
-    bar.close()
+      saver.stop(last)
   if last is None:  # all rounds were played before; only the summary is missing
     last = play_lib.evaluated(programs, states, done)
   return writer.finish(last)
 
 
 def _played(
-    programs: Programs, writer: RunWriter, states: Any, done: int
-) -> Iterator[play_lib.Step]:
+    programs: Programs, writer: RunWriter, states: Any, done: int,
+    pace: Pace | None) -> Iterator[play_lib.Step]:
   """The steps of a run; the error of a diverged run names its checkpoint."""
   try:
-    yield from play_lib.play(programs, [writer.records], states, done)
+    yield from play_lib.play(
+        programs, [writer.records], states, done, pace=pace)
   except play_lib.NonFiniteError as error:
     kept = f"round {writer.saved}" if writer.saved else "none yet"
     raise RunError(

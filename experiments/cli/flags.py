@@ -47,6 +47,14 @@ class OutputOptions:
   dry_run: bool = hyper(
       False, "compile the run and print its plan, array shapes and memory, but "
       "train nothing and write nothing")
+  checkpoint_every_s: float = hyper(
+      0.0, "seconds between two checkpoints, also between two evaluations; 0 "
+      "saves at every evaluation (less often where saving is slow)", minimum=0,
+      maximum=1e6)
+  grace_s: float = hyper(
+      30.0, "seconds that rounds being computed may take after a signal to "
+      "stop (SIGTERM, SIGUSR1, SIGHUP); 0 stops at once, with what was saved "
+      "before", minimum=0, maximum=1e6)
   progress: bool = hyper(True, "show a progress bar")
   tensorboard: bool = hyper(
       False, "also write event files for TensorBoard, to the folder "
@@ -76,7 +84,8 @@ PROCESSES = tuple(
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
 NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress",
-           "tensorboard", "data_dir", "rounds", "targets", *PROCESSES)
+           "tensorboard", "checkpoint_every_s", "grace_s", "data_dir",
+           "rounds", "targets", *PROCESSES)
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

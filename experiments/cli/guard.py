@@ -1,6 +1,7 @@
 """The exit status and the error messages of every command."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import os
 import resource
 import sys
@@ -16,8 +17,8 @@ from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunFolderError
 from . import config as config_lib
-from . import program
-from . import streams
+from . import program, signals, streams
+from .config import RunError
 
 #: If this variable is set, errors that nobody expected show where they arose.
 TRACEBACK = "FEDJAX_ALG_TRACEBACK"
@@ -25,9 +26,9 @@ TRACEBACK = "FEDJAX_ALG_TRACEBACK"
 #: XLA ends the process if it cannot reserve so many bytes of addresses.
 _LEAST_ADDRESSES = 2 * 10 ** 9
 
-
-class RunError(RuntimeError):
-  """A run had to stop; the message is the one line the user sees."""
+#: How the user goes on with a command that was interrupted.
+AGAIN = "to go on, give the same command again"
+WITH_RESUME = f"{AGAIN} with --resume"
 
 
 def one_line(error: BaseException) -> str:
@@ -51,22 +52,27 @@ def _print_warning(message: Any, *place: Any, **more: Any) -> None:
 
 
 def guarded(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None
+    command: Callable[[Sequence[str]], None], argv: Sequence[str] | None,
+    again: str = ""
 ) -> int:
   """Runs a command and prints errors and warnings in one line each.
 
   Args:
     command: a function of the words after the program's name.
     argv: these words; None: the words that the process was started with.
+    again: how the user goes on with the command, of one that plays runs. Its
+      runs are saved when a scheduler's signal comes.
 
   Returns:
-    The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, and
-    130 if the user interrupted the command. A process of several ends at once,
-    with the status of the one that has failed, or 75 if one was lost.
+    The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, 75
+    if a scheduler's signal stopped a command that can go on, and 130 if the
+    user interrupted the command. A process of several ends at
+    once, with the status of the one that has failed, or 75 if one was lost.
   """
   starting.end()
   with streams.lasting() as out:
-    status = _status(command, sys.argv[1:] if argv is None else list(argv))
+    status = _status(
+        command, sys.argv[1:] if argv is None else list(argv), again)
     out.flush()
     if out.failed is not None:
       print(f"error: standard output: {reason(out.failed)}", file=sys.stderr)
@@ -75,9 +81,11 @@ def guarded(
 
 
 def _status(
-    command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    command: Callable[[Sequence[str]], None], argv: Sequence[str], again: str
+) -> int:
   try:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), (
+        signals.watched(again) if again else contextlib.nullcontext()):
       warnings.showwarning = _print_warning
       _check_limits()
       _play(command, argv)
@@ -87,9 +95,12 @@ def _status(
     return _say(one_line(error), 2)
   except (RunError, NonFiniteError, OSError) as error:
     return _say(one_line(error), 1)
+  except signals.Stopped as stopped:
+    print(program.as_typed(str(stopped)), file=sys.stderr)
+    processes.finish()
+    return signals.STATUS
   except KeyboardInterrupt:
-    print("interrupted; to go on, give the same command again with --resume",
-          file=sys.stderr)
+    print(f"interrupted{again and f'; {again}'}", file=sys.stderr)
     return _ended(130, "interrupted")
   except Exception as error:  # pylint: disable=broad-except
     if processes.is_loss(error):

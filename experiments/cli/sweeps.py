@@ -4,6 +4,7 @@ Every setting has a folder of its own.
 """
 
 from collections.abc import Sequence
+import contextlib
 import pathlib
 import sys
 from typing import Any, NamedTuple
@@ -21,10 +22,12 @@ from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sweep import combinations
 from . import config as config_lib
-from . import execute, flags
+from . import execute, flags, lock, signals
 from . import folder as folder_lib
+from . import part as part_lib
 from .config import Config
 from .execute import RunWriter
+from .lock import HeldError
 
 
 class Played(NamedTuple):
@@ -134,11 +137,14 @@ def by_program(all_configs: Sequence[Config]) -> list[list[Config]]:
 def play_all(all_configs: Sequence[Config]) -> list[Played]:
   """Plays every configuration that is not finished in its folder.
 
+  Those that another process plays are passed over.
+
   Returns:
     The outcome of each configuration, in their order.
 
   Raises:
-    OptionError, RunError: one line for the user.
+    OptionError, RunError: one line for the user; so do those that were passed
+      over and are not finished in the end.
   """
   found: dict[str, Played] = {}
   waiting = []
@@ -151,11 +157,38 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
   for config in waiting:  # all, before the first is played or discarded
     _check_resumed(config)
   said: set[str] = set()  # warnings
+  elsewhere: list[tuple[Config, HeldError]] = []
   for group in by_program(waiting):
     for part in _together(group):
-      for played in _play_program(part, said):
+      for played in _play_program(part, said, elsewhere):
         found[played.config.out_dir] = played
+  for config, held in elsewhere:  # it may have ended meanwhile
+    folder = expanded(config.out_dir)
+    if not execute.finished(folder, config):
+      raise lock.still_held([error for _, error in elsewhere])
+    found[config.out_dir] = Played(config, folder, None)
   return [found[config.out_dir] for config in all_configs]
+
+
+def play_part(all_configs: Sequence[Config], share: part_lib.Part) -> None:
+  """Plays one part of the configurations and says what is left.
+
+  Raises:
+    OptionError, RunError: one line for the user.
+  """
+  for config in all_configs:
+    if config.output.overwrite:
+      raise config_lib.UsageError(
+          "--part and --overwrite: give one of them; all parts together would "
+          "be started anew by the command that makes their tables (--resume)")
+  # A part has as few programs as can be.
+  own = share.of([config for group in by_program(all_configs)
+                  for config in group])
+  ended = {played.config.out_dir for played in play_all(own)}
+  left = sum(config.out_dir not in ended and not execute.finished(
+      expanded(config.out_dir), config)
+             for config in all_configs)
+  print(part_lib.played(share, len(own), left, len(all_configs)))
 
 
 def _check_resumed(config: Config) -> None:
@@ -175,18 +208,61 @@ def _together(group: Sequence[Config]) -> list[list[Config]]:
   return [[config] for config in group]
 
 
-def _play_program(group: Sequence[Config], said: set[str]) -> list[Played]:
+class _Held(NamedTuple):
+  """A setting whose folder this process holds."""
+
+  config: Config
+  folder: pathlib.Path
+  resuming: bool
+
+
+def _by_round(group: Sequence[_Held]) -> list[list[_Held]]:
+  """Splits settings by the round that they go on from.
+
+  They differ where parts of a sweep were stopped, or where one has diverged.
+  """
+  rounds: dict[int | None, list[_Held]] = {}
+  for one in group:
+    done = checkpoint.newest_round(one.folder / "checkpoint")
+    rounds.setdefault(done, []).append(one)
+  return list(rounds.values())
+
+
+def _play_program(
+    wanted: Sequence[Config], said: set[str],
+    elsewhere: list[tuple[Config, HeldError]]) -> list[Played]:
   """Plays the settings of one program together.
 
   Args:
-    group: the settings.
+    wanted: the settings.
     said: the warnings that were printed already; the new ones are added.
+    elsewhere: the settings that other processes play, with what to say of them;
+      those among ``wanted`` are added.
   """
-  folders, resuming = [], []
-  for config in group:
-    folder, resumes = folder_lib.prepare_folder(config)
-    folders.append(folder)
-    resuming.append(resumes)
+  signals.check()
+  signals.wait_at_most(wanted[0].output.grace_s)
+  out, waiting = [], []
+  with contextlib.ExitStack() as stack:
+    for config in wanted:
+      try:
+        folder, resuming = stack.enter_context(folder_lib.taken(config))
+      except HeldError as held:
+        print(held, file=sys.stderr)
+        elsewhere.append((config, held))
+        continue
+      if resuming and execute.finished(folder, config):  # by now, by another
+        out.append(Played(config, folder, None))
+      else:
+        waiting.append(_Held(config, folder, resuming))
+    for group in _by_round(waiting):
+      out += _play_together(group, said)
+  signals.keep(signals.NOTHING)
+  return out
+
+
+def _play_together(held: Sequence[_Held], said: set[str]) -> list[Played]:
+  """Plays settings of one program that go on from the same round."""
+  group, folders, resuming = map(list, zip(*held))
   first = group[0]
   prepared = execute.prepared_run(
       first, settings=[config.method.values() for config in group])
@@ -203,7 +279,7 @@ def _play_program(group: Sequence[Config], said: set[str]) -> list[Played]:
       done_before = checkpoint.newest_round(folder / "checkpoint")
       if done_before is not None:
         print(f"{folder}: starts again from round 0 (it had {done_before}); "
-              "the settings of its program have no common round",
+              "the checkpoint of another setting is damaged",
               file=sys.stderr)
       for old in checkpoint.paths(folder / "checkpoint"):
         old.unlink()
@@ -218,20 +294,20 @@ def _play_program(group: Sequence[Config], said: set[str]) -> list[Played]:
   last, num = None, len(programs.prepared.seeds)
   more = execute.callbacks(first, folders)
   going = dict(enumerate(writers))  # those that have not ended yet
-  try:
-    for last in play_lib.play(programs, records, states, done, stop=False):
+  saver = execute.Saver(
+      going, first.output, f"{len(group)} settings in {folders[0].parent}")
+  with contextlib.closing(bar):
+    for last in play_lib.play(
+        programs, records, states, done, stop=False, pace=saver.pace):
       for callback in more:
         callback(last)
-      for index, writer in list(going.items()):
-        if _divergence(last, index, num) is not None:
-          continue
-        writer.save(last)
-        if index in last.stopped:
+      saver.save(last, {row // num for row in last.diverged})
+      for index in last.stopped:
+        if index in going and _divergence(last, index, num) is None:
           # Now: the next step reuses the memory of the states.
           going.pop(index).finish(last)
       bar(last)
-  finally:
-    bar.close()
+      saver.stop(last)
   if last is None:
     last = play_lib.evaluated(programs, states, done)
   out = []
@@ -253,7 +329,7 @@ def _divergence(
 def _restore(
     folders: Sequence[pathlib.Path], group: Sequence[Config],
     programs: Programs, records: Sequence[Records]) -> tuple[Any, int]:
-  """The states of all settings, if all have a checkpoint of the same round.
+  """The states of all settings, if all have a whole one of the same round.
 
   Otherwise the states are None, and the round is 0.
   """
@@ -261,13 +337,9 @@ def _restore(
   shapes = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype),
       programs.shapes)
-  heads = {checkpoint.newest_round(folder / "checkpoint")
-           for folder in folders}
-  if len(heads) > 1 or None in heads:
-    return None, 0
   found = [execute.restore(folder, config, shapes, table)
            for folder, config, table in zip(folders, group, records)]
-  if len({done for _, done in found}) > 1:
+  if len({done for _, done in found}) > 1 or found[0][0] is None:
     return None, 0
   states = jax.tree.map(lambda *leaves: np.concatenate(leaves),
                         *[states for states, _ in found])

@@ -18,7 +18,9 @@ from fedjax_alg.files import expanded
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib
-from ..cli import guard, program
+from ..cli import guard
+from ..cli import part as part_lib
+from ..cli import program
 from . import comparison, page, plots, report, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
@@ -93,6 +95,7 @@ class Request(NamedTuple):
   files: Mapping[str, str] = {}  #: the flags of ``Paper.files`` that are given
   data_dir: str | None = None  #: --data_dir of runs that read prepared data
   html: bool = False  #: whether every figure gets a page, too
+  part: part_lib.Part | None = None  #: play this part of the runs alone
 
 
 class Table(NamedTuple):
@@ -100,6 +103,7 @@ class Table(NamedTuple):
 
   title: str
   make: Callable[[Request], Any]
+  plays: bool = False  #: whether it reads runs, as figures do
 
 
 class Paper(NamedTuple):
@@ -263,6 +267,7 @@ def outcomes_of(
 
   Raises:
     UsageError: a flag is wrong, or ``request.lines`` has an unknown label.
+    Incomplete: see ``suite.run_cells``.
   """
   wanted = SETTINGS[:1] if request.quick else settings
   found = cells(paper, figure, request, wanted)
@@ -273,7 +278,7 @@ def outcomes_of(
           paper, figure, request._replace(lines=None), wanted))
       raise config_lib.UsageError(
           f"--lines={label}: no such line (one of {', '.join(known)})")
-  return suite.run_cells(found, request.root)
+  return suite.run_cells(found, request.root, request.part)
 
 
 def write(request: Request, name: str, text: str) -> pathlib.Path:
@@ -389,6 +394,7 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "html", False, "also write a page with the curves, clients, costs and "
       "flags of every run of a figure; it needs plotly (pip install "
       "'fedjax_alg[report]')", flag_values=values)
+  absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
   absl_flags.DEFINE_string(
       "data_dir", None, "folder of the data sets that experiments.prepare "
       "made; default as in experiments.run", flag_values=values)
@@ -411,7 +417,7 @@ def usage(paper: Paper) -> str:
            "the folder NAME in --out_dir.", ""]
   values = _flag_values(paper)
   for name in ("figure", "scale", "panels", "lines", "x_axis", "html",
-               "data_dir", "out_dir", *paper.files):
+               "part", "data_dir", "out_dir", *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
@@ -445,6 +451,11 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
     if values.figure in paper.tables and values[flag].present:
       raise config_lib.UsageError(
           f"--{flag}: not read by {values.figure}, which has no curves")
+  part = part_lib.parse(values.part)
+  runless = [name for name, table in paper.tables.items() if not table.plays]
+  if part is not None and values.figure in runless:
+    raise config_lib.UsageError(
+        f"--part: not read by {values.figure}, which has no runs")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(
@@ -455,16 +466,32 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       tuple(values.panels) if values.panels else None,
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
-       if values[name].value}, values.data_dir, values.html)
+       if values[name].value}, values.data_dir, values.html,
+      part)
   if request.html:
     page.plotly_source("`html`")  # before the first run
+  incomplete = []
   for name in names if values.figure == "all" else [values.figure]:
-    if name in paper.tables:
-      paper.tables[name].make(request)
-    else:
-      make_figure(paper, name, request)
+    if part is not None and name in runless:
+      continue
+    try:
+      if name in paper.tables:
+        paper.tables[name].make(request)
+      else:
+        make_figure(paper, name, request)
+    except suite.Incomplete as found:  # the runs of other figures go on
+      incomplete.append(found)
+  for figure in incomplete:
+    if figure.held:
+      raise figure
+  if incomplete and part is not None:
+    print(part_lib.played(part, *(
+        len(set().union(*folders)) for folders in zip(*(
+            (figure.own, figure.left, figure.every)
+            for figure in incomplete)))))
 
 
 def main(paper: Paper, argv: Sequence[str] | None = None) -> int:
   """Runs the command of a paper; returns the exit status."""
-  return guard.guarded(functools.partial(command, paper), argv)
+  return guard.guarded(
+      functools.partial(command, paper), argv, guard.AGAIN)

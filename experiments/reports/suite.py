@@ -11,11 +11,19 @@ import functools
 import json
 import pathlib
 import sys
+import time
 from typing import Any, NamedTuple
 
+from fedjax_alg.engine import sharding
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs.programs import compile_together, Programs
+from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
-from ..cli import execute
+from ..cli import execute, lock, signals
+from ..cli.part import Part
+
+#: At most so many runs are compiled at the same time, each on a core.
+_TOGETHER = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +45,10 @@ class Cell:
     return config_lib.parse(self.flags)
 
 
+#: A run and its folder.
+_Run = tuple[pathlib.Path, Cell]
+
+
 class Outcome(NamedTuple):
   """A finished cell."""
 
@@ -55,13 +67,105 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
-  """Plays the run of a cell or continues it; a finished run is only read."""
-  folder = run_folder(root, cell.config)
-  if not execute.finished(folder, cell.config):
-    resume = (folder / "config.json").is_file()
-    execute.execute(cell.config.with_output(
-        out_dir=str(folder), resume=resume, overwrite=not resume))
+class Incomplete(config_lib.RunError):
+  """Not all runs of a figure are finished.
+
+  Attributes:
+    own: folders of the runs that this process was to play.
+    left: folders of the runs, of all that the figure needs, that are not
+      finished.
+    every: folders of all runs that the figure needs.
+    held: why runs of ``own`` are not finished.
+  """
+
+  def __init__(
+      self, own: Iterable[pathlib.Path], left: Iterable[pathlib.Path],
+      every: Iterable[pathlib.Path], held: Sequence[lock.HeldError]):
+    self.own, self.left, self.every = set(own), set(left), set(every)
+    self.held = list(held)
+    super().__init__(str(lock.still_held(held)) if held else "a part")
+
+
+def _compile_next(runs: Sequence[_Run]) -> dict[pathlib.Path, Programs]:
+  """Compiles the first run together with the next few.
+
+  They end before a run on other data: both might not fit into memory. Nothing
+  is compiled while a run is played, whose rounds are timed.
+
+  Returns:
+    The folder of each run -> its programs.
+  """
+  chosen: dict[pathlib.Path, config_lib.Config] = {}
+  most = min(sharding.available_cores(), _TOGETHER)
+  for folder, cell in runs:
+    if cell.config.data != runs[0][1].config.data or len(chosen) == most:
+      break
+    if not (chosen and execute.finished(folder, cell.config)):
+      chosen[folder] = cell.config
+  return dict(zip(chosen, compile_together(
+      [execute.prepared_run(config) for config in chosen.values()])))
+
+
+class _Player:
+  """Plays runs one after the other."""
+
+  def __init__(self) -> None:
+    self._left = TimeLeft()
+    self._programs: dict[pathlib.Path, Programs] = {}  # of runs to come
+    self._compiling = 0.0  # seconds, of each of them
+
+  def play(self, runs: Sequence[_Run]) -> None:
+    """Plays the first run or continues it, unless it is finished.
+
+    Args:
+      runs: the run and those that come after it.
+
+    Raises:
+      HeldError: another process plays it.
+    """
+    folder, config = runs[0][0], runs[0][1].config
+    programs = self._programs.pop(folder, None)
+    if execute.finished(folder, config):
+      return
+    with lock.held(folder):
+      if programs is None:
+        signals.check()
+        signals.wait_at_most(config.output.grace_s)
+        began = time.monotonic()
+        self._programs = _compile_next(runs)
+        self._compiling = (time.monotonic() - began) / len(self._programs)
+        programs = self._programs.pop(folder)
+      began = time.monotonic()
+      resume = (folder / "config.json").is_file()
+      execute.execute(config.with_output(
+          out_dir=str(folder), resume=resume, overwrite=not resume), programs)
+      if not resume:
+        self._left.add(
+            *_size(config), self._compiling, time.monotonic() - began)
+
+  def left(self, runs: Iterable[_Run]) -> str:
+    """How long the runs will take, if that is known."""
+    seconds = self._left.estimate(
+        _size(cell.config) for folder, cell in runs
+        if not execute.finished(folder, cell.config))
+    if seconds is None:
+      return ""
+    return f", about {_duration(seconds)} left with compiling"
+
+
+def _size(config: config_lib.Config) -> tuple[str, int]:
+  """The algorithm of a run, and its rounds, of all seeds together."""
+  return config.algorithm, (config.run.rounds or 1) * len(config.run.seeds)
+
+
+def _duration(seconds: float) -> str:
+  minutes = round(seconds / 60)
+  return f"{seconds:.0f} s" if minutes < 3 else (
+      f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
+
+
+def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
+  """Reads the finished run of a cell."""
   summary = json.loads((folder / "summary.json").read_text("utf-8"))
   rows = records.read_rows(folder / "metrics.csv")
   timing = records.read_rows(folder / "timing.csv", records.TIMING)
@@ -71,19 +175,43 @@ def run_cell(cell: Cell, root: pathlib.Path) -> Outcome:
   return Outcome(cell, folder, rows, summary)
 
 
-def run_cells(cells: Sequence[Cell], root: pathlib.Path) -> list[Outcome]:
+def run_cells(
+    cells: Sequence[Cell], root: pathlib.Path, part: Part | None = None
+) -> list[Outcome]:
   """Plays the runs of all cells, or reads those that are finished.
+
+  A run that another process plays is passed over.
+
+  Args:
+    cells: the cells.
+    root: folder of the results.
+    part: play this part of the runs alone.
 
   Raises:
     UsageError: the flags of a cell are wrong. Then no run has been started.
+    Incomplete: only a part was asked for, or other processes still play.
   """
-  _ = [cell.config for cell in cells]  # refuses wrong flags
-  outcomes = []
-  for number, cell in enumerate(cells, 1):
-    print(f"[{number}/{len(cells)}] {cell.panel_title}: {cell.label}",
-          file=sys.stderr, flush=True)
-    outcomes.append(run_cell(cell, root))
-  return outcomes
+  folders = [run_folder(root, cell.config) for cell in cells]  # checks flags
+  runs = list(dict(zip(folders, cells)).items())
+  own = runs if part is None else part.of(runs)
+  player, elsewhere = _Player(), {}
+  for number, (folder, cell) in enumerate(own, 1):
+    coming = own[number - 1:]
+    print(f"[{number}/{len(own)}] {cell.panel_title}: {cell.label}"
+          f"{player.left(coming)}", file=sys.stderr, flush=True)
+    try:
+      player.play(coming)
+    except lock.HeldError as error:
+      print(error, file=sys.stderr)
+      elsewhere[folder] = error
+  held = [error for folder, error in elsewhere.items()  # it may have ended
+          if not execute.finished(folder, dict(own)[folder].config)]
+  if part is not None or held:
+    raise Incomplete(
+        dict(own), [folder for folder, cell in runs
+                    if not execute.finished(folder, cell.config)],
+        folders, held)
+  return [_read(cell, folder) for folder, cell in zip(folders, cells)]
 
 
 def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:

@@ -138,6 +138,13 @@ def pool_size(hparams: FedGroupHParams) -> int:
   return hparams.num_groups * scale
 
 
+def compared(hparams: FedGroupHParams, num_clients: int) -> int:
+  """How many pre-trained clients are compared in pairs; none with RCC."""
+  if hparams.centers == "random":
+    return 0
+  return min(pool_size(hparams), num_clients)
+
+
 def pretrain_pool(
     model: Model, hparams: FedGroupHParams, start: Params, everyone: Cohort,
     key: Key, map_clients: MapClients) -> tuple[Array, Array, Array]:

@@ -7,7 +7,9 @@ a client of 10 rows costs as little next to a client of 3,000 rows as alone,
 under ``lax.map`` and under ``vmap``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
+import contextvars
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import objective
+from fedjax_alg.data import store
 from fedjax_alg.hparams import hyper
 
 # After so many rounds a card is at a uniformly random place but for a
@@ -27,6 +30,7 @@ CHUNK_STEPS = 64
 
 #: The name of a local step in a compiled program and in profiles of it.
 STEP = "local_step"
+_drawn_at_once = contextvars.ContextVar("steps", default=CHUNK_STEPS)
 
 #: (*params) -> the pair (mean loss, gradient) on one mini-batch, for each of
 #: ``params``
@@ -176,10 +180,27 @@ def batch_rows(
   return rows, mask
 
 
+@contextlib.contextmanager
+def drawn_at_once(steps: int) -> Iterator[None]:
+  """Where ``fold_steps`` is traced to draw the rows of so many steps at once.
+
+  The rows are the same. ``engine.lanes`` asks for fewer, because a lane that
+  has finished its client waits until the others have played these steps.
+  """
+  token = _drawn_at_once.set(steps)
+  try:
+    yield
+  finally:
+    _drawn_at_once.reset(token)
+
+
 def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
   """x [B, ...] and y [B] of the rows, which must exist."""
-  return (shard.x.at[rows].get(mode="promise_in_bounds"),
-          shard.y.at[rows].get(mode="promise_in_bounds"))
+
+  def taken(array: Array) -> Array:
+    return array.at[rows].get(mode="promise_in_bounds")
+
+  return store.read(shard.x, taken), taken(shard.y)
 
 
 def fold_steps(
@@ -228,7 +249,8 @@ def fold_steps(
   bits = shuffle_bits(key)
   # The rows of many steps are drawn at once: the shuffle then costs next to
   # nothing compared with the steps.
-  chunk = min(work.local_steps or CHUNK_STEPS, CHUNK_STEPS)
+  chunk = _drawn_at_once.get()
+  chunk = min(work.local_steps or chunk, chunk)
 
   def play_chunk(c: Array, carry: Any) -> Any:
     first = c * chunk

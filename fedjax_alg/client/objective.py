@@ -12,6 +12,7 @@ training give a key (``dropout_key``). Anchor gradients and the losses that
 compare models are measured as in evaluation.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
+from fedjax_alg.data import store
 
 #: Number of rows in a block of a full pass; at most data.layout.PADDING_ROWS.
 BLOCK_ROWS = 64
@@ -119,8 +121,11 @@ def fold_blocks(
 
   def body(b, carry):
     start = shard.offset + b * rows
-    x = jax.lax.dynamic_slice_in_dim(shard.x, start, rows)
-    y = jax.lax.dynamic_slice_in_dim(shard.y, start, rows)
+
+    def block(array: Array) -> Array:
+      return jax.lax.dynamic_slice_in_dim(array, start, rows)
+
+    x, y = store.read(shard.x, block), block(shard.y)
     mask = b * rows + jnp.arange(rows, dtype=jnp.int32) < shard.size
     return fn(carry, x, y, mask)
 
@@ -208,7 +213,7 @@ def feature_counts(shard: Shard) -> Array:
   Returns:
     [D] float32, where D is the number of entries of one example.
   """
-  features = shard.x[0].size
+  features = math.prod(shard.x.shape[1:])
 
   def add_block(counts, x, y, mask):
     del y

@@ -6,6 +6,7 @@ All arrays here are NumPy arrays. A run places them on its devices once.
 import dataclasses
 import functools
 import hashlib
+import math
 from typing import Any, NamedTuple
 import warnings
 
@@ -36,6 +37,11 @@ from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.partition import partition_hash
 from fedjax_alg.data.sent140 import load_sent140
 from fedjax_alg.data.sent140 import SPECIAL
+from fedjax_alg.data.store import Coded
+from fedjax_alg.data.store import IMAGE_SCALE
+from fedjax_alg.data.store import map_rows
+from fedjax_alg.data.store import row_chunks
+from fedjax_alg.data.store import stored
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.errors import did_you_mean
 
@@ -288,9 +294,17 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if options.features == "hog":
     chosen = {name: getattr(options, f"hog_{name}")
               for name in ("block", "stride", "bins", "norm", "scale")}
-  x_train, x_test = make_features(options.features, **chosen)(
-      examples.x_train, examples.x_test)
-  return examples._replace(x_train=x_train, x_test=x_test)
+  arrays: Any = examples.x_train, examples.x_test
+  kind, shape = options.features, arrays[0].shape[1:]
+  if kind in ("none", "flatten") and arrays[0].dtype == np.uint8:
+    # What features.none makes of images, kept as the images.
+    if kind == "flatten":
+      shape = (math.prod(shape),)
+    arrays = tuple(Coded(images.reshape(len(images), *shape), IMAGE_SCALE)
+                   for images in arrays)
+  else:
+    arrays = stored(make_features(kind, **chosen)(*arrays), options.store)
+  return examples._replace(x_train=arrays[0], x_test=arrays[1])
 
 
 @functools.lru_cache(maxsize=1)
@@ -328,8 +342,9 @@ def from_options(
   """
   held = (_with_features(options, examples) if examples is not None
           else _named_with_features(_of_data_set(options)))
-  for text in doubts(held):
-    warnings.warn(text, stacklevel=3)
+  if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
+    for text in doubts(held):
+      warnings.warn(text, stacklevel=3)
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if held.client_train is not None else "iid"
@@ -405,9 +420,10 @@ def deal(
   if partition.pooled:
     rows = test_rows = x_train, x_test
     labels = test_labels = np.concatenate([y_train, y_test])
+  keep_bytes = options.store != "float32"
   test = client_data(
       test_rows, test_labels, partition.test_order, partition.test_offset,
-      partition.test_size)
+      partition.test_size, keep_bytes=keep_bytes)
   held_out = partition.held_out
   validation = None if held_out is None else held_out.train_order
   trained_on = partition.pooled and any(
@@ -416,13 +432,15 @@ def deal(
   if held_out is not None and partition.name == "natural" and (
       not partition.pooled):
     x_test, y_test = (
-        np.delete(a, held_out.test_order, axis=0) for a in (x_test, y_test))
+        map_rows(a, lambda rows: np.delete(rows, held_out.test_order, axis=0))
+        for a in (x_test, y_test))
   num_test = len(partition.test_order)
   if len(y_test) and not trained_on:
     if partition.pooled or num_test != len(y_test):
       order = np.arange(len(y_test))
       whole = client_data(
-          x_test, y_test, order, order[:1], np.array([len(order)]))
+          x_test, y_test, order, order[:1], np.array([len(order)]),
+          keep_bytes=keep_bytes)
     else:
       whole = test  # the official test rows in another order
     total = len(y_test)
@@ -444,7 +462,7 @@ def deal(
   else:
     train = client_data(
         rows, labels, partition.train_order, partition.train_offset,
-        partition.train_size, validation, joins)
+        partition.train_size, validation, joins, keep_bytes)
   class_weight: Any = histogram.astype(np.float32)
   pieces = None
   if validation is not None:
@@ -465,17 +483,20 @@ def _own_rows(
     validation: np.ndarray | None, joins: np.ndarray | None) -> ClientData:
   """The rows of this process, with the offsets and sizes of all clients.
 
-  The server's rows are an array of their own, which every process holds.
+  The server's rows are an array of their own, which every process holds. No
+  rows stay bytes, because arrays of several processes are in blocks.
   """
   held: Any = None
   if validation is not None:
     one = np.array([0])
-    alone = client_data(x, y, validation, one, np.array([len(validation)]))
+    alone = client_data(x, y, validation, one, np.array([len(validation)]),
+                        keep_bytes=False)
     ends: Any = np.zeros((), np.int32), np.asarray(len(validation), np.int32)
     held = Shard(alone.x, alone.y, *ends)
   return client_data(
       x, y, partition.train_order[rows.own], partition.train_offset,
-      partition.train_size, None, joins, rows.places)._replace(validation=held)
+      partition.train_size, None, joins, False, rows.places)._replace(
+          validation=held)
 
 
 def _client_names(
@@ -498,11 +519,13 @@ def _pieces(first: int, total: int) -> Pieces:
   return Pieces(*found)
 
 
-def _hash(*arrays: np.ndarray) -> str:
+def _hash(*arrays: Any) -> str:
+  """sha256 of the values, however they are kept."""
   digest = hashlib.sha256()
   for array in arrays:
     digest.update(f"{array.dtype} {array.shape}".encode())
-    digest.update(np.ascontiguousarray(array).data)
+    for rows in row_chunks(array):
+      digest.update(np.ascontiguousarray(array[rows]).data)
   return digest.hexdigest()
 
 

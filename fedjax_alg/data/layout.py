@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array, ClientData, Cohort, Shard
+from fedjax_alg.data.store import Coded
 
 #: Number of zero rows after the last client. A block of up to this many rows
 #: that starts inside a client then never extends past the end of the array.
@@ -39,13 +40,14 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def client_data(
-    x: np.ndarray | Sequence[np.ndarray],
+    x: np.ndarray | Coded | Sequence[np.ndarray | Coded],
     y: np.ndarray,
     order: np.ndarray,
     offset: np.ndarray,
     size: np.ndarray,
     validation: np.ndarray | None = None,
     joins: np.ndarray | None = None,
+    keep_bytes: bool = True,
     places: int = 0,
 ) -> ClientData:
   """Arranges the rows in the order of the clients.
@@ -56,7 +58,7 @@ def client_data(
   Args:
     x: [n, ...] examples. Signed integers (token ids) become int32; all others
       are converted to float32. A sequence of arrays is treated as their
-      concatenation, without making it.
+      concatenation, without making it; all or none of them are ``Coded``.
     y: [n] int labels.
     order: [M] int, the row of x at each place.
     offset: [C] int, first place of each client.
@@ -65,13 +67,15 @@ def client_data(
       none.
     joins: [C] int, rounds played before a client joins; None if all clients
       take part from the start.
+    keep_bytes: whether ``Coded`` examples stay bytes; if not, they become
+      float32 or int32.
     places: the least number of rows of x and y in the result.
 
   Returns:
     NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``.
   """
   held: Any = None
-  parts = (x,) if isinstance(x, np.ndarray) else tuple(x)
+  parts: Any = (x,) if isinstance(x, (np.ndarray, Coded)) else tuple(x)
   chex.assert_shape(
       y, (sum(map(len, parts)),), custom_message="y: one label for each row")
   chex.assert_type(y, int, custom_message="y: labels are whole numbers")
@@ -82,8 +86,11 @@ def client_data(
   if validation is not None:
     held = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
-  dtype = np.int32 if parts[0].dtype.kind == "i" else np.float32
   places = max(places, len(order) + PADDING_ROWS)
+  dtype: Any = np.int32 if parts[0].dtype.kind == "i" else np.float32
+  coded = next((part for part in parts if isinstance(part, Coded)), None)
+  if coded is not None and keep_bytes:
+    parts, dtype = tuple(part.codes for part in parts), np.uint8
   rows = aligned_zeros((places, *parts[0].shape[1:]), dtype)
   for begin in range(0, len(order), _CHUNK):  # temporaries stay small
     chunk = order[begin:begin + _CHUNK]
@@ -100,7 +107,8 @@ def client_data(
   classes[:len(order)] = y[order]
   # The fields hold NumPy arrays until a run places them on its devices.
   arrays: tuple[Any, ...] = (
-      rows, classes, np.asarray(offset, np.int32), np.asarray(size, np.int32),
+      Coded(rows, coded.values) if coded is not None and keep_bytes else rows,
+      classes, np.asarray(offset, np.int32), np.asarray(size, np.int32),
       held, None if joins is None else np.asarray(joins, np.int32))
   return ClientData(*arrays)
 

@@ -18,6 +18,7 @@ from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import num_pairs
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.data.shift import SWAPS
+from fedjax_alg.data.store import STORES
 from fedjax_alg.hparams import check_options
 from fedjax_alg.hparams import hyper
 from fedjax_alg.hparams import MAX_SEED
@@ -97,7 +98,7 @@ class SourceOptions:
       minimum=1, maximum=10_000, when=("dataset", ("sent140", "shakespeare")))
   window_stride: int = hyper(
       1, "number of characters between the starts of two examples of a role; 1 "
-      "makes an example of every character, 320 bytes each, and 10 a tenth of "
+      "makes an example of every character, 80 bytes each, and 10 a tenth of "
       "them (`dataset`=shakespeare)", minimum=1,
       when=("dataset", ("shakespeare",)), later=True)
 
@@ -205,6 +206,12 @@ class FeatureOptions:
   hog_scale: float = hyper(
       1.0, "factor of all features (`features`=hog)", above=0,
       when=("features", ("hog",)))
+  store: str = hyper(
+      "auto", "how the examples are kept in memory, one of "
+      + ", ".join(STORES) + ": uint8 = one byte a value, a quarter of float32, "
+      "scaled when a mini-batch is read; refused where this would not be the "
+      "same numbers. auto = uint8 for images and others that are multiples "
+      "of 1, 1/255 or 1/2^k, else float32", choices=STORES, later=True)
 
 
 @dataclasses.dataclass(frozen=True)

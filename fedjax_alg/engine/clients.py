@@ -10,6 +10,8 @@ besides), whichever of these modes runs it:
   client. For accelerators.
 - ``chunks``: chunks of n clients, one chunk after the other, with ``vmap``
   inside a chunk. Clients of similar size are in the same chunk.
+- ``lanes``: n clients at once, and who has finished makes room for the next
+  (``engine.lanes``). For accelerators, where clients differ in size.
 
 With a mesh with the axis ``clients``, every device takes a share of the slots
 with about the same number of examples. On a CPU the devices are its cores
@@ -23,16 +25,17 @@ import math
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.engine import owned
 from fedjax_alg.errors import OptionError
 
 AXIS = owned.AXIS
-MODES = ("sequential", "vmap", "chunks")
+MODES = ("sequential", "vmap", "chunks", "lanes")
 
 #: A place in no table.
 NOWHERE = jnp.iinfo(jnp.int32).max
@@ -44,7 +47,7 @@ def default_mode(platform: str) -> str:
   Args:
     platform: from ``sharding.platform``.
   """
-  return "sequential" if platform == "cpu" else "vmap"
+  return "sequential" if platform == "cpu" else "lanes"
 
 
 def _deal(size: Array, slots: int, devices: int) -> Array:
@@ -81,13 +84,15 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
 
 
 def make_map_clients(
-    mode: str = "sequential", *, chunk: int = 0, mesh: Mesh | None = None
-) -> MapClients:
+    mode: str = "sequential", *, chunk: int = 0, lanes: int = 0,
+    mesh: Mesh | None = None) -> MapClients:
   """Builds a client map.
 
   Args:
     mode: one of ``MODES``.
     chunk: clients per chunk and device with mode "chunks".
+    lanes: lanes on each device with mode "lanes"; 0: by the number of slots of
+      the device (``lanes.default_lanes``).
     mesh: devices with the axis ``clients``, perhaps after an axis
       ``processes``; or None for a single device.
 
@@ -123,6 +128,8 @@ def make_map_clients(
 
   def local_map(
       fn: Callable[..., Any], shared: Any, shards: Shard, args: Any) -> Any:
+    if mode == "lanes":
+      return in_lanes.play(fn, shared, shards, args, lanes=lanes)
     one = for_one(fn, shared, shards)
     operands = (shards.offset, shards.size, args)
     if mode == "vmap":
@@ -165,6 +172,15 @@ def make_map_clients(
         place, written = jax.tree.map(lambda leaf: leaf[None], (place, written))
       return write(table, *gather((place, written)))
 
+    if mode == "lanes":
+      def in_lane(shared, shard, rows, *args):
+        written, summed, stacked = fn(shared, shard, rows, *args)
+        return summed, (written, stacked)
+
+      summed, (written, stacked) = in_lanes.play(
+          in_lane, shared, shards, (trees.rows(table, places), *args), weights,
+          lanes)
+      return put(table, places, written), summed, stacked
     slots = (places, shards.offset, shards.size, args)
     if mode == "vmap":
       written, summed, stacked = play(table, *slots)
@@ -208,6 +224,9 @@ def make_map_clients(
     slots = shards.size.shape[0]
     padded = math.ceil(slots / multiple) * multiple
     order = _deal(shards.size, padded, devices)
+    if mesh is not None:  # else XLA shares the loop out: a collective a slot
+      order = jax.lax.with_sharding_constraint(
+          order, NamedSharding(mesh, PartitionSpec()))
     real = jnp.minimum(order, slots - 1)
     # A padding slot repeats the last client with no data.
     size = jnp.where(order < slots, shards.size[real], 0)

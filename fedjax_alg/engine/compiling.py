@@ -12,7 +12,7 @@ _IN_PLACE = {"xla_cpu_copy_insertion_use_region_analysis": True}
 
 @functools.cache
 def options(platform: str) -> dict[str, bool] | None:
-  """``compiler_options`` of ``jax.jit`` for rounds; None where unknown.
+  """Options of ``lowered.compile`` for rounds; None where unknown.
 
   They change which buffers a program copies, not what it computes.
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
-from fedjax_alg.engine import cohorts, compiling, sharding
+from fedjax_alg.engine import cohorts, sharding
 from fedjax_alg.errors import OptionError
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
@@ -180,8 +180,7 @@ def make_run_rounds(
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
 
   @functools.partial(
-      jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh),
-      compiler_options=compiling.options(sharding.platform(mesh)))
+      jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh))
   def run_rounds(
       states: State, data: ClientData, keys: cohorts.RunKeys,
       numbers: Numbers, start: Array, count: Array) -> tuple[State, RunLog]:

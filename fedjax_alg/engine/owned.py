@@ -147,7 +147,7 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
   """Builds the client map of several processes.
 
   Args:
-    mode: ``sequential``, ``vmap`` or ``chunks``; see ``engine.clients``.
+    mode: one of ``engine.clients.MODES``; ``lanes`` is ``vmap`` here.
     chunk: clients per chunk and device with mode ``chunks``.
     mesh: devices with the axes ``processes`` and ``clients``.
 
@@ -159,7 +159,7 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
   whole: Any = PartitionSpec()
 
   def lanes(slots: int) -> int:
-    if mode == "vmap":
+    if mode in ("vmap", "lanes"):
       return min(slots, math.ceil(_LANES * slots / (processes * cores)))
     return min(chunk, slots) if mode == "chunks" else 1
 

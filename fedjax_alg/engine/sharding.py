@@ -57,7 +57,7 @@ def start(host_devices: int = 0) -> None:
 
   Compiled programs are kept in ~/.cache/fedjax_alg/jax, so a repeated run
   starts without compiling. The environment variable JAX_COMPILATION_CACHE_DIR
-  selects another folder.
+  selects another folder, which many processes may share; docs/cluster.md.
 
   Args:
     host_devices: number of CPU cores to use; 0 means all that this process
@@ -66,7 +66,9 @@ def start(host_devices: int = 0) -> None:
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ and (
       getattr(jax.config, "jax_compilation_cache_dir") is None):
     jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+  least = "jax_persistent_cache_min_compile_time_secs"
+  if least.upper() not in os.environ and getattr(jax.config, least) == 1.0:
+    jax.config.update(least, 0.1)  # 1.0 is JAX's default
   try:
     use_host_cores(host_devices or None)
   except RuntimeError:

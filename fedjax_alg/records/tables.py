@@ -303,6 +303,8 @@ class Records:
     self.tables: dict[str, list[Row]] = {name: [] for name in self.columns}
     #: why the run ended: "rounds", "stop_at ..." or "patience ..."
     self.stopped: str = "rounds"
+    #: wall time, per seed, of the recorded rounds since the last evaluation
+    self.unfinished_s = 0.0
     self._totals = {seed: dict.fromkeys(TOTALS, 0) for seed in self.seeds}
 
   @property
@@ -322,11 +324,12 @@ class Records:
     assert self.folder is not None
     return self.folder / f"{name}.csv"
 
-  def read(self, done: int) -> None:
+  def read(self, done: int, unfinished_s: float = 0.0) -> None:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
     Args:
       done: rounds played before the checkpoint.
+      unfinished_s: the attribute of this name at the checkpoint.
 
     Raises:
       OptionError: a table is missing, damaged or lacks rounds.
@@ -335,6 +338,7 @@ class Records:
       self.tables[name] = [
           row for row in read_rows(self.path(name), columns)
           if row["round"] <= done]
+    self.unfinished_s = unfinished_s
     for rows in self._grouped(self.tables["rounds"]):
       self._add_totals(rows)
     if len(self.tables["rounds"]) != done * len(self.seeds):
@@ -374,23 +378,29 @@ class Records:
       total["simulated_s"] += sum(row[name] for name in SIMULATED)
 
   def add_rounds(
-      self, aux: RoundAux, start: int, count: int, seconds: float) -> None:
-    """Records the rounds since the previous evaluation.
+      self, aux: RoundAux, start: int, count: int, seconds: float,
+      evaluated: bool = True) -> None:
+    """Records the rounds since the previous call.
 
     Args:
       aux: report of the rounds, see ``round_rows``.
       start: rounds played before them.
       count: number of rounds.
       seconds: wall time of these rounds, all seeds together.
+      evaluated: whether an evaluation follows; timing.csv has a row for each.
     """
     rows = round_rows(aux, start, count, self.seeds, self.cohort)
     for group in self._grouped(rows):
       self._add_totals(group)
     self._append("rounds", rows)
+    self.unfinished_s += seconds / len(self.seeds)
+    if not evaluated:
+      return
     timing = self.tables["timing"]
     before = timing[-1]["seconds"] if timing else 0.0
     self._append("timing", [{"round": start + count, "seconds":
-                             before + seconds / len(self.seeds)}])
+                             before + self.unfinished_s}])
+    self.unfinished_s = 0.0
 
   def add_metrics(self, table: dict[str, dict[str, np.ndarray]]) -> None:
     """Records the evaluation after the last recorded round.

@@ -9,7 +9,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from fedjax_alg import metrics, registry
 from fedjax_alg.data.options import DataOptions, field_values, ShiftOptions
@@ -287,6 +286,8 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
     return np.nan, np.nan
   if np.ptp(array) <= 1e-12 * np.abs(array).max():  # equal but for rounding
     return np.nan, np.nan
+  from scipy import stats  # pylint: disable=g-import-not-at-top  (0.6 s)
+
   found = stats.ttest_1samp(array, 0.0)
   return float(found.statistic), float(found.pvalue)
 

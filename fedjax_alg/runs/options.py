@@ -192,12 +192,19 @@ class MachineOptions:
   map_clients: str = hyper(
       "auto", "how the clients of a round are computed, one of auto, "
       + ", ".join(clients.MODES) + ": sequential = one after the other, vmap = "
-      "all at once, chunks = `client_chunk` at once, auto = sequential on a "
-      "CPU, else vmap", choices=("auto", *clients.MODES))
+      "all at once, chunks = `client_chunk` at once, lanes = `client_lanes` at "
+      "once, and who is done makes room for the next, auto = sequential on a "
+      "CPU, else lanes", choices=("auto", *clients.MODES))
   client_chunk: int = hyper(
       8, "number of clients that each device computes at once "
       "(`map_clients`=chunks)", minimum=1,
       when=("map_clients", ("chunks",)))
+  client_lanes: int = hyper(
+      0, "number of lanes on each device, for each seed and setting that are "
+      "computed at once; 0: the largest power of two whose square is at most "
+      "the number of the device's participants, so 4 for 20 and 8 for 100 "
+      "(`map_clients`=lanes)", minimum=0, later=True,
+      when=("map_clients", ("lanes",)))
   map_seeds: str = hyper(
       "auto", "how the seeds are computed, one of auto, "
       + ", ".join(loop.MAP_SEEDS) + ": sequential = one after the other, which "

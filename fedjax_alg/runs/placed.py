@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_alg.base import ClientData, Devices
 from fedjax_alg.data import federation as federation_lib
+from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
@@ -122,7 +123,8 @@ class PlacedData:
     """Returns ``held`` with the clients' rows in a new order."""
     if order is not None:
       held = held._replace(
-          x=sharding.take_rows(held.x, order, self._mesh),
+          x=store.map_rows(held.x, lambda rows: sharding.take_rows(
+              rows, order, self._mesh)),
           y=sharding.take_rows(held.y, order, self._mesh))
     return held._replace(offset=sharding.replicate(offset, self._mesh),
                          size=sharding.replicate(size, self._mesh))

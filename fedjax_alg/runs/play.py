@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 import dataclasses
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from fedjax_alg.engine import loop
 from fedjax_alg.errors import with_names
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
+from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.stopping import Stopping
 
@@ -75,7 +76,7 @@ class Step:
   compile_s: float  #: time that compilation took, in seconds
   #: row -> divergence; always empty in a single run, which stops instead
   diverged: dict[int, Divergence]
-  #: log of the rounds since the previous step, padded
+  #: log of the rounds since the previous step, may be padded
   log: loop.RunLog
   count: int  #: rounds since the previous step
   #: setting -> why it ended before the last round, "stop_at ..." or "patience
@@ -136,7 +137,8 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
 
 def play(
     programs: Programs, records: Sequence[Records], states: Any = None,
-    done: int = 0, stop: bool = True) -> Iterator[Step]:
+    done: int = 0, stop: bool = True, pace: Pace | None = None
+) -> Iterator[Step]:
   """Plays a run from evaluation to evaluation and records it.
 
   Args:
@@ -148,6 +150,9 @@ def play(
       such a state is recorded no further and the other settings continue. So
       do they when a setting has ended early (``stopped``), whose states are
       those of that step.
+    pace: shares the rounds between two evaluations out to several calls, and
+      saves between them; None: one call. Steps and finished tables are the
+      same.
 
   Yields:
     A ``Step`` at every evaluation, and first of all one of ``states`` if a
@@ -176,11 +181,14 @@ def play(
   if states is None:
     states = programs.initial()
   diverged: dict[int, Divergence] = {}
+  calls: list[_Calls] = []  # since the last evaluation, those in the tables
+  new_calls: list[_Calls] = []  # and those that are not
   while done < programs.rounds:
-    count = programs.rounds_to_evaluation(done)
+    left = programs.rounds_to_evaluation(done)
+    count = left if pace is None else pace.rounds(left)
     began = time.monotonic()
     states, log = jax.block_until_ready(programs.play(states, done, count))
-    seconds = time.monotonic() - began
+    new_calls.append(_Calls(log, count, time.monotonic() - began))
     new = {row: found for row, found in first_nonfinite(
         log, done, count, p.seeds).items() if row // num not in stopped}
     if new and stop:
@@ -188,10 +196,20 @@ def play(
       raise NonFiniteError(first.text(p.method.entry.nonfinite))
     diverged = new | diverged
     done += count
-    counts, sums = programs.evaluate(states)
-    values = tables.metric_values(counts)
-    membership = programs.membership(states)
-    aux = jax.device_get(log.aux._replace(client={}, work=None))
+    evaluating = count == left
+    if pace is not None:
+      pace.played(count, new_calls[-1].seconds)
+      if not evaluating:
+        new_calls[-1] = _joined(new_calls[-1:])  # the log of a call is long
+        if not pace.due():
+          continue
+    if evaluating:
+      counts, sums = programs.evaluate(states)
+      values = tables.metric_values(counts)
+      membership = programs.membership(states)
+    played = new_calls[0] if len(new_calls) == 1 else _joined(new_calls)
+    calls, new_calls = [*calls, played], []
+    aux = jax.device_get(played.log.aux._replace(client={}, work=None))
     recorded = []
     for i, table in enumerate(records):
       rows = slice(i * num, (i + 1) * num)
@@ -200,23 +218,51 @@ def play(
         continue
       recorded.append(i)
       table.add_rounds(
-          jax.tree.map(lambda leaf: leaf[rows], aux), done - count, count,
-          seconds / len(records))
+          jax.tree.map(lambda leaf: leaf[rows], aux), done - played.rounds,
+          played.rounds, played.seconds / len(records), evaluating)
+      if not evaluating:
+        continue
       own = {protocol: {name: value[rows] for name, value in of.items()}
              for protocol, of in values.items()}
       table.add_metrics(own)
       ends[i].evaluated(own)
       if membership is not None:
         table.add_groups(membership[rows], programs.label_histogram)
+    if not evaluating:
+      assert pace is not None
+      pace.save(Pause(done, states, diverged))
+      continue
+    stretch = calls[0] if len(calls) == 1 else _joined(calls)
+    calls = []
     stopped = ended()
     idle = stopped.keys() | {row // num for row in diverged}
     last = done == programs.rounds or (
         bool(stopped) and len(idle) == len(records))
     yield Step(done, programs.rounds, states, {**values, **sums}, counts,
-               membership, seconds, programs.compile_s, diverged, log, count,
-               stopped, last, p.seeds, tuple(recorded))
+               membership, stretch.seconds, programs.compile_s, diverged,
+               stretch.log, stretch.rounds, stopped, last, p.seeds,
+               tuple(recorded))
     if last:
       return
+
+
+class _Calls(NamedTuple):
+  """Rounds played one after the other, in one call or several."""
+
+  log: loop.RunLog
+  rounds: int  #: in the log
+  seconds: float
+
+
+def _joined(calls: Sequence[_Calls]) -> _Calls:
+  """The calls as one, with a log on the host that is not padded."""
+  log = jax.tree.map(
+      lambda *leaves: np.concatenate([
+          np.asarray(leaf)[:, :call.rounds]
+          for leaf, call in zip(leaves, calls)], axis=1),
+      *[call.log for call in calls])
+  return _Calls(log, sum(call.rounds for call in calls),
+                sum(call.seconds for call in calls))
 
 
 def evaluated(programs: Programs, states: Any, done: int) -> Step:

@@ -15,6 +15,7 @@ from fedjax_alg import models, own, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
+from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, processes
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
@@ -122,8 +123,10 @@ def _check_words(model: str, federation: Federation) -> None:
             "numbers as x.astype(np.float32)" if ids else
             f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
-  low = min(int(rows.x.min()) for rows in (train, test)) if ids else 0
-  high = max(int(rows.x.max()) for rows in (train, test)) if ids else 0
+  kept = [rows.x.codes if isinstance(rows.x, Coded) else rows.x
+          for rows in (train, test)]
+  low = min(int(x.min()) for x in kept) if ids else 0
+  high = max(int(x.max()) for x in kept) if ids else 0
   if not 0 <= low <= high < known and federation.tokens is None:
     raise OptionError(
         f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
@@ -205,15 +208,20 @@ def _check_work(method: Method, federation: Federation) -> None:
         f"{examples:,} examples)")
 
 
-def _check_memory(
-    algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
-    rows: int) -> None:
-  """Checks that the state of the algorithm fits into memory."""
+def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
+  """The size of the state of one seed."""
   key = jax.random.key(0)
   shapes = jax.eval_shape(
       lambda key: algorithm.init(model.init(key), spec, key), key)
-  needed = rows * sum(
-      leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  return sum(leaf.size * leaf.dtype.itemsize
+             for leaf in jax.tree.leaves(shapes))
+
+
+def _check_memory(
+    algorithm: Algorithm, method: Method, model: Model, spec: FedSpec,
+    rows: int) -> None:
+  """Checks that the state and the comparison of clients fit into memory."""
+  needed = rows * _state_bytes(algorithm, model, spec)
   have = memory_bytes()
   if needed > have:
     table = getattr(method.hparams, "variant", None) == "table"
@@ -223,6 +231,15 @@ def _check_memory(
         f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
         "fewer clients or seeds, a smaller model"
         + (", or `variant`=client)" if table else ")"))
+  compared = method.entry.in_pairs(method.hparams, spec.num_clients)
+  # The similarities, and the clustering's own copy of them.
+  needed = 2 * 4 * compared ** 2
+  if needed > have:
+    raise OptionError(
+        f"`algorithm`={method.name}: comparing {compared} clients in pairs "
+        f"needs {needed / 2**30:.3g} GB, the machine has {have / 2**30:.3g} GB "
+        f"(allowed: at most {math.isqrt(have // 8)} clients, or a method "
+        "without pairs, such as ifca or fesem)")
 
 
 def _protocols(
@@ -344,7 +361,7 @@ def prepare(
     alone = platform == "cpu" or closed or rows == 1
     map_seeds = "sequential" if alone else "vmap"
   map_clients = clients.make_map_clients(
-      mode, chunk=options.client_chunk, mesh=mesh)
+      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh)
   model = options.model if model is None else model
   built = make_model(model, federation, options)
   train = federation.data.train
@@ -362,13 +379,11 @@ def prepare(
     raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
                       "no global model to measure")
   _check_adapts(method, federation, protocols)
-  for hparams in every:
-    _check_work(method._replace(hparams=hparams), federation)
   if not sharding.described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
-  order = np.tile(np.arange(len(seeds)), len(settings))
-  keys = jax.tree.map(lambda *k: jnp.stack(k)[order],
-                      *[cohorts.run_keys(seed) for seed in seeds])
+    for hparams in every:
+      _check_work(method._replace(hparams=hparams), federation)
+  keys = cohorts.keys_of_rows(seeds, len(settings))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
   placed = PlacedData(federation, mesh, options.devices(num_clients),
@@ -390,7 +405,9 @@ def prepare(
       "client_size": {"min": int(train.size.min()),
                       "mean": float(train.size.mean()),
                       "max": int(train.size.max())},
-      "example_shape": list(shape), "classes": federation.num_classes,
+      "example_shape": list(shape),
+      "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
+      "classes": federation.num_classes,
       "parameters": sum(
           leaf.size for leaf in jax.tree.leaves(
               jax.eval_shape(built.init, jax.random.key(0)))),

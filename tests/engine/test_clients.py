@@ -1,5 +1,7 @@
 """How clients are mapped and dealt to devices."""
 
+import re
+
 from hypothesis import example, given, strategies as st
 import jax
 import jax.numpy as jnp
@@ -39,14 +41,15 @@ def test_cards_are_dealt_to_and_fro():
 
 CASES = [("sequential", 0, False), ("vmap", 0, False), ("chunks", 1, False),
          ("chunks", 5, False), ("chunks", 50, False), ("sequential", 0, True),
-         ("vmap", 0, True), ("chunks", 2, True)]
+         ("vmap", 0, True), ("chunks", 2, True), ("lanes", 0, False),
+         ("lanes", 1, True)]
 
 
 @pytest.mark.parametrize("mode, chunk, several", CASES)
 def test_every_map_gives_the_slots_results_in_order(
     problem, mesh, mode, chunk, several):
   map_clients = clients.make_map_clients(
-      mode, chunk=chunk, mesh=mesh if several else None)
+      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
   extra = jnp.arange(14.0).reshape(7, 2)
@@ -72,7 +75,7 @@ def test_every_map_gives_the_slots_results_in_order(
 @pytest.mark.parametrize("mode, chunk, several", CASES)
 def test_every_map_has_the_same_total(problem, mesh, mode, chunk, several):
   map_clients = clients.make_map_clients(
-      mode, chunk=chunk, mesh=mesh if several else None)
+      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
   inputs = (cohort.shards, jnp.arange(7.0))
@@ -96,7 +99,7 @@ def test_every_map_reduces_to_the_weighted_sum(
     problem, mesh, mode, chunk, several):
   """And stacks the rest in order; a slot of weight 0 sends NaN."""
   map_clients = clients.make_map_clients(
-      mode, chunk=chunk, mesh=mesh if several else None)
+      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
   weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25])
@@ -146,6 +149,20 @@ def test_padding_of_the_map_is_the_last_client_without_data():
   assert sorted(seen) == [0, 2, 3, 4]
 
 
+def test_a_round_on_a_mesh_gathers_once(problem, mesh):
+  """Dealing, a loop over the slots, is not shared out over the devices."""
+  map_clients = clients.make_map_clients(mesh=mesh)
+  cohort = layout.take_cohort(problem.data, jnp.arange(8, dtype=jnp.int32))
+  inputs = sharding.replicate((cohort.shards, jnp.float32(2)), mesh)
+  text = jax.jit(lambda shards, shared: map_clients(
+      lambda shared, shard: shared * shard.size.astype(jnp.float32), shared,
+      shards)).lower(*inputs).compile().as_text()
+  found = re.findall(
+      r" (all-reduce|all-gather|all-to-all|collective-\w+|reduce-scatter)"
+      r"(?:-start)?\(", text)
+  assert found == ["all-gather"]
+
+
 def test_what_cannot_be_mapped_is_named():
   with pytest.raises(ValueError, match="^map_clients=pmap: must be one of seq"):
     clients.make_map_clients("pmap")
@@ -158,7 +175,7 @@ def test_every_map_updates_the_clients_rows(
     problem, mesh, mode, chunk, several):
   """And reduces, by weights of their own for each part."""
   map_clients = clients.make_map_clients(
-      mode, chunk=chunk, mesh=mesh if several else None)
+      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
   # Two rows for each of twelve clients; those of a thirteenth do not exist.

@@ -23,6 +23,7 @@ from fedjax_alg.records import clients
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
 from fedjax_alg.engine import checkpoint
+from fedjax_alg.runs.programs import Programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=20",
@@ -389,37 +390,124 @@ def test_fewer_rounds_than_there_are_is_refused(finished, capsys):
   assert "--rounds=3" in capsys.readouterr().err
 
 
-def test_killed_run_resumes_to_the_same_bits(tmp_path):
-  words = [*SMALL, "--algorithm=fedavg", "--rounds=4000",
-           "--eval_protocols=global"]
-  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-  def command(folder):
-    return [sys.executable, "-m", "experiments.run", *words,
-            f"--out_dir={folder}"]
-
-  with subprocess.Popen(
-      command(tmp_path / "killed"), cwd=tmp_path, env=environment,
-      stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "killed").glob("checkpoint/round_000000[2-9]*")):
-      assert time.monotonic() < deadline and process.poll() is None
-      time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-  assert not (tmp_path / "killed" / "summary.json").exists()
+def test_killed_runs_resume_to_the_same_bits(tmp_path, capsys):
+  """First by SIGTERM, which saves, then by SIGKILL."""
+  words = [*SMALL, "--algorithm=fedavg", "--rounds=4000", "--eval_every=20",
+           "--host_devices=4", "--eval_protocols=global"]
+  folder = tmp_path / "killed"
+  command = [sys.executable, "-m", "experiments.run", *words,
+             f"--out_dir={folder}", "--resume"]  # the first starts
+  reached = 0
+  for number in (signal.SIGTERM, signal.SIGKILL):
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+      deadline = time.monotonic() + 120
+      while (checkpoint.newest_round(folder / "checkpoint") or 0) <= reached:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+      if number == signal.SIGTERM:  # a requeued job beside a live one
+        assert run.main([*words, f"--out_dir={folder}", "--resume"]) == 1
+        assert re.fullmatch(
+            f"error: {folder}: is being played by [^ ]+, process "
+            rf"{process.pid}, since [-\d]{{10}} [:\d]{{8}}\n",
+            capsys.readouterr().err)
+      process.send_signal(number)
+      said = process.communicate()[1]
+    reached = checkpoint.newest_round(folder / "checkpoint")
+    assert not (folder / "summary.json").exists()
+    if number == signal.SIGTERM:
+      assert process.returncode == 75 and not (folder / "run.lock").exists()
+      assert said.splitlines()[-1] == (
+          f"stopped by SIGTERM: {folder}: saved at round {reached} of 4000; to "
+          "go on, give the same command again with --resume")
   # To a round just past the last one that the killed run can have reached.
-  reached = max(int(p.stem.split("_")[1]) for p in (
-      tmp_path / "killed" / "checkpoint").glob("round_*.ckpt"))
   end = f"--rounds={reached + 5}"
-  subprocess.run([*command(tmp_path / "killed"), "--resume", end], check=True,
-                 cwd=tmp_path, env=environment, capture_output=True)
-  subprocess.run([*command(tmp_path / "whole"), end], check=True,
-                 cwd=tmp_path, env=environment, capture_output=True)
-  assert summary_of(tmp_path / "killed")["hashes"] == (
-      summary_of(tmp_path / "whole")["hashes"])
+  for name, more in (("killed", ["--resume"]), ("whole", [])):
+    assert run.main([*words, f"--out_dir={tmp_path / name}", end, *more]) == 0
+  whole = tmp_path / "whole"
+  assert summary_of(folder)["hashes"] == summary_of(whole)["hashes"]
   for name in ("metrics.csv", "rounds.csv"):
-    assert (tmp_path / "killed" / name).read_text() == (
-        tmp_path / "whole" / name).read_text()
+    assert (folder / name).read_text() == (whole / name).read_text()
+
+
+@pytest.fixture(name="calls")
+def _calls(monkeypatch):
+  """The rounds of each call; the calls have one round each."""
+  found, real = [], Programs.play
+
+  def play_rounds(self, states, start, count):
+    found.append((start, count))
+    return real(self, states, start, count)
+
+  monkeypatch.setattr(Programs, "play", play_rounds)
+  monkeypatch.setattr(execute, "_CALL_S", 1e-9)
+  monkeypatch.setattr(execute.plots, "run_curves", lambda *args: None)
+  return found
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_stopped_between_two_evaluations(
+    stretches, tmp_path, calls, monkeypatch, capsys, error):
+  """By a signal; or at once, with what --checkpoint_every_s saved before."""
+  folder, real = tmp_path / "run", Programs.play
+
+  def stops(self, states, start, count):
+    if start == 6:
+      if error is not None:
+        raise error
+      signal.raise_signal(signal.SIGUSR1)
+    return real(self, states, start, count)
+
+  words = (*STRETCHES, "--checkpoint_every_s=1e-9") if error else STRETCHES
+  with monkeypatch.context() as patch:
+    patch.setattr(Programs, "play", stops)
+    assert play(folder, *words) == (130 if error else 75)
+  done = 6 if error else 7
+  said = capsys.readouterr().err
+  assert error or said == (
+      f"stopped by SIGUSR1: {folder}: saved at round 7 of 9; to go on, give "
+      "the same command again with --resume\n")
+  assert checkpoint.newest_round(folder / "checkpoint") == done
+  assert calls == [(n, 1) for n in range(done)]
+  monkeypatch.setattr(execute, "_CALL_S", 5.0)
+  assert play(folder, *STRETCHES, "--resume") == 0
+  assert calls[done:done + 2] == [(done, 1), (done + 1, 1)]
+  for name in ("metrics.csv", "rounds.csv"):
+    assert (folder / name).read_text() == (stretches / name).read_text()
+  assert summary_of(folder)["hashes"] == summary_of(stretches)["hashes"]
+  times = records.read_rows(folder / "timing.csv", records.TIMING)
+  assert [row["round"] for row in times] == [4, 8, 9]
+  assert times[0]["seconds"] < times[1]["seconds"] < times[2]["seconds"]
+
+
+#: Evaluated after rounds 4, 8 and 9.
+STRETCHES = ("--algorithm=scaffold", "--num_seeds=2", "--rounds=9",
+             "--eval_every=4")
+
+
+@pytest.fixture(name="stretches", scope="module")
+def _stretches(tmp_path_factory):
+  """A run in one call between two evaluations, as from Python."""
+  folder = tmp_path_factory.mktemp("runs") / "stretches"
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(execute.Pace, "rounds", lambda self, left: left)
+    patch.setattr(execute.plots, "run_curves", lambda *args: None)
+    assert play(folder, *STRETCHES) == 0
+  return folder
+
+
+def test_a_folder_that_a_kill_left_is_fresh(tmp_path, capsys):
+  """Between the folder's making and config.json."""
+  for name in ("run.lock", "config.json.partial"):
+    (tmp_path / name).write_text("{", encoding="utf-8")
+  words = ("--algorithm=fedavg", "--rounds=1", "--eval_protocols=global")
+  assert play(tmp_path, *words, "--num_clients=9999", "--resume") == 2
+  assert "--num_clients=9999" in capsys.readouterr().err
+  assert play(tmp_path, *words, "--resume") == 0
+  assert not {"run.lock", "config.json.partial"} & {
+      path.name for path in tmp_path.iterdir()}
 
 
 def test_damaged_checkpoint_falls_back(finished, tmp_path, capsys):

@@ -88,7 +88,7 @@ def test_finished_settings_are_not_played_again(
     played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps, "_play_program", lambda group, said: [
+  monkeypatch.setattr(sweeps, "_play_program", lambda group, said, elsewhere: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
       for config in group if config.hparams["client_lr"] == 1e30])
   assert not (played / "sweep.html").exists()
@@ -106,10 +106,12 @@ def test_finished_settings_are_not_played_again(
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
     played, tmp_path, monkeypatch, capsys):
-  """First where it stopped, then from the start where folders disagree."""
+  """Each setting where it stopped; from the start if a checkpoint is damaged.
+  """
   given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
   real = sweeps.play_lib.play
   monkeypatch.setattr(sweeps.execute, "_SLOW_SAVE", 1e9)
+  monkeypatch.setattr(sweeps.execute.plots, "run_curves", lambda *args: None)
 
   def stops(*args, **kwargs):
     for step in real(*args, **kwargs):
@@ -122,23 +124,57 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   assert not (tmp_path / FOLDERS[0] / "summary.json").exists()
   starts = []
 
-  def counts(programs, records, states, done, stop):
+  def counts(programs, records, states, done, stop, pace):
     starts.append(done)
-    return real(programs, records, states, done, stop)
+    return real(programs, records, states, done, stop, pace)
 
   monkeypatch.setattr(sweeps.play_lib, "play", counts)
   assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
   assert starts == [2]
   assert "starts again" not in capsys.readouterr().err
   assert hashes(tmp_path) == hashes(played)
-  for name in FOLDERS:  # one has lost its last state
-    (tmp_path / name / "summary.json").unlink()
-  max((tmp_path / FOLDERS[0] / "checkpoint").iterdir()).unlink()
-  assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
-  assert starts == [2, 0] and hashes(tmp_path) == hashes(played)
-  said = capsys.readouterr().err
-  for name, done in zip(FOLDERS, (2, 3)):
-    assert f"{name}: starts again from round 0 (it had {done})" in said
+  newest = max((tmp_path / FOLDERS[0] / "checkpoint").iterdir())
+  for damage, expected in ((lambda: newest.write_bytes(b"x"), [0]),
+                           (newest.unlink, [2, 3])):
+    del starts[:]
+    for name in FOLDERS:
+      (tmp_path / name / "summary.json").unlink()
+    damage()
+    assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
+    assert starts == expected and hashes(tmp_path) == hashes(played)
+    said = capsys.readouterr().err
+    for name in FOLDERS:
+      assert (f"{name}: starts again from round 0 (it had 3)" in said) == (
+          expected == [0])
+
+
+def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(sweeps.execute.plots, "run_curves", lambda *args: None)
+  for number in (2, 1):
+    assert play(tmp_path, "--rounds=3", f"--part={number}/2") == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"part {number}/2: its runs have ended ({number} of "
+                           "3), 1 runs are left")
+    assert not (tmp_path / "sweep.md").exists()
+  assert hashes(tmp_path) == hashes(played)
+  real, together = sweeps._play_together, []
+  monkeypatch.setattr(
+      sweeps, "_play_together", lambda held, said: together.append(
+          [one.folder.name for one in held]) or real(held, said))
+  assert play(tmp_path, "--rounds=3", "--resume") == 0
+  assert together == [["client_lr=1e30"]]  # that it diverges is nowhere
+  for name in ("sweep.md", "sweep.csv"):
+    assert (tmp_path / name).read_text() == (played / name).read_text()
+
+
+@pytest.mark.parametrize("words, said", [
+    (("--part=3/2",), "--part=3/2: must be K/N, K from 1 to N"),
+    (("--part=0/2",), "--part=0/2: must be"),
+    (("--part=1/2", "--overwrite"), "--part and --overwrite: give one"),
+])
+def test_what_is_no_part(tmp_path, capsys, words, said):
+  assert play(tmp_path / "out", *words) == 2
+  assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_folders_are_not_lost_by_accident(played, capsys):

@@ -93,6 +93,20 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
     make(*words)
 
 
+@pytest.mark.parametrize("words,compared", [
+    (["--algorithm=cfl"], 20), (["--algorithm=flhc"], 20),
+    (["--algorithm=fedgroup", "--num_groups=3", "--pretrain_scale=4"], 12)])
+def test_clients_in_pairs_that_do_not_fit_are_refused(
+    monkeypatch, words, compared):
+  monkeypatch.setattr(prepare, "_state_bytes", lambda *_: 0)
+  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared ** 2)
+  make(*words)
+  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared ** 2 - 1)
+  with refused(f"^{words[0]}: comparing {compared} clients in pairs .* at most "
+               f"{compared - 1} "):
+    make(*words)
+
+
 def test_adapting_on_a_client_without_data_is_refused():
   """No partition makes such a client today."""
   made = make("--algorithm=per_fedavg")

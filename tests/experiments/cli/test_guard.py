@@ -31,7 +31,7 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
      "not foreseen, OverflowError: Python integer 2147483648 out of bounds ("),
     (OSError(28, "No space left on device", "out/a.csv"), 1,
      "error: out/a.csv: No space left on device"),
-    (KeyboardInterrupt(), 130, "--resume"),
+    (KeyboardInterrupt(), 130, "interrupted"),
 ])
 def test_no_error_is_a_traceback(capsys, error, status, said):
   def command(argv):

@@ -87,7 +87,8 @@ def test_panels_vary_what_the_figure_says():
 def test_lines_are_chosen_by_their_labels(monkeypatch):
   played = []
   monkeypatch.setattr(
-      suite, "run_cells", lambda cells, root: played.extend(cells) or [])
+      suite, "run_cells",
+      lambda cells, root, part: played.extend(cells) or [])
   figure = diversified.PAPER.figures["fig1"]
   ask = lambda *lines: figures.outcomes_of(
       diversified.PAPER, figure, request(quick=True, lines=lines))
@@ -327,7 +328,10 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parse = config.parse
   monkeypatch.setattr(
       config, "parse", lambda flags: parsed.append(flags) or parse(flags))
-  monkeypatch.setattr(suite.execute, "execute", executed.append)
+  monkeypatch.setattr(suite.execute, "prepared_run", lambda config: config)
+  monkeypatch.setattr(suite, "compile_together", list)
+  monkeypatch.setattr(suite.execute, "execute",
+                      lambda config, programs: executed.append(config))
   monkeypatch.setattr(suite, "json", None)  # nothing is read either
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
   bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))

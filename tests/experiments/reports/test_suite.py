@@ -1,11 +1,18 @@
-"""What the figures share beside their runs: panels, and timed calls."""
+"""What the figures share: their runs and parts of them, panels, timed calls."""
 
+import fcntl
+import json
 import pathlib
+import shutil
 import time
 
 import jax.numpy as jnp
+import pytest
 
+from experiments import diversified
+from experiments.cli.part import Part
 from experiments.reports import suite, timing
+from fedjax_alg.records import tables as records
 
 
 def outcome(panel, label):
@@ -33,3 +40,147 @@ def test_the_first_call_is_not_timed():
   out, seconds = timing.repeated(slow_at_first, 7, repeats=3)
   assert calls == [7] * 4 and out == 4
   assert len(seconds) == 3 and max(seconds) < 0.2
+
+
+@pytest.fixture(name="cells")
+def _cells():
+  """Three cells with two runs."""
+  return [suite.Cell("a", "A", name, (
+      "--algorithm=fedavg", f"--client_lr={lr}", "--rounds=3"))
+          for name, lr in (("x", 1), ("again", 1), ("y", 2))]
+
+
+@pytest.fixture(name="compiled")
+def _compiled(monkeypatch):
+  """The rates of the runs compiled together; a rate stands for programs."""
+  found = []
+
+  def compile_together(runs):
+    found.append(tuple(runs))
+    return list(runs)
+
+  monkeypatch.setattr(suite, "compile_together", compile_together)
+  monkeypatch.setattr(suite.sharding, "available_cores", lambda: 3)
+  monkeypatch.setattr(suite.execute, "prepared_run",
+                      lambda config: config.hparams["client_lr"])
+  return found
+
+
+@pytest.fixture(name="played")
+def _played(monkeypatch, compiled):
+  """The rates of the runs played, which take no time."""
+  found = []
+
+  def play(config, programs):
+    assert compiled and programs == config.hparams["client_lr"]
+    found.append(config.hparams["client_lr"])
+    folder = pathlib.Path(config.out_dir)
+    assert (folder / "run.lock").exists()
+    (folder / "summary.json").write_text(json.dumps({
+        "identity": config.identity(), "cost": {"rounds": 3}}), "utf-8")
+    records.write_rows(folder / "metrics.csv", [])
+    records.write_rows(folder / "timing.csv", [], records.TIMING)
+
+  monkeypatch.setattr(suite.execute, "execute", play)
+  return found
+
+
+def test_runs_are_compiled_together_and_played_in_turn(
+    compiled, played, tmp_path, capsys):
+  """Up to one on other data; no run twice, and a finished one not at all."""
+  cells = [suite.Cell("a", "panel", f"rate {rate}", (
+      "--algorithm=fedavg", "--dataset=digits", f"--client_lr={rate}",
+      "--rounds=3", f"--num_clients={clients}"))
+           for rate, clients in [(.1, 9), (.5, 9), (.2, 9), (.1, 9), (.3, 9),
+                                 (.4, 9), (.6, 8)]]
+  suite.run_cells(cells[1:2], tmp_path)
+  capsys.readouterr()
+  outcomes = suite.run_cells(cells, tmp_path)
+  assert [outcome.cell for outcome in outcomes] == cells
+  assert compiled == [(.5,), (.1, .2, .3), (.4,), (.6,)]
+  assert played == [.5, .1, .2, .3, .4, .6]
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == "[1/6] panel: rate 0.1"  # nothing is known yet
+  assert lines[1] == (
+      "[2/6] panel: rate 0.5, about 0 s left with compiling")
+
+
+def test_parts_share_the_runs_out_and_the_whole_reads_them(
+    cells, played, tmp_path):
+  for number, left in ((2, 1), (1, 0)):
+    with pytest.raises(suite.Incomplete) as error:
+      suite.run_cells(cells, tmp_path, Part(number, 2))
+    assert len(error.value.own) == 1 and len(error.value.left) == left
+    assert len(error.value.every) == 2 and not error.value.held
+  assert played == [2, 1]
+  outcomes = suite.run_cells(cells, tmp_path)
+  assert [outcome.cell.label for outcome in outcomes] == ["x", "again", "y"]
+  assert outcomes[0].folder == outcomes[1].folder and played == [2, 1]
+
+
+def test_a_run_that_another_process_plays_is_passed_over(
+    cells, played, tmp_path, capsys):
+  folder = suite.run_folder(tmp_path, cells[0].config)
+  folder.mkdir(parents=True)
+  with open(folder / "run.lock", "w", encoding="utf-8") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.write(json.dumps({"host": "node", "pid": 3, "started": "1",
+                           "since": "noon"}))
+    file.flush()
+    with pytest.raises(suite.Incomplete) as error:
+      suite.run_cells(cells, tmp_path)
+  said = f"{folder}: is being played by node, process 3, since noon"
+  assert capsys.readouterr().err.count(f"{said}\n") == 1
+  assert str(error.value) == (
+      f"{said}; when that has ended, give the same command again")
+  assert played == [2]
+  assert len(suite.run_cells(cells, tmp_path)) == 3 and played == [2, 1]
+
+
+def test_what_others_do_with_a_run_that_is_compiled_ahead(
+    cells, compiled, played, tmp_path, monkeypatch):
+  """One that they play is passed over, one that they have played is read."""
+  _, (held, _), (ended, _) = runs = [
+      (suite.run_folder(tmp_path, cell.config), cell) for cell in (
+          cells[0], cells[2], suite.Cell("a", "A", "z", (
+              "--algorithm=fedavg", "--client_lr=3", "--rounds=3")))]
+  play = suite.execute.execute
+  held.mkdir(parents=True)
+  with open(held / "run.lock", "w", encoding="utf-8") as file:
+
+    def meanwhile(config, programs):
+      fcntl.flock(file, fcntl.LOCK_EX)
+      play(config, programs)
+      shutil.copytree(config.out_dir, ended)
+      (ended / "summary.json").write_text(json.dumps({
+          "identity": runs[2][1].config.identity(), "cost": {"rounds": 3}}))
+
+    monkeypatch.setattr(suite.execute, "execute", meanwhile)
+    with pytest.raises(suite.Incomplete) as error:
+      suite.run_cells([cell for _, cell in runs], tmp_path)
+  assert compiled == [(1, 2, 3)] and played == [1]
+  assert error.value.left == {held}
+
+
+def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
+  """Figures that share a run count it once, and none is written."""
+  asked = []
+
+  def run_cells(cells, root, part):
+    asked.append(part)
+    every = [root / "shared", root / str(len(asked))]
+    raise suite.Incomplete(every[:1], every[1:], every, [])
+
+  monkeypatch.setattr(suite, "run_cells", run_cells)
+  assert diversified.main(
+      ["--figure=all", "--scale=quick", "--part=1/3",
+       f"--out_dir={tmp_path}"]) == 0
+  made = len(asked)
+  assert made > 2 and set(asked) == {(1, 3)}
+  assert capsys.readouterr().out == (
+      f"part 1/3: its runs have ended (1 of {made + 1}), {made} runs are left "
+      "for other parts; the same command without --part makes the tables and "
+      "pictures\n")
+  assert diversified.main(["--figure=table1", "--part=1/3"]) == 2
+  assert "--part: not read by table1" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())

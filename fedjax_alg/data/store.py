@@ -1,0 +1,217 @@
+"""Examples kept as one byte a value, on the host and on the devices.
+
+An image is read as bytes and trained on as float32, four times as much. Where
+a number of a few bytes says exactly which float32 each byte stands for, the
+bytes are kept, and the rows of a mini-batch or a block become float32 when
+they are read (``read``). The values are the same bit for bit.
+"""
+
+from collections.abc import Callable, Iterator
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_alg.base import Array
+from fedjax_alg.data.errors import DataError
+
+STORES = ("auto", "float32", "uint8")
+
+
+def _scale(step: float) -> np.ndarray:
+  """``Coded.values`` of codes that stand for multiples of ``step``.
+
+  The first number has 16 bits, so its product with a code is exact, and the
+  sum of both products is ``code * step`` rounded once. A division would not
+  do: XLA multiplies by the reciprocal.
+  """
+  fraction, exponent = math.frexp(step)
+  first = math.ldexp(round(fraction * 2 ** 16), exponent - 16)
+  return np.array([first, step - first], np.float32)
+
+
+#: What ``features.none`` makes of images.
+IMAGE_SCALE = _scale(float(np.float32(1 / 255)))
+#: The scales that are tried.
+_SCALES = (IMAGE_SCALE, *(
+    _scale(1 / parts) for parts in (255, *(2 ** k for k in range(9)))))
+
+_CHUNK = 2 ** 18  # values at a time: temporaries stay small
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Coded:
+  """An array of examples of which each value is kept as one byte.
+
+  It has the shape and the dtype of the array it stands for, and indexing it
+  gives values of that array. The leaves are NumPy arrays on the host and JAX
+  arrays in a run.
+  """
+
+  codes: Any  #: [M, ...] uint8
+  #: what the codes stand for: [2] float32 = code * first + code * second;
+  #: [256] float32 = the value of each code; None = the code as int32
+  values: Any
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """The shape of the array it stands for."""
+    return self.codes.shape
+
+  @property
+  def ndim(self) -> int:
+    """The number of axes."""
+    return self.codes.ndim
+
+  @property
+  def dtype(self) -> np.dtype:
+    """The dtype of the array it stands for, float32 or int32."""
+    return np.dtype(np.int32 if self.values is None else np.float32)
+
+  @property
+  def nbytes(self) -> int:
+    """The memory that it takes."""
+    return self.codes.nbytes
+
+  def __len__(self) -> int:
+    return self.codes.shape[0]
+
+  def __getitem__(self, rows: Any) -> Any:
+    return self.decode(self.codes[rows])
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None
+                ) -> np.ndarray:
+    if copy is False:
+      raise ValueError("values of bytes are always a copy")
+    values = None if self.values is None else np.asarray(self.values)
+    whole = Coded(np.asarray(self.codes), values)[...]
+    return whole if dtype is None else whole.astype(dtype)
+
+  def decode(self, codes: Any) -> Any:
+    """The values [...] of some codes [...]."""
+    if self.values is None:
+      return codes.astype(np.int32)
+    if self.values.shape == (2,):
+      numbers = codes.astype(np.float32)
+      return numbers * self.values[0] + numbers * self.values[1]
+    return self.values[codes]
+
+
+def read(x: Any, rows: Callable[[Any], Any]) -> Array:
+  """Some rows of the examples as the model reads them.
+
+  Args:
+    x: [M, ...] examples, as an array or ``Coded``.
+    rows: function of the array that is kept -> its rows.
+
+  Returns:
+    The rows, float32 or int32.
+  """
+  return x.decode(rows(x.codes)) if isinstance(x, Coded) else rows(x)
+
+
+def map_rows(x: Any, fn: Callable[[Any], Any]) -> Any:
+  """``fn`` of the array that is kept; what was bytes stays bytes.
+
+  Args:
+    x: [M, ...] examples, as an array or ``Coded``.
+    fn: changes the rows of an array, not its values.
+
+  Returns:
+    The changed examples.
+  """
+  return Coded(fn(x.codes), x.values) if isinstance(x, Coded) else fn(x)
+
+
+def stored(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
+  """Makes bytes of the arrays of a data set, where these are exact.
+
+  Args:
+    arrays: the examples for training and for testing, float32 or integers;
+      arrays that are ``Coded`` are not changed.
+    store: one of ``STORES``. With "auto" float32 values become bytes if they
+      are multiples of 1, of 1/255 or of 1/2^k (k up to 8) of at most 255, as
+      images are, and token ids if they are all below 256. With "uint8" float32
+      values may also be any 256 values; they are then looked up in a table,
+      which is slower on a CPU.
+
+  Returns:
+    The arrays, all as ``Coded`` or all as they were.
+
+  Raises:
+    DataError: "uint8" would not be exact.
+  """
+  if store == "float32" or all(isinstance(a, Coded) for a in arrays):
+    return arrays
+  if arrays[0].dtype.kind == "i":
+    if all(0 <= a.min(initial=0) and a.max(initial=0) < 256 for a in arrays):
+      return tuple(Coded(a.astype(np.uint8), None) for a in arrays)
+    if store == "uint8":
+      raise DataError(
+          "`store`=uint8: token ids must lie in [0, 255] (allowed: auto, "
+          "float32)")
+    return arrays
+  for values in _SCALES:
+    coded = _coded(arrays, values, _by_scale)
+    if coded is not None:
+      return coded
+  if store == "uint8":
+    coded = _coded(arrays, _table(arrays), _by_table)
+    assert coded is not None
+    return coded
+  return arrays
+
+
+def row_chunks(array: Any) -> Iterator[slice]:
+  """Slices of some rows each, which together are all rows of an array."""
+  step = max(1, _CHUNK // max(1, math.prod(array.shape[1:])))
+  for start in range(0, len(array), step):
+    yield slice(start, start + step)
+
+
+def _coded(
+    arrays: tuple[np.ndarray, ...], values: np.ndarray,
+    encode: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> tuple[Coded, ...] | None:
+  """The arrays in codes for ``values``; None if they are not exact."""
+  made = []
+  for array in arrays:
+    coded = Coded(np.empty(array.shape, np.uint8), values)
+    for rows in row_chunks(array):
+      coded.codes[rows] = encode(array[rows], values)
+      if (coded[rows].view(np.uint32) != _bits(array[rows])).any():
+        return None
+    made.append(coded)
+  return tuple(made)
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+  """float32 as its bits, which tell -0.0 from 0.0."""
+  return np.ascontiguousarray(array).view(np.uint32)
+
+
+def _by_scale(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+  with np.errstate(over="ignore"):  # infinite is as little a byte
+    codes = np.rint(x / (values[0] + values[1]))
+  return np.clip(codes, 0, 255).astype(np.uint8)
+
+
+def _by_table(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+  # Sorted by bits, because -0.0 and 0.0 are equal as numbers.
+  return np.searchsorted(values.view(np.uint32), _bits(x)).astype(np.uint8)
+
+
+def _table(arrays: tuple[np.ndarray, ...]) -> np.ndarray:
+  """The values of float32 arrays as [256] float32, sorted by their bits."""
+  found = np.zeros(0, np.uint32)
+  for array in arrays:
+    for rows in row_chunks(array):
+      found = np.union1d(found, _bits(array[rows]))
+      if len(found) > 256:
+        raise DataError(
+            "`store`=uint8: the examples have more than 256 different values, "
+            "as one byte cannot say (allowed: auto, float32)")
+  return np.append(found, np.full(256 - len(found), found[-1])).view(np.float32)

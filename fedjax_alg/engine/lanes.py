@@ -1,0 +1,488 @@
+"""Lanes: V clients step together, and who has finished makes room for the next.
+
+The code of one client is traced once, and parted at its loops whose number of
+steps depends on the client: those of ``client.minibatches.fold_steps`` and
+``client.objective.fold_blocks``. For each loop all clients pass through V
+lanes, the largest first. A lane takes a client, which is the code before the
+loop, and steps with the other lanes. When clients have finished, their results
+are written, or added to the running sum, which is the code after the loop, and
+their lanes take the next clients. So ``vmap`` pays for the largest client V
+times at most, not S times.
+
+Several loops one after the other (a pass over the data before the local steps,
+two models of a client) each have all clients pass, so that every loop is packed
+by itself; what a loop leaves is kept for each client, what is computed without
+a loop is computed anew where it is needed. A loop inside another loop, or in a
+``lax.cond``, runs as under ``vmap``, to the longest of the lanes. Code without
+such a loop runs for all clients at once.
+
+Under ``jax.vmap`` (seeds and settings of a sweep) the clients of all rows are
+one pool: a lane takes clients of any row. Each row by itself would wait for the
+longest row in every loop.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+import functools
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.extend.core import primitives
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Shard
+from fedjax_alg.client import minibatches
+
+#: For how many local steps the lanes draw rows at once. A lane takes the next
+#: client after a whole number of such stretches.
+STRETCH = 8
+
+# How an operand of the client's code depends on the client.
+_SHARED, _BY_ROW, _BY_SLOT = "shared", "by row", "by slot"
+
+Var = jex_core.Var
+Atom = jex_core.Var | jex_core.Literal
+
+
+def default_lanes(slots: int, rows: int = 1) -> int:
+  """V for a cohort: the largest power of two whose square is at most S.
+
+  Clients of heavy-tailed sizes then hardly take longer than the largest of
+  them does alone, and few lanes wait for it. Several rows (seeds, settings)
+  share half as many for each: their largest client is larger than one row's.
+
+  Args:
+    slots: S, of one row and one device.
+    rows: R, how many rows share the lanes.
+
+  Examples:
+    >>> [default_lanes(slots) for slots in (1, 3, 4, 20, 63, 64, 100, 1000)]
+    [1, 1, 2, 4, 4, 8, 8, 16]
+    >>> default_lanes(20, rows=3), default_lanes(100, rows=160)
+    (6, 640)
+  """
+  lanes = 1
+  while (2 * lanes) ** 2 <= slots:
+    lanes *= 2
+  return lanes if rows == 1 else (rows * lanes + 1) // 2
+
+
+def play(
+    fn: Callable[..., Any], shared: Any, shards: Shard, args: Any,
+    weights: Any = None, lanes: int = 0) -> Any:
+  """Maps the code of one client over slots, in lanes.
+
+  Args:
+    fn: see ``base.MapClients``.
+    shared: see ``base.MapClients``.
+    shards: see ``base.MapClients``.
+    args: tuple of the arguments with a leading axis [S].
+    weights: None to stack all that ``fn`` returns; else as in ``reduce``.
+    lanes: V; 0: ``default_lanes``.
+
+  Returns:
+    What ``fn`` returns, leaves [S, ...]; with weights the pair (sum, stacked).
+  """
+  common, by_slot = (shared, shards.x, shards.y), (
+      shards.offset, shards.size, args)
+
+  def one(common, slot):
+    (shared, x, y), (offset, size, args) = common, slot
+    return fn(shared, Shard(x, y, offset, size), *args)
+
+  with minibatches.drawn_at_once(STRETCH):
+    client, out = jax.make_jaxpr(one, return_shape=True)(
+        common, jax.eval_shape(lambda tree: trees.index(tree, 0), by_slot))
+  leaves, tree = jax.tree.flatten(out)
+  kinds = [_SHARED] * (len(client.consts) + len(jax.tree.leaves(common)))
+  kinds += [_BY_SLOT] * len(jax.tree.leaves(by_slot))
+  each: list[Array] = []  # of the summed leaves
+  if weights is not None:
+    each = jax.tree.leaves(jax.tree.map(
+        lambda weight, part: jax.tree.map(lambda _: weight, part), weights,
+        out[0]))
+  totals, stacked = _pool(
+      client.jaxpr, kinds, 1, lanes, shards.size, each,
+      [*client.consts, *jax.tree.leaves((common, by_slot))])
+  assert len(leaves) == len(totals) + len(stacked)
+  return jax.tree.unflatten(tree, [total[0] for total in totals] + stacked)
+
+
+def _pool(
+    jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
+    size: Array, weights: list[Array], operands: Sequence[Array]
+) -> tuple[list[Array], list[Array]]:
+  """The clients of all rows in one pool, under any number of ``jax.vmap``.
+
+  Args:
+    jaxpr: the code of one client; its operands are its constants and inputs.
+    kinds: how each operand depends on the client.
+    rows: R; the N slots are those of the first row, of the second, ...
+    lanes: V, lanes for each row; 0: ``default_lanes``.
+    size: [N] int32, examples of each slot.
+    weights: [N] or [N, K] float32 of each output that is summed; these are the
+      first ones.
+    operands: [...] if shared, [R, ...] if by row, [N, ...] if by slot.
+
+  Returns:
+    The sums, [R, ...] or [R, K, ...], and the other outputs, [N, ...].
+  """
+
+  @jax.custom_batching.custom_vmap
+  def call(size, weights, operands):
+    return _play_rows(
+        jaxpr, kinds, rows, lanes, size, weights, operands)
+
+  @call.def_vmap
+  def call_rows(count, batched, size, weights, operands):
+    def joined(leaf, batched):
+      """[count, n, ...] or [n, ...] -> [count * n, ...]."""
+      if not batched:
+        leaf = jnp.broadcast_to(leaf[None], (count, *leaf.shape))
+      return leaf.reshape((-1, *leaf.shape[2:]))
+
+    size, weights = jax.tree.map(joined, (size, weights), tuple(batched[:2]))
+    new_kinds, new_operands = [], []
+    for kind, leaf, is_batched in zip(
+        kinds, operands, batched[2], strict=True):
+      if kind == _SHARED and is_batched:
+        kind = _BY_ROW
+        leaf = jnp.repeat(leaf, rows, axis=0)
+      elif kind != _SHARED:
+        leaf = joined(leaf, is_batched)
+      new_kinds.append(kind)
+      new_operands.append(leaf)
+    out = _pool(jaxpr, new_kinds, count * rows, lanes, size, weights,
+                new_operands)
+    out = jax.tree.map(
+        lambda leaf: leaf.reshape((count, -1, *leaf.shape[1:])), out)
+    return out, jax.tree.map(lambda _: True, out)
+
+  return call(size, weights, list(operands))
+
+
+def _play_rows(
+    jaxpr: jex_core.Jaxpr, kinds: Sequence[str], rows: int, lanes: int,
+    size: Array, weights: list[Array], operands: Sequence[Array]
+) -> tuple[list[Array], list[Array]]:
+  """``_pool`` where nothing is vectorised from outside."""
+  slots = size.shape[0]
+  code = _Code(jaxpr, kinds, operands, slots // rows)
+  order = jnp.argsort(-size, stable=True).astype(jnp.int32)
+  if code.loops:
+    lanes = lanes * rows or default_lanes(slots // rows, rows)
+  else:  # nobody waits for anybody
+    lanes = slots
+  queue = _Queue(order, min(lanes, slots))
+  passes: list[Any] = code.loops or [None]
+  for loop in passes[:-1]:
+    kept = [var for var in loop.outvars if var in code.needed]
+    _, out = _pass(code, loop, queue, kept)
+    code.stored.update(zip(kept, out, strict=True))
+  return _pass(
+      code, passes[-1], queue, jaxpr.outvars, weights, rows, effects=True)
+
+
+class _Code:
+  """The code of one client, parted at its loops.
+
+  Attributes:
+    loops: the equations of the loops whose number of steps depends on the
+      client.
+    needed: the variables that are read for the results.
+    stored: variable -> [N, ...], what earlier loops left.
+  """
+
+  def __init__(self, jaxpr: jex_core.Jaxpr, kinds: Sequence[str],
+               operands: Sequence[Array], per_row: int):
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    self._jaxpr, self._per_row = jaxpr, per_row
+    self._inputs = {
+        var: (kind, operand) for var, kind, operand in zip(
+            inputs, kinds, operands, strict=True) if kind != _SHARED}
+    self._common = {
+        var: operand for var, kind, operand in zip(
+            inputs, kinds, operands, strict=True) if kind == _SHARED}
+    self.stored: dict[Var, Array] = {}
+    #: variables of which each client has its own value; in a fixed order, as
+    #: all sets here, so that the program is the same in every process
+    self._own = dict.fromkeys(self._inputs)
+    _spread(jaxpr.eqns, self._own)
+    same, self._straight, loops = [], [], []
+    for eqn in jaxpr.eqns:
+      if not eqn.effects and not any(var in self._own for var in eqn.outvars):
+        same.append(eqn)
+      elif eqn.primitive is primitives.while_p and _own_carry(
+          eqn, self._own)[1]:
+        loops.append(eqn)
+      else:
+        self._straight.append(eqn)
+    self.needed = _needed(jaxpr.eqns, jaxpr.outvars, effects=True)
+    self.loops = [loop for loop in loops if any(
+        var in self.needed for var in loop.outvars)]
+    made = [var for eqn in same for var in eqn.outvars if var in self.needed]
+    self._common.update(zip(
+        made, self._compute(same, made, self._common.__getitem__), strict=True))
+
+  def _compute(
+      self, eqns: Sequence[Any], wanted: Sequence[Atom],
+      value: Callable[[Var], Array], effects: bool = False) -> list[Array]:
+    """The values of ``wanted`` by those of the equations that they need."""
+    needed = _needed(eqns, wanted, effects)
+    kept = [eqn for eqn in eqns if (effects and eqn.effects) or any(
+        var in needed for var in eqn.outvars)]
+    made = {var for eqn in kept for var in eqn.outvars}
+    inputs = [var for var in needed if var not in made]
+    every: set[Any] = set().union(*(eqn.effects for eqn in kept))
+    part = self._jaxpr.replace(
+        constvars=[], invars=inputs, outvars=list(wanted), eqns=kept,
+        effects=every)
+    return jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(part, ()))(
+        *map(value, inputs))
+
+  def _value(self, slot: Array, left: dict[Var, Array], var: Var) -> Array:
+    """What the code of the client in ``slot`` reads."""
+    for known in (left, self._common):
+      if var in known:
+        return known[var]
+    if var in self.stored:
+      return self.stored[var][slot]
+    kind, operand = self._inputs[var]
+    return operand[slot if kind == _BY_SLOT else slot // self._per_row]
+
+  def take(self, loop: Any, slot: Array) -> tuple[Array, ...]:
+    """What a lane keeps of its client: its own constants, then the carry."""
+    for_cond, for_body, carry = _parts(loop, loop.invars)
+    kept = [atom for atom in _variables([*for_cond, *for_body])
+            if atom in self._own]
+    return tuple(self._compute(
+        self._straight, [*kept, *carry],
+        functools.partial(self._value, slot, {})))
+
+  def finish(
+      self, loop: Any, wanted: Sequence[Atom], effects: bool, slot: Array,
+      operands: Sequence[Array]) -> list[Array]:
+    """The values of ``wanted`` when the client has left the loop."""
+    left: dict[Var, Array] = {}
+    if loop is not None:
+      left = dict(zip(
+          loop.outvars, operands[len(operands) - len(loop.outvars):]))
+    return self._compute(
+        self._straight, wanted, functools.partial(self._value, slot, left),
+        effects)
+
+  def goes_on(self, loop: Any, operands: Sequence[Array]) -> Array:
+    """Whether the client takes a further step, [] bool."""
+    for_cond, _, carry = self._all_operands(loop, operands)
+    return jex_core.jaxpr_as_fun(loop.params["cond_jaxpr"])(
+        *for_cond, *carry)[0]
+
+  def step(self, loop: Any, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """One step of the client."""
+    _, for_body, carry = self._all_operands(loop, operands)
+    after = jex_core.jaxpr_as_fun(loop.params["body_jaxpr"])(*for_body, *carry)
+    return (*operands[:len(operands) - len(carry)], *after)
+
+  def _all_operands(
+      self, loop: Any, operands: Sequence[Array]) -> tuple[Any, Any, Any]:
+    """The constants of the condition and of the body, and the carry."""
+    rest = iter(operands)
+
+    def read(atoms):
+      return [
+          next(rest) if isinstance(atom, Var) and atom in self._own
+          else self._compute([], [atom], self._common.__getitem__)[0]
+          for atom in atoms]
+
+    for_cond, for_body, _ = _parts(loop, loop.invars)
+    return read(for_cond), read(for_body), list(rest)
+
+
+class _Queue:
+  """The order in which clients take the lanes."""
+
+  def __init__(self, order: Array, lanes: int):
+    self.slots, self.lanes = order.shape[0], lanes
+    # Behind the last client stands nobody.
+    self._order = jnp.concatenate(
+        [order, jnp.full(lanes, self.slots, jnp.int32)])
+
+  def first(self) -> Array:
+    """The first clients of the lanes, [V]."""
+    return self._order[:self.lanes]
+
+  def following(self, taken: Array, slot: Array, done: Array) -> Array:
+    """The clients of the lanes when those of ``done`` take the next ones."""
+    place = taken + jnp.cumsum(done, dtype=jnp.int32) - 1
+    place = jnp.clip(place, 0, self._order.shape[0] - 1)
+    return jnp.where(done, self._order[place], slot)
+
+
+def _pass(
+    code: _Code, loop: Any, queue: _Queue, wanted: Sequence[Atom],
+    weights: Sequence[Array] = (), rows: int = 1, effects: bool = False
+) -> tuple[list[Array], list[Array]]:
+  """All clients pass through the lanes of one loop.
+
+  Args:
+    code: the code of one client.
+    loop: the equation of the loop; None: clients are done as they come.
+    queue: the clients.
+    wanted: what is computed of each client after the loop.
+    weights: of those of ``wanted`` that are summed, see ``_pool``.
+    rows: see ``_pool``.
+    effects: whether equations with effects are run.
+
+  Returns:
+    See ``_pool``.
+  """
+  slots = queue.slots
+  finish = jax.vmap(functools.partial(code.finish, loop, wanted, effects))
+
+  def enter(slot):
+    if loop is None:
+      return ()
+    return jax.vmap(functools.partial(code.take, loop))(
+        jnp.minimum(slot, slots - 1))
+
+  def goes_on(slot, operands):
+    if loop is None:
+      return jnp.zeros(slot.shape, bool)
+    return (slot < slots) & jax.vmap(
+        functools.partial(code.goes_on, loop))(operands)
+
+  def step(slot, operands):
+    after = jax.vmap(functools.partial(code.step, loop))(operands)
+    return trees.where_slots(goes_on(slot, operands), after, operands)
+
+  def leave(slot, done, operands, totals, stacked):
+    """Sums and stores the results of the lanes that are done."""
+    held = jnp.minimum(slot, slots - 1)
+    out = finish(held, operands)
+    row = held // (slots // rows)
+    totals = [
+        total + _sum(jnp.where(
+            done.reshape((-1,) + (1,) * (weight.ndim - 1)), weight[held], 0.0),
+                     row, rows, new)
+        for total, weight, new in zip(totals, weights, out)]
+    target = jnp.where(done, slot, slots)  # where nothing is written
+    stacked = [leaf.at[target].set(new, mode="drop")
+               for leaf, new in zip(stacked, out[len(weights):], strict=True)]
+    return totals, stacked
+
+  def turn(state):
+    """Steps until a client is done, and then the next ones come."""
+    slot, taken, operands, totals, stacked = state
+    waiting = taken < slots
+
+    def all_step(operands):
+      alive = goes_on(slot, operands)
+      # Behind the last client the lanes wait for each other.
+      return jnp.where(waiting, alive.all(), alive.any())
+
+    if loop is not None:
+      operands = jax.lax.while_loop(
+          all_step, functools.partial(step, slot), operands)
+    done = (slot < slots) & ~goes_on(slot, operands)
+    totals, stacked = leave(slot, done, operands, totals, stacked)
+    slot = queue.following(taken, slot, done)
+    taken = taken + done.sum(dtype=jnp.int32)
+    operands = trees.where_slots(done, enter(slot), operands)
+    return slot, taken, operands, totals, stacked
+
+  slot = queue.first()
+  operands = enter(slot)
+  shapes = jax.eval_shape(finish, slot, operands)
+  totals = [jnp.zeros((rows, *weight.shape[1:], *leaf.shape[1:]), leaf.dtype)
+            for weight, leaf in zip(weights, shapes)]
+  stacked = [jax.lax.full((slots, *leaf.shape[1:]), 0, leaf.dtype)
+             for leaf in shapes[len(weights):]]
+  state = slot, jnp.int32(queue.lanes), operands, totals, stacked
+  return jax.lax.while_loop(
+      lambda state: (state[0] < slots).any(), turn, state)[-2:]
+
+
+def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
+  """Weighted sums over lanes for each row, [R, ...] or [R, K, ...].
+
+  What is not finite stays in the sums to which its lane belongs.
+
+  Args:
+    weights: [V] or [V, K] float32. A lane of weight 0 is ignored.
+    row: [V] int32, the row of each lane's client.
+    rows: R.
+    leaf: [V, ...].
+  """
+  if rows == 1 and weights.ndim == 1:
+    return trees.slot_sum(weights, leaf)[None]
+  mine = trees.members(row, rows).T.reshape(
+      (-1, rows) + (1,) * (weights.ndim - 1))
+  share = jnp.where(mine, weights[:, None], 0.0)
+  flat = share.reshape(share.shape[0], -1)
+  finite = jnp.isfinite(leaf)
+  total = jnp.tensordot(
+      flat, jnp.where(finite, leaf, jnp.zeros_like(leaf)), axes=(0, 0),
+      precision=trees.HIGHEST)
+  lost = jnp.tensordot(
+      (flat > 0).astype(leaf.dtype), (~finite).astype(leaf.dtype),
+      axes=(0, 0)) > 0
+  return jnp.where(lost, jnp.full_like(total, jnp.nan), total).reshape(
+      share.shape[1:] + leaf.shape[1:])
+
+
+def _variables(atoms: Iterable[Atom]) -> list[Var]:
+  return [atom for atom in atoms if isinstance(atom, Var)]
+
+
+def _needed(
+    eqns: Sequence[Any], wanted: Iterable[Atom], effects: bool = False
+) -> dict[Var, None]:
+  """The variables that equations read or make for ``wanted``."""
+  needed = dict.fromkeys(_variables(wanted))
+  for eqn in reversed(eqns):
+    if (effects and eqn.effects) or any(var in needed for var in eqn.outvars):
+      needed.update(dict.fromkeys(_variables(eqn.invars)))
+  return needed
+
+
+def _spread(eqns: Sequence[Any], own: dict[Var, None]) -> None:
+  """Adds to ``own`` the variables that are computed of it."""
+  for eqn in eqns:
+    if eqn.primitive is primitives.while_p:
+      carry, _ = _own_carry(eqn, own)
+      own.update(dict.fromkeys(
+          var for var, is_own in zip(eqn.outvars, carry) if is_own))
+    elif any(var in own for var in _variables(eqn.invars)):
+      own.update(dict.fromkeys(eqn.outvars))
+
+
+def _own_carry(
+    loop: Any, own: dict[Var, None]) -> tuple[list[bool], bool]:
+  """Which parts of the carry depend on the client, and whether its end does."""
+  is_own = [isinstance(atom, Var) and atom in own
+            for atom in loop.invars]
+  for_cond, for_body, carry = _parts(loop, is_own)
+
+  def inside(closed, flags):
+    found = dict.fromkeys(
+        var for var, flag in zip(closed.jaxpr.invars, flags) if flag)
+    _spread(closed.jaxpr.eqns, found)
+    return [isinstance(var, Var) and var in found
+            for var in closed.jaxpr.outvars]
+
+  while True:
+    after = [a or b for a, b in zip(
+        carry, inside(loop.params["body_jaxpr"], [*for_body, *carry]))]
+    if after == carry:
+      break
+    carry = after
+  ends, = inside(loop.params["cond_jaxpr"], [*for_cond, *carry])
+  return [ends or flag for flag in carry], ends
+
+
+def _parts(loop: Any, atoms: Sequence[Any]) -> tuple[Any, Any, Any]:
+  """What the condition reads, what the body reads, and the carry."""
+  first = loop.params["cond_nconsts"]
+  second = first + loop.params["body_nconsts"]
+  return atoms[:first], atoms[first:second], atoms[second:]

@@ -1,0 +1,134 @@
+"""Clients that take the lanes one after the other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.base import Shard
+from fedjax_alg.client import minibatches, objective, sgd
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients, cohorts, sharding
+from tests import problems
+
+pytestmark = pytest.mark.program
+
+#: 13 is a padding slot; its neighbours hold 90 and 3 examples.
+IDS = np.array([3, 1, 13, 0, 9, 5, 8], np.int32)
+WORK = minibatches.LocalWork(local_epochs=3, batch_size=4)
+
+
+@pytest.fixture(scope="module", name="inputs")
+def fixture_inputs(problem):
+  """(two rows of models, shards, keys of each row): the second diverges."""
+  cohort = layout.take_cohort(problem.data, jnp.minimum(IDS, 12))
+  start = problems.some_params(problem.model)
+  starts = jax.tree.map(lambda leaf: jnp.stack([leaf, jnp.inf * leaf]), start)
+  keys = jnp.stack([cohorts.client_keys(jax.random.key(seed), cohort.ids)
+                    for seed in (0, 1)])
+  return starts, cohort.shards, keys
+
+
+def train(model):
+  """Code with two loops, one after the other, and one inside another."""
+
+  def one_client(start, shard, key):
+    loss = objective.full_loss(model, start, shard)
+    params, last = sgd.sgd(model, start, shard, WORK, 0.1 / (1 + loss), key)
+    none = jnp.where(shard.size > 0, 0.0, jnp.nan)
+    return jax.tree.map(lambda leaf: leaf + none, params), (
+        loss, last, shard.size)
+
+  return one_client
+
+
+def played(problem, inputs, weights, **options):
+  """What every client of the first row makes, and two sums of both rows."""
+  map_clients = clients.make_map_clients(**options)
+  code = train(problem.model)
+
+  @problems.quick_jit
+  def play(starts, shards, keys, weights):
+    one = map_clients(
+        code, jax.tree.map(lambda leaf: leaf[0], starts), shards, keys[0])
+    rows = jax.vmap(lambda start, keys: map_clients.reduce(
+        code, weights, start, shards, keys))(starts, keys)
+    return one, rows
+
+  with problems.quick_compilation():
+    return play(*inputs, weights)
+
+
+@pytest.fixture(scope="module", name="weights")
+def fixture_weights():
+  """[S, 2]; the padding slot, which sends NaN, counts in no sum."""
+  return jnp.array(
+      [[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
+
+
+@pytest.fixture(scope="module", name="expected")
+def fixture_expected(problem, inputs, weights):
+  return played(problem, inputs, weights, mode="sequential")
+
+
+def test_lanes_give_what_clients_give_alone(
+    problem, inputs, weights, expected):
+  """In the order of the slots, and by row: NaN of one row stays there."""
+  each, (sums, rest) = played(problem, inputs, weights, mode="lanes", lanes=3)
+  problems.assert_close(each, expected[0])
+  first, second = (
+      jax.tree.map(lambda leaf, row=row: leaf[row], (sums, rest))
+      for row in (0, 1))
+  alone, _ = (
+      jax.tree.map(lambda leaf, row=row: leaf[row], expected[1])
+      for row in (0, 1))
+  problems.assert_close(first, alone)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first[0]))
+  assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(second[0]))
+
+
+def test_every_device_has_its_lanes(problem, mesh, inputs, weights, expected):
+  each, (sums, _) = played(
+      problem, sharding.replicate(inputs, mesh),
+      sharding.replicate(weights, mesh), mode="lanes", lanes=1, mesh=mesh)
+  problems.assert_close(each, expected[0])
+  problems.assert_close(*(jax.tree.map(lambda leaf: leaf[0], found)
+                          for found in (sums, expected[1][0])))
+
+
+def counted_steps(sizes, **options):
+  """How many lanes step in each turn of a loop over each client's rows."""
+  turns = []
+
+  def note(values):
+    turns.append(values.size)
+    return np.zeros_like(values)
+
+  def one_client(_, shard):
+    return jax.lax.fori_loop(
+        0, shard.size, lambda k, total: total + 1 + jax.pure_callback(
+            note, jax.ShapeDtypeStruct((), np.int32), total,
+            vmap_method="broadcast_all"), jnp.int32(0))
+
+  def one_row(size):
+    shards = Shard(jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
+                   jnp.zeros_like(size), size)
+    return clients.make_map_clients(**options)(one_client, (), shards)
+
+  sizes = np.array(sizes, np.int32)
+  out = jax.jit(one_row if sizes.ndim == 1 else jax.vmap(one_row))(sizes)
+  np.testing.assert_array_equal(out, sizes)
+  return turns
+
+
+def test_a_lane_takes_the_next_client():
+  """By hand: 7 beside 3, 2 and 2, the largest first; then rows together."""
+  sizes = [2, 7, 0, 3, 2]
+  assert counted_steps(sizes, mode="vmap") == [5] * 7
+  assert counted_steps(sizes, mode="lanes", lanes=2) == [2] * 7
+  assert counted_steps(sizes, mode="lanes", lanes=9) == [5] * 7
+  assert counted_steps(sizes, mode="lanes", lanes=1) == [1] * 14
+  # Each row by itself would take 7 and 6 turns, one after the other.
+  rows = [[7, 1, 1], [3, 3, 6]]
+  assert counted_steps(rows, mode="lanes", lanes=1) == [2] * 11
+  assert counted_steps(rows, mode="vmap") == [6] * 7
