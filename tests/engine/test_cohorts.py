@@ -27,12 +27,12 @@ def test_streams_of_a_run_are_independent():
     np.testing.assert_array_equal(key_data(a), key_data(b))
 
 
-def test_streams_of_many_seeds_are_those_of_each():
-  seeds = [0, 7, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1]
-  many = jax.vmap(cohorts.run_keys)(jnp.asarray(seeds, jnp.uint32))
-  for index, seed in enumerate(seeds):
-    for a, b in zip(many, cohorts.run_keys(seed)):
-      np.testing.assert_array_equal(key_data(a[index]), key_data(b))
+def test_keys_of_rows_are_those_of_the_seeds():
+  seeds = (4, 0, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1)
+  rows = cohorts.keys_of_rows(seeds, 2)
+  for row, seed in enumerate(seeds * 2):
+    for a, b in zip(rows, cohorts.run_keys(seed), strict=True):
+      np.testing.assert_array_equal(key_data(a[row]), key_data(b))
 
 
 def test_a_clients_key_follows_its_id_not_its_slot():
