@@ -30,7 +30,7 @@ import sys
 from absl import flags as absl_flags
 
 import fedjax_alg as fa
-from fedjax_alg import metrics
+from fedjax_alg import errors, metrics
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
@@ -229,7 +229,8 @@ def command(argv: Sequence[str]) -> None:
   try:
     words = values(["compare", *argv])[1:]
   except absl_flags.Error as error:
-    raise config_lib.UsageError(" ".join(str(error).split())) from error
+    raise config_lib.UsageError(
+        config_lib.flag_error(error, values)) from error
   if not words:
     raise config_lib.UsageError(
         "no runs: give the folders of two or more, e.g. out/a out/b")
@@ -246,7 +247,8 @@ def command(argv: Sequence[str]) -> None:
     _write(files, found, values.x_axis, command_line)
   except OSError as error:
     raise config_lib.UsageError(
-        f"--out={','.join(values.out)}: cannot be written ({error})") from error
+        f"--out={','.join(values.out)}: cannot be written "
+        f"({errors.reason(error)})") from error
   print(report.plain(found))
   for path in files:
     print(f"{'replaced' if path in replaced else 'wrote'} {path}")

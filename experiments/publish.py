@@ -153,7 +153,8 @@ def command(argv: Sequence[str]) -> None:
   try:
     rest = values(["publish", *argv])
   except absl_flags.Error as error:
-    raise config_lib.UsageError(str(error)) from error
+    raise config_lib.UsageError(
+        config_lib.flag_error(error, values)) from error
   if len(rest) > 1 or values.paper is None:
     raise config_lib.UsageError(
         f"--paper: missing (one of {', '.join(PAPERS)})")

@@ -14,6 +14,7 @@ one compiled program. Each value of any other flag needs a program of its own.
 """
 
 from collections.abc import Sequence
+import math
 import pathlib
 import shlex
 import sys
@@ -66,6 +67,9 @@ def _flag_values() -> absl_flags.FlagValues:
   return values
 
 
+#: Every setting has a folder and is checked before the first is played.
+_MOST_SETTINGS = 10_000
+
 _NAMES = ("sweep", "by", "metric", "score", "html", "part", "out_dir")
 
 
@@ -101,7 +105,8 @@ def split_flags(
   try:
     left = values(["sweep", *own])
   except absl_flags.Error as error:
-    raise config_lib.UsageError(" ".join(str(error).split())) from error
+    raise config_lib.UsageError(
+        config_lib.flag_error(error, values)) from error
   if len(left) > 1:
     raise config_lib.UsageError(
         f"{left[1]!r}: not a flag; flags are --name=value")
@@ -146,6 +151,11 @@ def make(
   """
   if html:
     page.plotly_source("`html`")  # before the first setting is played
+  number = math.prod(map(len, grid.values()))
+  if number > _MOST_SETTINGS:
+    raise config_lib.UsageError(
+        f"--sweep: {number:,} settings in all, must be at most "
+        f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
   if part is not None:
     sweeps.play_part(configs, part)

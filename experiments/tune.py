@@ -288,7 +288,8 @@ def command(argv: Sequence[str]) -> None:
   try:
     rest = values(["tune", *own])
   except absl_flags.Error as error:
-    raise config_lib.UsageError(str(error)) from error
+    raise config_lib.UsageError(
+        config_lib.flag_error(error, values)) from error
   if len(rest) > 1:
     raise config_lib.UsageError(f"{rest[1]!r}: not a flag; flags are "
                                 "--name=value")

@@ -19,7 +19,7 @@ class OptionError(ValueError):
 
   def __init__(self, text: Any = ""):
     super().__init__(text)
-    self.text = str(text)
+    self.text = one_line(str(text))
 
   def __str__(self) -> str:
     return self.with_names()
@@ -51,6 +51,28 @@ def with_names(text: str, prefix: str = "") -> str:
     '--client_lr=-1: must be more than 0'
   """
   return _PARAMETER.sub(lambda found: prefix + found.group(1), text)
+
+
+#: A longer word is shown by its two ends.
+_LONG = 500
+
+
+def one_line(text: str) -> str:
+  """Makes one line that can be printed of any text.
+
+  Args:
+    text: a message, which may quote what a user or a file said.
+
+  Returns:
+    The text with line breaks as spaces, other characters that do not print
+    (which could move the cursor) as \\x1b, and the middle of words of more than
+    500 characters left out.
+  """
+  text = " ".join(line.strip() for line in text.splitlines()).strip()
+  text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1]
+                 for letter in text)
+  return re.sub(rf"\S{{{_LONG + 1},}}", lambda found: (
+      f"{found[0][:200]}...{found[0][-50:]}"), text)
 
 
 def reason(error: BaseException) -> str:

@@ -8,6 +8,9 @@ import pathlib
 
 from fedjax_alg.errors import OptionError
 
+#: Bytes of a path and of a name in it, on all systems that JAX runs on.
+_LONGEST, _LONGEST_NAME = 4096, 255
+
 
 def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
   """The path with its ~ or ~user replaced by the home directory.
@@ -17,14 +20,21 @@ def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
     parameter: name of the option that has it, for the message.
 
   Raises:
-    OptionError: there is no such user.
+    OptionError: there is no such user, or no file can have this path.
   """
+  said = f"`{parameter}`={path}" if parameter else str(path)
   try:
-    return pathlib.Path(path).expanduser()
+    found = pathlib.Path(path).expanduser()
   except RuntimeError:
-    said = f"`{parameter}`={path}" if parameter else str(path)
     raise OptionError(f"{said}: there is no such user's home directory") from (
         None)
+  sizes = [len(part.encode("utf-8", "surrogatepass"))
+           for part in (str(found), *found.parts)]
+  if "\0" in str(found) or sizes[0] >= _LONGEST or (
+      max(sizes[1:], default=0) > _LONGEST_NAME):
+    raise OptionError(f"{said}: no path; its names have at most "
+                      f"{_LONGEST_NAME} bytes, and none that is zero")
+  return found
 
 
 def sha256(path: pathlib.Path) -> str:

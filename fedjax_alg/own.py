@@ -92,7 +92,7 @@ def load(text: str, parameter: str) -> tuple[Any, Source]:
     raise OptionError(f"{said}: must be {FORMS}")
   _importable(os.getcwd())
   if place.endswith(".py"):
-    path = expanded(place).resolve()
+    path = _real(place)
     if not path.is_file():
       raise OptionError(f"{said}: there is no file {path}")
     module, source = _of_file(path, _sha256(path), said)
@@ -102,11 +102,14 @@ def load(text: str, parameter: str) -> tuple[Any, Source]:
     raise OptionError(f"{said}: must be {FORMS}")
   found: Any = module
   for part in name.split("."):
-    if not hasattr(found, part):
+    try:
+      found = getattr(found, part)
+    except AttributeError:
       public = [known for known in vars(module) if not known.startswith("_")]
       raise OptionError(f"{said}: {place} has no {name}"
-                        f"{did_you_mean(name, public)}")
-    found = getattr(found, part)
+                        f"{did_you_mean(name, public)}") from None
+    except Exception as error:  # whatever the user's code raises
+      raise OptionError(f"{said}: {_failure(error, '')}") from error
   return found, source
 
 
@@ -119,7 +122,7 @@ def source_of(file: str) -> Source:
   Returns:
     The source; its hash is empty if the file cannot be read.
   """
-  path = expanded(file).resolve()
+  path = _real(file)
   return Source(str(path), _sha256(path))
 
 
@@ -142,6 +145,11 @@ def sources(**texts: Any) -> dict[str, Source]:
 def as_facts(found: Mapping[str, Source]) -> dict[str, dict[str, str]]:
   """Makes a dictionary of ``sources`` that can be written as JSON."""
   return {name: dict(source._asdict()) for name, source in found.items()}
+
+
+def _real(path: str) -> pathlib.Path:
+  # Path.resolve raises an error for links that form a circle.
+  return pathlib.Path(os.path.realpath(expanded(path)))
 
 
 def _importable(folder: str) -> None:
@@ -174,7 +182,10 @@ def _of_file(
   sys.modules[name] = module  # annotations of dataclasses are looked up here
   try:
     spec.loader.exec_module(module)
-  except (Exception, SystemExit) as error:  # whatever the user's code raises
+  except KeyboardInterrupt:
+    del sys.modules[name]
+    raise
+  except BaseException as error:  # whatever the user's code raises
     del sys.modules[name]
     raise OptionError(f"{said}: {_failure(error, str(path))}") from error
   return module, Source(str(path), _with_helpers(path, digest, said))
@@ -233,7 +244,9 @@ def _of_module(name: str, said: str) -> tuple[ModuleType, Source]:
           f"{said}: there is no module {error.name}, here or installed") from (
               error)
     raise OptionError(f"{said}: {_failure(error, '')}") from error
-  except (Exception, SystemExit) as error:  # whatever the user's code raises
+  except KeyboardInterrupt:
+    raise
+  except BaseException as error:  # whatever the user's code raises
     raise OptionError(f"{said}: {_failure(error, '')}") from error
   file = getattr(module, "__file__", None)
   path = pathlib.Path(file).resolve() if file else None
@@ -249,4 +262,5 @@ def _failure(error: BaseException, file: str) -> str:
   where = (f", {inside[-1].filename} line {inside[-1].lineno}" if inside
            else "")
   text = " ".join(str(error).split())
-  return f"importing it fails ({type(error).__name__}: {text}{where})"
+  said = f"{type(error).__name__}{text and f': {text}'}"
+  return f"importing it fails ({said}{where})"

@@ -2,15 +2,14 @@
 
 Importing JAX takes a second or two. Python would show a traceback of the
 imports, or lose an interrupt that comes while a C library is being loaded.
-The package imports this module before all others, which calls ``begin``.
+The package imports this module before all others, which calls ``begin``. So
+it imports little itself: the earlier it begins, the better.
 """
 
 import os
 import re
 import signal
 import sys
-import threading
-from typing import Any
 
 _COMMAND = re.compile(r"(fedjax_alg\.)?experiments(\.\w+)?")
 
@@ -23,7 +22,7 @@ def _is_command() -> bool:
       for word, module in zip(words, words[1:]))
 
 
-def _stop(number: int, frame: Any) -> None:
+def _stop(number: int, frame: object) -> None:
   del number, frame
   os.write(2, b"interrupted before anything was started\n")
   os._exit(130)
@@ -31,9 +30,12 @@ def _stop(number: int, frame: Any) -> None:
 
 def begin() -> None:
   """Ends the command in one line at Ctrl-C, until ``end`` is called."""
-  if (_is_command() and threading.current_thread() is threading.main_thread()
-      and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
-    signal.signal(signal.SIGINT, _stop)
+  if _is_command() and (
+      signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+    try:
+      signal.signal(signal.SIGINT, _stop)
+    except ValueError:  # only the main thread may
+      pass
 
 
 def end() -> None:

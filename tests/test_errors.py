@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import closest, did_you_mean, OptionError, squeezed
-from fedjax_alg.errors import with_names
+from fedjax_alg.errors import closest, did_you_mean, one_line, OptionError
+from fedjax_alg.errors import squeezed, with_names
 
 TEXT = "`num_clients`=0: `x2` must be at least 1, not `--`, `A` or `a b`"
 
@@ -35,6 +35,16 @@ def test_an_error_shows_names_and_keeps_what_a_command_line_needs(kind):
 def test_an_error_may_wrap_another():
   assert str(OptionError(OSError("`data_dir`: gone"))) == "data_dir: gone"
   assert str(OptionError()) == ""
+
+
+def test_a_message_is_one_line_that_can_be_printed():
+  assert one_line("a\n b  c\r\nd ") == "a b  c d"
+  assert one_line("`x`=\x1b[31m\0\udcff") == r"`x`=\x1b[31m\x00\udcff"
+  long = "x=" + "9" * 5000
+  short = f"x={'9' * 198}...{'9' * 49}:"
+  assert one_line(f"{long}: must be") == f"{short} must be"
+  assert one_line("9" * 500) == "9" * 500
+  assert str(OptionError("`hidden`=\n3")) == "hidden= 3"
 
 
 NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes")

@@ -48,3 +48,10 @@ def test_the_home_of_an_unknown_user(tmp_path, monkeypatch):
   assert files.expanded("~/a") == tmp_path / "a"
   with pytest.raises(OptionError, match="^data_dir=~nosuchuser/a: there is no"):
     files.expanded("~nosuchuser/a", "data_dir")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "b" * 256, "ü" * 128, "c/" * 2049])
+def test_what_no_file_can_be_called(path):
+  with pytest.raises(OptionError, match="^data_dir=.*: no path; its names"):
+    files.expanded(path, "data_dir")
+  assert len(files.expanded("d" * 255).name) == 255

@@ -107,6 +107,11 @@ def test_the_sources_of_what_is_named(folder):
     ("mine_i.py:A", r"importing it fails \(ModuleNotFoundError: No module "
      "named 'mine_missing'"),
     ("mine_i:A", r"importing it fails \(ModuleNotFoundError: No module"),
+    ("mine_j.py:A", r"importing it fails \(E: x, .*mine_j.py line 3\)"),
+    ("mine_j:A", r"importing it fails \(E: x, .*mine_j.py line 3\)"),
+    ("mine_k.py:A", r"importing it fails \(RuntimeError: A, .*line 2\)"),
+    ("mine_l.py:A", r"importing it fails \(RecursionError"),
+    ("mine_m.py:A", "there is no file .*mine_m.py"),
 ])
 def test_refused_in_one_line(folder, text, said):
   write(folder, "mine_e.py", "ENTRY = 1\n")
@@ -114,6 +119,12 @@ def test_refused_in_one_line(folder, text, said):
   write(folder, "mine_g.py", "A = (\n")
   write(folder, "mine_h.py", "raise SystemExit(3)\n")
   write(folder, "mine_i.py", "import mine_missing\n")
+  write(folder, "mine_j.py", "class E(BaseException):\n  pass\nraise E('x')\n")
+  write(folder, "mine_k.py", "def __getattr__(name):\n"
+        "  raise RuntimeError(name)\n")
+  write(folder, "mine_l.py", "def f():\n  f()\nf()\n")
+  if not (folder / "mine_m.py").is_symlink():
+    (folder / "mine_m.py").symlink_to("mine_m.py")  # a circle
   with pytest.raises(OptionError, match=f"^algorithm={text}: {said}") as error:
     own.load(text, "algorithm")
   assert "\n" not in str(error.value)

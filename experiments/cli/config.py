@@ -162,6 +162,8 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   """
   out: list[str] = []
   for word in argv:
+    if word in ("--flagfile", "-flagfile"):
+      raise UsageError(f"{word}: must be --flagfile=FILE, in one word")
     if not word.startswith(("--flagfile=", "-flagfile=")):
       out.append(word)
       continue
@@ -220,7 +222,7 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     try:
       rest = parsed([program, *argv])
     except absl_flags.Error as error:
-      raise UsageError(_flag_error(error, parsed)) from error
+      raise UsageError(flag_error(error, parsed)) from error
     if wants_help:
       raise HelpRequested(flags.help_text(program, parsed.algorithm))
     if len(rest) > 1:
@@ -243,22 +245,31 @@ def _refuse_absl_flags(argv: Sequence[str]) -> None:
 
 #: type of a flag, in absl's words -> what its value must be.
 _VALUES = {"int": "a whole number", "float": "a number",
-           "bool": "true or false"}
+           "bool": "true or false",
+           "comma separated list of strings": "a list such as a,b,c"}
 
 
-def _flag_error(
+def flag_error(
     error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
-  """Says what absl found wrong, in one line and not in Python's words."""
+  """Says what absl found wrong, in one line and not in Python's words.
+
+  Args:
+    error: what absl raised when it read the words.
+    parsed: the flags that it knows.
+  """
   if isinstance(error, absl_flags.UnrecognizedFlagError):
     name = error.flagname
     return f"--{name}: unknown flag{did_you_mean(name, parsed)} (see --help)"
-  said = " ".join(str(error).split())
-  found = re.match(r"flag (--(\w+)=.*?): ", said)
+  said = str(error).removesuffix(f": {error.__context__}")
+  found = re.match(r"flag (--(\w+)=)", said)
   if isinstance(error, absl_flags.IllegalFlagValueError) and found:
-    must = _VALUES.get(parsed[found[2]].flag_type())
+    flag = parsed[found[2]]
+    choices = getattr(flag.parser, "enum_values", None)
+    must = _VALUES.get(flag.flag_type()) or (
+        choices and f"one of {', '.join(choices)}")
     if must:
-      return f"{found[1]}: must be {must}"
-  return said
+      return f"{said.removeprefix('flag ')}: must be {must}"
+  return str(error)
 
 
 #: Flags that may name a file of the user's own.
@@ -335,6 +346,8 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   if output.out_dir is None:
     short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{data.dataset}")
     output = dataclasses.replace(output, out_dir=f"out/{short}")
+  assert output.out_dir is not None
+  expanded(output.out_dir, "out_dir")
   processes = _options(ProcessOptions, values)
   processes.check()
   return Config(method, data, run, output, given, processes)

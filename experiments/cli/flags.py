@@ -210,8 +210,11 @@ def typed(flag: Flag, value: Any) -> Any:
   Raises:
     OptionError: a word is not of the type.
   """
-  if isinstance(value, str) and value.startswith("~"):
-    expanded(value, flag.name)  # refuses the home of an unknown user
+  if value == "":
+    raise OptionError(f"`{flag.name}`=: empty; leave it out for its default")
+  for word in (value if isinstance(value, list) else [value]):
+    if isinstance(word, str):
+      _check_text(flag.name, word)
   if flag.kind is not tuple or value is None:
     return value
   said, item = f"`{flag.name}`={','.join(value)}", flag.items[0]
@@ -238,6 +241,18 @@ def typed(flag: Flag, value: Any) -> Any:
     kind = "whole numbers" if item is int else "numbers"
     raise OptionError(f"{said}: must be LEAST,MOST, two {kind}")
   return numbers
+
+
+def _check_text(name: str, word: str) -> None:
+  """Refuses what no file can be called or flags.txt could not repeat."""
+  said = f"`{name}`={word}"
+  if word != word.strip() or not all(
+      letter.isprintable() or letter.isspace() for letter in word) or (
+          len(word.splitlines()) > 1):
+    raise OptionError(f"{said}: must be printable text in UTF-8 and one line, "
+                      "without a space at its ends")
+  if word.startswith("~"):
+    expanded(word, name)  # refuses the home of an unknown user
 
 
 def flag_text(name: str, value: Any) -> str:

@@ -11,7 +11,7 @@ import warnings
 
 import jax
 
-from fedjax_alg import starting
+from fedjax_alg import errors, starting
 from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
@@ -42,7 +42,7 @@ def one_line(error: BaseException) -> str:
     text = reason(error)
   else:
     text = str(error)
-  return program.as_typed(" ".join(text.split()))
+  return program.as_typed(errors.one_line(text))
 
 
 def _print_warning(message: Any, *place: Any, **more: Any) -> None:

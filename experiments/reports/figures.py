@@ -442,7 +442,8 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   try:
     rest = values([paper.name, *of_command])
   except absl_flags.Error as error:
-    raise config_lib.UsageError(str(error)) from error
+    raise config_lib.UsageError(
+        config_lib.flag_error(error, values)) from error
   names = [*paper.figures, *paper.tables]
   if len(rest) > 1 or values.figure is None:
     raise config_lib.UsageError(

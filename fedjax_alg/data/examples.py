@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_alg.data import npz
+from fedjax_alg.data.errors import DataError
 
 #: The most classes that labels may have.
 MAX_CLASSES = 100_000
@@ -29,6 +31,24 @@ class Examples(NamedTuple):
   #: the name of each client of client_train, as strings; None if the numbers
   #: are the names
   client_names: np.ndarray | None = None
+
+
+def check_memory(said: str, needed: float) -> None:
+  """Refuses what does not fit into memory, before it is made.
+
+  Args:
+    said: the option that asks for it and its value.
+    needed: bytes.
+
+  Raises:
+    DataError: the machine has fewer.
+  """
+  have = npz.memory()
+  if needed > have:
+    size = needed / 2 ** 30
+    raise DataError(
+        f"{said}: needs {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} GB "
+        f"of memory, the machine has {have / 2**30:.3g} GB")
 
 
 def doubts(examples: Examples) -> list[str]:

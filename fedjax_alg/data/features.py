@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import check_memory
 
 FEATURES = ("none", "flatten", "standardize", "contrast", "hog")
 HOG_NORMS = ("l2", "l1", "none")
@@ -155,8 +156,8 @@ def hog(
     contiguous.
 
   Raises:
-    DataError: the data are not images, a block is larger than the image, or
-      the norm is unknown.
+    DataError: the data are not images, a block is larger than the image, the
+      norm is unknown, or the features do not fit into memory.
   """
   if images.ndim not in (3, 4) or images.ndim == 4 and (
       images.shape[3] not in (1, 3)):
@@ -171,14 +172,20 @@ def hog(
   if norm not in HOG_NORMS:
     raise DataError(
         f"`hog_norm`={norm}: unknown, allowed: {', '.join(HOG_NORMS)}")
+  blocks = math.prod((side - block) // stride + 1 for side in (height, width))
+  pixels = height * width
+  check_memory(
+      f"`hog_bins`={bins} `hog_stride`={stride}: {blocks} blocks of each of "
+      f"{len(images):,} images",
+      4.0 * (len(images) * blocks * bins + pixels * blocks
+             + 2 * min(len(images), _CHUNK) * bins * pixels))
   # The block sums are a product with a 0/1 matrix [H * W, blocks].
   membership = np.kron(_windows(height, block, stride),
                        _windows(width, block, stride)).T
-  blocks = membership.shape[1]
   out = np.empty((len(images), blocks, bins), np.float32)
   for start in range(0, len(images), _CHUNK):
     grey = _grey(images[start:start + _CHUNK])
-    votes = _votes(grey, bins).reshape(-1, height * width)
+    votes = _votes(grey, bins).reshape(-1, pixels)
     sums = (votes @ membership).reshape(len(grey), bins, blocks)
     out[start:start + _CHUNK] = sums.transpose(0, 2, 1)
   if norm == "l2":

@@ -107,9 +107,14 @@ def _read_file(path: pathlib.Path) -> _Users:
     content = json.loads(path.read_text("utf-8"))
   except OSError as error:
     raise DataError(f"`data_path`={path}: {error.strerror}") from error
+  except UnicodeDecodeError as error:
+    raise DataError(f"`data_path`={path}: {reason(error)}") from error
+  except json.JSONDecodeError as error:
+    raise DataError(f"`data_path`={path}: not json, or truncated, in line "
+                    f"{error.lineno}, column {error.colno}") from error
   except (ValueError, RecursionError) as error:
-    raise DataError(f"`data_path`={path}: not json, or truncated "
-                    f"({reason(error)})") from error
+    raise DataError(f"`data_path`={path}: not json, or truncated: lists are "
+                    "nested too deeply or a number is too long") from error
   for key in ("users", "user_data"):
     if not isinstance(content, dict) or key not in content:
       raise DataError(

@@ -9,7 +9,7 @@ from fedjax_alg.data import allocate
 from fedjax_alg.data import label_skew
 from fedjax_alg.data import published
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import check_memory, Examples
 
 PARTITIONS = ("iid", "classes", "dirichlet", "powerlaw", "natural")
 
@@ -145,6 +145,7 @@ def make_partition(
     return Partition(*split, kind, flags)
   if num_clients is None:
     raise DataError(f"`partition`={kind} needs `num_clients`")
+  _check_counts(num_clients, examples.num_classes)
   flags["num_clients"] = num_clients
   if kind == "powerlaw":
     return Partition(
@@ -200,6 +201,12 @@ def client_rows(offset: np.ndarray, size: np.ndarray) -> np.ndarray:
   return shift + np.arange(size.sum())
 
 
+def _check_counts(num_clients: int, classes: int) -> None:
+  """Checks that [C, L] fits: int64, and float32 here and on the devices."""
+  check_memory(f"`num_clients`={num_clients}: counting {classes:,} classes at "
+               "each client", 16.0 * num_clients * classes)
+
+
 def label_histogram(
     partition: Partition, y: np.ndarray, num_classes: int | None = None
 ) -> np.ndarray:
@@ -215,6 +222,7 @@ def label_histogram(
     [C, L] int64.
   """
   classes = int(y.max()) + 1 if num_classes is None else num_classes
+  _check_counts(partition.num_clients, classes)
   client = np.repeat(np.arange(partition.num_clients), partition.train_size)
   histogram = np.zeros((partition.num_clients, classes), np.int64)
   rows = partition.train_order[

@@ -166,8 +166,9 @@ def _read(
         about = json.loads(str(stored["about"])) if (
             "about" in stored.files) else {}
   except OSError as error:
-    raise DataError(
-        f"{where}: {error.strerror or 'not an .npz, or damaged'}") from error
+    # Without a file name: zipfile seeks where a damaged file tells it to.
+    why = (error.filename and error.strerror) or "not an .npz, or damaged"
+    raise DataError(f"{where}: {why}") from error
   except KeyError as error:
     raise DataError(f"{where}: has no {error.args[0].split()[0]} (needed are "
                     f"{', '.join(_ARRAYS)})") from error

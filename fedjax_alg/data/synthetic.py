@@ -3,10 +3,13 @@
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import check_memory, Examples
 
 _DIM = 60
 _CLASSES = 10
+#: How often the examples lie in memory at once: as they are generated, as one
+#: array, and in the order of the clients.
+_COPIES = 3
 
 
 def synthetic(
@@ -39,7 +42,8 @@ def synthetic(
     x float32 [n, 60], 10 classes, with client ids.
 
   Raises:
-    DataError: a negative alpha or beta, or no clients.
+    DataError: a negative alpha or beta, no clients, or more than fit into
+      memory.
   """
   for name, value in (("alpha", alpha), ("beta", beta)):
     if not 0 <= value < np.inf:
@@ -48,6 +52,8 @@ def synthetic(
     raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
   rng = np.random.default_rng(seed)
   size = rng.lognormal(4.0, 2.0, num_clients).astype(np.int64) + 50
+  check_memory(f"`num_clients`={num_clients}: {size.sum():,} examples",
+               _COPIES * 4 * (_DIM + 2) * float(size.sum()))
   deviation = np.arange(1, _DIM + 1) ** -0.6  # square root of j^-1.2
   shared = rng.normal(size=(_DIM + 1, _CLASSES))
   train, test = [], []

@@ -45,13 +45,9 @@ class RunKeys(NamedTuple):
   evaluation: Key  #: for ``client_params``
 
 
-def run_keys(seed: int) -> RunKeys:
-  """Makes the random streams of a seed."""
-  return _streams(jax.random.key(seed))
-
-
-def _streams(key: Key) -> RunKeys:
-  return RunKeys(*jax.random.split(key, 5))
+def run_keys(seed: int | Array) -> RunKeys:
+  """Makes the random streams of a seed, an int or uint32."""
+  return RunKeys(*jax.random.split(jax.random.key(seed), 5))
 
 
 def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
@@ -64,13 +60,8 @@ def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
   Returns:
     The keys of every row, each [settings * N].
   """
-  order = np.tile(np.arange(len(seeds)), settings)
-
-  @jax.jit
-  def streams(keys):
-    return jax.tree.map(lambda key: key[order], jax.vmap(_streams)(keys))
-
-  return streams(jnp.stack([jax.random.key(seed) for seed in seeds]))
+  rows = np.tile(np.asarray(seeds, np.uint32), settings)
+  return jax.jit(jax.vmap(run_keys))(jnp.asarray(rows))
 
 
 def client_keys(key: Key, ids: Array) -> Key:

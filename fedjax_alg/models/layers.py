@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Layer, Params
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import MAX_COUNT
 
 #: The hidden layers of ``models.CNN`` as words for ``parse_layers``.
 DEFAULT_LAYERS = ("conv3-16", "max2", "conv3-32", "max2", "dense64")
@@ -99,12 +100,14 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
   for word in words:
     match = re.fullmatch("([a-z]+)([0-9]+(?:-[0-9]+)*)?", word)
     kind = _WORDS.get(match[1]) if match else None
-    sizes = [int(size) for size in re.findall("[0-9]+", word)]
+    # Of more digits than Python reads, the first decide as well.
+    sizes = [int(size[:20]) for size in re.findall("[0-9]+", word)]
     if kind is None or len(sizes) != len(dataclasses.fields(kind)):
       raise OptionError(f"`layers`={word}: unknown, must be convK-C, avgS, "
                        "maxS, denseW or flatten")
-    if min(sizes, default=1) < 1:
-      raise OptionError(f"`layers`={word}: sizes must be at least 1")
+    if not 1 <= min(sizes, default=1) <= max(sizes, default=1) <= MAX_COUNT:
+      raise OptionError(f"`layers`={word}: sizes must be at least 1 and at "
+                        f"most {MAX_COUNT:,}")
     if issubclass(kind, (Dense, Flatten)):
       vectors = vectors or word
     elif vectors:

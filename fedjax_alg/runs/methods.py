@@ -94,7 +94,7 @@ class Method(NamedTuple):
         the caller's own and fails.
     """
     try:
-      return self.entry.build(model, self.hparams, map_clients=map_clients)
+      made = self.entry.build(model, self.hparams, map_clients=map_clients)
     except OptionError:
       raise
     except Exception as error:  # whatever the caller's code raises
@@ -102,6 +102,10 @@ class Method(NamedTuple):
         raise
       raise OptionError(f"`algorithm`={self.name}: its builder raises "
                         f"{first_line(error)}") from error
+    if not isinstance(made, Algorithm):
+      raise OptionError(f"`algorithm`={self.name}: its builder returns a "
+                        f"{type(made).__name__}; must return an Algorithm")
+    return made
 
   def builder(
       self, model: Model, map_clients: MapClients
@@ -169,9 +173,12 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
   if hparams is None:
     try:
       hparams = entry.hparams()
-    except TypeError as error:
+    except TypeError:
+      without = [
+          field.name for field in dataclasses.fields(entry.hparams)
+          if field.default is field.default_factory is dataclasses.MISSING]
       raise OptionError(f"`algorithm`={name}: every hyper-parameter must have "
-                        f"a default ({error})") from None
+                        f"a default, missing at {', '.join(without)}") from None
   if not isinstance(hparams, entry.hparams):
     raise OptionError(
         f"`hparams`: {type(hparams).__name__} given, {name} has "

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_alg import own, registry
 from fedjax_alg.base import Devices, Model
+from fedjax_alg.data import npz
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, cohorts, evaluate
@@ -28,6 +29,8 @@ from fedjax_alg.runs import stopping
 _IMAGES = {"digits": (8, 8), "femnist": (28, 28, 1), **IMAGE_SHAPES}
 #: Data sets whose examples are sequences of words or characters.
 _SEQUENCES = ("sent140", "shakespeare")
+#: Every layer is a part of the program, and compiling takes longer than that.
+MAX_LAYERS = 100
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
 
@@ -260,6 +263,11 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     if own.is_own(self.model):
       load_model(self.model)
     self._check_sampling()
+    for name in ("hidden", "layers", "lstm_widths"):
+      given = getattr(self, name) or ()
+      if len(given) > MAX_LAYERS:
+        raise OptionError(f"`{name}`: has {len(given)} layers, must be at most "
+                          f"{MAX_LAYERS}")
     for name in ("hidden", "lstm_widths"):
       widths = getattr(self, name)
       if widths is not None and (
@@ -348,11 +356,18 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"{said}: no such file")
     binary = path.suffix == ".npy"
     try:
-      found = np.load(path) if binary else np.loadtxt(path, ndmin=1)
-      found = np.asarray(found, np.float64)
-    except (OSError, ValueError, TypeError) as error:
-      raise OptionError(f"{said}: cannot be read as numbers ({error})") from (
-          error)
+      if binary:
+        found = npz.read_npy(path)
+      else:
+        with open(path, encoding="utf-8") as lines:  # never decompressed
+          found = np.loadtxt(lines, ndmin=1)
+    except OSError as error:
+      raise OptionError(f"{said}: {error.strerror}") from error
+    except npz.ERRORS as error:
+      raise OptionError(f"{said}: cannot be read as numbers") from error
+    if found.dtype.kind not in "iuf":
+      raise OptionError(f"{said}: is {found.dtype}, not numbers")
+    found = found.astype(np.float64)
     must = "must be one number in [0, 1] for each client"
     if found.ndim != 1:
       raise OptionError(f"{said}: {must}, has the shape {list(found.shape)}")

@@ -361,8 +361,13 @@ class _Loaded(RunResult):
 
   def _state(self) -> Live:
     if self._live is None:
-      self._live = _remake(
-          self._folder, self.facts, self._summary, *self._remade)
+      try:
+        self._live = _remake(
+            self._folder, self.facts, self._summary, *self._remade)
+      except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise RunFolderError(
+            f"{self._folder}: cannot be prepared again, its config.json is "
+            "damaged or of another version") from error
     return self._live
 
   def summary(self) -> dict[str, Any]:
@@ -428,7 +433,8 @@ def load_run(
     raise RunFolderError(
         f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
         "by an older version, or unfinished") from None
-  except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+  except (OSError, ValueError, LookupError, TypeError, AttributeError,
+          RecursionError, MemoryError) as error:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
 
@@ -438,7 +444,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
   except FileNotFoundError:
     raise RunFolderError(f"{path.parent}: holds no finished run (no "
                          f"{path.name})") from None
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
   if not isinstance(found, dict):
     raise RunFolderError(f"{path}: damaged, cannot be read")

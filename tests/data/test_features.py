@@ -86,6 +86,8 @@ def test_hog_of_colour_is_hog_of_luminance():
     ({"stride": 0}, (2, 8, 8), "hog_stride=0"),
     ({"bins": 0}, (2, 8, 8), "hog_bins=0"),
     ({"norm": "L2"}, (2, 8, 8), "hog_norm=L2"),
+    ({"block": 1, "stride": 1}, (1, 700, 700),
+     r"hog_bins=9 hog_stride=1: 490000 blocks .* needs .* GB of memory"),
 ])
 def test_hog_refuses(options, shape, says):
   with pytest.raises(DataError, match=says):

@@ -39,6 +39,20 @@ def test_it_reads_what_numpy_writes():
       read["c"]
 
 
+def test_an_npy_is_read_or_refused(tmp_path):
+  path = tmp_path / "a.npy"
+  np.save(path, GOOD["a"])
+  np.testing.assert_array_equal(npz.read_npy(path), GOOD["a"])
+  raw = path.read_bytes()
+  objects = io.BytesIO()
+  np.save(objects, np.array([None]), allow_pickle=True)
+  for content in (raw[:-1], raw + b"1", header("(1000000000000,)"), b"",
+                  header("(((("), objects.getvalue()):
+    path.write_bytes(content)
+    with pytest.raises(npz.ERRORS):
+      npz.read_npy(path)
+
+
 @pytest.mark.parametrize("content", [
     header("(10737418240, 1)", body=b"\0" * 64),  # 40 GB
     header("(5497558138880,)"), header("(-1, -1)", body=b"\0\0\0\0"),

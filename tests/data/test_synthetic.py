@@ -92,6 +92,8 @@ def test_same_seed_same_data():
     ((-1, 0, 3, 0), "synthetic_alpha=-1"),
     ((0, float("nan"), 3, 0), "synthetic_beta=nan"),
     ((0, 0, 0, 0), "num_clients=0"),
+    ((0, 0, 10_000_000, 0), "num_clients=10000000: 4,.* examples: needs 3,.* "
+     "GB of memory, the machine has"),
 ])
 def test_refuses(arguments, says):
   with pytest.raises(DataError, match=says):

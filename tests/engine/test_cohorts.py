@@ -28,8 +28,9 @@ def test_streams_of_a_run_are_independent():
 
 
 def test_keys_of_rows_are_those_of_the_seeds():
-  rows = cohorts.keys_of_rows((4, 1), 2)
-  for row, seed in enumerate((4, 1, 4, 1)):
+  seeds = (4, 0, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1)
+  rows = cohorts.keys_of_rows(seeds, 2)
+  for row, seed in enumerate(seeds * 2):
     for a, b in zip(rows, cohorts.run_keys(seed), strict=True):
       np.testing.assert_array_equal(key_data(a[row]), key_data(b))
 

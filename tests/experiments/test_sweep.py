@@ -225,7 +225,7 @@ def test_overwrite_starts_anew(tmp_path, capsys):
     (("--sweep=client_lr=1,2", "--client_lr=3"), "--client_lr=3: never played"),
     (("--sweep=mu=1,2",), "--mu: fedavg does not read it"),
     (("--sweep=cohort_size=4,99",), "--cohort_size=99: more than the 12"),
-    (("--sweep=client_lr=1", "--metric=speed"), "flag --metric=speed"),
+    (("--sweep=client_lr=1", "--metric=speed"), "--metric=speed: must be"),
     (("--sweep=client_lr=1", "--dry_run"), "--dry_run: not of a sweep"),
     (("--sweep=client_lr=1", "--resume", "--overwrite"),
      "--resume and --overwrite: give one of them"),

@@ -35,6 +35,29 @@ def annotated(model, hparams: FedAvgHParams, *, map_clients):
   return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
 
 
+@dataclasses.dataclass(frozen=True)
+class Needy:
+  lr: float
+  steps: int
+  mu: float = 0.0
+
+
+def test_a_builder_that_cannot_be_used(fed):
+  def nothing(model, hparams: FedAvgHParams, *, map_clients):
+    return None
+
+  with pytest.raises(fa.OptionError, match="^algorithm=nothing: its builder "
+                     "returns a NoneType; must return an Algorithm$"):
+    play(fed, nothing)
+
+  def needy(model, hparams: Needy, *, map_clients):
+    return None
+
+  with pytest.raises(fa.OptionError, match="^algorithm=needy: every hyper-"
+                     "parameter must have a default, missing at lr, steps$"):
+    play(fed, needy)
+
+
 @pytest.fixture(name="named", scope="module")
 def _named(fed):
   """FedAvg by name, the others must equal it."""

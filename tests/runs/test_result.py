@@ -146,6 +146,10 @@ def test_arrays_have_to_be_given(saved, own_fed):
     (lambda f: (f / "config.json").write_text("{"), "config.json: damaged"),
     (lambda f: (f / "config.json").write_text("[]"), "config.json: damaged"),
     (lambda f: (f / "config.json").write_text("{}"), "run: damaged"),
+    (lambda f: (f / "config.json").write_text("[" * 100_000),
+     "config.json: damaged"),
+    (lambda f: (f / "config.json").write_text('{"seeds": [0], "plan": 1}'),
+     "run: damaged"),
     (lambda f: (f / "final.msgpack").unlink(), "final.msgpack is missing"),
     (lambda f: (f / "final.msgpack").write_bytes(b"\x93\x01"), "run: damaged"),
     (lambda f: (f / "metrics.csv").unlink(), "run: damaged"),
@@ -173,6 +177,18 @@ def test_states_that_are_gone_are_missed_when_they_are_needed(
   state.unlink()
   with pytest.raises(fa.RunFolderError, match="no checkpoint in"):
     loaded.client_params(0)
+
+
+def test_a_config_that_is_of_something_else(saved, own_fed, tmp_path):
+  folder = tmp_path / "run"
+  shutil.copytree(saved[1], folder)
+  facts = json.loads((folder / "config.json").read_text("utf-8"))
+  for key, value in (("run", {"nosuch": 1}), ("run", 3), ("hparams", None)):
+    (folder / "config.json").write_text(
+        json.dumps(facts | {key: value}), "utf-8")
+    loaded = fa.load_run(folder, federation=own_fed)
+    with pytest.raises(fa.RunFolderError, match="run: cannot be prepared"):
+      loaded.client_params(0)
 
 
 def test_clients_hold_what_they_held_last(tmp_path):

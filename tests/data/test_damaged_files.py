@@ -1,0 +1,140 @@
+"""Damaged data files: read, or refused in one line and in little memory."""
+
+import io
+import json
+import struct
+import tracemalloc
+import warnings
+
+from hypothesis import given, HealthCheck, settings
+import numpy as np
+import pytest
+
+from fedjax_alg.data import sources
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.federation import federate
+from fedjax_alg.data.partition_file import read_partition, write_partition
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs.options import RunOptions
+from tests import fuzzing
+
+FUZZED = settings(max_examples=40, suppress_health_check=[
+    HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(40, 3)).astype(np.float32), RNG.integers(0, 4, 40)
+
+
+def archive(save):
+  file = io.BytesIO()
+  save(file, x_train=X, y_train=Y, x_test=X, y_test=Y,
+       client_train=np.arange(40) % 5, client_test=np.arange(40) % 5)
+  return file.getvalue()
+
+
+def leaf():
+  users = {name: {"x": X[:9].tolist(), "y": Y[:9].tolist()} for name in "ab"}
+  return json.dumps({"users": list(users), "num_samples": [9, 9],
+                     "user_data": users}).encode()
+
+
+def idx(array):
+  return bytes((0, 0, 8, array.ndim)) + struct.pack(
+      f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def read_idx(path):
+  images = RNG.integers(0, 255, (40, 4, 4))
+  for name, array in (("train-labels-idx1", Y), ("t10k-images-idx3", images),
+                      ("t10k-labels-idx1", Y)):
+    (path.parent / f"{name}-ubyte").write_bytes(idx(array))
+  return sources.load_idx(path.parent)
+
+
+def partition(tmp_path):
+  digits = federate("digits", num_clients=4)
+  path = tmp_path / "whole.npz"
+  write_partition(path, digits.partition, digits.labels)
+  examples = sources.load_digits()
+  return path.read_bytes(), lambda file: read_partition(file, examples)
+
+
+def availability(path):
+  return RunOptions(
+      sampling="availability", availability_file=str(path)).checked()
+
+
+def npy():
+  file = io.BytesIO()
+  np.save(file, np.linspace(0, 1, 5))
+  return file.getvalue()
+
+
+KINDS = {
+    "a.npz": (lambda: archive(np.savez), sources.load_npz),
+    "b.npz": (lambda: archive(np.savez_compressed), sources.load_npz),
+    "a.json": (leaf, sources.load_leaf),
+    "train-images-idx3-ubyte": (
+        lambda: idx(RNG.integers(0, 255, (40, 4, 4))), read_idx),
+    "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),
+    "a.npy": (npy, availability),
+}
+
+
+def check(path, raw, load):
+  """Loads damaged copies of a file."""
+  path.write_bytes(raw)
+  load(path)
+
+  @FUZZED
+  @given(fuzzing.damaged(raw))
+  def each(content):
+    path.write_bytes(content)
+    try:
+      load(path)
+    except OptionError as error:
+      said = str(error).replace(str(path.parent), "")
+      assert said.isprintable() and not fuzzing.RAW.search(said), said
+      assert "data_path=" in said or "_file=" in said
+
+  tracemalloc.start()
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # files of text without a number
+      each()
+    assert tracemalloc.get_traced_memory()[1] < 2 ** 27
+  finally:
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_file_is_read_or_refused(tmp_path, name):
+  make, load = KINDS[name]
+  check(tmp_path / name, make(), load)
+
+
+def test_a_damaged_partition_is_read_or_refused(tmp_path):
+  raw, load = partition(tmp_path)
+  check(tmp_path / "part.npz", raw, load)
+
+
+def test_a_header_of_an_npy_that_claims_too_much(tmp_path):
+  raw = npy().replace(b"(5,)", b"(5" + b"0" * 11 + b",)", 1)
+  text = raw[10:].replace(b" " * 11, b"", 1)  # as long as before
+  path = tmp_path / "a.npy"
+  path.write_bytes(raw[:10] + text)
+  with pytest.raises(OptionError, match="cannot be read as numbers$"):
+    availability(path)
+
+
+def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
+  path = tmp_path / "a.npz"
+  labels = np.zeros(60_000, np.int64)
+  labels[0] = 99_999
+  x = np.zeros((60_000, 1), np.float32)
+  np.savez(path, x_train=x, y_train=labels, x_test=x[:1], y_test=labels[:1])
+  with pytest.raises(DataError, match=(
+      "^num_clients=60000: counting 100,000 classes at each client: needs 89.4 "
+      "GB of memory, the machine has")), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    federate("npz", data_path=str(path), num_clients=60_000, partition="iid",
+             min_client_size=1, size_sigma=0.0)
