@@ -269,8 +269,8 @@ def check_machine(
             if name in last and last[name] != here[name]]
   if differ and not config.output.allow_other_devices:
     raise config_lib.UsageError(
-        f"--resume: the run in {folder} was played with {'; '.join(differ)}, so "
-        "its last bits may differ; --allow_other_devices goes on all the same")
+        f"--resume: the run in {folder} was played with {'; '.join(differ)}, "
+        "so its last bits may differ; --allow_other_devices goes on all the same")
 
 
 def restore(
@@ -407,8 +407,8 @@ class RunWriter:
       facts["unfinished_s"] = self.records.unfinished_s
     self.records.sync()
     facts["tables"] = self.records.marks()
-    checkpoint.save(
-        self.folder / run_files.CHECKPOINTS, self.states_of(states), done, facts)
+    checkpoint.save(self.folder / run_files.CHECKPOINTS,
+                    self.states_of(states), done, facts)
     self.saved = done
 
   def finish(self, last: play_lib.Step) -> dict[str, Any]:

@@ -82,9 +82,9 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
-NEUTRAL = ("out_dir", "resume", "overwrite", "allow_other_devices", "dry_run",
-           "progress", "tensorboard", "checkpoint_every_s", "grace_s", "data_dir",
-           "rounds", "targets")
+NEUTRAL = ("out_dir", "resume", "overwrite", "allow_other_devices",
+           "dry_run", "progress", "tensorboard", "checkpoint_every_s",
+           "grace_s", "data_dir", "rounds", "targets")
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

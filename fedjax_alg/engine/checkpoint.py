@@ -69,8 +69,8 @@ def save(
   text = json.dumps(facts, sort_keys=True)
   digest = hashlib.sha256(text.encode() + payload).hexdigest()
   path = folder / f"round_{round_number:08d}.ckpt"
-  with files.replacing(path, durable=True) as partial, (
-      open(partial, "wb") as file):
+  with files.replacing(path, durable=True) as partial, open(
+      partial, "wb") as file:
     file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
     file.write(payload)
   for old in paths(folder)[KEEP:]:

@@ -227,7 +227,8 @@ def read_until(
                       f"restore it, or {_ANEW}")
 
   timed = [row["round"] for row in found["timing"]]
-  evaluated = sorted({*timed, *(range(every, done + 1, every) if every else ())})
+  due = range(every, done + 1, every) if every else ()
+  evaluated = sorted({*timed, *due})
   compare("timing", ("round",), [(number,) for number in evaluated])
   compare("rounds", ("round", "seed"),
           list(itertools.product(range(1, done + 1), seeds)))
