@@ -232,7 +232,8 @@ def read_until(
   compare("timing", ("round",), [(number,) for number in evaluated])
   compare("rounds", ("round", "seed"),
           list(itertools.product(range(1, done + 1), seeds)))
-  protocols = dict.fromkeys(row["protocol"] for row in found["metrics"])
+  protocols = dict.fromkeys(
+      [row["protocol"] for row in found["metrics"]] or ["any"])
   compare("metrics", ("round", "seed", "protocol"),
           list(itertools.product(evaluated, seeds, protocols)))
   if "groups" in found:
