@@ -110,12 +110,12 @@ def publish(
     if name not in known:
       raise config_lib.UsageError(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
+  pages = {name: _lower(source / name / f"{name}.md") for name in names}
   target.mkdir(parents=True, exist_ok=True)
   parts = [f"# Results: the {paper.name} paper"]
   if "intro" in notes:
     parts.append(notes["intro"])
-  for name in names:
-    title, rest = _lower(source / name / f"{name}.md")
+  for name, (title, rest) in pages.items():
     parts.append(f"## {title}")
     for picture in sorted((source / name).glob("*.png"),
                           key=lambda path: (len(path.stem), path.stem)):

@@ -18,7 +18,6 @@ from fedjax_alg import files
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, loop
-from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import reads
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -203,18 +202,13 @@ def check_tables(folder: pathlib.Path, config: Config) -> None:
   """Refuses to resume a run whose tables are not those of a checkpoint.
 
   Raises:
-    UsageError: they are not, or there is no checkpoint where one was.
+    OptionError: they are not, or there is no checkpoint where one was.
   """
-  checkpoints, refused = folder / run_files.CHECKPOINTS, None
-  for facts in checkpoint.headers(checkpoints):
-    try:
-      tables.check(folder, config.seeds, facts["round"], facts.get("tables"),
-                   config.run.eval_every)
-      return
-    except OptionError as error:  # an older one may need fewer rows
-      refused = refused or error
-  if refused is not None:
-    raise refused
+  checkpoints = folder / run_files.CHECKPOINTS
+  for facts in checkpoint.headers(checkpoints):  # the newest that is whole
+    tables.check(folder, config.seeds, facts["round"], facts.get("tables"),
+                 config.run.eval_every)
+    return
   if checkpoint.paths(checkpoints):
     return  # damaged: ``restore`` says so
   rows = tables.last_round(folder)
