@@ -264,7 +264,7 @@ def check_machine(
   if differ and not config.output.allow_other_devices:
     raise config_lib.UsageError(
         f"--resume: the run in {folder} was played with {'; '.join(differ)}, "
-        "so its last bits may differ; --allow_other_devices goes on all the same")
+        "so its last bits may differ; --allow_other_devices goes on anyway")
 
 
 def restore(

@@ -220,6 +220,7 @@ def test_groups_are_a_table_of_their_own(tmp_path):
   made.write()
   for start in (0, 2):
     made.add_rounds(aux(2), start, 2, 1.0)
+    made.add_metrics(records.metric_values({"global": counts(4)}))
     made.add_groups(membership, histogram)
   first, second = made.tables["groups"][:2]
   assert list(first.values()) == [2, 3, 3, 2, 2, 0, 1, 1.0, 1.0]

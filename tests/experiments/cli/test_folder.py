@@ -330,7 +330,7 @@ def test_other_devices(folder, whole, capsys):
   assert refused(capsys, folder, "--resume") == (
       f"--resume: the run in {folder} was played with devices 2, here 4; JAX "
       f"0.1, here {here['jax']}, so its last bits may differ; "
-      "--allow_other_devices goes on all the same")
+      "--allow_other_devices goes on anyway")
   assert play(folder, "--resume", "--allow_other_devices") == 0
   assert same_results(folder, whole)
   for name in ("config.json", "summary.json"):
