@@ -24,6 +24,7 @@ from fedjax_alg.central import adaptive
 from fedjax_alg.client import objective, svrg
 from fedjax_alg.engine import clients, loop, cohorts, sharding
 from fedjax_alg.records import summary
+from fedjax_alg.rounds.phases import Stage
 from fedjax_alg.runs import methods
 
 COHORT, SEED = 40, 0
@@ -80,7 +81,8 @@ def phases(
     vectors = at["gradients"] if by_gradient else at["trained"]
     centres = at["anchors"] if by_gradient else at["models"]
     return diversified.group_vectors(
-        hparams, vectors, centres, at["cohort"].present, jnp.bool_(False))
+        hparams, vectors, centres, at["cohort"].present,
+        Stage(None, jnp.bool_(False)))
 
   def step(at):
     anchors = trees.slot_mean(at["cohort"].weight, at["passes"][1])

@@ -4,12 +4,14 @@
       --partition=classes --num_clients=60 --out_dir=out/first
 
 ``--help`` lists the flags of every run, and ``--algorithm=NAME --help`` lists
-the hyper-parameters of an algorithm.
+the hyper-parameters of an algorithm. ``--distributed`` plays it in several
+processes.
 """
 
 from collections.abc import Sequence
 import sys
 
+from fedjax_alg.engine import processes
 from .cli import config as config_lib
 from .cli.execute import execute, print_summary
 from .cli.guard import guarded, WITH_RESUME
@@ -18,6 +20,7 @@ from .cli.guard import guarded, WITH_RESUME
 def command(argv: Sequence[str]) -> None:
   """Parses the flags and plays the run."""
   config = config_lib.parse(argv)
+  processes.join(config.processes, config.run.host_devices)
   summary = execute(config)
   if summary:
     print_summary(config, summary)

@@ -20,6 +20,7 @@ from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.api import run
@@ -40,7 +41,7 @@ __all__ = [
     "Algorithm", "ClientData", "Cohort", "Comparison", "DataError", "FedSpec",
     "Federation", "Model", "NonFiniteError", "OptionError", "RoundAux",
     "RoundCost", "RunFolderError", "RunResult", "Shard", "Step", "Sweep",
-    "compare", "federate", "from_arrays", "load_run", "progress_bar", "run",
-    "start", "steps", "sweep", "tensorboard",
+    "compare", "distributed", "federate", "from_arrays", "load_run",
+    "progress_bar", "run", "start", "steps", "sweep", "tensorboard",
 ]
 __version__ = "0.3.0"

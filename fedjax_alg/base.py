@@ -51,8 +51,9 @@ class ClientData(NamedTuple):
   offset: Array  #: [C] int32, first row of the client
   size: Array  #: [C] int32, number of examples of the client (n_i)
   #: [2] int32, first row and number of the rows that the server holds as
-  #: validation data; None if it holds none
-  validation: Array | None = None
+  #: validation data; None if it holds none. If the clients' rows are in blocks
+  #: (see ``Shard``), a ``Shard`` of these rows alone.
+  validation: Any = None
   #: [C] int32, rounds played before a client can take part (newcomers); None
   #: if all clients can take part from the start
   joins: Array | None = None
@@ -69,6 +70,11 @@ class Shard(NamedTuple):
   The client holds the rows ``offset <= row < offset + size``. ``x`` and ``y``
   are the arrays of all clients and never have a client axis. If ``offset`` and
   ``size`` have a leading axis, the shard stands for several clients.
+
+  In a run of several processes the arrays outside of ``map_clients`` are in
+  blocks, x [Q, M, ...] and y [Q, M], of which each process holds its own. An
+  offset is then q * M + the row in block q. Code of a client sees the block of
+  its own process, with offsets in it.
   """
 
   x: Any  #: [M, ...], an array or ``data.store.Coded``; see ``data.store.read``

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import models
-from fedjax_alg.base import ClientData, FedSpec, Model
-from fedjax_alg.data import layout
+from fedjax_alg.base import ClientData, FedSpec, Model, Shard
+from fedjax_alg.data import layout, share
+from fedjax_alg.engine import sharding
 
 #: Heavy-tailed; 64 fills one block of a full pass exactly, 90 takes two.
 SIZES = (3, 90, 7, 12, 45, 5, 20, 9, 64, 4, 15, 30)
@@ -162,3 +163,27 @@ def differ(a: Any, b: Any) -> bool:
   """Some entry of some leaf differs."""
   return any(not np.array_equal(x, y) for x, y in zip(
       jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def in_blocks(data: ClientData, mesh: Any) -> ClientData:
+  """The data as several processes hold it, on a mesh of this one process."""
+  processes = mesh.devices.shape[0]
+  data = jax.tree.map(np.asarray, data)
+  rows = share.cut(share.Share(0, processes), data.offset, data.size,
+                   layout.PADDING_ROWS)
+
+  def blocks(array):
+    out = np.zeros((processes, rows.places, *array.shape[1:]), array.dtype)
+    for block, (first, last) in enumerate(zip(rows.cuts, rows.cuts[1:])):
+      out[block, :last - first] = array[first:last]
+    return sharding.place_blocks(out, mesh)
+
+  held = data.validation
+  if held is not None:
+    first, last = held[0], held[0] + held[1]
+    padding = layout.PADDING_ROWS
+    held = Shard(data.x[first:last + padding], data.y[first:last + padding],
+                 np.zeros((), np.int32), held[1])
+  return sharding.replicate(data._replace(
+      x=blocks(data.x), y=blocks(data.y), offset=rows.blocked(data.offset),
+      validation=held), mesh)

@@ -20,6 +20,7 @@ from fedjax_alg.base import Model
 from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import sharding
+from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import at_later_default, check_options
@@ -56,6 +57,9 @@ class Config:
   run: RunOptions  #: checked, with defaults filled in
   output: OutputOptions
   given: dict[str, Any]  #: flag -> value that the user gave, for flags.txt
+  processes: ProcessOptions = ProcessOptions()
+  #: --host_devices of the run that is resumed, where it was of other processes
+  first_devices: int | None = None
 
   @property
   def algorithm(self) -> str:
@@ -93,9 +97,15 @@ class Config:
 
   @property
   def values(self) -> dict[str, Any]:
-    """flag -> value of every flag that is no hyper-parameter."""
-    return {"algorithm": self.algorithm, **field_values(self.run),
-            **field_values(self.data), **field_values(self.output)}
+    """flag -> value of every flag that is no hyper-parameter.
+
+    Except for those that say which process this is.
+    """
+    values = {"algorithm": self.algorithm, **field_values(self.run),
+              **field_values(self.data), **field_values(self.output)}
+    if self.first_devices is not None:
+      values["host_devices"] = self.first_devices
+    return values
 
   @property
   def fields(self) -> dict[str, dataclasses.Field]:
@@ -122,7 +132,8 @@ class Config:
 
   def flag_lines(self) -> list[str]:
     """The flags that repeat this run, one per line."""
-    skip = {"resume", "overwrite", "allow_other_devices", "dry_run", "out_dir"}
+    skip = {"resume", "overwrite", "allow_other_devices", "dry_run", "out_dir",
+            *flags.PROCESSES}
     return [_line(flags.flag_text(name, value))
             for name, value in self.given.items() if name not in skip]
 
@@ -336,7 +347,9 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   if output.out_dir is None:
     short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{data.dataset}")
     output = dataclasses.replace(output, out_dir=f"out/{short}")
-  return Config(method, data, run, output, given)
+  processes = _options(ProcessOptions, values)
+  processes.check()
+  return Config(method, data, run, output, given, processes)
 
 
 def _with_own_model(run: RunOptions, given: dict[str, Any]) -> RunOptions:

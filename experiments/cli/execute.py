@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
 import functools
 import json
 import pathlib
 import shutil
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 import weakref
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, cohorts, loop
+from fedjax_alg.engine import checkpoint, cohorts, loop, processes
 from fedjax_alg.hparams import reads
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -87,11 +88,13 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
   return files.read_json(folder / "summary.json")
 
 
-def execute(config: Config) -> dict[str, Any]:
+def execute(
+    config: Config, programs: Programs | None = None) -> dict[str, Any]:
   """Plays a run and writes its results.
 
   Args:
     config: the run, from ``config.parse``.
+    programs: its programs; by default they are compiled now.
 
   Returns:
     summary.json as a dictionary, which is empty with --dry_run.
@@ -99,30 +102,75 @@ def execute(config: Config) -> dict[str, Any]:
   Raises:
     OptionError, RunError: one line for the user.
   """
+  refuse_several(config, joined=processes.joined())
   signals.check()
   signals.wait_at_most(config.output.grace_s)
-  if config.output.dry_run:
-    prepared = prepared_run(config)
-    warn(prepared, set())
-    print_plan(config, Programs(prepared))
-    return {}
-  with folder_lib.taken(config) as (folder, resuming):
-    if resuming:
-      check_same(folder, config)
-      if finished(folder, config):
-        print(f"{folder}: finished, nothing to do", file=sys.stderr)
-        return read_summary(folder)
-      check_tables(folder, config)
-    elif config.output.resume:
-      # No error: a batch job that is started again gives the same command.
-      print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
-    prepared = prepared_run(config)
-    if resuming:
-      check_machine(folder, config, prepared)
-    warn(prepared, set())
-    summary = _train(config, Programs(prepared), folder, resuming)
+  with contextlib.ExitStack() as held:
+    start = processes.agree(lambda: _start(config, held))
+    config = dataclasses.replace(config, first_devices=start.first_devices)
+    if start.finished:
+      assert start.folder is not None
+      return read_summary(start.folder) if processes.lead() else {}
+    compiled = _compiled(config, programs, start)
+    if start.folder is None:
+      if processes.lead():
+        print_plan(config, compiled)
+      return {}
+    summary = _train(config, compiled, start.folder, start.resuming)
   signals.keep(signals.NOTHING)
   return summary
+
+
+class _Start(NamedTuple):
+  """What is found in the folder of a run before it starts."""
+
+  folder: pathlib.Path | None  #: None with --dry_run
+  resuming: bool
+  finished: bool
+  first_devices: int | None  #: see ``Config``
+
+
+def _start(config: Config, held: contextlib.ExitStack) -> _Start:
+  """Takes the folder of a run, which ``held`` gives back, and looks into it."""
+  if config.output.dry_run:
+    return _Start(None, False, False, None)
+  folder, resuming = held.enter_context(folder_lib.taken(config))
+  devices = None
+  if resuming:
+    devices = folder_lib.first_devices(folder, config)
+    config = dataclasses.replace(config, first_devices=devices)
+    check_same(folder, config)
+    if finished(folder, config):
+      print(f"{folder}: finished, nothing to do", file=sys.stderr)
+      return _Start(folder, True, True, devices)
+    check_tables(folder, config)
+  elif config.output.resume:
+    # No error: a batch job that is started again gives the same command.
+    print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
+  return _Start(folder, resuming, False, devices)
+
+
+def refuse_several(config: Config, joined: bool = False) -> None:
+  """Refuses flags of several processes where a command does not join them.
+
+  Raises:
+    UsageError: the flags ask for several processes.
+  """
+  if config.processes.several and not joined:
+    raise config_lib.UsageError(
+        "--distributed: plays a single run in several processes, not the runs "
+        "of a sweep or figure (python -m experiments.run has it)")
+
+
+def _compiled(
+    config: Config, programs: Programs | None, start: _Start) -> Programs:
+  prepared = programs.prepared if programs else prepared_run(config)
+  folder = start.folder
+  if folder is not None and start.resuming:
+    processes.agree(lambda: check_machine(folder, config, prepared))
+  if processes.lead():
+    warn(prepared, set())
+  return programs or Programs(prepared)
 
 
 def warn(prepared: Prepared, said: set[str]) -> None:
@@ -344,6 +392,8 @@ class RunWriter:
     self._facts = result_lib.make_facts(prepared, index) | {
         "identity": config.identity(), "flags": config.values,
         "hparams": config.hparams, "compile_s": programs.compile_s}
+    if config.first_devices is not None:
+      self._facts["first_devices"] = config.first_devices
     self.saved = 0  #: the round of the last checkpoint
 
   def start(self) -> None:
@@ -351,6 +401,9 @@ class RunWriter:
 
     What an earlier run left is removed, unless its states are gone on from.
     """
+    if not processes.lead():
+      self.records.folder = None
+      return
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
     if self.saved:
@@ -396,6 +449,9 @@ class RunWriter:
       states: the states of the program.
       done: rounds played to reach them.
     """
+    if not processes.lead():
+      self.saved = done
+      return
     facts: dict[str, Any] = {"identity": self.config.identity()}
     if self.records.unfinished_s:  # a checkpoint between two evaluations
       facts["unfinished_s"] = self.records.unfinished_s
@@ -412,7 +468,12 @@ class RunWriter:
       last: the step at which the run ended.
     """
     prepared = self._programs.prepared
-    live = result_lib.Live(prepared, self.states_of(last.states), self._index)
+    states = processes.on_host(self.states_of(last.states))
+    if processes.count() > 1:
+      _check_equal(states)
+    if not processes.lead():
+      return {}
+    live = result_lib.Live(prepared, states, self._index)
     result_lib.write_final(
         self.folder, result_lib.make_final(live, last), prepared.seeds,
         prepared.federation.client_names)
@@ -427,6 +488,21 @@ class RunWriter:
       summary["resumed_on"] = self._facts["resumed_on"]
     # Last: it tells that all files are whole.
     return result_lib.write_summary(self.folder, summary)
+
+
+def _check_equal(states: Any) -> None:
+  """Checks that all processes have the bits of process 0.
+
+  They compute the server's part each on its own, and other machines may round
+  otherwise.
+
+  Raises:
+    RunError: they have not.
+  """
+  own = checkpoint.state_hash(states)
+  if own != processes.agree(lambda: own):
+    raise RunError("this process has another final state than process 0; start "
+                   "all processes on machines of one kind")
 
 
 class Saver:
@@ -450,7 +526,7 @@ class Saver:
     limits = [_CALL_S, output.checkpoint_every_s, output.grace_s / 2]
     #: how ``play`` shares rounds out to calls; None with several processes,
     #: whose clocks do not agree
-    self.pace = None if jax.process_count() > 1 else Pace(
+    self.pace = None if processes.count() > 1 else Pace(
         min(limit for limit in limits if limit), self._due,
         lambda pause: self._pause(pause, {
             row // num for row in pause.diverged}))
@@ -517,7 +593,7 @@ def callbacks(
     config: one of the settings, which share these flags.
     folders: the folder of each setting of a program.
   """
-  if not config.output.tensorboard:
+  if not config.output.tensorboard or not processes.lead():
     return []
   board = TensorBoard("")
   board.begin([str(folder / "tensorboard") for folder in folders])
@@ -533,10 +609,15 @@ def _train(
   states, done = None, 0
   if resuming:
     states, done = restore(folder, config, programs.shapes, records)
+    if done != processes.agree(lambda: done):
+      raise RunError(
+          f"{folder}: this process does not find the checkpoint of process 0; "
+          "all must see one folder")
     states = None if states is None else programs.place(states)
     writer.saved = done
   writer.start()
-  bar = ProgressBar(config.method.entry.label, done, config.output.progress)
+  bar = ProgressBar(config.method.entry.label, done,
+                    config.output.progress and processes.lead())
   bar.compiled(programs.compile_s)
   last, more = None, callbacks(config, [folder])
   saver = Saver({0: writer}, config.output, str(folder))

@@ -15,6 +15,7 @@ from absl import flags
 
 from fedjax_alg import own, registry
 from fedjax_alg.data import options as data_options
+from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import allowed, condition, hyper
@@ -78,13 +79,18 @@ GROUPS: dict[str, tuple[Any, ...]] = {
     "Evaluation": (run_options.EvaluationOptions,),
     "Output": (OutputOptions,),
     "Machine": (run_options.MachineOptions,),
+    "Processes": (ProcessOptions,),
 }
+
+#: Flags that say which process this is.
+PROCESSES = tuple(
+    field.name for field in dataclasses.fields(ProcessOptions))
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
 NEUTRAL = ("out_dir", "resume", "overwrite", "allow_other_devices",
            "dry_run", "progress", "tensorboard", "checkpoint_every_s",
-           "grace_s", "data_dir", "rounds", "targets")
+           "grace_s", "data_dir", "rounds", "targets", *PROCESSES)
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

@@ -6,7 +6,7 @@ import os
 import pathlib
 import shlex
 
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expanded, read_json
 from fedjax_alg.records import folder as run_files
 from . import lock
 from .config import Config, UsageError
@@ -71,3 +71,27 @@ def _prepare(config: Config, folder: pathlib.Path) -> bool:
     raise UsageError(f"--out_dir={folder}: holds no run to resume "
                      "(no config.json)")
   return config.output.resume and known
+
+
+def first_devices(folder: pathlib.Path, config: Config) -> int | None:
+  """--host_devices of the run in a folder, where it may be another one's.
+
+  The flag is of a process, so a run that goes on in another number of processes
+  may give another number of cores.
+
+  Args:
+    folder: the folder of a run.
+    config: the run that is to be resumed.
+
+  Returns:
+    The number with which the run was started; None if one process started it,
+    and one is to go on.
+  """
+  try:
+    saved = read_json(folder / "config.json")
+    several = saved["plan"].get("processes", 1) > 1 or (
+        "first_devices" in saved)
+    devices = int(saved["flags"]["host_devices"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+  return devices if several or config.processes.several else None

@@ -5,12 +5,14 @@ import contextlib
 import os
 import resource
 import sys
+import traceback
 from typing import Any
 import warnings
 
 import jax
 
 from fedjax_alg import starting
+from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunFolderError
@@ -64,7 +66,8 @@ def guarded(
   Returns:
     The exit status: 0 for success, 1 if a run had to stop, 2 for wrong use, 75
     if a scheduler's signal stopped a command that can go on, and 130 if the
-    user interrupted the command.
+    user interrupted the command. A process of several ends at
+    once, with the status of the one that has failed, or 75 if one was lost.
   """
   starting.end()
   with streams.lasting() as out:
@@ -86,25 +89,39 @@ def _status(
       warnings.showwarning = _print_warning
       _check_limits()
       _play(command, argv)
+    sys.stdout.flush()
+    processes.finish()
   except (OptionError, RunFolderError) as error:
     return _say(one_line(error), 2)
   except (RunError, NonFiniteError, OSError) as error:
     return _say(one_line(error), 1)
   except signals.Stopped as stopped:
     print(program.as_typed(str(stopped)), file=sys.stderr)
+    processes.finish()
     return signals.STATUS
   except KeyboardInterrupt:
     print(f"interrupted{again and f'; {again}'}", file=sys.stderr)
-    return 130
+    return _ended(130, "interrupted")
   except Exception as error:  # pylint: disable=broad-except
+    if processes.is_loss(error):
+      processes.lose(error)
     if os.environ.get(TRACEBACK):
-      raise
+      if processes.count() == 1:
+        raise
+      traceback.print_exc()
     return _say(_unexpected(error), 1)
   return 0
 
 
 def _say(text: str, status: int) -> int:
   print(f"error: {text}", file=sys.stderr)
+  return _ended(status, text)
+
+
+def _ended(status: int, text: str) -> int:
+  """The exit status; of several processes, the others end with it, too."""
+  if processes.count() > 1:
+    processes.fail(status, text)
   return status
 
 

@@ -15,9 +15,8 @@ import time
 from typing import NoReturn
 
 import jax
-from jax.experimental import multihost_utils
-import numpy as np
 
+from fedjax_alg.engine import processes
 from . import lock
 
 #: The exit status of a command that goes on when it is given again (EX_TEMPFAIL
@@ -164,6 +163,4 @@ def stop() -> NoReturn:
 
 def agreed(wish: bool) -> bool:
   """Whether any process of the run has a wish, so that all do the same."""
-  if jax.process_count() == 1:
-    return wish
-  return bool(multihost_utils.process_allgather(np.asarray(wish)).any())
+  return processes.anyone(wish)

@@ -118,6 +118,7 @@ def configs(
     out.append(config_lib.parse(
         [*argv, *(f"--{k}={v}" for k, v in setting.items()),
          f"--out_dir={folder}"], "experiments.sweep"))
+    execute.refuse_several(out[-1])
     if out[-1].output.dry_run:
       raise config_lib.UsageError(
           "--dry_run: not of a sweep (python -m experiments.run has it)")

@@ -11,12 +11,19 @@ import functools
 import json
 import pathlib
 import sys
+import time
 from typing import Any, NamedTuple
 
+from fedjax_alg.engine import sharding
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs.programs import compile_together, Programs
+from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
-from ..cli import execute, lock
+from ..cli import execute, lock, signals
 from ..cli.part import Part
+
+#: At most so many runs are compiled at the same time, each on a core.
+_TOGETHER = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +43,10 @@ class Cell:
       UsageError: the flags are wrong.
     """
     return config_lib.parse(self.flags)
+
+
+#: A run and its folder.
+_Run = tuple[pathlib.Path, Cell]
 
 
 class Outcome(NamedTuple):
@@ -75,14 +86,82 @@ class Incomplete(config_lib.RunError):
     super().__init__(str(lock.still_held(held)) if held else "a part")
 
 
-def _play(folder: pathlib.Path, config: config_lib.Config) -> None:
-  """Plays a run or continues it, unless it is finished."""
-  if execute.finished(folder, config):
-    return
-  with lock.held(folder):
-    resume = (folder / "config.json").is_file()
-    execute.execute(config.with_output(
-        out_dir=str(folder), resume=resume, overwrite=not resume))
+def _compile_next(runs: Sequence[_Run]) -> dict[pathlib.Path, Programs]:
+  """Compiles the first run together with the next few.
+
+  They end before a run on other data: both might not fit into memory. Nothing
+  is compiled while a run is played, whose rounds are timed.
+
+  Returns:
+    The folder of each run -> its programs.
+  """
+  chosen: dict[pathlib.Path, config_lib.Config] = {}
+  most = min(sharding.available_cores(), _TOGETHER)
+  for folder, cell in runs:
+    if cell.config.data != runs[0][1].config.data or len(chosen) == most:
+      break
+    if not (chosen and execute.finished(folder, cell.config)):
+      chosen[folder] = cell.config
+  return dict(zip(chosen, compile_together(
+      [execute.prepared_run(config) for config in chosen.values()])))
+
+
+class _Player:
+  """Plays runs one after the other."""
+
+  def __init__(self) -> None:
+    self._left = TimeLeft()
+    self._programs: dict[pathlib.Path, Programs] = {}  # of runs to come
+    self._compiling = 0.0  # seconds, of each of them
+
+  def play(self, runs: Sequence[_Run]) -> None:
+    """Plays the first run or continues it, unless it is finished.
+
+    Args:
+      runs: the run and those that come after it.
+
+    Raises:
+      HeldError: another process plays it.
+    """
+    folder, config = runs[0][0], runs[0][1].config
+    programs = self._programs.pop(folder, None)
+    if execute.finished(folder, config):
+      return
+    with lock.held(folder):
+      if programs is None:
+        signals.check()
+        signals.wait_at_most(config.output.grace_s)
+        began = time.monotonic()
+        self._programs = _compile_next(runs)
+        self._compiling = (time.monotonic() - began) / len(self._programs)
+        programs = self._programs.pop(folder)
+      began = time.monotonic()
+      resume = (folder / "config.json").is_file()
+      execute.execute(config.with_output(
+          out_dir=str(folder), resume=resume, overwrite=not resume), programs)
+      if not resume:
+        self._left.add(
+            *_size(config), self._compiling, time.monotonic() - began)
+
+  def left(self, runs: Iterable[_Run]) -> str:
+    """How long the runs will take, if that is known."""
+    seconds = self._left.estimate(
+        _size(cell.config) for folder, cell in runs
+        if not execute.finished(folder, cell.config))
+    if seconds is None:
+      return ""
+    return f", about {_duration(seconds)} left with compiling"
+
+
+def _size(config: config_lib.Config) -> tuple[str, int]:
+  """The algorithm of a run, and its rounds, of all seeds together."""
+  return config.algorithm, (config.run.rounds or 1) * len(config.run.seeds)
+
+
+def _duration(seconds: float) -> str:
+  minutes = round(seconds / 60)
+  return f"{seconds:.0f} s" if minutes < 3 else (
+      f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
 
 
 def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
@@ -115,12 +194,13 @@ def run_cells(
   folders = [run_folder(root, cell.config) for cell in cells]  # checks flags
   runs = list(dict(zip(folders, cells)).items())
   own = runs if part is None else part.of(runs)
-  elsewhere = {}
+  player, elsewhere = _Player(), {}
   for number, (folder, cell) in enumerate(own, 1):
-    print(f"[{number}/{len(own)}] {cell.panel_title}: {cell.label}",
-          file=sys.stderr, flush=True)
+    coming = own[number - 1:]
+    print(f"[{number}/{len(own)}] {cell.panel_title}: {cell.label}"
+          f"{player.left(coming)}", file=sys.stderr, flush=True)
     try:
-      _play(folder, cell.config)
+      player.play(coming)
     except lock.HeldError as error:
       print(error, file=sys.stderr)
       elsewhere[folder] = error

@@ -27,7 +27,8 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.hparams import hyper, MANY, validate
-from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
+from fedjax_alg.rounds.phases import ModelGrouping, Stage
+from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +104,8 @@ class GAHParams(DiversifiedHParams):
 
 
 def group_vectors(
-    options: KModels, vectors: Params, centres: Params,
-    present: Array, splitting: Array) -> tuple[Params, grouping.Groups]:
+    options: KModels, vectors: Params, centres: Params, present: Array,
+    stage: Stage) -> tuple[Params, grouping.Groups]:
   """Groups vectors by k-means on their first K-1 principal components.
 
   These are (25)-(43) for models and (44)-(56) for gradients.
@@ -114,8 +115,9 @@ def group_vectors(
     vectors: [S, ...], the trained models or the gradients to group.
     centres: [K, ...], the centres at which k-means starts.
     present: [S] bool, false on padding slots.
-    splitting: [] bool, whether the K centres are equal copies, so that K of
-      the vectors are the start instead (errata D-08).
+    stage: whether all vectors are one group, the first; and whether the K
+      centres are equal copies, so that K of the vectors are the start instead
+      (errata D-08).
 
   Returns:
     The groups' means in the full space [K, ...], and the groups.
@@ -127,18 +129,22 @@ def group_vectors(
   start = grouping.place(projection, starts, centre=options.centre_projection)
   if options.split == "farthest":
     apart = grouping.farthest_first(projection.points, present, start[0], k)
-    start = jnp.where(splitting, apart, start)
-  groups = grouping.lloyd(projection.points, present, start)
+    start = jnp.where(stage.splitting, apart, start)
+  points = projection.points
+  if stage.together is not None:  # all at their mean; ties are the first's
+    points, start = jax.tree.map(
+        lambda at: jnp.where(stage.together, 0.0, at), (points, start))
+  groups = grouping.lloyd(points, present, start)
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
 
 def by_model(options: KModels) -> ModelGrouping:
   """Groups the trained models; w*_k is the mean of group k (Procedure 2)."""
 
-  def regroup(models, vectors, anchors, cohort, splitting, scale):
+  def regroup(models, vectors, anchors, cohort, stage, scale):
     del anchors, scale
     return group_vectors(
-        options, vectors, models, cohort.present, splitting)
+        options, vectors, models, cohort.present, stage)
 
   return ModelGrouping(options.num_models, options.threshold, regroup,
                        flops=_grouping_flops)
@@ -158,9 +164,9 @@ def by_gradient(
         lambda _, shard, params: objective.full_value_and_grad(
             model, params, shard)[1], (), cohort.shards, trained)
 
-  def regroup(models, vectors, anchors, cohort, splitting, scale):
+  def regroup(models, vectors, anchors, cohort, stage, scale):
     means, groups = group_vectors(
-        options, vectors, anchors, cohort.present, splitting)
+        options, vectors, anchors, cohort.present, stage)
     # (57)-(58) add a mean gradient to the model, which climbs (errata D-19).
     return trees.add_scaled(
         models, -gradient_step, jax.vmap(scale)(means)), groups

@@ -24,6 +24,7 @@ from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.engine import owned
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
@@ -124,8 +125,10 @@ def _spread(
     shards = everyone.shards
     shard = Shard(
         shards.x, shards.y, shards.offset[chosen], shards.size[chosen])
-    new, _ = sgd(model, params, shard, hparams, hparams.client_lr, work,
-                 optimizer=local_optimizer(hparams))
+    new = owned.for_one(
+        map_clients, lambda params, shard, key: sgd(
+            model, params, shard, hparams, hparams.client_lr, key,
+            optimizer=local_optimizer(hparams))[0], params, shard, work)
     return jax.tree.map(lambda all, one: all.at[j].set(one), models, new)
 
   return jax.lax.fori_loop(jnp.int32(0), k, add, trees.repeat(params, k))

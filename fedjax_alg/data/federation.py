@@ -12,7 +12,8 @@ import warnings
 
 import numpy as np
 
-from fedjax_alg.base import Array, ClientData
+from fedjax_alg.base import Array, ClientData, Shard
+from fedjax_alg.data import share as share_lib
 from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data import sources
 from fedjax_alg.data.errors import DataError
@@ -22,6 +23,7 @@ from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data
+from fedjax_alg.data.layout import PADDING_ROWS
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.partition_file import labels_hash
 from fedjax_alg.data.partition_file import read_partition
@@ -89,6 +91,8 @@ class Federation:
   #: of the data's own clients
   client_names: np.ndarray | None = None
   labels: str = ""  #: sha256 of all labels, which a partition file names
+  #: the training rows in ``data.train.x``, if this process does not hold all
+  rows: share_lib.Rows | None = None
 
   @property
   def num_clients(self) -> int:
@@ -115,9 +119,10 @@ class Federation:
       The examples x [n, ...] and the labels y [n].
 
     Raises:
-      DataError: ``number`` is out of range.
+      DataError: ``number`` is out of range, or another process holds the
+        client's rows.
     """
-    return self._rows(self.data.train, number)
+    return self._rows(self.data.train, number, self.rows)
 
   def client_test(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the local test data of one client.
@@ -133,11 +138,17 @@ class Federation:
     """
     return self._rows(self.data.test, number)
 
-  def _rows(self, data: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
+  def _rows(
+      self, data: Any, number: int, rows: share_lib.Rows | None = None
+  ) -> tuple[np.ndarray, np.ndarray]:
     if not 0 <= number < self.num_clients:
       raise DataError(f"`client`={number}: must lie in [0, "
                       f"{self.num_clients})")
     first, size = int(data.offset[number]), int(data.size[number])
+    if rows is not None:
+      if not rows.own.start <= first <= first + size <= rows.own.stop:
+        raise DataError(f"`client`={number}: its rows are in another process")
+      first -= rows.own.start
     return data.x[first:first + size], data.y[first:first + size]
 
   def __repr__(self) -> str:
@@ -365,8 +376,9 @@ def from_options(
     joins = with_newcomers(
         partition, options.newcomers_at, options.partition_seed)
   made = deal(held, partition, joins, options)
-  if options.dataset == "npz" and options.features in ("none", "flatten") and (
-      held.x_train.nbytes > _KEPT_BYTES):
+  large = options.dataset == "npz" and options.features in (
+      "none", "flatten") and held.x_train.nbytes > _KEPT_BYTES
+  if large or made.rows is not None:
     _named.cache_clear()
     _named_with_features.cache_clear()
   return made
@@ -441,19 +453,50 @@ def deal(
         f"the data set {examples.name} has no test examples (x_test is empty)"
         f" and `partition`={partition.name} holds none out{left}")
   histogram = label_histogram(partition, labels, examples.num_classes)
-  train = client_data(
-      rows, labels, partition.train_order, partition.train_offset,
-      partition.train_size, validation, joins, keep_bytes)
+  held_rows = None
+  if share_lib.current().processes > 1:
+    held_rows = share_lib.cut(
+        share_lib.current(), partition.train_offset, partition.train_size,
+        PADDING_ROWS)
+    train = _own_rows(rows, labels, partition, held_rows, validation, joins)
+  else:
+    train = client_data(
+        rows, labels, partition.train_order, partition.train_offset,
+        partition.train_size, validation, joins, keep_bytes)
   class_weight: Any = histogram.astype(np.float32)
+  pieces = None
+  if validation is not None:
+    first = 0 if held_rows is not None else len(partition.train_order)
+    pieces = _pieces(first, len(validation))
   data = EvaluationData(
       train, test, whole._replace(**_pieces(0, total)._asdict()),
-      class_weight,
-      None if train.validation is None else _pieces(*train.validation.tolist()))
+      class_weight, pieces)
   hashes = {"data": digest, "partition": partition_hash(partition)}
   return Federation(
       data, partition, examples.num_classes, examples.name, histogram, hashes,
       options, examples.num_tokens, _client_names(examples, partition),
-      labels_hash(examples))
+      labels_hash(examples), held_rows)
+
+
+def _own_rows(
+    x: Any, y: np.ndarray, partition: Partition, rows: share_lib.Rows,
+    validation: np.ndarray | None, joins: np.ndarray | None) -> ClientData:
+  """The rows of this process, with the offsets and sizes of all clients.
+
+  The server's rows are an array of their own, which every process holds. No
+  rows stay bytes, because arrays of several processes are in blocks.
+  """
+  held: Any = None
+  if validation is not None:
+    one = np.array([0])
+    alone = client_data(x, y, validation, one, np.array([len(validation)]),
+                        keep_bytes=False)
+    ends: Any = np.zeros((), np.int32), np.asarray(len(validation), np.int32)
+    held = Shard(alone.x, alone.y, *ends)
+  return client_data(
+      x, y, partition.train_order[rows.own], partition.train_offset,
+      partition.train_size, None, joins, False, rows.places)._replace(
+          validation=held)
 
 
 def _client_names(

@@ -48,6 +48,7 @@ def client_data(
     validation: np.ndarray | None = None,
     joins: np.ndarray | None = None,
     keep_bytes: bool = True,
+    places: int = 0,
 ) -> ClientData:
   """Arranges the rows in the order of the clients.
 
@@ -68,9 +69,10 @@ def client_data(
       take part from the start.
     keep_bytes: whether ``Coded`` examples stay bytes; if not, they become
       float32 or int32.
+    places: the least number of rows of x and y in the result.
 
   Returns:
-    NumPy arrays; x and y have M + V + PADDING_ROWS rows.
+    NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``.
   """
   held: Any = None
   parts: Any = (x,) if isinstance(x, (np.ndarray, Coded)) else tuple(x)
@@ -84,7 +86,7 @@ def client_data(
   if validation is not None:
     held = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
-  places = len(order) + PADDING_ROWS
+  places = max(places, len(order) + PADDING_ROWS)
   dtype: Any = np.int32 if parts[0].dtype.kind == "i" else np.float32
   coded = next((part for part in parts if isinstance(part, Coded)), None)
   if coded is not None and keep_bytes:
@@ -123,6 +125,14 @@ def shard_of(data: ClientData, client: Array | int) -> Shard:
   """
   data = jax.tree.map(jnp.asarray, data)
   return Shard(data.x, data.y, data.offset[client], data.size[client])
+
+
+def server_rows(data: ClientData) -> Shard | None:
+  """Makes the shard of the server's validation rows; None if it has none."""
+  held = data.validation
+  if held is None or isinstance(held, Shard):
+    return held
+  return Shard(data.x, data.y, held[0], held[1])
 
 
 def everyone(data: ClientData) -> Cohort:
@@ -169,9 +179,6 @@ def take_cohort(
   known = jnp.where(padding, 0, ids)
   offset = jnp.where(padding, 0, data.offset[known])
   size = jnp.where(padding, 0, data.size[known])
-  validation = None
-  if data.validation is not None:
-    validation = Shard(data.x, data.y, data.validation[0], data.validation[1])
   there, newcomers = data.size, None
   if data.joins is not None and number is not None:
     there = jnp.where(data.joins <= number, there, 0)
@@ -183,5 +190,5 @@ def take_cohort(
         bytes_per_s=devices.bytes_per_s[known])
   return Cohort(
       ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
-      validation, Shard(data.x, data.y, data.offset, there), devices,
+      server_rows(data), Shard(data.x, data.y, data.offset, there), devices,
       newcomers)

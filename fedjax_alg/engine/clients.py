@@ -15,7 +15,8 @@ besides), whichever of these modes runs it:
 
 With a mesh with the axis ``clients``, every device takes a share of the slots
 with about the same number of examples. On a CPU the devices are its cores
-(``sharding.use_host_cores``).
+(``sharding.use_host_cores``). If the mesh also has the axis ``processes``, a
+slot is computed in the process that holds its rows (``engine.owned``).
 """
 
 from collections.abc import Callable
@@ -30,9 +31,10 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Shard
 from fedjax_alg.engine import lanes as in_lanes
+from fedjax_alg.engine import owned
 from fedjax_alg.errors import OptionError
 
-AXIS = "clients"
+AXIS = owned.AXIS
 MODES = ("sequential", "vmap", "chunks", "lanes")
 
 #: A place in no table.
@@ -81,31 +83,6 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
       0, slots, deal, (nothing, nothing, jnp.zeros(slots, jnp.int32)))[2]
 
 
-class _ClientMap:
-  """A client map with its functions (``base.MapClients``)."""
-
-  def __init__(self, call: Callable[..., Any], update: Callable[..., Any],
-               total: Callable[..., Any]):
-    self._call, self.update, self.total = call, update, total
-
-  def __call__(
-      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
-  ) -> Any:
-    return self._call(fn, shared, shards, *args)
-
-  def reduce(
-      self, fn: Callable[..., Any], weights: Any, shared: Any, shards: Shard,
-      *args: Any
-  ) -> tuple[Any, Any]:
-
-    def keeps_nothing(shared, shard, rows, *args):
-      return rows, *fn(shared, shard, *args)
-
-    return self.update(
-        keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
-        shared, shards, *args)[1:]
-
-
 def make_map_clients(
     mode: str = "sequential", *, chunk: int = 0, lanes: int = 0,
     mesh: Mesh | None = None) -> MapClients:
@@ -116,7 +93,8 @@ def make_map_clients(
     chunk: clients per chunk and device with mode "chunks".
     lanes: lanes on each device with mode "lanes"; 0: by the number of slots of
       the device (``lanes.default_lanes``).
-    mesh: devices with the axis ``clients``, or None for a single device.
+    mesh: devices with the axis ``clients``, perhaps after an axis
+      ``processes``; or None for a single device.
 
   Returns:
     The client map. Its results do not depend on these arguments, except for
@@ -130,6 +108,8 @@ def make_map_clients(
         f"`map_clients`={mode}: must be one of {', '.join(MODES)}")
   if mode == "chunks" and chunk < 1:
     raise OptionError(f"`client_chunk`={chunk}: must be at least 1")
+  if mesh is not None and owned.PROCESSES in mesh.axis_names:
+    return owned.make_map(mode, chunk, mesh)
   devices = mesh.devices.size if mesh is not None else 1
 
   def for_one(
@@ -348,4 +328,4 @@ def make_map_clients(
         on_device, mesh=mesh, in_specs=(whole, over_slots, spec),
         out_specs=whole, check_vma=False)(shared, dealt, args)
 
-  return _ClientMap(map_clients, update, total)
+  return owned.ClientMap(map_clients, update, total)

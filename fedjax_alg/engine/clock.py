@@ -93,15 +93,21 @@ def make_devices(
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
 
-  def one(client):
-    first, second = jax.random.split(
-        jax.random.fold_in(jax.random.key(seed), client))
-    held = jax.random.randint(first, (), cores[0], cores[1] + 1)
-    gbps = slow * (fast / slow) ** jax.random.uniform(second)
-    return held.astype(jnp.float32) * (core_gflops * 1e9), gbps * (1e9 / 8)
+  @jax.jit  # one small program, not one for every operation
+  def draw(key, clients):
 
-  flops, link = jax.vmap(one)(jnp.arange(num_clients, dtype=jnp.int32))
-  return Devices(flops, link, jnp.float32(batch_ms / 1e3),
+    def one(client):
+      first, second = jax.random.split(jax.random.fold_in(key, client))
+      return (jax.random.randint(first, (), cores[0], cores[1] + 1),
+              jax.random.uniform(second))
+
+    return jax.vmap(one)(clients)
+
+  held, share = draw(
+      jax.random.key(seed), jnp.arange(num_clients, dtype=jnp.int32))
+  gbps = slow * (fast / slow) ** share
+  return Devices(held.astype(jnp.float32) * (core_gflops * 1e9),
+                 gbps * (1e9 / 8), jnp.float32(batch_ms / 1e3),
                  jnp.float32(server_gflops * 1e9))
 
 

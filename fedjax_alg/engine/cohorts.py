@@ -5,13 +5,14 @@ Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_size``,
 ``by_examples``, ``by_trial``), or a function of the caller's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 import inspect
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key
 from fedjax_alg.base import RoundAux, State
@@ -46,7 +47,30 @@ class RunKeys(NamedTuple):
 
 def run_keys(seed: int) -> RunKeys:
   """Makes the random streams of a seed."""
-  return RunKeys(*jax.random.split(jax.random.key(seed), 5))
+  return _streams(jax.random.key(seed))
+
+
+def _streams(key: Key) -> RunKeys:
+  return RunKeys(*jax.random.split(key, 5))
+
+
+def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
+  """Makes the keys of all rows of a program, in one small program.
+
+  Args:
+    seeds: the N seeds.
+    settings: number of settings, whose rows repeat those of the seeds.
+
+  Returns:
+    The keys of every row, each [settings * N].
+  """
+  order = np.tile(np.arange(len(seeds)), settings)
+
+  @jax.jit
+  def streams(keys):
+    return jax.tree.map(lambda key: key[order], jax.vmap(_streams)(keys))
+
+  return streams(jnp.stack([jax.random.key(seed) for seed in seeds]))
 
 
 def client_keys(key: Key, ids: Array) -> Key:

@@ -309,12 +309,12 @@ def make_evaluate(
         (whole.loss_sum * per_example).sum(0))
 
   def validation_counts(data: EvaluationData, models: Params):
-    if data.validation is None:
+    held = layout.server_rows(data.train)
+    if held is None or data.validation is None:
       raise OptionError("`evaluate`=validation: the data hold no "
                        "validation rows")
     return whole_counts(models, Shard(
-        data.train.x, data.train.y, data.validation.offset,
-        data.validation.size))
+        held.x, held.y, data.validation.offset, data.validation.size))
 
   def evaluate(data: EvaluationData, state: State, key: Key):
     counts = {}

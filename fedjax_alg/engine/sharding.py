@@ -1,16 +1,25 @@
-"""Devices: the mesh with the axis ``clients``, and placing data on it."""
+"""Devices: the mesh with the axis ``clients``, and placing data on it.
+
+In a run of several processes (``engine.processes``) the mesh spans the devices
+of all of them and has the axes ``processes`` and ``clients``. What is placed by
+``replicate`` is then on all devices of all processes, which must all call it
+with the same values; ``place_blocks`` places rows that only this process holds.
+"""
 
 import os
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import scipy.linalg  # noqa: F401  (loads the LAPACK that JAX calls)
 import threadpoolctl
 
 from fedjax_alg.data import layout
-from fedjax_alg.engine.clients import AXIS
+from fedjax_alg.engine.owned import AXIS, PROCESSES
+from fedjax_alg.errors import OptionError
+
 _COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
 
@@ -59,7 +68,7 @@ def start(host_devices: int = 0) -> None:
     jax.config.update("jax_compilation_cache_dir", _COMPILATION_CACHE)
   least = "jax_persistent_cache_min_compile_time_secs"
   if least.upper() not in os.environ and getattr(jax.config, least) == 1.0:
-    jax.config.update(least, 0.5)  # 1.0 is JAX's default
+    jax.config.update(least, 0.1)  # 1.0 is JAX's default
   try:
     use_host_cores(host_devices or None)
   except RuntimeError:
@@ -73,13 +82,50 @@ def clients_mesh(devices: list[jax.Device] | None = None) -> Mesh | None:
     devices: the devices; None means all.
 
   Returns:
-    The mesh; None for a single device.
+    The mesh; None for a single device. Of several processes it has the axes
+    ``processes`` and ``clients``.
+
+  Raises:
+    OptionError: processes with different numbers of devices.
   """
+  if devices is None and jax.process_count() > 1:
+    return _mesh_of_processes()
   devices = devices or jax.devices()
   if len(devices) == 1:
     return None
   return jax.make_mesh(
       (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+
+
+def _mesh_of_processes() -> Mesh:
+  processes, local = jax.process_count(), jax.local_device_count()
+  if jax.device_count() != processes * local:
+    raise OptionError(
+        f"`host_devices`: process {jax.process_index()} has {local} devices, "
+        f"all {processes} processes have {jax.device_count()} together (give "
+        "all the same number)")
+  devices = sorted(
+      jax.devices(), key=lambda device: (device.process_index, device.id))
+  return process_mesh(devices, processes)
+
+
+def process_mesh(devices: list[jax.Device], processes: int) -> Mesh:
+  """Makes the mesh of several processes.
+
+  Args:
+    devices: the devices of the first process, then those of the next, ...
+    processes: number of processes.
+
+  Returns:
+    The mesh with the axes ``processes`` and ``clients``.
+  """
+  return Mesh(np.array(devices).reshape(processes, -1), (PROCESSES, AXIS),
+              axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def spans_processes(mesh: Mesh | None) -> bool:
+  """Whether devices of the mesh belong to other processes."""
+  return mesh is not None and mesh.is_multi_process
 
 
 def replicated(mesh: Mesh | None) -> Any:
@@ -172,4 +218,60 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
         np.shape(a), a.dtype, sharding=replicated(mesh)), tree)
   tree = jax.tree.map(
       lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
-  return jax.device_put(tree, replicated(mesh) or jax.devices()[0])
+  if spans_processes(mesh):
+    return jax.tree.map(lambda a: _on_all_processes(a, mesh), tree)
+  where = replicated(mesh) or jax.devices()[0]
+  return jax.tree.map(
+      lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
+
+
+def _in_blocks(array: Any) -> bool:
+  """Whether an array was placed by ``place_blocks``."""
+  return isinstance(array, jax.Array) and isinstance(
+      array.sharding, NamedSharding) and (
+          array.sharding.spec[:1] == (PROCESSES,))
+
+
+def _on_all_processes(array: Any, mesh: Mesh | None) -> jax.Array:
+  """What every process holds alike, as one array on all devices.
+
+  ``device_put`` would send the data to compare the processes' copies, and does
+  not take typed keys.
+  """
+  if isinstance(array, jax.Array) and not array.is_fully_addressable:
+    return array
+  if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+    data = _on_all_processes(np.asarray(jax.random.key_data(array)), mesh)
+    return jax.jit(
+        jax.random.wrap_key_data, out_shardings=replicated(mesh))(data)
+  return _from_local(np.asarray(array), replicated(mesh))
+
+
+def _from_local(
+    array: np.ndarray, sharding: NamedSharding,
+    shape: tuple[int, ...] | None = None) -> jax.Array:
+  """One array whose part on each device of this process is ``array``."""
+  parts = [jax.device_put(array, device)
+           for device in sharding.addressable_devices]
+  return jax.make_array_from_single_device_arrays(
+      array.shape if shape is None else shape, sharding, parts)
+
+
+def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
+  """Places the rows of each process on its devices.
+
+  On a CPU the devices of a process share one copy in memory.
+
+  Args:
+    blocks: [M, ...] the rows of this process; [Q, M, ...] those of all, if the
+      mesh is of one process.
+    mesh: devices with the axis ``processes``.
+
+  Returns:
+    [Q, M, ...], block q on the devices of process q.
+  """
+  where = NamedSharding(mesh, PartitionSpec(PROCESSES))
+  if not spans_processes(mesh):
+    return jax.device_put(blocks, where)
+  return _from_local(
+      _aligned(blocks)[None], where, (mesh.devices.shape[0], *blocks.shape))

@@ -10,14 +10,14 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, round_cost
 from fedjax_alg.base import RoundCost, Work
 from fedjax_alg.rounds import ledger
-from fedjax_alg.rounds.phases import Choice, TwoHalves
+from fedjax_alg.rounds.phases import Choice, Turn, TwoHalves
 
 
 def log(
     method: TwoHalves, choice: Choice, groups: Any, server_state: Any,
-    cohort: Cohort) -> tuple[dict[str, Array], dict[str, Array]]:
+    turn: Turn) -> tuple[dict[str, Array], dict[str, Array]]:
   """What a round reports about the participants [S], and about the server."""
-  num_models = method.num_models
+  num_models, cohort = method.num_models, turn.cohort
   per_client = {"loss": choice.loss}
   logged = {"train_loss": trees.slot_mean(cohort.weight, choice.loss)}
   if jax.tree.leaves(server_state):  # without leaves vmap has no axis
@@ -27,16 +27,30 @@ def log(
     per_client |= {"preference": choice.preference,
                    "assignment": groups.assignment}
     logged["group_size"] = groups.size
-  # The warm-up logs one model in the shape of K models.
-  return per_client, {
-      name: jnp.zeros(num_models, value.dtype).at[:value.shape[0]].set(value)
-      if value.ndim else value for name, value in logged.items()}
+  if turn.warm_up is not None:  # logs one model in the shape of K models
+    kept = ~turn.warm_up | (jnp.arange(num_models, dtype=jnp.int32) == 0)
+    logged = {name: jnp.where(kept, value, jnp.zeros_like(value))
+              if value.ndim else value for name, value in logged.items()}
+  return per_client, logged
 
 
 def cost(
-    method: TwoHalves, k: int, size: int, server_state: Any, cohort: Cohort,
-    gradients: Any) -> tuple[RoundCost, Work]:
+    method: TwoHalves, size: int, server_state: Any, gradients: Any, turn: Turn
+) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
+  of_models = functools.partial(
+      _cost, method, size=size, cohort=turn.cohort, gradients=gradients)
+  of_all = of_models(method.num_models, server_state)
+  if turn.warm_up is None:
+    return of_all
+  of_one = of_models(1, trees.index(server_state, slice(0, 1)))
+  return trees.where(turn.warm_up, of_one, of_all)
+
+
+def _cost(
+    method: TwoHalves, k: int, server_state: Any, *, size: int, cohort: Cohort,
+    gradients: Any) -> tuple[RoundCost, Work]:
+  """As ``cost``, for k models."""
   client, server, grouping = method.client, method.server, method.grouping
   anchored, aggregator = method.anchored, method.aggregator
   before, after = server.when == "before", server.when == "after"

@@ -1,7 +1,8 @@
 """The phases of a round of ``two_halves``: begin, train and update.
 
-A function with an argument ``k`` works on k models with leaves [k, ...]. k is 1
-during the warm-up and K after it.
+They work on all K models, leaves [K, ...], in every round. During the warm-up
+the K models are equal copies: what costs a pass over data is computed for the
+first of them alone, and at the end of the round it is copied (``together``).
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Model, Params
+from fedjax_alg.base import Shard
 from fedjax_alg.central.aggregation import Aggregator
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
@@ -25,13 +27,23 @@ from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.rounds import stacking
 
 
+class Stage(NamedTuple):
+  """Where K models stand between one model and K groups."""
+
+  #: [] bool, whether all participants are one group, the first: the warm-up.
+  #: None: there is one model.
+  together: Any
+  #: [] bool, whether the K models are equal copies that become different
+  splitting: Array
+
+
 class ModelGrouping(NamedTuple):
   """How K models share a cohort from round ``threshold`` + 1 on."""
 
   num_models: int  #: K
   threshold: int  #: T, number of rounds with one model
   #: (models w_k [K, ...], vectors [S, ...], anchors [K, ...], cohort,
-  #: splitting [] bool, scale) -> targets w*_k [K, ...], groups
+  #: ``Stage``, scale) -> targets w*_k [K, ...], groups
   regroup: Callable[..., tuple[Params, Any]]
   #: (trained models [S, ...], cohort) -> the vectors that are grouped
   vectors: Callable[[Params, Cohort], Params] = lambda trained, cohort: trained
@@ -77,6 +89,8 @@ class Turn(NamedTuple):
   cohort: Cohort
   key: Key  #: key of the round
   round: Array  #: [] int32, rounds completed before this one
+  #: [] bool, whether the K models are one, in copies; None: there is one
+  warm_up: Any
 
 
 class Beginning(NamedTuple):
@@ -112,6 +126,41 @@ class Choice(NamedTuple):
   loss: Any  #: [S] float32, loss of the preferred model; None: not measured
 
 
+def together(turn: Turn, per_model: Any) -> Any:
+  """Leaves [K, ...]; during the warm-up copies of the first model's."""
+  if turn.warm_up is None:
+    return per_model
+  # No jnp.where: fused with what made the leaves it would compute them twice.
+  return jax.lax.cond(
+      turn.warm_up, lambda: jax.tree.map(
+          lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), per_model),
+      lambda: per_model)
+
+
+def _over_data(
+    k: int, fn: Callable[[Params, Shard], Any],
+    in_warm_up: Callable[[Params, Shard], Any] | None = None
+) -> Callable[..., Any]:
+  """A client's code ((models, warm_up), shard) -> [K, ...].
+
+  It is ``fn`` at each of the K models; during the warm-up ``in_warm_up``, by
+  default ``fn``, at the first of them.
+  """
+
+  def one_client(shared, shard):
+    models, warm_up = shared
+    at_all = functools.partial(
+        _over_models(lambda params: fn(params, shard), k), models)
+    if warm_up is None:
+      return at_all()
+    at_one = in_warm_up or fn
+    return jax.lax.cond(
+        warm_up,
+        lambda: trees.repeat(at_one(trees.index(models, 0), shard), k), at_all)
+
+  return one_client
+
+
 def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
   """``fn`` over a leading axis K; with K = 1 it is not vectorised."""
   if k > 1:
@@ -121,75 +170,71 @@ def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
 
 
 def begin(
-    method: TwoHalves, k: int, per_model: tuple[Params, Any], turn: Turn
+    method: TwoHalves, models: Params, server_state: Any, turn: Turn
 ) -> tuple[Beginning, Choice]:
-  """Anchor gradients and preferences, and the "before" step, of k models."""
-  (models, server_state), cohort = per_model, turn.cohort
+  """Anchor gradients and preferences, and the "before" step, of K models."""
   anchors: Any = ()
   losses = None
   if method.anchored:
     # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
     # members never receive the accelerated models. Every participant counts for
     # every k (errata D-06).
-    losses, anchors = anchor(method, k, FIRST_GRADIENTS, models, turn)
-  elif k > 1:
+    losses, anchors = anchor(method, FIRST_GRADIENTS, models, turn)
+  elif method.num_models > 1:
     losses = method.map_clients(
-        functools.partial(objective.full_losses, method.model), models,
-        cohort.shards)
-  choice = _choose(method, k, losses, cohort)
+        _over_data(
+            method.num_models,
+            functools.partial(objective.full_loss, method.model),
+            lambda params, shard: jnp.zeros(())),
+        (models, turn.warm_up), turn.cohort.shards)
+  choice = _choose(losses, turn)
   starts = models
   if method.server.when == "before":
     starts, server_state = server_step(
-        method, k, anchors, server_state, models, turn)
+        method, anchors, server_state, models, turn)
   return Beginning(models, starts, anchors, server_state), choice
 
 
 def anchor(
-    method: TwoHalves, k: int, purpose: int, models: Params, turn: Turn
+    method: TwoHalves, purpose: int, models: Params, turn: Turn
 ) -> tuple[Array, Params]:
-  """The participants' losses [S, k], and the anchor gradients [k, ...]."""
-  cohort = turn.cohort
-
-  def one_client(models, shard):
-    return _over_models(lambda params: objective.full_value_and_grad(
-        method.model, params, shard), k)(models)
-
+  """The participants' losses [S, K], and the anchor gradients [K, ...]."""
+  cohort, shared = turn.cohort, (models, turn.warm_up)
+  one_client = _over_data(method.num_models, functools.partial(
+      objective.full_value_and_grad, method.model))
   if method.aggregator.is_mean:
     anchors, losses = stacking.mean(
         method.map_clients, lambda *args: one_client(*args)[::-1], models,
-        method.weigh(cohort), models, cohort.shards)
+        method.weigh(cohort), shared, cohort.shards)
     return losses, anchors
-  losses, gradients = method.map_clients(one_client, models, cohort.shards)
-  return losses, _aggregate(method, k, purpose, gradients, turn)
+  losses, gradients = method.map_clients(one_client, shared, cohort.shards)
+  return losses, _aggregate(method, purpose, gradients, turn)
 
 
 def _aggregate(
-    method: TwoHalves, k: int, purpose: int, sent: Params, turn: Turn
-) -> Params:
-  """Aggregates [k, ...] of what participants sent for k models [S, k, ...]."""
+    method: TwoHalves, purpose: int, sent: Params, turn: Turn) -> Params:
+  """Aggregates [K, ...] of what participants sent for K models [S, K, ...]."""
   weights, cohort = method.weigh(turn.cohort), turn.cohort
   combine = method.aggregator.combine
   return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
-                  in_axes=(1, 0))(sent, _keys(turn, purpose, k))
+                  in_axes=(1, 0))(sent, _keys(turn, purpose, method.num_models))
 
 
-def _choose(
-    method: TwoHalves, k: int, losses: Array | None, cohort: Cohort
-) -> Choice:
-  """Each participant's model of least loss; with one model, that model."""
-  preference = jnp.zeros(cohort.ids.shape, jnp.int32)
+def _choose(losses: Array | None, turn: Turn) -> Choice:
+  """Each participant's model of least loss; the first during the warm-up."""
+  preference = jnp.zeros(turn.cohort.ids.shape, jnp.int32)
   if losses is None:  # there is one model, whose loss was not measured
-    unknown = jnp.zeros(cohort.ids.shape) if method.num_models > 1 else None
-    return Choice(preference, unknown)
-  if k > 1:
-    preference = jnp.argmin(losses, axis=1).astype(jnp.int32)
+    return Choice(preference, None)
+  if turn.warm_up is not None:
+    best = jnp.argmin(losses, axis=1).astype(jnp.int32)
+    preference = jnp.where(turn.warm_up, preference, best)
   loss = jnp.take_along_axis(losses, preference[:, None], axis=1)[:, 0]
   return Choice(preference, loss)
 
 
 def server_step(
-    method: TwoHalves, k: int, gradients: Params, state: Any, models: Params,
-    turn: Turn) -> tuple[Params, Any]:
+    method: TwoHalves, gradients: Params, state: Any, models: Params, turn: Turn
+) -> tuple[Params, Any]:
   """Takes the server's step for each model: (moved models, new state)."""
   transform = optax.with_extra_args_support(method.server.transform)
   extra: dict[str, Any] = {"round": turn.round}
@@ -203,12 +248,13 @@ def server_step(
           gradient, state, params, grad=gradient, key=key, **extra)
     return optax.apply_updates(params, updates), state
 
+  k = method.num_models
   return _over_models(one, k)(
       gradients, state, models, _keys(turn, SERVER_STEP, k))
 
 
 def _keys(turn: Turn, purpose: int, k: int) -> Key:
-  """A key of the server for each of k models, [k]."""
+  """A key of the server for each of K models, [K]."""
   return client_keys(
       server_key(turn.key, purpose), jnp.arange(k, dtype=jnp.int32))
 
@@ -218,9 +264,8 @@ def train(
     turn: Turn) -> tuple[Trained, Updates, Kept]:
   """Local training of every participant, leaves [S, ...], and the updates.
 
-  The program is the same for one model and for K, because the K models are
-  equal copies during the warm-up. Where the mean of the updates is enough, the
-  trained models are (), and what is summed or kept of the rest is not stacked.
+  Where the mean of the updates is enough, the trained models are (), and what
+  is summed or kept of the rest is not stacked.
   """
   client, cohort = method.client, turn.cohort
   store, weigh_uploads = client.store, client.upload_weights
@@ -288,11 +333,10 @@ def remember(
 
 
 def update(
-    method: TwoHalves, k: int, beginning: Beginning, memory: Any,
-    trained: Params, updates: Updates, vectors: Params, turn: Turn
-) -> tuple[Params, Any]:
-  """The updates of the k models [k, ...], and the groups or None."""
-  cohort = turn.cohort
+    method: TwoHalves, beginning: Beginning, memory: Any, trained: Params,
+    updates: Updates, vectors: Params, turn: Turn) -> tuple[Params, Any]:
+  """The updates of the K models [K, ...], and the groups or None."""
+  cohort, k = turn.cohort, method.num_models
   scale = functools.partial(method.client.scale, memory, cohort)
   starts, groups = beginning.starts, None
   if method.grouping:
@@ -303,10 +347,11 @@ def update(
       splitting |= (turn.round > method.grouping.threshold) & trees.copies(
           beginning.models)
     target, groups = method.grouping.regroup(
-        starts, vectors, beginning.anchors, cohort, splitting, scale)
+        starts, vectors, beginning.anchors, cohort,
+        Stage(turn.warm_up, splitting), scale)
     if not method.aggregator.is_mean:
       target = trees.add(starts, _changes_of_groups(
-          method, k, starts, vectors, groups, scale, turn))
+          method, starts, vectors, groups, scale, turn))
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)
@@ -321,11 +366,11 @@ def update(
 
 
 def _changes_of_groups(
-    method: TwoHalves, k: int, starts: Params, vectors: Params, groups: Any,
+    method: TwoHalves, starts: Params, vectors: Params, groups: Any,
     scale: Callable[[Params], Params], turn: Turn) -> Params:
-  """The aggregates of the k groups [k, ...]; in a group all count alike."""
+  """The aggregates of the K groups [K, ...]; in a group all count alike."""
   assert method.grouping is not None
-  changes, cohort = method.grouping.changes, turn.cohort
+  changes, cohort, k = method.grouping.changes, turn.cohort, method.num_models
   weights = (trees.members(groups.assignment, k) & cohort.present[None]).astype(
       jnp.float32)
 

@@ -20,12 +20,11 @@ A round has these steps; those that neither half needs are left out:
      rounds.
 
 With K > 1 models, rounds 1 to T (``ModelGrouping.threshold``), the warm-up, are
-played with one model (``_for_one_or_all``). The local training and the vectors
-that are grouped are the same for one model and for K, so they are computed
-outside ``_for_one_or_all`` and compiled once.
+played with one model, of which the K models are equal copies: every participant
+prefers the first one and is in the first group. So these rounds are the same
+program as the later ones, and what follows from the first model is copied.
 """
 
-from collections.abc import Callable
 import functools
 from typing import Any, NamedTuple
 
@@ -142,23 +141,23 @@ def _round(
     method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
   state = _joined(method, state, cohort)
-  turn = Turn(cohort, key, state.round)
-  begin = functools.partial(phases.begin, method, turn=turn)
-  beginning, choice = _for_one_or_all(
-      method, state.round, begin, (state.models, state.server))
+  warm_up = None
+  if method.grouping and method.num_models > 1:
+    warm_up = state.round < method.grouping.threshold
+  turn = Turn(cohort, key, state.round, warm_up)
+  beginning, choice = phases.begin(method, state.models, state.server, turn)
   trained, updates, kept = phases.train(
       method, beginning, choice, state.memory, turn)
-  choice = _reported(method, state.round, choice, trained)
+  choice = _reported(method, choice, trained, turn)
   vectors: Params = ()
   if method.grouping:
     vectors = method.grouping.vectors(trained.params, cohort)
-  finish = functools.partial(
-      _finish, method, memory=state.memory, choice=choice, trained=trained,
+  models, server, aux = _finish(
+      method, beginning, memory=state.memory, choice=choice, trained=trained,
       updates=updates, vectors=vectors, turn=turn)
-  (models, server), aux = _for_one_or_all(
-      method, state.round, finish, beginning)
   memory = phases.remember(
       method, state.memory, kept, beginning.anchors, turn)
+  models, server = phases.together(turn, (models, server))
   return ComposedState(models, server, memory, state.round + 1), aux
 
 
@@ -173,38 +172,8 @@ def _client_params(
       method.model, state.models, shard))
 
 
-def _for_one_or_all(
-    method: TwoHalves, rounds: Array, fn: Callable[..., tuple[Any, Any]],
-    per_model: Any) -> tuple[Any, Any]:
-  """``fn`` for one model during the warm-up, for all K after it.
-
-  Args:
-    method: has K.
-    rounds: [] int32, rounds completed so far.
-    fn: (k, leaves [k, ...]) -> (leaves [k, ...], anything whose shape does not
-      depend on k).
-    per_model: leaves [K, ...], equal copies during the warm-up.
-
-  Returns:
-    Leaves [K, ...], equal copies during the warm-up, and the second value of
-    ``fn``.
-  """
-  k = method.num_models
-  if k == 1:
-    return fn(1, per_model)
-
-  def one():
-    result, rest = fn(1, trees.index(per_model, slice(0, 1)))
-    return jax.tree.map(lambda leaf: jnp.repeat(leaf, k, axis=0), result), rest
-
-  assert method.grouping is not None
-  return jax.lax.cond(
-      rounds < method.grouping.threshold, one, lambda: fn(k, per_model))
-
-
 def _reported(
-    method: TwoHalves, rounds: Array, choice: Choice, trained: Trained
-) -> Choice:
+    method: TwoHalves, choice: Choice, trained: Trained, turn: Turn) -> Choice:
   """The choice with a loss to report.
 
   Where no loss was measured before the training, it is the training's.
@@ -213,37 +182,35 @@ def _reported(
     return choice._replace(loss=trained.loss)
   if method.anchored:
     return choice
-  assert method.grouping is not None
   return choice._replace(loss=jnp.where(
-      rounds < method.grouping.threshold, trained.loss, choice.loss))
+      turn.warm_up, trained.loss, choice.loss))
 
 
 def _finish(
-    method: TwoHalves, k: int, beginning: Beginning, *, memory: Any,
-    choice: Choice, trained: Trained, updates: Updates, vectors: Params,
-    turn: Turn
-) -> tuple[tuple[Params, Any], RoundAux]:
-  """Updates k models, takes the "aggregate" or "after" step, and logs."""
+    method: TwoHalves, beginning: Beginning, *, memory: Any, choice: Choice,
+    trained: Trained, updates: Updates, vectors: Params, turn: Turn
+) -> tuple[Params, Any, RoundAux]:
+  """Updates the models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
   starts, cohort = beginning.starts, turn.cohort
   update, groups = phases.update(
-      method, k, beginning, memory, trained.params, updates, vectors, turn)
+      method, beginning, memory, trained.params, updates, vectors, turn)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
-        method, k, trees.scale(-1.0, update), server_state, starts, turn)
+        method, trees.scale(-1.0, update), server_state, starts, turn)
   else:
     models = trees.add_scaled(starts, server.aggregate_lr, update)
   discrepancy = phases.discrepancy(
       method, models, starts, trained.params, updates, choice.preference,
       groups, cohort)
   if server.when == "after":
-    _, gradients = phases.anchor(method, k, LAST_GRADIENTS, models, turn)
+    _, gradients = phases.anchor(method, LAST_GRADIENTS, models, turn)
     models, server_state = phases.server_step(
-        method, k, gradients, server_state, models, turn)
+        method, gradients, server_state, models, turn)
   per_client, logged = halves_report.log(
-      method, choice, groups, server_state, cohort)
+      method, choice, groups, server_state, turn)
   logged |= discrepancy
   cost, work = halves_report.cost(
-      method, k, ledger.model_size(models, k), server_state, cohort,
-      trained.gradients)
-  return (models, server_state), RoundAux(per_client, logged, cost, work)
+      method, ledger.model_size(models, method.num_models), server_state,
+      trained.gradients, turn)
+  return models, server_state, RoundAux(per_client, logged, cost, work)

@@ -12,6 +12,7 @@ from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.engine import sharding
+from fedjax_alg.errors import OptionError
 
 #: federation -> (mesh, data on that mesh). Runs of one federation share the
 #: copy on the devices.
@@ -22,9 +23,28 @@ _PLACED: weakref.WeakKeyDictionary[Federation, tuple[Any, Any]] = (
 def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
   known = _PLACED.get(federation)
   if known is None or known[0] != mesh:
-    known = (mesh, sharding.replicate(federation.data, mesh))
+    data = federation.data
+    if federation.rows is not None:
+      data = _place_rows(federation, mesh)
+    known = (mesh, sharding.replicate(data, mesh))
     _PLACED[federation] = known
   return known[1]
+
+
+def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
+  """Places the training rows that this process holds, in blocks."""
+  data, rows = federation.data, federation.rows
+  assert rows is not None
+  if not sharding.spans_processes(mesh) or (
+      mesh is None or len(rows.cuts) != mesh.devices.shape[0] + 1):
+    raise OptionError(
+        f"`federation`: made for {len(rows.cuts) - 1} processes, there are "
+        f"{jax.process_count()}")
+  train: Any = data.train
+  return data._replace(train=train._replace(
+      x=jax.tree.map(lambda a: sharding.place_blocks(a, mesh), train.x),
+      y=sharding.place_blocks(train.y, mesh),
+      offset=rows.blocked(train.offset)))
 
 
 class PlacedData:

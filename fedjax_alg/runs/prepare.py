@@ -16,7 +16,8 @@ from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.store import Coded
-from fedjax_alg.engine import clients, cohorts, evaluate, loop, sharding
+from fedjax_alg.engine import clients, cohorts, evaluate, loop, processes
+from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import lstm
 from fedjax_alg.hparams import with_values
@@ -74,7 +75,7 @@ class Prepared:
 
 def memory_bytes() -> int:
   """The memory in bytes of the device that keeps the state."""
-  stats = jax.devices()[0].memory_stats()
+  stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return int(stats["bytes_limit"])
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -338,6 +339,10 @@ def prepare(
     DataError, OptionError: options that do not fit the data or the machine.
   """
   sharding.start(options.host_devices)
+  if processes.count() > 1 and federation.options.shift != "none":
+    raise OptionError(
+        f"`shift`={federation.options.shift}: not in several processes, whose "
+        "clients' rows stay where they are")
   seeds = tuple(options.seeds if seeds is None else seeds)
   if mesh is None:
     mesh = sharding.clients_mesh()
@@ -378,9 +383,7 @@ def prepare(
     _check_memory(algorithm, method, built, spec, rows)
     for hparams in every:
       _check_work(method._replace(hparams=hparams), federation)
-  order = np.tile(np.arange(len(seeds)), len(settings))
-  keys = jax.tree.map(lambda *k: jnp.stack(k)[order],
-                      *[cohorts.run_keys(seed) for seed in seeds])
+  keys = cohorts.keys_of_rows(seeds, len(settings))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
   placed = PlacedData(federation, mesh, options.devices(num_clients),
@@ -413,6 +416,8 @@ def prepare(
       "map_clients": mode, "map_seeds": map_seeds,
       "devices": [str(d) for d in (
           jax.devices() if mesh is None else mesh.devices.flat)]}
+  if processes.count() > 1:
+    plan["processes"] = processes.count()
   return Prepared(
       method, every, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,

@@ -1,6 +1,16 @@
-"""The compiled programs of a run: initial states, rounds and evaluation."""
+"""The compiled programs of a run: initial states, rounds and evaluation.
 
+XLA compiles without Python's lock, so the programs of a run, and those of
+several runs (``compile_together``), are compiled in threads while others are
+still traced. The threads decide no bit of a program.
+"""
+
+import collections
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 import functools
+import hashlib
+import threading
 import time
 from typing import Any
 
@@ -10,7 +20,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.base import RoundAux
-from fedjax_alg.engine import compiling, evaluate, loop, sharding
+from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.runs.prepare import Prepared
 
 
@@ -34,6 +44,34 @@ def state_shapes(prepared: Prepared) -> Any:
                         prepared.keys, prepared.numbers)
 
 
+#: A lock for every program that is the same in several runs.
+_SHARED: dict[bytes, threading.Lock] = collections.defaultdict(threading.Lock)
+
+
+def _compile_once(lowered: Any) -> Any:
+  """Compiles a program that another run may be compiling at this moment.
+
+  Methods with the same state have the same start and evaluation. The second
+  run waits, and finds the program in JAX's cache.
+  """
+  text = hashlib.sha256(lowered.as_text().encode()).digest()
+  with _SHARED[text]:
+    return lowered.compile()
+
+
+def compile_together(runs: Sequence[Prepared]) -> list["Programs"]:
+  """Compiles the programs of several runs at the same time.
+
+  Args:
+    runs: the runs, a few: their data are on the devices all together.
+
+  Returns:
+    The programs of each run. Their ``compile_s`` is longer than alone.
+  """
+  with ThreadPoolExecutor(sharding.available_cores()) as pool:
+    return list(pool.map(Programs, runs))
+
+
 class Programs:
   """The compiled programs of a run, and the time that compiling took.
 
@@ -45,33 +83,39 @@ class Programs:
     began = time.monotonic()
     self.prepared = p = prepared
     data, mesh = p.placed.data, p.mesh
-    self._init = jax.jit(
-        _start(p), out_shardings=sharding.replicated(mesh)).lower(
-            data.train, p.keys, p.numbers).compile()
     # These shapes carry the sharding of the real states, so that the program
-    # accepts the states without moving them.
+    # accepts the states without moving them. It is that of the keys.
+    where = p.keys.model.sharding
     self.shapes = shapes = jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=where),
-        state_shapes(p), self._init.output_shardings)
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=where), state_shapes(p))
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
-    # First: a caller's own measure may fail, before minutes of compiling.
-    evaluation = jax.jit(self._evaluate_all).lower(
-        data, shapes, p.keys, p.numbers)
-    run = loop.make_run_rounds(
-        p.build, p.spec.cohort_size,
-        min(p.options.eval_every, self.rounds), p.map_seeds, mesh, p.sampler)
-    zero = jnp.int32(0)
-    lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
-    self._log = lowered.out_info[1]
-    self._run = lowered.compile(compiling.options(sharding.platform(mesh)))
-    self._evaluate = evaluation.compile()
+    # The host of every process reads what all of them have computed.
+    there: dict[str, Any] = {}
+    if sharding.spans_processes(mesh):
+      there["out_shardings"] = sharding.replicated(mesh)
+    with ThreadPoolExecutor() as pool:
+      # First: a caller's own measure may fail, before minutes of compiling.
+      evaluation = pool.submit(_compile_once, jax.jit(
+          self._evaluate_all, **there).lower(data, shapes, p.keys, p.numbers))
+      run = loop.make_run_rounds(
+          p.build, p.spec.cohort_size,
+          min(p.options.eval_every, self.rounds), p.map_seeds, mesh, p.sampler)
+      zero = jnp.int32(0)
+      lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
+      self._log = lowered.out_info[1]
+      rounds = pool.submit(
+          lowered.compile, compiling.options(sharding.platform(mesh)))
+      self._init = _compile_once(jax.jit(
+          _start(p), out_shardings=sharding.replicated(mesh)).lower(
+              data.train, p.keys, p.numbers))
+      self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None
     if algorithm.membership is not None:
-      self._membership = jax.jit(jax.vmap(algorithm.membership)).lower(
-          shapes).compile()
+      self._membership = jax.jit(
+          jax.vmap(algorithm.membership), **there).lower(shapes).compile()
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = None
     if algorithm.membership is not None:
@@ -79,6 +123,7 @@ class Programs:
       if algorithm.global_params is not None:
         models = jax.eval_shape(jax.vmap(algorithm.global_params), shapes)
         self.num_groups = jax.tree.leaves(models)[0].shape[1]
+    processes.meet("compiled")
     self.compile_s = time.monotonic() - began
 
   def _evaluate_all(self, data, states, keys, numbers):
@@ -123,6 +168,8 @@ class Programs:
     Returns:
       The states with the sharding that the programs expect.
     """
+    if sharding.spans_processes(self.prepared.mesh):
+      return sharding.replicate(states, self.prepared.mesh)
     return jax.tree.map(
         lambda leaf, shape: jax.device_put(leaf, shape.sharding), states,
         self.shapes)

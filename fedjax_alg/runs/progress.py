@@ -1,5 +1,7 @@
 """Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
+import collections
+from collections.abc import Iterable
 import sys
 import time
 from typing import Any
@@ -81,6 +83,52 @@ class ProgressBar:
     if self._bar is not None:
       self._bar.close()
     self._bar, self._start, self._compiled = None, 0, False
+
+
+class TimeLeft:
+  """Estimates how long the runs still to come will take, with compiling.
+
+  Runs of an algorithm take as long as those of the same algorithm so far, for
+  each round and seed; those of an algorithm that has not been played yet take
+  the mean of the others.
+  """
+
+  def __init__(self) -> None:
+    #: algorithm -> seconds of compiling and of a round, for each run
+    self._taken: dict[str, list[tuple[float, float]]] = (
+        collections.defaultdict(list))
+
+  def add(self, algorithm: str, rounds: int, compiling: float, playing: float
+          ) -> None:
+    """Adds a run that has been played.
+
+    Args:
+      algorithm: name of its algorithm.
+      rounds: rounds that it has played, of all seeds together.
+      compiling: seconds that compiling took.
+      playing: seconds that the rest of the run took.
+    """
+    self._taken[algorithm].append((compiling, playing / max(rounds, 1)))
+
+  def estimate(self, runs: Iterable[tuple[str, int]]) -> float | None:
+    """Estimates the seconds that runs will take.
+
+    Args:
+      runs: algorithm and rounds of each run, as for ``add``.
+
+    Returns:
+      The seconds; None before the first run has been played.
+    """
+    if not self._taken:
+      return None
+    means = {name: np.array(taken).mean(0)
+             for name, taken in self._taken.items()}
+    other = np.array(list(means.values())).mean(0)
+    total = 0.0
+    for algorithm, rounds in runs:
+      compiling, a_round = means[algorithm] if algorithm in means else other
+      total += compiling + rounds * a_round
+    return float(total)
 
 
 def progress_bar(name: str = "run") -> ProgressBar:

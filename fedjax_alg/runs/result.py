@@ -17,7 +17,8 @@ from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, cohorts, evaluate
+from fedjax_alg.engine import checkpoint, cohorts, evaluate, owned
+from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
 from fedjax_alg.records import clients as tables_of_clients
@@ -193,8 +194,10 @@ class RunResult:
 
     @jax.jit
     def deployed(state, data, key):
-      return algorithm.client_params(
-          state, ids[0], layout.shard_of(data, client), key)
+      return owned.for_one(
+          p.map_clients, lambda state, shard, key: algorithm.client_params(
+              state, ids[0], shard, key),
+          state, layout.shard_of(data, client), key)
 
     return jax.device_get(deployed(state, p.placed.data.train, key))
 
@@ -212,6 +215,8 @@ class RunResult:
   def save(self, folder: str | os.PathLike) -> pathlib.Path:
     """Writes the run as the command line does; ``load_run`` reads it.
 
+    Of several processes (``distributed``) the first writes.
+
     Args:
       folder: where to write; made if it does not exist. A run that is already
         in the folder is replaced.
@@ -223,6 +228,8 @@ class RunResult:
       RunFolderError: the folder holds files that do not belong to a run.
     """
     path, live = expanded(folder), self._state()
+    if not processes.lead():
+      return path
     if path.is_dir() and any(path.iterdir()) and not run_files.is_run(path):
       raise RunFolderError(f"{path}: holds files of something else (no "
                            "config.json of a run)")

@@ -12,6 +12,7 @@ from fedjax_alg.algorithms import diversified
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.rounds.phases import Stage
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -158,7 +159,7 @@ def test_no_model_goes_without_clients_in_the_split(seed):
   present = jnp.arange(15) != seed
   _, groups = diversified.group_vectors(
       diversified.KModels(num_models=4), vectors, jnp.zeros((4, 30)), present,
-      jnp.bool_(True))
+      Stage(jnp.bool_(False), jnp.bool_(True)))
   assert groups.size.min() > 0 and groups.size.sum() == 14
 
 

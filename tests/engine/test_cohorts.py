@@ -27,6 +27,13 @@ def test_streams_of_a_run_are_independent():
     np.testing.assert_array_equal(key_data(a), key_data(b))
 
 
+def test_keys_of_rows_are_those_of_the_seeds():
+  rows = cohorts.keys_of_rows((4, 1), 2)
+  for row, seed in enumerate((4, 1, 4, 1)):
+    for a, b in zip(rows, cohorts.run_keys(seed), strict=True):
+      np.testing.assert_array_equal(key_data(a[row]), key_data(b))
+
+
 def test_a_clients_key_follows_its_id_not_its_slot():
   key = jax.random.key(0)
   ids = jnp.array([4, 0, 7, 9], jnp.int32)

@@ -118,8 +118,8 @@ def test_the_mean_update_is_scaled_beside_an_acceleration(problem):
 def test_an_empty_group_keeps_its_model(problem):
   """Whatever the grouping makes of it."""
 
-  def regroup(models, trained, anchors, cohort, splitting, scale):
-    del anchors, splitting, scale
+  def regroup(models, trained, anchors, cohort, stage, scale):
+    del anchors, stage, scale
     slots = cohort.ids.shape[0]
     target = jax.tree.map(
         lambda all, new: jnp.stack([new.mean(0), jnp.full_like(all[1],
@@ -248,9 +248,9 @@ def numbered():
       merge=lambda memory, cohort, uploads, anchors: uploads)
 
 
-def by_half(models, trained, anchors, cohort, splitting, scale):
+def by_half(models, trained, anchors, cohort, stage, scale):
   """Clients below 6, and the others; their means are not read."""
-  del anchors, splitting, scale, trained
+  del anchors, stage, scale, trained
   groups = (cohort.ids >= 6).astype(jnp.int32)
   return jax.tree.map(lambda leaf: leaf * jnp.nan, models), grouping.Groups(
       groups, jnp.zeros((2, 1)), jnp.array([4, 2], jnp.int32))

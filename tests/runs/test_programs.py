@@ -10,7 +10,8 @@ from fedjax_alg.data import federate
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
-from fedjax_alg.runs.programs import Programs, state_shapes
+from fedjax_alg.runs.programs import compile_together, Programs
+from fedjax_alg.runs.programs import state_shapes
 from tests import problems
 
 OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
@@ -48,8 +49,11 @@ def test_a_row_for_each_setting_and_seed(two, fed):
   np.testing.assert_array_equal(
       two.prepared.numbers["client_lr"], np.float32([0.1, 0.1, 0.3, 0.3]))
   states, log = played(two, 2)
-  for row, rate in ((0, 0.1), (2, 0.3)):
-    alone = Programs(prepare(method(client_lr=rate), fed, OPTIONS))
+  rates = {0: 0.1, 2: 0.3}
+  # Two runs whose programs are the same and are compiled at the same time.
+  singles = compile_together([
+      prepare(method(client_lr=rate), fed, OPTIONS) for rate in rates.values()])
+  for row, alone in zip(rates, singles, strict=True):
     own_states, own_log = played(alone, 2)
     rows = slice(row, row + 2)
     for ours, whole in ((own_states, states), (own_log, log)):

@@ -77,3 +77,15 @@ def test_the_rounds_before_a_resume_took_no_time(capsys):
   bar(step(3))  # half a second for the first of the two rounds left
   assert capsys.readouterr().err.splitlines()[-1].endswith(
       ("0 s left", "1 s left"))
+
+
+def test_time_left_of_runs_with_compiling():
+  left = progress.TimeLeft()
+  assert left.estimate([("a", 10)]) is None
+  left.add("a", 10, compiling=4.0, playing=20.0)
+  left.add("a", 30, compiling=2.0, playing=30.0)
+  left.add("b", 5, compiling=1.0, playing=2.5)
+  assert left.estimate([("a", 4)]) == pytest.approx(3 + 4 * 1.5)
+  assert left.estimate([("b", 4), ("b", 2)]) == pytest.approx(2 + 6 * 0.5)
+  assert left.estimate([("c", 4)]) == pytest.approx(2 + 4 * 1.0)
+  assert left.estimate([]) == 0

@@ -328,7 +328,10 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parse = config.parse
   monkeypatch.setattr(
       config, "parse", lambda flags: parsed.append(flags) or parse(flags))
-  monkeypatch.setattr(suite.execute, "execute", executed.append)
+  monkeypatch.setattr(suite.execute, "prepared_run", lambda config: config)
+  monkeypatch.setattr(suite, "compile_together", list)
+  monkeypatch.setattr(suite.execute, "execute",
+                      lambda config, programs: executed.append(config))
   monkeypatch.setattr(suite, "json", None)  # nothing is read either
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
   bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))

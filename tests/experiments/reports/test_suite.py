@@ -3,6 +3,7 @@
 import fcntl
 import json
 import pathlib
+import shutil
 import time
 
 import jax.numpy as jnp
@@ -49,12 +50,29 @@ def _cells():
           for name, lr in (("x", 1), ("again", 1), ("y", 2))]
 
 
+@pytest.fixture(name="compiled")
+def _compiled(monkeypatch):
+  """The rates of the runs compiled together; a rate stands for programs."""
+  found = []
+
+  def compile_together(runs):
+    found.append(tuple(runs))
+    return list(runs)
+
+  monkeypatch.setattr(suite, "compile_together", compile_together)
+  monkeypatch.setattr(suite.sharding, "available_cores", lambda: 3)
+  monkeypatch.setattr(suite.execute, "prepared_run",
+                      lambda config: config.hparams["client_lr"])
+  return found
+
+
 @pytest.fixture(name="played")
-def _played(monkeypatch):
+def _played(monkeypatch, compiled):
   """The rates of the runs played, which take no time."""
   found = []
 
-  def play(config):
+  def play(config, programs):
+    assert compiled and programs == config.hparams["client_lr"]
     found.append(config.hparams["client_lr"])
     folder = pathlib.Path(config.out_dir)
     assert (folder / "run.lock").exists()
@@ -68,6 +86,26 @@ def _played(monkeypatch):
 
   monkeypatch.setattr(suite.execute, "execute", play)
   return found
+
+
+def test_runs_are_compiled_together_and_played_in_turn(
+    compiled, played, tmp_path, capsys):
+  """Up to one on other data; no run twice, and a finished one not at all."""
+  cells = [suite.Cell("a", "panel", f"rate {rate}", (
+      "--algorithm=fedavg", "--dataset=digits", f"--client_lr={rate}",
+      "--rounds=3", f"--num_clients={clients}"))
+           for rate, clients in [(.1, 9), (.5, 9), (.2, 9), (.1, 9), (.3, 9),
+                                 (.4, 9), (.6, 8)]]
+  suite.run_cells(cells[1:2], tmp_path)
+  capsys.readouterr()
+  outcomes = suite.run_cells(cells, tmp_path)
+  assert [outcome.cell for outcome in outcomes] == cells
+  assert compiled == [(.5,), (.1, .2, .3), (.4,), (.6,)]
+  assert played == [.5, .1, .2, .3, .4, .6]
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == "[1/6] panel: rate 0.1"  # nothing is known yet
+  assert lines[1] == (
+      "[2/6] panel: rate 0.5, about 0 s left with compiling")
 
 
 def test_parts_share_the_runs_out_and_the_whole_reads_them(
@@ -100,6 +138,31 @@ def test_a_run_that_another_process_plays_is_passed_over(
       f"{said}; when that has ended, give the same command again")
   assert played == [2]
   assert len(suite.run_cells(cells, tmp_path)) == 3 and played == [2, 1]
+
+
+def test_what_others_do_with_a_run_that_is_compiled_ahead(
+    cells, compiled, played, tmp_path, monkeypatch):
+  """One that they play is passed over, one that they have played is read."""
+  _, (held, _), (ended, _) = runs = [
+      (suite.run_folder(tmp_path, cell.config), cell) for cell in (
+          cells[0], cells[2], suite.Cell("a", "A", "z", (
+              "--algorithm=fedavg", "--client_lr=3", "--rounds=3")))]
+  play = suite.execute.execute
+  held.mkdir(parents=True)
+  with open(held / "run.lock", "w", encoding="utf-8") as file:
+
+    def meanwhile(config, programs):
+      fcntl.flock(file, fcntl.LOCK_EX)
+      play(config, programs)
+      shutil.copytree(config.out_dir, ended)
+      (ended / "summary.json").write_text(json.dumps({
+          "identity": runs[2][1].config.identity(), "cost": {"rounds": 3}}))
+
+    monkeypatch.setattr(suite.execute, "execute", meanwhile)
+    with pytest.raises(suite.Incomplete) as error:
+      suite.run_cells([cell for _, cell in runs], tmp_path)
+  assert compiled == [(1, 2, 3)] and played == [1]
+  assert error.value.left == {held}
 
 
 def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):

@@ -1,0 +1,91 @@
+"""The share of the training rows that this process holds.
+
+In a run of several processes (``engine.processes``) every process reads the
+whole partition, but lays out and keeps only the rows of its own clients: a
+contiguous range of rows in the order of the clients, with about 1/Q of them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Share(NamedTuple):
+  """Which one of Q processes this is."""
+
+  process: int = 0  #: number of this process, from 0
+  processes: int = 1  #: Q, the number of processes
+
+
+class Rows(NamedTuple):
+  """The training rows of a federation that this process holds.
+
+  The rows are counted in the order of the clients. Process q holds the rows
+  cuts[q] <= row < cuts[q + 1], and no client is cut.
+  """
+
+  cuts: np.ndarray  #: [Q + 1] int64
+  process: int  #: q, number of this process
+  places: int  #: rows of a process's arrays, with padding; of all the same
+
+  @property
+  def own(self) -> slice:
+    """The rows of this process."""
+    return slice(int(self.cuts[self.process]), int(self.cuts[self.process + 1]))
+
+  def blocked(self, offset: np.ndarray) -> np.ndarray:
+    """Converts rows to places in the blocks of all processes.
+
+    Args:
+      offset: [...] int, rows in the order of the clients.
+
+    Returns:
+      [...] int32, q * places + the row within block q.
+    """
+    block = np.searchsorted(self.cuts[1:-1], offset, side="right")
+    return (block * self.places + offset - self.cuts[block]).astype(np.int32)
+
+
+_share = Share()
+
+
+def current() -> Share:
+  """The share of this process; all rows unless ``hold`` was called."""
+  return _share
+
+
+def hold(share: Share) -> None:
+  """Sets the share of this process, for federations that are made later."""
+  global _share  # pylint: disable=global-statement
+  _share = share
+
+
+def cut(
+    share: Share, offset: np.ndarray, size: np.ndarray, padding: int) -> Rows:
+  """Cuts the rows of all clients into ranges of about equal length.
+
+  Args:
+    share: which one of how many processes this is.
+    offset: [C] int, first row of each client.
+    size: [C] int, number of rows of each client; the clients' rows are back
+      to back.
+    padding: places behind the rows of a process.
+
+  Returns:
+    The rows of this process.
+
+  Raises:
+    ValueError: blocks of so many rows cannot be counted in int32.
+  """
+  total = int(size.sum())
+  borders = np.unique(np.append(offset[size > 0], total))
+  wanted = total * np.arange(1, share.processes) / share.processes
+  after = np.searchsorted(borders, wanted).clip(1, len(borders) - 1)
+  before = borders[after - 1]
+  nearest = np.where(
+      wanted - before <= borders[after] - wanted, before, borders[after])
+  cuts = np.concatenate([[0], nearest, [total]]).astype(np.int64)
+  places = int(np.diff(cuts).max()) + padding
+  if places * share.processes >= 2 ** 31:
+    raise ValueError(f"{places * share.processes} rows are too many for int32")
+  return Rows(cuts, share.process, places)

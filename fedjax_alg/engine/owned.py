@@ -1,0 +1,329 @@
+"""The client map of several processes, each of which holds its clients' rows.
+
+The mesh has the axes ``processes`` and ``clients``. A slot is computed by a
+device of the process that holds its rows, so the shares of the work are those
+of the draw and not equal. Every device therefore loops over its own slots, and
+their number is data: a slot of another process costs nothing. Results are
+written to their slots and added over the devices; all but one of the terms are
+zero, so the sum is exact.
+
+Rows that every process holds (``y`` without the axis of blocks, see
+``base.Shard``: test examples, the server's rows) are dealt to all devices by
+size.
+"""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, MapClients, Shard
+
+AXIS = "clients"
+PROCESSES = "processes"
+
+#: Lanes of a device with ``map_clients``=vmap, in its even share of the slots.
+#: More slots than lanes take a second pass.
+_LANES = 1.25
+
+#: Leaves of together at most so many bytes are added in one message.
+_MESSAGE = 2 ** 20
+
+
+class ClientMap:
+  """A client map with its functions (``base.MapClients``)."""
+
+  def __init__(self, call: Callable[..., Any], update: Callable[..., Any],
+               total: Callable[..., Any]):
+    self._call, self.update, self.total = call, update, total
+
+  def __call__(
+      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
+  ) -> Any:
+    return self._call(fn, shared, shards, *args)
+
+  def reduce(
+      self, fn: Callable[..., Any], weights: Any, shared: Any, shards: Shard,
+      *args: Any
+  ) -> tuple[Any, Any]:
+
+    def keeps_nothing(shared, shard, rows, *args):
+      return rows, *fn(shared, shard, *args)
+
+    return self.update(
+        keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
+        shared, shards, *args)[1:]
+
+
+def assign(
+    size: Array, owner: Array | None, processes: int, cores: int) -> Array:
+  """Finds the device of every slot.
+
+  The slots are assigned in order of decreasing size, each to the device with
+  the least work among those of its owner.
+
+  Args:
+    size: [S] int32, examples of each slot.
+    owner: [S] int32, the process of each slot; None if any may take it.
+    processes: Q, number of processes.
+    cores: number of devices of a process.
+
+  Returns:
+    [S] int32 in [0, Q * cores); the devices of a process are consecutive.
+  """
+  if owner is not None and cores == 1:
+    return owner
+  process = jnp.arange(processes * cores, dtype=jnp.int32) // cores
+  largest_first = jnp.argsort(-size, stable=True).astype(jnp.int32)
+
+  def give(k, carry):
+    load, device = carry
+    slot = largest_first[k]
+    allowed = process == owner[slot] if owner is not None else True
+    chosen = jnp.argmin(jnp.where(
+        allowed, load, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
+    # Slots without examples take turns, too.
+    return (load.at[chosen].add(jnp.maximum(size[slot], 1)),
+            device.at[slot].set(chosen))
+
+  nothing = jnp.zeros(processes * cores, jnp.int32)
+  return jax.lax.fori_loop(
+      0, size.shape[0], give, (nothing, jnp.zeros_like(size)))[1]
+
+
+def add_up(tree: Any) -> Any:
+  """Adds the trees of all devices up; small leaves travel together."""
+  leaves: list[Any]
+  leaves, structure = jax.tree.flatten(tree)
+  bools = [leaf.dtype == jnp.bool_ for leaf in leaves]
+  leaves = [leaf.astype(jnp.int32) if is_bool else leaf
+            for leaf, is_bool in zip(leaves, bools)]
+  together: dict[Any, list[int]] = {}
+  for i, leaf in enumerate(leaves):
+    if leaf.size * leaf.dtype.itemsize <= _MESSAGE // 16:
+      together.setdefault(leaf.dtype, []).append(i)
+    else:
+      leaves[i] = jax.lax.psum(leaf, (PROCESSES, AXIS))
+  for some in together.values():
+    line = jax.lax.psum(
+        jnp.concatenate([leaves[i].ravel() for i in some]), (PROCESSES, AXIS))
+    first = 0
+    for i in some:
+      size = leaves[i].size
+      leaves[i] = line[first:first + size].reshape(leaves[i].shape)
+      first += size
+  return jax.tree.unflatten(structure, [
+      leaf.astype(jnp.bool_) if is_bool else leaf
+      for leaf, is_bool in zip(leaves, bools)])
+
+
+def for_one(
+    map_clients: MapClients, fn: Callable[..., Any], shared: Any, shard: Shard,
+    *args: Any) -> Any:
+  """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
+
+  Args:
+    map_clients: the client map of the run.
+    fn: code for one client, see ``base.MapClients``.
+    shared: see ``base.MapClients``.
+    shard: the client's rows, perhaps in blocks (``base.Shard``).
+    *args: pytrees.
+
+  Returns:
+    What ``fn`` returns, on every device.
+  """
+  if shard.y.ndim == 1:
+    return fn(shared, shard, *args)
+  alone = shard._replace(offset=shard.offset[None], size=shard.size[None])
+  args = jax.tree.map(lambda leaf: leaf[None], args)
+  return trees.index(map_clients(fn, shared, alone, *args), 0)
+
+
+def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
+  """Builds the client map of several processes.
+
+  Args:
+    mode: one of ``engine.clients.MODES``; ``lanes`` is ``vmap`` here.
+    chunk: clients per chunk and device with mode ``chunks``.
+    mesh: devices with the axes ``processes`` and ``clients``.
+
+  Returns:
+    The client map. Its results do not depend on these arguments, except for
+    rounding.
+  """
+  processes, cores = mesh.devices.shape
+  whole: Any = PartitionSpec()
+
+  def lanes(slots: int) -> int:
+    if mode in ("vmap", "lanes"):
+      return min(slots, math.ceil(_LANES * slots / (processes * cores)))
+    return min(chunk, slots) if mode == "chunks" else 1
+
+  def on_devices(
+      work: Callable[..., Any], shards: Shard, width: int, *operands: Any
+  ) -> Any:
+    """Calls ``work`` on every device, with its slots, as whole results.
+
+    Args:
+      work: (rows, slots, groups, *operands) -> results of the device's own
+        slots. ``rows`` is the shard of all slots, [S], with offsets in the
+        rows of this process; ``slots`` [S'] int32 holds the device's own
+        slots, largest first, then S; they are taken in groups of ``width``, of
+        which the first ``groups`` hold all.
+      shards: offset and size [S].
+      width: slots of a group.
+      *operands: pytrees that every device gets whole.
+
+    Returns:
+      The results of the devices, which ``work`` has added up.
+    """
+    number = shards.size.shape[0]
+    blocks = shards.y.ndim == 2
+    rows: Any = PartitionSpec(PROCESSES) if blocks else whole
+
+    def on_device(x, y, offset, size, operands):
+      owner = None
+      if blocks:
+        x, y = trees.index((x, y), 0)
+        owner = offset // y.shape[0]
+        offset = offset - owner * y.shape[0]
+      own = assign(size, owner, processes, cores) == jax.lax.axis_index(
+          (PROCESSES, AXIS))
+      first = jnp.argsort(jnp.where(own, -size, 1), stable=True)
+      count = own.sum(dtype=jnp.int32)
+      place = jnp.arange(number, dtype=jnp.int32)
+      slots = jnp.where(place < count, first, number).astype(jnp.int32)
+      slots = jnp.pad(slots, (0, -number % width), constant_values=number)
+      return work(Shard(x, y, offset, size), slots, -(-count // width),
+                  *operands)
+
+    return jax.shard_map(
+        on_device, mesh=mesh, in_specs=(rows, rows, whole, whole, whole),
+        out_specs=whole, check_vma=False)(
+            shards.x, shards.y, shards.offset, shards.size, operands)
+
+  def in_groups(
+      fn: Callable[..., Any], width: int, rows: Shard, slots: Array,
+      shared: Any, args: Any) -> Callable[[Array], Any]:
+    """Makes the function (group) -> (its slots, results).
+
+    The slots are [width], or [] if the width is 1.
+    """
+
+    def one(offset, size, args):
+      return fn(shared, Shard(rows.x, rows.y, offset, size), *args)
+
+    def group(i):
+      here = jax.lax.dynamic_slice_in_dim(slots, i * width, width)
+      if width == 1:
+        here = here[0]
+      real = here < rows.size.shape[0]
+      known = jnp.where(real, here, 0)
+      operands = (rows.offset[known], jnp.where(real, rows.size[known], 0),
+                  trees.index(args, known))
+      return here, (one if width == 1 else jax.vmap(one))(*operands)
+
+    return group
+
+  def empty(shape: tuple[int, ...], results: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
+
+  def put(out: Any, here: Array, results: Any) -> Any:
+    return jax.tree.map(
+        lambda all, new: all.at[here].set(new, mode="drop"), out, results)
+
+  def of_one(results: Any, width: int) -> Any:
+    """Shapes of one slot's results."""
+    return results if width == 1 else jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), results)
+
+  def map_clients(
+      fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any) -> Any:
+    number = shards.size.shape[0]
+    width = lanes(number)
+
+    def work(rows, slots, groups, shared, args):
+      group = in_groups(fn, width, rows, slots, shared, args)
+      out = empty((number,), of_one(
+          jax.eval_shape(group, jnp.int32(0))[1], width))
+      return add_up(jax.lax.fori_loop(
+          jnp.int32(0), groups, lambda i, out: put(out, *group(i)), out))
+
+    return on_devices(work, shards, width, shared, args)
+
+  def add_weighted(weight: Array, total: Any, summed: Any) -> Any:
+    if weight.ndim:  # one weight for each of K sums
+      return jax.vmap(add_weighted, (0, 0, None))(weight, total, summed)
+    return trees.where(
+        weight > 0, trees.add_scaled(total, weight, summed), total)
+
+  def weighted_sum(weights: Array, summed: Any) -> Any:
+    sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
+    return sums(weights, summed)
+
+  def update(
+      fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
+  ) -> tuple[Any, Any, Any]:
+    number = shards.size.shape[0]
+    width = lanes(number)
+
+    def work(rows, slots, groups, table, places, weights, shared, args):
+
+      def with_rows(shared, shard, place, *args):
+        return fn(shared, shard, trees.rows(table, place), *args)
+
+      group = in_groups(
+          with_rows, width, rows, slots, shared, (places, *args))
+
+      def add(i, carry):
+        total, out = carry
+        here, (written, summed, stacked) = group(i)
+        real = here < number
+        weight = trees.index(weights, jnp.where(real, here, 0))
+        if width > 1:
+          weight = jax.tree.map(lambda leaf: jnp.where(
+              real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
+          total = trees.add(total, jax.tree.map(weighted_sum, weight, summed))
+        else:
+          total = jax.tree.map(add_weighted, weight, total, summed)
+        return total, put(out, here, (written, stacked))
+
+      written, summed, stacked = of_one(
+          jax.eval_shape(group, jnp.int32(0))[1], width)
+      zero = jax.tree.map(
+          lambda weight, part: empty(weight.shape[1:], part), weights, summed)
+      # All rows are written at the end: processes take turns of their own.
+      total, (written, stacked) = add_up(jax.lax.fori_loop(
+          jnp.int32(0), groups, add,
+          (zero, empty((number,), (written, stacked)))))
+      if jax.tree.leaves(table):
+        table = write(table, places, written)
+      return table, total, stacked
+
+    return on_devices(
+        work, shards, width, table, places, weights, shared, args)
+
+  def total(
+      fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
+      shards: Shard, *args: Any,
+      psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
+
+    def work(rows, slots, groups, shared, args):
+      def add(i, carry):
+        slot = slots[i]
+        shard = Shard(rows.x, rows.y, rows.offset[slot], rows.size[slot])
+        return fn(carry, shared, shard, *trees.index(args, slot))
+
+      own = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
+      return add_up(own) if psum is jax.lax.psum else psum(
+          own, (PROCESSES, AXIS))
+
+    return on_devices(work, shards, 1, shared, args)
+
+  return ClientMap(map_clients, update, total)

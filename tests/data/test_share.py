@@ -1,0 +1,78 @@
+"""Which training rows a process holds."""
+
+from hypothesis import given, strategies as st
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import layout, share
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any),
+       st.integers(1, 6), st.randoms(use_true_random=False))
+def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
+  size = np.array(sizes)
+  order = np.arange(len(size))
+  random.shuffle(order)  # clients need not lie in the order of their ids
+  offset = np.zeros(len(size), int)
+  offset[order] = np.cumsum(size[order]) - size[order]
+  places, seen = set(), np.zeros(size.sum(), int)
+  for process in range(processes):
+    rows = share.cut(share.Share(process, processes), offset, size, 7)
+    places.add(rows.places)
+    seen[rows.own] += 1
+    assert rows.own.stop - rows.own.start + 7 <= rows.places
+    inside = (offset >= rows.own.start) & (offset < rows.own.stop)
+    assert (offset + size)[inside & (size > 0)].max(initial=0) <= rows.own.stop
+  assert len(places) == 1 and (seen == 1).all()
+  # No process has more than its share by more than the largest client.
+  assert places.pop() - 7 <= size.sum() / processes + size.max()
+  block, row = np.divmod(rows.blocked(offset), rows.places)
+  np.testing.assert_array_equal(rows.cuts[block] + row, offset)
+
+
+@pytest.fixture(name="halves")
+def fixture_halves():
+  """The federation of each of two processes, and the whole one."""
+  made = []
+  for one in (share.Share(0, 2), share.Share(1, 2), share.Share()):
+    share.hold(one)
+    made.append(fa.federate("digits", partition="classes", num_clients=12,
+                            validation_clients=2, seed=3))
+  return made
+
+
+def test_a_process_lays_out_its_own_rows(halves):
+  *parts, whole = halves
+  assert whole.rows is None
+  for part in parts:
+    assert part.hashes == whole.hashes
+    assert part.data.train.x.shape[0] == part.rows.places
+    np.testing.assert_array_equal(part.data.train.size, whole.data.train.size)
+  for client in range(whole.num_clients):
+    x, y = whole.client(client)
+    found = []
+    for part in parts:
+      try:
+        found.append(part.client(client))
+      except fa.DataError as error:
+        assert f"client={client}: its rows are in another" in str(error)
+    assert len(found) == 1
+    np.testing.assert_array_equal(found[0][0], x)
+    np.testing.assert_array_equal(found[0][1], y)
+
+
+def test_every_process_has_the_rows_of_the_server(halves):
+  *parts, whole = halves
+  first, size = whole.data.train.validation
+  for part in parts:
+    held = layout.server_rows(part.data.train)
+    np.testing.assert_array_equal(
+        held.x[:size], whole.data.train.x[first:first + size])
+    np.testing.assert_array_equal(
+        part.data.validation.size, whole.data.validation.size)
+
+
+def test_a_federation_of_other_processes_is_refused(halves):
+  with pytest.raises(fa.OptionError, match="made for 2 processes"):
+    fa.run("fedavg", halves[0], rounds=1, cohort_size=2, evaluate="global")

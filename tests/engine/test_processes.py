@@ -1,0 +1,120 @@
+"""Several processes: who writes, who ends whom, and the same numbers."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import layout
+from fedjax_alg.engine import processes
+from fedjax_alg.engine.processes import ProcessOptions
+from tests import two_processes
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def free_port():
+  with socket.socket() as found:
+    found.bind(("127.0.0.1", 0))
+    return found.getsockname()[1]
+
+
+def start(*words):
+  """A process whose two streams are read together."""
+  return subprocess.Popen(
+      [sys.executable, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      env=dict(os.environ, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu"))
+
+
+@pytest.mark.parametrize("options, said", [
+    (dict(num_processes=2), "num_processes=2: not read without coordinator"),
+    (dict(distributed=True, process_id=0),
+     "process_id=0: not read without coordinator"),
+    (dict(coordinator="a:1"), "coordinator=a:1: needs num_processes"),
+    (dict(coordinator="a:1", num_processes=2),
+     "coordinator=a:1: needs process_id"),
+    (dict(coordinator="a", num_processes=2, process_id=0),
+     "coordinator=a: must be HOST:PORT"),
+    (dict(coordinator="a:99999", num_processes=2, process_id=0),
+     "coordinator=a:99999: must be HOST:PORT"),
+    (dict(coordinator="a:1", num_processes=2, process_id=2),
+     "process_id=2: must be less than num_processes=2"),
+    (dict(coordinator="a:1", num_processes=0, process_id=0),
+     "num_processes=0: must be at least 1")])
+def test_options_that_do_not_go_together(options, said):
+  with pytest.raises(fa.OptionError, match=said):
+    ProcessOptions(**options).check()
+
+
+def test_a_process_alone_leads_and_agrees_with_itself():
+  assert processes.lead() and processes.count() == 1
+  assert processes.agree(lambda: 3) == 3
+  assert processes.anyone(True) and not processes.anyone(False)
+  assert not processes.is_loss(ValueError("Gloo all-reduce failed"))
+  processes.meet("alone")
+  processes.finish()
+
+
+def test_without_a_scheduler_distributed_says_what_to_give():
+  done = start("-c", "import fedjax_alg as fa\nfa.distributed()")
+  said = done.communicate(timeout=100)[1]
+  assert done.returncode == 1 and said.strip().endswith(
+      "OptionError: distributed: found no Slurm, Open MPI or TPU pod (give "
+      "coordinator, num_processes and process_id)")
+
+
+def played_by_two(out, *algorithms):
+  """(status, stderr, numbers) of each of two processes."""
+  port = free_port()
+  both = [start("-m", "tests.two_processes", str(port), str(i), str(out),
+                *algorithms) for i in range(2)]
+  said = [each.communicate(timeout=1000)[1] for each in both]
+  return [(each.returncode, text, dict(np.load(out / f"process{i}.npz")))
+          for i, (each, text) in enumerate(zip(both, said))]
+
+
+@pytest.fixture(scope="module", name="pair")
+def fixture_pair(tmp_path_factory):
+  return played_by_two(tmp_path_factory.mktemp("pair"), "fedavg", "fedgroup")
+
+
+def check_numbers(pair, algorithms):
+  """Both have the same bits, and one process has them up to rounding."""
+  first, second = pair[0][2], pair[1][2]
+  assert first.keys() == second.keys()
+  for name, leaf in first.items():
+    np.testing.assert_array_equal(leaf, second[name], err_msg=name)
+  federation = fa.federate("digits", **two_processes.DATA)
+  for name in algorithms:
+    for leaf, values in two_processes.play(name, federation).items():
+      np.testing.assert_allclose(
+          first[leaf], values, rtol=1e-4, atol=2e-5, err_msg=leaf)
+
+
+def test_two_processes_have_the_numbers_of_one(pair):
+  check_numbers(pair, ("fedavg", "fedgroup"))
+
+
+@pytest.mark.slow
+def test_of_other_kinds_of_rounds_too(tmp_path):
+  others = ("scaffold", "clsfsvrg", "ga_fsvrg", "fedacnnl")
+  check_numbers(played_by_two(tmp_path, *others), others)
+
+
+def test_a_process_holds_its_share_of_the_rows(pair):
+  for _, _, numbers in pair:
+    places, rows = numbers["rows"]
+    assert places - layout.PADDING_ROWS < 0.6 * rows
+
+
+def test_the_error_of_a_process_ends_the_other_in_one_line(pair):
+  (status, said, _), (failed, trace, _) = pair
+  assert status == failed == 1
+  assert said.splitlines()[-1] == "error: process 1: OSError: this disk is full"
+  assert trace.splitlines()[-1] == "is full" and "Traceback" in trace

@@ -1,0 +1,87 @@
+"""A run of several processes, as a command."""
+
+import json
+import os
+import signal
+import time
+
+import jax
+import pytest
+
+from experiments import run, sweep
+from fedjax_alg.records import tables
+from tests.engine.test_processes import free_port, start
+
+FLAGS = ["--algorithm=fedavg", "--dataset=digits", "--partition=classes",
+         "--num_clients=12", "--cohort_size=4", "--eval_every=1",
+         "--eval_protocols=global", "--local_steps=2", "--noprogress"]
+
+
+def play(*flags):
+  jax.devices()  # those of the tests, not as many as --host_devices says
+  return run.main([*FLAGS, *flags])
+
+
+def two(*flags):
+  port = free_port()
+  return [start("-m", "experiments.run", *FLAGS, *flags, "--host_devices=1",
+                f"--coordinator=127.0.0.1:{port}", "--num_processes=2",
+                f"--process_id={i}") for i in range(2)]
+
+
+def newest(folder):
+  found = sorted(folder.glob("checkpoint/*.ckpt"))
+  return int(found[-1].stem.removeprefix("round_")) if found else 0
+
+
+def test_one_process_two_and_one_again(tmp_path):
+  """A run goes on with two; one is killed, the other ends with 75."""
+  folder, whole = tmp_path / "run", tmp_path / "whole"
+  assert play("--rounds=2", f"--out_dir={folder}") == 0
+  identity = json.loads((folder / "config.json").read_text())["identity"]
+  both = two("--rounds=100000", "--resume", f"--out_dir={folder}")
+  end = time.monotonic() + 300
+  while newest(folder) <= 4 and time.monotonic() < end and (
+      both[0].poll() is None):
+    time.sleep(0.1)
+  began = time.monotonic()
+  os.kill(both[0].pid, signal.SIGKILL)
+  said = both[1].communicate(timeout=100)[1]
+  assert both[1].returncode == 75
+  assert time.monotonic() - began < 60
+  assert len(said.splitlines()) == 1, said
+  assert said.startswith("error: ") and "lost" in said and "--resume" in said
+  both[0].communicate(timeout=100)
+  facts = json.loads((folder / "config.json").read_text())
+  assert facts["identity"] == identity and facts["plan"]["processes"] == 2
+  assert facts["flags"]["host_devices"] == 0  # of the run that began
+  assert "process" not in (folder / "flags.txt").read_text()
+  rounds = newest(folder) + 1
+  assert play(f"--rounds={rounds}", "--resume", f"--out_dir={folder}") == 0
+  assert play(f"--rounds={rounds}", f"--out_dir={whole}") == 0
+  rows = [tables.read_rows(each / "metrics.csv", tables.COLUMNS)
+          for each in (folder, whole)]
+  assert len(rows[0]) == len(rows[1]) == rounds
+  for some, straight in zip(*rows):
+    for name, value in straight.items():
+      assert some[name] == (value if isinstance(value, str) else pytest.approx(
+          value, rel=1e-4, nan_ok=True)), name
+
+
+@pytest.mark.parametrize("flags, said", [
+    (["--num_processes=2"],
+     "--num_processes=2: not read without --coordinator (HOST:PORT)"),
+    (["--coordinator=here", "--num_processes=2", "--process_id=0"],
+     "--coordinator=here: must be HOST:PORT"),
+    (["--coordinator=here:1", "--num_processes=2", "--process_id=-1"],
+     "--process_id=-1: must be at least 0")])
+def test_wrong_flags_are_one_line(flags, said, capsys, tmp_path):
+  assert play(*flags, f"--out_dir={tmp_path / 'run'}") == 2
+  assert capsys.readouterr().err == f"error: {said}\n"
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_is_of_one_process(capsys, tmp_path):
+  assert sweep.main([*FLAGS, "--rounds=1", "--sweep=client_lr=0.1,0.2",
+                     "--distributed", f"--out_dir={tmp_path / 'sweep'}"]) == 2
+  assert "--distributed: plays a single run" in capsys.readouterr().err

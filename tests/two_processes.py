@@ -1,0 +1,56 @@
+"""What each of two processes does in test_processes: a script of the library.
+
+  python -m tests.two_processes PORT PROCESS OUT ALGORITHM...
+"""
+
+import sys
+
+import jax
+import numpy as np
+
+import fedjax_alg as fa
+from fedjax_alg.engine import processes
+
+DATA = dict(partition="classes", num_clients=14, classes_per_client=3,
+            validation_clients=2, seed=1)
+#: algorithm -> what it is given. Sums alone, vectors, groups, tables of
+#: clients, a line search on the server's rows, float64.
+RUNS = {
+    "fedavg": {}, "scaffold": {}, "clsfsvrg": {},
+    "ga_fsvrg": dict(num_models=2, threshold=1),
+    "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
+    "fedacnnl": dict(model="mlp", hidden=(8,))}
+
+
+def play(name, federation):
+  """A short run; its numbers, and its final state."""
+  length = {} if name == "fedacnnl" else dict(
+      rounds=3, cohort_size=6, local_steps=3)
+  result = fa.run(name, federation, eval_every=2, **length, **RUNS[name],
+                  evaluate=("global", "local", "validation"))
+  found = {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(
+      jax.tree.leaves(processes.on_host(result._live.states)))}
+  found |= {f"{name}/{protocol}": of["accuracy"]
+            for protocol, of in result.metrics.items()}
+  deployed = [result.client_params(client) for client in (0, 11)]
+  found |= {f"{name}/client {i}": leaf
+            for i, leaf in enumerate(jax.tree.leaves(deployed))}
+  return found
+
+
+def main(port, process, out, *algorithms):
+  fa.distributed(f"127.0.0.1:{port}", 2, int(process), host_devices=1)
+  federation = fa.federate("digits", **DATA)
+  found = {"rows": np.array([federation.data.train.x.shape[0],
+                             federation.data.train.size.sum()])}
+  for name in algorithms:
+    found |= play(name, federation)
+  np.savez(f"{out}/process{process}.npz", **found)
+  processes.meet("saved")
+  if process == "1":
+    raise OSError("this disk\nis full")
+  processes.meet("never")
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])
