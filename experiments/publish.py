@@ -70,9 +70,17 @@ def _small_png(path: pathlib.Path) -> bytes:
   return raw
 
 
-def _lower(text: str) -> tuple[str, str]:
-  """(title, rest) of a page, with the headings of the rest one level lower."""
-  title, rest = text.split("\n", 1)
+def _lower(path: pathlib.Path) -> tuple[str, str]:
+  """(title, rest) of a page, with the headings of the rest one level lower.
+
+  Raises:
+    UsageError: the page has no title.
+  """
+  title, _, rest = path.read_text("utf-8").partition("\n")
+  if not title.startswith("# "):
+    raise config_lib.UsageError(
+        f"{path}: has no title, so it is no table of a figure command; make it "
+        "again")
   return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
 
 
@@ -102,13 +110,12 @@ def publish(
     if name not in known:
       raise config_lib.UsageError(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
+  pages = {name: _lower(source / name / f"{name}.md") for name in names}
   target.mkdir(parents=True, exist_ok=True)
   parts = [f"# Results: the {paper.name} paper"]
   if "intro" in notes:
     parts.append(notes["intro"])
-  for name in names:
-    title, rest = _lower(
-        (source / name / f"{name}.md").read_text("utf-8"))
+  for name, (title, rest) in pages.items():
     parts.append(f"## {title}")
     for picture in sorted((source / name).glob("*.png"),
                           key=lambda path: (len(path.stem), path.stem)):

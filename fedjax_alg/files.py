@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 import contextlib
 import hashlib
+import json
 import os
 import pathlib
+from typing import Any
 
 from fedjax_alg.errors import OptionError
 
@@ -47,24 +49,58 @@ def sha256(path: pathlib.Path) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a JSON file that holds a dictionary.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: it holds something else.
+  """
+  try:
+    found = json.loads(path.read_text("utf-8"))
+  except RecursionError:
+    raise ValueError(f"{path.name}: too many brackets") from None
+  if not isinstance(found, dict):
+    raise ValueError(f"{path.name}: no dictionary")
+  return found
+
+
+def sync(path: pathlib.Path) -> None:
+  """Waits until a file, or the names in a folder, would outlast a power cut."""
+  file = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(file)
+  finally:
+    os.close(file)
+
+
 @contextlib.contextmanager
 def replacing(
-    path: pathlib.Path, suffix: str = ".partial") -> Iterator[pathlib.Path]:
+    path: pathlib.Path, suffix: str = ".partial", durable: bool = False
+) -> Iterator[pathlib.Path]:
   """Lets the caller write a file beside ``path``, which then takes its place.
 
-  After an error ``path`` is as it was, and the other file is removed.
+  After an error ``path`` is as it was, and the other file is removed. Neither
+  of the two is ever written through a link: links are replaced.
 
   Args:
     path: the file to make or replace.
     suffix: what the name of the other file has more.
+    durable: whether it is to outlast a power cut from then on.
 
   Yields:
-    The path to write to.
+    The path to write to, an empty file.
   """
   partial = path.with_name(path.name + suffix)
   try:
+    partial.unlink(missing_ok=True)
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     yield partial
+    if durable:
+      sync(partial)
     os.replace(partial, path)
+    if durable:
+      sync(path.parent)
   except BaseException as error:
     if isinstance(error, OSError) and error.filename is None:
       error.filename = str(path)  # a full disk does not say what was written

@@ -28,6 +28,26 @@ def test_an_error_leaves_what_was_there(tmp_path):
   assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("link", ["table.csv", "table.csv.partial"])
+def test_links_are_replaced_and_not_followed(tmp_path, link):
+  path, other = tmp_path / "table.csv", tmp_path / "other"
+  other.write_text("mine")
+  (tmp_path / link).symlink_to(other)
+  with files.replacing(path, durable=True) as partial:
+    partial.write_text("new")
+  assert (path.read_text(), other.read_text()) == ("new", "mine")
+  assert not path.is_symlink()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "{", "\0"])
+def test_json_that_is_no_dictionary(tmp_path, text):
+  (tmp_path / "a.json").write_text(text)
+  with pytest.raises(ValueError):
+    files.read_json(tmp_path / "a.json")
+  with pytest.raises(FileNotFoundError):
+    files.read_json(tmp_path / "b.json")
+
+
 def test_the_hash_of_a_file_is_that_of_its_content(tmp_path):
   (tmp_path / "a").write_bytes(b"abc" * 100_000)
   assert files.sha256(tmp_path / "a") == hashlib.sha256(

@@ -132,9 +132,23 @@ class Config:
 
   def flag_lines(self) -> list[str]:
     """The flags that repeat this run, one per line."""
-    skip = {"resume", "overwrite", "dry_run", "out_dir", *flags.PROCESSES}
-    return [flags.flag_text(name, value)
+    skip = {"resume", "overwrite", "allow_other_devices", "dry_run", "out_dir",
+            *flags.PROCESSES}
+    return [_line(flags.flag_text(name, value))
             for name, value in self.given.items() if name not in skip]
+
+
+def _line(word: str) -> str:
+  """A word as a line of a flag file, in JSON's quotes where it needs some."""
+  return word if word == word.strip() and len(word.splitlines()) == 1 else (
+      json.dumps(word))
+
+
+def _words(text: str) -> list[str]:
+  """The words of a flag file, one in each line."""
+  lines = [line.strip() for line in text.splitlines()]
+  return [json.loads(line) if line.startswith('"--') else line
+          for line in lines if line and not line.startswith("#")]
 
 
 _HELP = ("--help", "-h", "-help", "--helpfull")
@@ -177,12 +191,10 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
     if depth > 8:
       raise UsageError(f"--flagfile={name}: flagfiles include one another")
     try:
-      text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+      words = _words(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
       raise UsageError(f"--flagfile={name}: cannot be read as text "
                        f"({reason(error)})") from error
-    lines = [line.strip() for line in text.splitlines()]
-    words = [line for line in lines if line and not line.startswith("#")]
     out += expand_flagfiles(words, depth + 1)
     if len(out) > _MOST_WORDS:
       raise UsageError(f"--flagfile={name}: more than {_MOST_WORDS:,} flags")

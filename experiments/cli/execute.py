@@ -15,11 +15,14 @@ import weakref
 import jax
 import numpy as np
 
+from fedjax_alg import files
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, loop, processes
 from fedjax_alg.hparams import reads
+from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
@@ -65,20 +68,24 @@ def prepared_run(config: Config, **more: Any) -> Prepared:
 
 
 def finished(folder: pathlib.Path, config: Config) -> bool:
-  """Whether ``folder`` holds this run with all its rounds, or ended early."""
+  """Whether ``folder`` holds this run with all its rounds, or ended early.
+
+  All its files must be there and whole, see ``records.folder.whole``.
+  """
   try:
-    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    summary = files.read_json(folder / "summary.json")
     played, asked = summary["cost"]["rounds"], config.run.rounds
     return summary["identity"] == config.identity() and (
         played == asked or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS
-                            and played < asked))
-  except (OSError, ValueError, KeyError, TypeError):
+                            and played < asked)) and (
+                                run_files.whole(folder, summary))
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return False
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any]:
   """summary.json of a finished run."""
-  return json.loads((folder / "summary.json").read_text("utf-8"))
+  return files.read_json(folder / "summary.json")
 
 
 def execute(
@@ -104,7 +111,7 @@ def execute(
     if start.finished:
       assert start.folder is not None
       return read_summary(start.folder) if processes.lead() else {}
-    compiled = _compiled(config, programs)
+    compiled = _compiled(config, programs, start)
     if start.folder is None:
       if processes.lead():
         print_plan(config, compiled)
@@ -136,6 +143,7 @@ def _start(config: Config, held: contextlib.ExitStack) -> _Start:
     if finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return _Start(folder, True, True, devices)
+    check_tables(folder, config)
   elif config.output.resume:
     # No error: a batch job that is started again gives the same command.
     print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
@@ -154,8 +162,12 @@ def refuse_several(config: Config, joined: bool = False) -> None:
         "of a sweep or figure (python -m experiments.run has it)")
 
 
-def _compiled(config: Config, programs: Programs | None) -> Programs:
+def _compiled(
+    config: Config, programs: Programs | None, start: _Start) -> Programs:
   prepared = programs.prepared if programs else prepared_run(config)
+  folder = start.folder
+  if folder is not None and start.resuming:
+    processes.agree(lambda: check_machine(folder, config, prepared))
   if processes.lead():
     warn(prepared, set())
   return programs or Programs(prepared)
@@ -181,7 +193,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     UsageError: the flags differ, or config.json is damaged.
   """
   try:
-    saved = json.loads((folder / "config.json").read_text("utf-8"))
+    saved = files.read_json(folder / "config.json")
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
   except (OSError, ValueError, KeyError, TypeError):
     raise config_lib.UsageError(
@@ -208,7 +220,12 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   old = json.loads(json.dumps(later)) | old
   changed = [k for k in new
              if k not in flags.NEUTRAL and new[k] != old.get(k)]
-  name = changed[0] if changed else "?"
+  if not changed:
+    raise config_lib.UsageError(
+        f"--resume: the run in {folder} was started with flags or files that "
+        "its config.json does not name (another version, or edited); start "
+        "anew in another folder")
+  name = changed[0]
   raise config_lib.UsageError(
       f"--{name}={new.get(name)}: the run in {folder} has "
       f"{old.get(name)}; resume with its flags "
@@ -229,6 +246,76 @@ def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
         "anew in another folder")
 
 
+def check_tables(folder: pathlib.Path, config: Config) -> None:
+  """Refuses to resume a run whose tables are not those of a checkpoint.
+
+  Raises:
+    OptionError: they are not, or there is no checkpoint where one was.
+  """
+  checkpoints = folder / run_files.CHECKPOINTS
+  for facts in checkpoint.headers(checkpoints):  # the newest that is whole
+    tables.check(folder, config.seeds, facts["round"], facts.get("tables"),
+                 config.run.eval_every)
+    return
+  if checkpoint.paths(checkpoints):
+    return  # damaged: ``restore`` says so
+  rows = tables.last_round(folder)
+  if not rows:
+    return
+  if not checkpoints.is_dir() or (folder / "summary.json").exists():
+    raise config_lib.UsageError(
+        f"--resume: {checkpoints} is gone, but the tables have {rows} rounds; "
+        "restore it, or start anew with --overwrite or in another folder")
+  print(f"{folder}: no checkpoint yet, starting again at round 0 (the tables "
+        f"have {rows})", file=sys.stderr)
+
+
+#: An entry of "machine" in config.json -> how messages name it.
+_MACHINE = {"devices": "devices", "processes": "processes",
+            "kind": "kind of device", "map_clients": "--map_clients",
+            "map_seeds": "--map_seeds", "draw": "draw of clients",
+            "jax": "JAX", "jaxlib": "jaxlib"}
+
+
+def _machines(folder: pathlib.Path) -> dict[str, Any]:
+  """"machine" and "resumed_on" of config.json, if they are there."""
+  facts = files.read_json(folder / "config.json")
+  machine, later = facts.get("machine"), facts.get("resumed_on")
+  known: dict[str, Any] = {}
+  if isinstance(machine, dict):
+    known["machine"] = machine
+  if isinstance(later, list) and later and (
+      all(isinstance(entry, dict) for entry in later)):
+    known["resumed_on"] = later
+  return known
+
+
+def check_machine(
+    folder: pathlib.Path, config: Config, prepared: Prepared) -> None:
+  """Refuses to resume a run where its bits may differ, unless that is allowed.
+
+  Raises:
+    UsageError: the devices, the client map, the draw or JAX differ.
+  """
+  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+    return  # it starts again, here
+  known = _machines(folder)
+  last = known.get("resumed_on", [known.get("machine")])[-1]
+  if last is None:
+    print(f"note: config.json of {folder} does not say on which devices it was "
+          "started (an earlier version); other devices give other bits",
+          file=sys.stderr)
+    return
+  here = result_lib.machine(prepared)
+  differ = [f"{said} {last[name]}, here {here[name]}"
+            for name, said in _MACHINE.items()
+            if name in last and last[name] != here[name]]
+  if differ and not config.output.allow_other_devices:
+    raise config_lib.UsageError(
+        f"--resume: the run in {folder} was played with {'; '.join(differ)}, "
+        "so its last bits may differ; --allow_other_devices goes on anyway")
+
+
 def restore(
     folder: pathlib.Path, config: Config, shapes: Any, records: Records
 ) -> tuple[Any, int]:
@@ -247,11 +334,11 @@ def restore(
   Raises:
     RunError, UsageError: one line for the user.
   """
-  if not checkpoint.paths(folder / "checkpoint"):
+  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
     return None, 0
   try:
     states, facts, warnings = checkpoint.load_latest(
-        folder / "checkpoint", shapes)
+        folder / run_files.CHECKPOINTS, shapes)
   except checkpoint.CheckpointError as error:
     raise RunError(str(error)) from error
   for line in warnings:
@@ -260,7 +347,8 @@ def restore(
     raise RunError(f"the checkpoint in {folder} is of other flags than its "
                    "config.json")
   check_rounds(folder, config, facts["round"])
-  records.read(facts["round"], facts.get("unfinished_s", 0.0))
+  records.read(facts["round"], facts.get("unfinished_s", 0.0),
+               facts.get("tables"), config.run.eval_every)
   return states, facts["round"]
 
 
@@ -273,7 +361,8 @@ def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
   """Draws who holds which classes, once for all runs of a federation."""
   known = _DRAWN.get(federation)
   if known is not None and known != path and known.is_file():
-    shutil.copyfile(known, path)
+    with files.replacing(path) as partial:
+      shutil.copyfile(known, partial)
     return
   plots.histogram(
       path, federation.label_histogram,
@@ -309,12 +398,21 @@ class RunWriter:
     self.saved = 0  #: the round of the last checkpoint
 
   def start(self) -> None:
-    """Writes the files that describe the run, and its tables so far."""
+    """Writes the files that describe the run, and its tables so far.
+
+    What an earlier run left is removed, unless its states are gone on from.
+    """
     if not processes.lead():
       self.records.folder = None
       return
     federation = self._programs.prepared.federation
     self.folder.mkdir(parents=True, exist_ok=True)
+    if self.saved:
+      self._note_machine()
+      # The tables are about to have more rows than it knows of.
+      (self.folder / "summary.json").unlink(missing_ok=True)
+    else:
+      run_files.remove(self.folder)
     # First: it tells that the folder is a run, should the process be killed.
     summary_lib.write_json(self.folder / "config.json", self._facts)
     summary_lib.write_text(
@@ -322,6 +420,19 @@ class RunWriter:
     summary_lib.write_partition(self.folder, federation)
     _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
+    # That it is there says that no checkpoint was deleted.
+    (self.folder / run_files.CHECKPOINTS).mkdir(exist_ok=True)
+
+  def _note_machine(self) -> None:
+    """Keeps in config.json where the rounds so far were played."""
+    here, known = self._facts["machine"], _machines(self.folder)
+    on = known.get("resumed_on", [])
+    last = on[-1] if on else known.get("machine", {})
+    if any(last.get(name) != value for name, value in here.items()):
+      on = [*on, {"round": self.saved, **here}]
+    self._facts["machine"] = known.get("machine")
+    if on:
+      self._facts["resumed_on"] = on
 
   def states_of(self, states: Any) -> Any:
     """The part of a program's states that belongs to this run."""
@@ -345,8 +456,10 @@ class RunWriter:
     facts: dict[str, Any] = {"identity": self.config.identity()}
     if self.records.unfinished_s:  # a checkpoint between two evaluations
       facts["unfinished_s"] = self.records.unfinished_s
-    checkpoint.save(
-        self.folder / "checkpoint", self.states_of(states), done, facts)
+    self.records.sync()
+    facts["tables"] = self.records.marks()
+    checkpoint.save(self.folder / run_files.CHECKPOINTS,
+                    self.states_of(states), done, facts)
     self.saved = done
 
   def finish(self, last: play_lib.Step) -> dict[str, Any]:
@@ -365,15 +478,17 @@ class RunWriter:
     result_lib.write_final(
         self.folder, result_lib.make_final(live, last), prepared.seeds,
         prepared.federation.client_names)
-    summary = result_lib.make_summary(
-        self.records, prepared, live.states, self._facts)
-    summary_lib.write_json(self.folder / "summary.json", summary)
     plots.run_curves(
         [self.folder / "curves.png", self.folder / "curves.pdf"],
         self.records.rows,
         f"{prepared.method.entry.label}, {prepared.federation.name}, "
         f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
-    return summary
+    summary = result_lib.make_summary(
+        self.records, prepared, live.states, self._facts)
+    if "resumed_on" in self._facts:
+      summary["resumed_on"] = self._facts["resumed_on"]
+    # Last: it tells that all files are whole.
+    return result_lib.write_summary(self.folder, summary)
 
 
 def _check_equal(states: Any) -> None:

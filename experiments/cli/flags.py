@@ -43,7 +43,12 @@ class OutputOptions:
   resume: bool = hyper(
       False, "continue the run in `out_dir` from its last checkpoint")
   overwrite: bool = hyper(
-      False, "delete the run in `out_dir` before starting this one")
+      False, "replace the run in `out_dir` once this one is compiled; only "
+      "files of a run are deleted")
+  allow_other_devices: bool = hyper(
+      False, "resume although the devices, the client map, the draw or JAX are "
+      "not those that the run was started with, so that its last bits may "
+      "differ; config.json and summary.json say from which round on")
   dry_run: bool = hyper(
       False, "compile the run and print its plan, array shapes and memory, but "
       "train nothing and write nothing")
@@ -83,9 +88,9 @@ PROCESSES = tuple(
 
 #: Flags that do not change the numbers of a run's rounds, so that a resumed run
 #: may change them.
-NEUTRAL = ("out_dir", "resume", "overwrite", "dry_run", "progress",
-           "tensorboard", "checkpoint_every_s", "grace_s", "data_dir",
-           "rounds", "targets", *PROCESSES)
+NEUTRAL = ("out_dir", "resume", "overwrite", "allow_other_devices",
+           "dry_run", "progress", "tensorboard", "checkpoint_every_s",
+           "grace_s", "data_dir", "rounds", "targets", *PROCESSES)
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 import contextlib
-import json
 import os
 import pathlib
 import shlex
-import shutil
 
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expanded, read_json
+from fedjax_alg.records import folder as run_files
 from . import lock
 from .config import Config, UsageError
 
@@ -27,8 +26,8 @@ def resume_words(folder: pathlib.Path) -> str:
 def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
   """Holds the output folder, so that no other process plays the run in it.
 
-  Nothing is written but the lock; with --overwrite the run in the folder is
-  deleted.
+  Nothing is written but the lock. With --overwrite the run in the folder stays
+  until the new one is ready (``RunWriter.start``).
 
   Args:
     config: the run.
@@ -43,6 +42,11 @@ def taken(config: Config) -> Iterator[tuple[pathlib.Path, bool]]:
   folder = expanded(config.out_dir)
   if folder.exists() and not folder.is_dir():
     raise UsageError(f"--out_dir={folder}: is a file")
+  link = run_files.linked(folder)
+  if link is not None:
+    raise UsageError(
+        f"--out_dir={folder}: {link.relative_to(folder)} is a link to another "
+        "place, through which nothing is written or removed; remove it")
   parent = folder
   while not parent.exists():
     parent = parent.parent
@@ -59,17 +63,10 @@ def _prepare(config: Config, folder: pathlib.Path) -> bool:
     raise UsageError(f"--out_dir={folder}: not empty (give --resume to go on, "
                      "--overwrite to start anew, or another folder)")
   known = (folder / "config.json").is_file()
-  if held and config.output.overwrite:
-    if not known:
-      raise UsageError(f"--out_dir={folder}: holds files of something else "
-                       "(no config.json); --overwrite removes only runs")
-    # The file that tells it is a run comes last.
-    for path in sorted(held, key=lambda path: path.name == "config.json"):
-      if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-      else:
-        path.unlink()
-    known = False
+  if held and config.output.overwrite and not run_files.is_run(folder):
+    why = "config.json is not a run's" if known else "no config.json"
+    raise UsageError(f"--out_dir={folder}: holds files of something else "
+                     f"({why}); --overwrite replaces only runs")
   if config.output.resume and held and not known:
     raise UsageError(f"--out_dir={folder}: holds no run to resume "
                      "(no config.json)")
@@ -91,7 +88,7 @@ def first_devices(folder: pathlib.Path, config: Config) -> int | None:
     and one is to go on.
   """
   try:
-    saved = json.loads((folder / "config.json").read_text("utf-8"))
+    saved = read_json(folder / "config.json")
     several = saved["plan"].get("processes", 1) > 1 or (
         "first_devices" in saved)
     devices = int(saved["flags"]["host_devices"])

@@ -192,12 +192,13 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part) -> None:
 
 
 def _check_resumed(config: Config) -> None:
-  """Refuses to resume a setting of other flags, or one with more rounds."""
+  """Refuses a setting of other flags, with more rounds or with other tables."""
   folder = expanded(config.out_dir)
   if config.output.resume and (folder / "config.json").is_file():
     execute.check_same(folder, config)
     execute.check_rounds(
         folder, config, checkpoint.newest_round(folder / "checkpoint") or 0)
+    execute.check_tables(folder, config)
 
 
 def _together(group: Sequence[Config]) -> list[list[Config]]:
@@ -223,7 +224,8 @@ def _by_round(group: Sequence[_Held]) -> list[list[_Held]]:
   """
   rounds: dict[int | None, list[_Held]] = {}
   for one in group:
-    done = checkpoint.newest_round(one.folder / "checkpoint")
+    done = (checkpoint.newest_round(one.folder / "checkpoint")
+            if one.resuming else None)
     rounds.setdefault(done, []).append(one)
   return list(rounds.values())
 
@@ -266,6 +268,9 @@ def _play_together(held: Sequence[_Held], said: set[str]) -> list[Played]:
   first = group[0]
   prepared = execute.prepared_run(
       first, settings=[config.method.values() for config in group])
+  for config, folder, resumed in held:
+    if resumed:
+      execute.check_machine(folder, config, prepared)
   execute.warn(prepared, said)
   programs = Programs(prepared)
   records = play_lib.new_records(programs, folders)
@@ -274,15 +279,11 @@ def _play_together(held: Sequence[_Held], said: set[str]) -> list[Played]:
     states, done = _restore(folders, group, programs, records)
     if states is None:
       records = play_lib.new_records(programs, folders)
-  if states is None:  # old checkpoints would be taken for those of this sweep
-    for folder in folders:
-      done_before = checkpoint.newest_round(folder / "checkpoint")
-      if done_before is not None:
-        print(f"{folder}: starts again from round 0 (it had {done_before}); "
-              "the checkpoint of another setting is damaged",
-              file=sys.stderr)
-      for old in checkpoint.paths(folder / "checkpoint"):
-        old.unlink()
+  for folder, resumed in zip(folders, resuming):
+    done_before = checkpoint.newest_round(folder / "checkpoint")
+    if states is None and resumed and done_before is not None:
+      print(f"{folder}: starts again from round 0 (it had {done_before}); "
+            "the checkpoint of another setting is damaged", file=sys.stderr)
   writers = [RunWriter(*each, index) for index, each in enumerate(
       zip(folders, group, [programs] * len(group), records))]
   for writer in writers:

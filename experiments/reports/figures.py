@@ -432,6 +432,14 @@ def usage(paper: Paper) -> str:
   return "\n".join(lines)
 
 
+#: A flag of single runs -> what figure commands do instead.
+_NOT_OF_FIGURES = {
+    "resume": "which goes on with unfinished runs by itself",
+    "overwrite": "which reads finished runs again; to play them anew give "
+                 "another --out_dir or delete their folders in its runs/",
+    "dry_run": "python -m experiments.run has it"}
+
+
 def command(paper: Paper, argv: Sequence[str]) -> None:
   """Parses the flags and makes the figures."""
   if config_lib.asks_help(argv):
@@ -444,6 +452,11 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   except absl_flags.Error as error:
     raise config_lib.UsageError(
         config_lib.flag_error(error, values)) from error
+  for word in of_runs:
+    flag = word.lstrip("-").partition("=")[0]
+    if flag in _NOT_OF_FIGURES:
+      raise config_lib.UsageError(
+          f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
   names = [*paper.figures, *paper.tables]
   if len(rest) > 1 or values.figure is None:
     raise config_lib.UsageError(

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg import files, metrics
 from fedjax_alg.records import tables as records, summary as results
 from . import styles as styles_lib
 
@@ -111,8 +111,9 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
     # Without a date a PDF has the same bytes every time; type 42 are the fonts
     # that journals accept.
     dated = {"CreationDate": None} if path.suffix == ".pdf" else None
-    with plt.rc_context({"pdf.fonttype": 42}):
-      figure.savefig(path, dpi=130, metadata=dated)
+    with plt.rc_context({"pdf.fonttype": 42}), files.replacing(
+        path) as partial:
+      figure.savefig(partial, dpi=130, metadata=dated, format=path.suffix[1:])
   plt.close(figure)
 
 

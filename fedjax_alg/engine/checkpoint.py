@@ -6,9 +6,10 @@ checkpoints are kept. If the newer one is damaged, which its checksum detects,
 the older one is used.
 """
 
+from collections.abc import Iterator
+import contextlib
 import hashlib
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -38,7 +39,8 @@ def state_hash(state: Any) -> str:
 
 def paths(folder: pathlib.Path) -> list[pathlib.Path]:
   """Lists the checkpoints of a folder, newest first."""
-  return sorted(folder.glob("round_*.ckpt"), reverse=True)
+  return sorted((path for path in folder.glob("round_*.ckpt")
+                 if path.stem.removeprefix("round_").isdecimal()), reverse=True)
 
 
 def newest_round(folder: pathlib.Path) -> int | None:
@@ -67,11 +69,10 @@ def save(
   text = json.dumps(facts, sort_keys=True)
   digest = hashlib.sha256(text.encode() + payload).hexdigest()
   path = folder / f"round_{round_number:08d}.ckpt"
-  with files.replacing(path) as partial, open(partial, "wb") as file:
+  with files.replacing(path, durable=True) as partial, open(
+      partial, "wb") as file:
     file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
     file.write(payload)
-    file.flush()
-    os.fsync(file.fileno())
   for old in paths(folder)[KEEP:]:
     old.unlink()
   return path
@@ -109,6 +110,13 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
           RecursionError) as error:
     raise CheckpointError(f"checkpoint {path} is damaged") from error
   return facts, payload
+
+
+def headers(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
+  """The headers of the checkpoints that are not damaged, newest first."""
+  for path in paths(folder):
+    with contextlib.suppress(CheckpointError):
+      yield read(path)[0]
 
 
 def _leaf_paths(tree: Any) -> list[str]:

@@ -407,6 +407,18 @@ def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
   return (FROM_MANY if draw == "bijection" else SAMPLERS)[sampling]
 
 
+#: Another number from when on a seed draws other clients.
+_DRAW_VERSION = 1
+
+
+def draw_of(sampler: Sampler) -> str:
+  """Says which clients a seed draws with a sampler, in words for files."""
+  how = next((name for name, samplers in (
+      ("bijection", FROM_MANY), ("permutation", SAMPLERS))
+              if sampler in samplers.values()), "own")
+  return f"{how}, version {_DRAW_VERSION}"
+
+
 def checked(sampler: Sampler, said: str = "") -> Sampler:
   """Makes a sampler that keeps the promises of ``Sampler``.
 

@@ -23,14 +23,16 @@ from fedjax_alg.records.tables import TOTALS
 from fedjax_alg import files, metrics
 
 
-def write_text(path: pathlib.Path, text: str) -> None:
+def write_text(
+    path: pathlib.Path, text: str, durable: bool = False) -> None:
   """Writes a text file atomically.
 
   Args:
     path: the file.
     text: its content.
+    durable: see ``files.replacing``.
   """
-  with files.replacing(path) as partial:
+  with files.replacing(path, durable=durable) as partial:
     partial.write_text(text, encoding="utf-8")
 
 
@@ -46,13 +48,13 @@ def as_json(value: Any) -> Any:
 
 
 def write_json(path: pathlib.Path, facts: Any) -> None:
-  """Writes a JSON file atomically; NaN and infinities become null.
+  """Writes a JSON file atomically and durably; NaN, infinities become null.
 
   Args:
     path: the file.
     facts: its content.
   """
-  write_text(path, json.dumps(as_json(facts), indent=1) + "\n")
+  write_text(path, json.dumps(as_json(facts), indent=1) + "\n", durable=True)
 
 
 def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:

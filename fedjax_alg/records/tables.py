@@ -9,6 +9,10 @@ groups.csv is written for methods that group the clients.
 
 from collections.abc import Mapping, Sequence
 import csv
+import hashlib
+import io
+import itertools
+import os
 import pathlib
 from typing import Any
 
@@ -48,6 +52,17 @@ _BYTES = {"bytes_down": "floats_down", "bytes_up": "floats_up",
 MOST_ENTRIES = 64
 
 
+def _as_bytes(
+    rows: Sequence[Row], columns: Sequence[str], header: bool = False) -> bytes:
+  """The rows as they are in a file."""
+  text = io.StringIO(newline="")
+  writer = csv.DictWriter(text, columns)
+  if header:
+    writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue().encode()
+
+
 def write_rows(
     path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS
 ) -> None:
@@ -58,25 +73,18 @@ def write_rows(
     rows: rows of the table.
     columns: names of the columns.
   """
-  with files.replacing(path) as partial, open(
-      partial, "w", newline="", encoding="utf-8") as file:
-    writer = csv.DictWriter(file, columns)
-    writer.writeheader()
-    writer.writerows(rows)
+  with files.replacing(path) as partial:
+    partial.write_bytes(_as_bytes(rows, columns, header=True))
 
 
-def append_rows(
-    path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS
-) -> None:
-  """Appends rows to a table.
+def _append(path: pathlib.Path, rows: bytes) -> None:
+  """Appends to a table, which must be there and no link."""
 
-  Args:
-    path: the file.
-    rows: the new rows.
-    columns: names of the columns.
-  """
-  with open(path, "a", newline="", encoding="utf-8") as file:
-    csv.DictWriter(file, columns).writerows(rows)
+  def opened(name: str, flags: int) -> int:
+    return os.open(name, (flags | os.O_NOFOLLOW) & ~os.O_CREAT)
+
+  with open(path, "ab", opener=opened) as file:
+    file.write(rows)
 
 
 def _value(text: str) -> Any:
@@ -87,6 +95,10 @@ def _value(text: str) -> Any:
     except ValueError:
       pass
   return text
+
+
+#: What the user can do about a table that is not that of the run.
+_ANEW = "start anew with `overwrite` or in another folder"
 
 
 def read_rows(
@@ -107,25 +119,160 @@ def read_rows(
   Raises:
     OptionError: the file is missing or has other columns.
   """
+  return _parsed(path, _read(path), columns)
+
+
+def _read(path: pathlib.Path) -> bytes:
   try:
-    with open(path, newline="", encoding="utf-8") as file:
-      reader = csv.DictReader(file)
-      found = tuple(reader.fieldnames or ())
-      filled = {new: old for new, old in _BYTES.items()
-                if old in found and new not in found}
-      if columns is not None and found != tuple(
-          name for name in columns if name not in filled):
-        raise OptionError(
-            f"{path}: damaged or of another version, its columns are not "
-            "those of a run; start anew with `overwrite` or in another folder")
-      raw = [row for row in reader if None not in row.values() and (
-          "" not in row.values())]
+    return path.read_bytes()
   except FileNotFoundError:
-    raise OptionError(f"{path}: is missing; start anew with `overwrite` or in "
-                     "another folder") from None
-  rows = [{name: _value(text) for name, text in row.items()} for row in raw]
+    raise OptionError(f"{path}: is missing; {_ANEW}") from None
+
+
+def _parsed(
+    path: pathlib.Path, raw: bytes, columns: Sequence[str] | None
+) -> list[Row]:
+  try:
+    reader = csv.DictReader(io.StringIO(raw.decode(), newline=""))
+    found = tuple(reader.fieldnames or ())
+    every = [row for row in reader if None not in row.values() and (
+        "" not in row.values())]
+  except (UnicodeDecodeError, csv.Error):
+    raise OptionError(f"{path}: damaged, no table; {_ANEW}") from None
+  filled = {new: old for new, old in _BYTES.items()
+            if old in found and new not in found}
+  if columns is not None and found != tuple(
+      name for name in columns if name not in filled):
+    raise OptionError(
+        f"{path}: damaged or of another version, its columns are not "
+        f"those of a run; {_ANEW}")
+  rows = [{name: _value(text) for name, text in row.items()} for row in every]
   return [row | {new: BYTES_PER_FLOAT * row[old] for new, old in filled.items()}
           for row in rows]
+
+
+def _until(
+    path: pathlib.Path, columns: Sequence[str] | None, done: int,
+    mark: Mapping[str, Any] | None) -> list[Row]:
+  """The rows of a table up to a checkpoint.
+
+  Args:
+    path: the file.
+    columns: see ``read_rows``.
+    done: rounds played before the checkpoint.
+    mark: what ``Records.marks`` said of the table then; None: not known.
+
+  Raises:
+    OptionError: the table is not as it was at the checkpoint.
+  """
+  raw = _read(path)
+  if mark is not None:
+    lines = raw.splitlines(keepends=True)[:1 + mark["rows"]]
+    whole = len(lines) - (not lines or lines[-1][-1:] != b"\n")
+    then = f"at the checkpoint of round {done}"
+    if whole < 1 + mark["rows"]:
+      raise OptionError(
+          f"{path}: has {max(whole - 1, 0)} of the {mark['rows']} rows that it "
+          f"had {then}; restore it, or {_ANEW}")
+    raw = b"".join(lines)
+    if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
+      raise OptionError(f"{path}: edited, it is not as it was {then}; restore "
+                        f"it, or {_ANEW}")
+  rows = _parsed(path, raw, columns)
+  for number, row in enumerate(rows, 1):
+    for name, value in row.items():
+      if isinstance(value, str) and name != "protocol" or (
+          name == "round" and not isinstance(value, int)):
+        raise OptionError(f"{path}: damaged, {name} of row {number} is "
+                          f"{str(value)[:40]!r}; restore it, or {_ANEW}")
+  return [row for row in rows if row["round"] <= done]
+
+
+def read_until(
+    folder: pathlib.Path, columns: Mapping[str, Sequence[str] | None],
+    seeds: Sequence[int], done: int,
+    marks: Mapping[str, Mapping[str, Any]] | None = None, every: int = 0
+) -> dict[str, list[Row]]:
+  """Reads the tables of a run up to a checkpoint, and checks every row's key.
+
+  Args:
+    folder: the folder of the run.
+    columns: name of a table -> its columns, see ``read_rows``.
+    seeds: seeds of the run.
+    done: rounds played before the checkpoint.
+    marks: ``Records.marks`` at the checkpoint; None for one of an earlier
+      version.
+    every: at least the multiples of this round are evaluated; 0: not known.
+
+  Returns:
+    Name of a table -> its rows up to the round.
+
+  Raises:
+    OptionError: a table is missing, damaged, edited, or lacks rows.
+  """
+  found = {name: _until(folder / f"{name}.csv", of, done,
+                        None if marks is None else marks.get(name))
+           for name, of in columns.items()}
+
+  def compare(name: str, keys: Sequence[str], expected: list[Any]) -> None:
+    there = [tuple(row.get(key) for key in keys) for row in found[name]]
+    if there == expected:
+      return
+    at = next((i for i, (a, b) in enumerate(zip(there, expected)) if a != b),
+              min(len(there), len(expected)))
+    what = "is one too many" if at >= len(expected) else (
+        ("is missing, that of " if at >= len(there) else "should be that of ")
+        + ", ".join(f"{key} {value}" for key, value in zip(keys, expected[at])))
+    raise OptionError(f"{folder / name}.csv: damaged, row {at + 1} {what}; "
+                      f"restore it, or {_ANEW}")
+
+  timed = [row["round"] for row in found["timing"]]
+  due = range(every, done + 1, every) if every else ()
+  evaluated = sorted({*timed, *due})
+  compare("timing", ("round",), [(number,) for number in evaluated])
+  compare("rounds", ("round", "seed"),
+          list(itertools.product(range(1, done + 1), seeds)))
+  protocols = dict.fromkeys(
+      [row["protocol"] for row in found["metrics"]] or ["any"])
+  compare("metrics", ("round", "seed", "protocol"),
+          list(itertools.product(evaluated, seeds, protocols)))
+  if "groups" in found:
+    compare("groups", ("round", "seed"),
+            list(itertools.product(evaluated, seeds)))
+  return found
+
+
+def check(
+    folder: pathlib.Path, seeds: Sequence[int], done: int,
+    marks: Mapping[str, Mapping[str, Any]] | None, every: int = 0) -> None:
+  """Checks the tables of a run before it goes on; see ``read_until``.
+
+  Args:
+    folder: the folder of the run.
+    seeds: see ``read_until``.
+    done: see ``read_until``.
+    marks: see ``read_until``.
+    every: see ``read_until``.
+
+  Raises:
+    OptionError: they are not those of the checkpoint.
+  """
+  columns: dict[str, Any] = {
+      "metrics": COLUMNS, "rounds": None, "timing": TIMING}
+  if "groups" in marks if marks is not None else (
+      folder / "groups.csv").is_file():
+    columns["groups"] = None
+  read_until(folder, columns, seeds, done, marks, every)
+
+
+def last_round(folder: pathlib.Path) -> int:
+  """The last round that rounds.csv has rows of; 0 without any."""
+  try:
+    rows = read_rows(folder / "rounds.csv", None)
+  except OptionError:
+    return 0
+  return max((row["round"] for row in rows
+              if isinstance(row.get("round"), int)), default=0)
 
 
 def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
@@ -306,6 +453,8 @@ class Records:
     #: wall time, per seed, of the recorded rounds since the last evaluation
     self.unfinished_s = 0.0
     self._totals = {seed: dict.fromkeys(TOTALS, 0) for seed in self.seeds}
+    #: of the files, as far as their rows are known here
+    self._hashes = {name: self._hash(name) for name in self.columns}
 
   @property
   def rows(self) -> list[Row]:
@@ -324,36 +473,55 @@ class Records:
     assert self.folder is not None
     return self.folder / f"{name}.csv"
 
-  def read(self, done: int, unfinished_s: float = 0.0) -> None:
+  def read(
+      self, done: int, unfinished_s: float = 0.0,
+      marks: Mapping[str, Mapping[str, Any]] | None = None, every: int = 0
+  ) -> None:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
     Args:
       done: rounds played before the checkpoint.
       unfinished_s: the attribute of this name at the checkpoint.
+      marks: see ``read_until``.
+      every: see ``read_until``.
 
     Raises:
-      OptionError: a table is missing, damaged or lacks rounds.
+      OptionError: a table is missing, damaged, edited or lacks rows.
     """
-    for name, columns in self.columns.items():
-      self.tables[name] = [
-          row for row in read_rows(self.path(name), columns)
-          if row["round"] <= done]
+    assert self.folder is not None
+    self.tables = read_until(
+        self.folder, self.columns, self.seeds, done, marks, every)
     self.unfinished_s = unfinished_s
     for rows in self._grouped(self.tables["rounds"]):
       self._add_totals(rows)
-    if len(self.tables["rounds"]) != done * len(self.seeds):
-      raise OptionError(f"{self.path('rounds')}: damaged, rows of the first "
-                       f"{done} rounds are missing; start anew")
+    self._hashes = {name: self._hash(name) for name in self.columns}
+
+  def _hash(self, name: str) -> Any:
+    """The hash of a table's file, to which those of further rows are added."""
+    return hashlib.sha256(_as_bytes(
+        self.tables[name], self.columns[name], header=True))
+
+  def marks(self) -> dict[str, dict[str, Any]]:
+    """How many rows every table has, and the sha256 of its file so far."""
+    return {name: {"rows": len(rows), "sha256": self._hashes[name].hexdigest()}
+            for name, rows in self.tables.items()}
 
   def write(self) -> None:
     """Writes all tables atomically."""
     for name, columns in self.columns.items():
       write_rows(self.path(name), self.tables[name], columns)
 
+  def sync(self) -> None:
+    """Waits until the tables would outlast a power cut."""
+    for name in self.columns:
+      files.sync(self.path(name))
+
   def _append(self, name: str, rows: list[Row]) -> None:
     self.tables[name] += rows
     if self.folder is not None:
-      append_rows(self.path(name), rows, self.columns[name])
+      raw = _as_bytes(rows, self.columns[name])
+      _append(self.path(name), raw)
+      self._hashes[name].update(raw)
 
   def _grouped(self, rows: list[Row]) -> list[list[Row]]:
     width = len(self.seeds)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
-import json
 import os
 import pathlib
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from flax import serialization
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 
 from fedjax_alg import files, own, registry
@@ -22,6 +22,7 @@ from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
 from fedjax_alg.records import clients as tables_of_clients
+from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
@@ -229,11 +230,16 @@ class RunResult:
     path, live = expanded(folder), self._state()
     if not processes.lead():
       return path
-    if path.is_dir() and any(path.iterdir()) and not (
-        path / "config.json").is_file():
+    if path.is_dir() and any(path.iterdir()) and not run_files.is_run(path):
       raise RunFolderError(f"{path}: holds files of something else (no "
-                           "config.json)")
+                           "config.json of a run)")
+    link = run_files.linked(path)
+    if link is not None:
+      raise RunFolderError(f"{link}: a link to another place, through which "
+                           "nothing is written; remove it")
     path.mkdir(parents=True, exist_ok=True)
+    # Its summary is there when all files are, and no longer when some are not.
+    (path / "summary.json").unlink(missing_ok=True)
     summary_lib.write_json(path / "config.json", self.facts)
     summary_lib.write_partition(path, live.prepared.federation)
     (path / "groups.csv").unlink(missing_ok=True)
@@ -246,7 +252,7 @@ class RunResult:
                     {"identity": self.facts["identity"]})
     write_final(path, self._final, self.seeds,
                 live.prepared.federation.client_names)
-    summary_lib.write_json(path / "summary.json", self.summary())
+    write_summary(path, self.summary())
     return path
 
   def __repr__(self) -> str:
@@ -278,7 +284,44 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
       "run": field_values(prepared.options), "model": prepared.model_name,
       "seeds": list(prepared.seeds),
       "protocols": list(prepared.protocols), "plan": prepared.plan,
-      "sources": own.as_facts(sources)}
+      "machine": machine(prepared), "sources": own.as_facts(sources)}
+
+
+def machine(prepared: Prepared) -> dict[str, Any]:
+  """What decides the last bits of a run beside its options.
+
+  Args:
+    prepared: the run.
+
+  Returns:
+    A dictionary that can be written as JSON.
+  """
+  devices = (jax.devices() if prepared.mesh is None
+             else list(prepared.mesh.devices.flat))
+  return {
+      "devices": len(devices) if prepared.mesh is not None else 1,
+      "processes": processes.count(),
+      "kind": f"{devices[0].device_kind} ({devices[0].platform})",
+      "map_clients": prepared.plan["map_clients"],
+      "map_seeds": prepared.map_seeds,
+      "draw": cohorts.draw_of(prepared.sampler),
+      "jax": jax.__version__, "jaxlib": jaxlib.__version__}
+
+
+def write_summary(
+    folder: pathlib.Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+  """Writes summary.json, which says that all other files are written.
+
+  Args:
+    folder: folder of the run.
+    summary: its content but for "files".
+
+  Returns:
+    The whole content.
+  """
+  found = {**summary, "files": run_files.hashes(folder)}
+  summary_lib.write_json(folder / "summary.json", found)
+  return found
 
 
 def make_summary(
@@ -440,15 +483,12 @@ def load_run(
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
-    found = json.loads(path.read_text("utf-8"))
+    return files.read_json(path)
   except FileNotFoundError:
     raise RunFolderError(f"{path.parent}: holds no finished run (no "
                          f"{path.name})") from None
   except (OSError, ValueError, RecursionError) as error:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
-  if not isinstance(found, dict):
-    raise RunFolderError(f"{path}: damaged, cannot be read")
-  return found
 
 
 def _tuples(value: Any) -> Any:

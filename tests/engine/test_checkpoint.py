@@ -161,3 +161,14 @@ def test_an_unknown_dtype_is_refused(tmp_path):
   stranger(tmp_path, {}, payload.replace(b"float32", b"os.exec"))
   with pytest.raises(checkpoint.CheckpointError, match="another algorithm"):
     checkpoint.load_latest(tmp_path, ONE)
+
+
+def test_headers_and_files_of_others(tmp_path):
+  (tmp_path / "round_best.ckpt").write_text("mine")
+  for number in (1, 2, 3):
+    checkpoint.save(tmp_path, {"w": np.zeros(2)}, number, {"n": number})
+  assert [facts["n"] for facts in checkpoint.headers(tmp_path)] == [3, 2]
+  newest = checkpoint.paths(tmp_path)[0]
+  newest.write_bytes(newest.read_bytes()[:-1])
+  assert [facts["n"] for facts in checkpoint.headers(tmp_path)] == [2]
+  assert (tmp_path / "round_best.ckpt").read_text() == "mine"

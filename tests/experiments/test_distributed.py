@@ -39,7 +39,8 @@ def test_one_process_two_and_one_again(tmp_path):
   folder, whole = tmp_path / "run", tmp_path / "whole"
   assert play("--rounds=2", f"--out_dir={folder}") == 0
   identity = json.loads((folder / "config.json").read_text())["identity"]
-  both = two("--rounds=100000", "--resume", f"--out_dir={folder}")
+  both = two("--rounds=100000", "--resume", "--allow_other_devices",
+             f"--out_dir={folder}")
   end = time.monotonic() + 300
   while newest(folder) <= 4 and time.monotonic() < end and (
       both[0].poll() is None):
@@ -57,7 +58,8 @@ def test_one_process_two_and_one_again(tmp_path):
   assert facts["flags"]["host_devices"] == 0  # of the run that began
   assert "process" not in (folder / "flags.txt").read_text()
   rounds = newest(folder) + 1
-  assert play(f"--rounds={rounds}", "--resume", f"--out_dir={folder}") == 0
+  assert play(f"--rounds={rounds}", "--resume", "--allow_other_devices",
+              f"--out_dir={folder}") == 0
   assert play(f"--rounds={rounds}", f"--out_dir={whole}") == 0
   rows = [tables.read_rows(each / "metrics.csv", tables.COLUMNS)
           for each in (folder, whole)]

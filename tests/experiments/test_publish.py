@@ -55,6 +55,15 @@ def test_again_gives_the_same_bytes(tmp_path, source):
   assert {p: p.read_bytes() for p in folder.iterdir()} == before
 
 
+@pytest.mark.parametrize("text", ["", "no title\n"])
+def test_an_empty_table_is_refused(tmp_path, source, capsys, text):
+  (source / "fig2" / "fig2.md").write_text(text)
+  assert publish_to(tmp_path / "docs", source) == 2
+  said = capsys.readouterr().err
+  assert f"{source}/fig2/fig2.md: has no title" in said
+  assert said.count("\n") == 1 and not (tmp_path / "docs").exists()
+
+
 @pytest.mark.parametrize("notes,said", [
     ("## fig99\n\nx\n", "fig99"), ("Lost words.\n\n## fig1\n", "before")])
 def test_bad_notes_are_refused(tmp_path, source, capsys, notes, said):

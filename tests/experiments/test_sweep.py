@@ -149,7 +149,9 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
 
 
 def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(sweeps.execute.plots, "run_curves", lambda *args: None)
+  monkeypatch.setattr(
+      sweeps.execute.plots, "run_curves",
+      lambda paths, *args: [path.write_text("drawn") for path in paths])
   for number in (2, 1):
     assert play(tmp_path, "--rounds=3", f"--part={number}/2") == 0
     said = capsys.readouterr().out

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg import metrics
+from fedjax_alg import files, metrics
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as results
@@ -220,6 +220,7 @@ def test_groups_are_a_table_of_their_own(tmp_path):
   made.write()
   for start in (0, 2):
     made.add_rounds(aux(2), start, 2, 1.0)
+    made.add_metrics(records.metric_values({"global": counts(4)}))
     made.add_groups(membership, histogram)
   first, second = made.tables["groups"][:2]
   assert list(first.values()) == [2, 3, 3, 2, 2, 0, 1, 1.0, 1.0]
@@ -239,3 +240,85 @@ def test_groups_are_a_table_of_their_own(tmp_path):
   rows = records.group_rows(
       np.arange(70)[None], np.eye(70, dtype=int), 1, [0], 70)
   assert rows[0]["used"] == 70 and "size_0" not in rows[0]
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path):
+  """Tables of three rounds, evaluated after 2 and 3."""
+  made = records.Records(tmp_path, SEEDS, COHORT, (), num_groups=2)
+  made.write()
+  for start, count in ((0, 2), (2, 1)):
+    made.add_rounds(aux(count), start, count, 1.0)
+    made.add_metrics(records.metric_values({"global": counts(4)}))
+    made.add_groups(np.zeros((2, 3), int), np.eye(3, dtype=int))
+  return made
+
+
+def test_marks_are_those_of_the_files(run):
+  marks = run.marks()
+  assert {name: mark["rows"] for name, mark in marks.items()} == {
+      "metrics": 4, "rounds": 6, "timing": 2, "groups": 4}
+  for name, mark in marks.items():
+    assert mark["sha256"] == files.sha256(run.path(name))
+  again = records.Records(run.folder, SEEDS, COHORT, (), num_groups=2)
+  for name in marks:  # rows after the checkpoint
+    with open(run.path(name), "ab") as file:
+      file.write(b"4,3,glob")
+  again.read(3, marks=marks, every=2)
+  assert again.marks() == marks
+  again.write()
+  assert {name: files.sha256(again.path(name)) for name in marks} == {
+      name: mark["sha256"] for name, mark in marks.items()}
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("name", ["metrics", "rounds", "timing", "groups"])
+def test_other_tables_are_refused(run, marked, name):
+  """A row less, a row twice, two rows exchanged, text for a number."""
+  marks, path = run.marks() if marked else None, run.path(name)
+  lines = path.read_bytes().splitlines(keepends=True)
+  records.check(run.folder, SEEDS, 3, marks, 2)
+  wrong = [[*lines[:1], *lines[2:]], [*lines[:2], *lines[1:]],
+           [lines[0], lines[2], lines[1], *lines[3:]],
+           [*lines[:-1], lines[-1].replace(b"3", b"x", 1)], lines[:1], [],
+           [b"\xff\0\n"]]
+  if marked:
+    wrong.append([*lines[:-1], lines[-1][:-2]])
+  elif name == "timing":  # may have been another --eval_every, and no order
+    del wrong[0]
+  for rows in wrong:
+    path.write_bytes(b"".join(rows))
+    with pytest.raises(OptionError, match=" row|edited|columns|no table") as (
+        caught):
+      records.check(run.folder, SEEDS, 3, marks, 2)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_edited_number_is_refused(run):
+  marks, path = run.marks(), run.path("metrics")
+  path.write_bytes(path.read_bytes().replace(b"0.4", b"0.5", 1))
+  with pytest.raises(OptionError, match="metrics.csv: edited"):
+    records.check(run.folder, SEEDS, 3, marks)
+
+
+def test_an_evaluation_that_is_in_no_table(run):
+  """Without a hash it is missed because the run evaluates regularly."""
+  for name in ("metrics", "timing", "groups"):
+    raw = run.path(name).read_bytes().splitlines(keepends=True)
+    keep = 1 + (1 if name == "timing" else 2)
+    run.path(name).write_bytes(b"".join([raw[0], *raw[keep:]]))
+  with pytest.raises(OptionError, match="timing.csv: damaged, row 1 should"):
+    records.check(run.folder, SEEDS, 3, None, 2)
+
+
+def test_nothing_is_appended_through_a_link(run, tmp_path):
+  other = tmp_path / "other.csv"
+  run.path("rounds").rename(other)
+  before = other.read_bytes()
+  run.path("rounds").symlink_to(other)
+  with pytest.raises(OSError):
+    run.add_rounds(aux(1), 3, 1, 1.0)
+  assert other.read_bytes() == before
+  run.path("rounds").unlink()
+  with pytest.raises(FileNotFoundError):
+    run.add_rounds(aux(1), 3, 1, 1.0)

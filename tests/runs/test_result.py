@@ -259,3 +259,27 @@ def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
   (folder / "partition.npz").unlink()
   with pytest.raises(fa.RunFolderError, match="run: partition_file=.*first"):
     fa.load_run(folder).client_params(3)
+
+
+def test_saving_over_a_run_writes_through_no_link(by_api, tmp_path):
+  """And its summary is gone until all files are written."""
+  folder = by_api("fedgroup").save(tmp_path / "run")
+  shutil.move(folder / "checkpoint", tmp_path / "other")
+  (folder / "checkpoint").symlink_to(tmp_path / "other")
+  before = sorted((tmp_path / "other").iterdir())
+  with pytest.raises(fa.RunFolderError, match="checkpoint: a link"):
+    by_api("fedgroup").save(folder)
+  assert sorted((tmp_path / "other").iterdir()) == before
+  (folder / "checkpoint").unlink()
+  (folder / "checkpoint").write_text("no folder", "utf-8")
+  assert (folder / "summary.json").exists()
+  with pytest.raises(OSError):
+    by_api("fedgroup").save(folder)
+  assert not (folder / "summary.json").exists()
+
+
+def test_json_of_very_many_brackets(by_api, tmp_path):
+  folder = by_api("fedgroup").save(tmp_path / "run")
+  (folder / "summary.json").write_text("[" * 100_000, "utf-8")
+  with pytest.raises(fa.RunFolderError, match="summary.json: damaged"):
+    fa.load_run(folder)

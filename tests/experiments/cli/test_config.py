@@ -526,3 +526,22 @@ def test_conditions_name_flags_that_exist():
       assert set(values) <= set(known[other].metadata["choices"])
   assert set(flags.NEUTRAL) <= set(known)
   assert not set(known) & set(flags.hyper_fields())
+
+
+@pytest.mark.parametrize("path", [
+    "/data/with a blank ", " before.npz", "two\nlines", '"quoted" \t'])
+def test_flags_txt_keeps_odd_paths(tmp_path, path):
+  """Blanks at the ends, line ends; blanks around a typed line do not count."""
+  words = ["--algorithm=fedavg", "--dataset=npz", f"--data_path={path}"]
+  parsed = config.parse(words)
+  file = tmp_path / "flags.txt"
+  file.write_text("\n".join(parsed.flag_lines()) + "\n  --rounds=7 \n",
+                  encoding="utf-8")
+  again = config.parse([f"--flagfile={file}"])
+  assert again.data.data_path == path and again.run.rounds == 7
+
+
+def test_a_flag_file_with_a_broken_quote(tmp_path):
+  (tmp_path / "a.flags").write_text('"--rounds=3\n', encoding="utf-8")
+  with pytest.raises(config.UsageError, match="a.flags: cannot be read as"):
+    config.parse([f"--flagfile={tmp_path / 'a.flags'}"])

@@ -355,3 +355,15 @@ def test_run_folder_depends_on_what_decides_the_numbers(tmp_path):
 
 def test_factor():
   assert results.factor("loss") == 1 and results.factor("accuracy") == 100
+
+
+@pytest.mark.parametrize("flag,said", [
+    ("--resume", "goes on with unfinished runs by itself"),
+    ("--overwrite", "another --out_dir"), ("--dry_run", "experiments.run")])
+def test_flags_of_single_runs_are_refused(tmp_path, capsys, flag, said):
+  assert diversified.main(
+      ["--figure=fig1", flag, f"--out_dir={tmp_path / 'out'}"]) == 2
+  line = capsys.readouterr().err
+  assert line.startswith(f"error: {flag}: not of a figure command")
+  assert said in line and line.count("\n") == 1
+  assert not (tmp_path / "out").exists()

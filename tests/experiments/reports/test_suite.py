@@ -77,8 +77,11 @@ def _played(monkeypatch, compiled):
     folder = pathlib.Path(config.out_dir)
     assert (folder / "run.lock").exists()
     (folder / "summary.json").write_text(json.dumps({
-        "identity": config.identity(), "cost": {"rounds": 3}}), "utf-8")
+        "identity": config.identity(), "cost": {"rounds": 3}, "final": {},
+        "best": {}, "timing": {}, "hashes": {}}), "utf-8")
+    (folder / "curves.png").write_text("drawn", "utf-8")
     records.write_rows(folder / "metrics.csv", [])
+    records.write_rows(folder / "rounds.csv", [])
     records.write_rows(folder / "timing.csv", [], records.TIMING)
 
   monkeypatch.setattr(suite.execute, "execute", play)

@@ -1,0 +1,119 @@
+"""The files of a run's folder: which there are, and which are whole.
+
+Whatever else is in the folder belongs to the user and is never touched.
+"""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import os
+import pathlib
+import re
+from typing import Any
+
+from fedjax_alg import files
+
+#: The tables that grow while a run is played.
+TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
+#: What is there of every finished run from the command line, beside tables.
+_ALWAYS = ("config.json", "flags.txt", "partition.json", "partition.npz",
+           "partition.png", "curves.png", "curves.pdf", "final.msgpack")
+#: Every file that a run writes beside those in the two folders below.
+FILES = ("summary.json", *TABLES, *_ALWAYS, "clients.csv", "assignment.csv",
+         "clients.npz")
+#: Files whose hashes are in summary.json.
+_HASHED = (*TABLES, "clients.csv", "assignment.csv", "clients.npz",
+           "final.msgpack", "partition.json", "partition.npz")
+CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
+
+_PARTIAL = ".partial"
+_CHECKPOINT = re.compile(r"round_\d+\.ckpt(\.partial)?")
+_EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\..*")
+_SEED = re.compile(r"seed_\d+")
+
+
+def linked(folder: pathlib.Path) -> pathlib.Path | None:
+  """Finds a folder in the folder of a run that is a link to another place.
+
+  Args:
+    folder: the folder of the run, which may itself be a link.
+
+  Returns:
+    The link, through which nothing may be written; None if there is none.
+  """
+  events = folder / EVENTS
+  inside = [] if events.is_symlink() or not events.is_dir() else [
+      path for path in sorted(events.iterdir()) if _SEED.fullmatch(path.name)]
+  return next((path for path in (folder / CHECKPOINTS, events, *inside)
+               if path.is_symlink()), None)
+
+
+def is_run(folder: pathlib.Path) -> bool:
+  """Whether config.json is that of a run, and not of another program."""
+  try:
+    facts = files.read_json(folder / "config.json")
+  except (OSError, ValueError):
+    return False
+  return {"identity", "algorithm", "hparams"} <= facts.keys() or (
+      {"identity", "flags", "hparams"} <= facts.keys())
+
+
+def _inside(folder: pathlib.Path, name: re.Pattern) -> Iterator[pathlib.Path]:
+  if folder.is_dir() and not folder.is_symlink():
+    yield from (path for path in folder.iterdir() if name.fullmatch(path.name))
+
+
+def remove(folder: pathlib.Path) -> None:
+  """Removes the files that a run has written, but for config.json.
+
+  That one tells that the folder is a run's, should the process be killed; the
+  next run replaces it.
+
+  Args:
+    folder: the folder of the run.
+  """
+  names = [name for name in FILES if name != "config.json"]
+  found = [folder / name for name in (
+      *names, *(name + _PARTIAL for name in FILES))]
+  inside = [folder / CHECKPOINTS]
+  found += _inside(folder / CHECKPOINTS, _CHECKPOINT)
+  for seed in _inside(folder / EVENTS, _SEED):
+    found += _inside(seed, _EVENT_FILE)
+    inside.append(seed)
+  for path in found:
+    if path.is_symlink() or path.is_file():
+      path.unlink()
+  for path in (*inside, folder / EVENTS):
+    with contextlib.suppress(OSError):  # there is none, or it has other files
+      path.rmdir()
+
+
+def hashes(folder: pathlib.Path) -> dict[str, str]:
+  """The sha256 of the files with numbers of a run that has been written."""
+  return {name: files.sha256(folder / name) for name in _HASHED
+          if (folder / name).is_file()}
+
+
+def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
+  """Whether every file of a finished run is there and has not changed.
+
+  Checkpoints may be missing: only a run that goes on needs them.
+
+  Args:
+    folder: the folder of the run.
+    summary: its summary.json.
+
+  Raises:
+    OSError: a file cannot be read.
+    KeyError, TypeError, AttributeError: summary.json lacks an entry.
+  """
+  if not all(isinstance(summary[name], dict) for name in (
+      "final", "best", "cost", "timing", "hashes")):
+    return False
+  if "files" not in summary:  # of an earlier version
+    needed = [*TABLES[:3], "curves.png"]
+    if "groups" in summary:
+      needed.append("groups.csv")
+    return all(os.path.getsize(folder / name) for name in needed)
+  return all(os.path.getsize(folder / name) for name in _ALWAYS) and all(
+      files.sha256(folder / name) == digest
+      for name, digest in summary["files"].items())

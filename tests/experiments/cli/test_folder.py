@@ -1,0 +1,429 @@
+"""The output folder: what is kept, refused, and whole after every fault.
+
+The runs share one compiled program, and pictures are drawn by a stand-in.
+"""
+
+import builtins
+import io
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from experiments import run
+from experiments.cli import execute, lock
+from fedjax_alg import files
+from fedjax_alg.engine import checkpoint
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.runs import programs as programs_lib
+
+WORDS = ("--algorithm=fedavg", "--dataset=digits", "--num_clients=10",
+         "--participation=0.5", "--eval_every=1", "--rounds=2",
+         "--eval_protocols=global", "--noprogress")
+
+
+@pytest.fixture(name="made", scope="module")
+def _made():
+  """What was compiled, by the identity of a run and its rounds."""
+  return {}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, made):
+
+  def draw(paths, *args):
+    for path in paths if isinstance(paths, list) else [paths]:
+      with files.replacing(path) as partial:
+        partial.write_bytes(b"picture")
+
+  real = execute.prepared_run
+
+  def prepared_run(config):
+    key = config.identity(), config.run.rounds
+    if key not in made:
+      made[key] = programs_lib.Programs(real(config))
+    return made[key].prepared
+
+  def programs(prepared):
+    return next(one for one in made.values() if one.prepared is prepared)
+
+  monkeypatch.setattr(execute.plots, "run_curves", draw)
+  monkeypatch.setattr(execute.plots, "histogram", draw)
+  monkeypatch.setattr(execute, "prepared_run", prepared_run)
+  monkeypatch.setattr(execute, "Programs", programs)
+  monkeypatch.setattr(execute, "_DRAWN", {})
+
+
+def play(folder, *words):
+  return run.main([*WORDS, f"--out_dir={folder}", *words])
+
+
+@pytest.fixture(name="kept", scope="module")
+def _kept(tmp_path_factory):
+  return tmp_path_factory.mktemp("runs") / "kept"
+
+
+@pytest.fixture(name="whole")
+def _whole(kept):
+  """A finished run, which tests only read."""
+  if not kept.exists():
+    assert play(kept) == 0
+  return kept
+
+
+@pytest.fixture(name="folder")
+def _folder(whole, tmp_path):
+  """A copy of it."""
+  shutil.copytree(whole, tmp_path / "run")
+  return tmp_path / "run"
+
+
+def content(folder):
+  return {str(path.relative_to(folder)): path.read_bytes()
+          for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(capsys, folder, *words, status=2):
+  """The line that a command ends with, which changes nothing."""
+  before = content(folder) if folder.is_dir() else None
+  capsys.readouterr()
+  assert play(folder, *words) == status
+  said = capsys.readouterr().err.splitlines()
+  assert len(said) == 1 and said[0].startswith("error: "), said
+  assert before is None or content(folder) == before
+  return said[0].removeprefix("error: ")
+
+
+def same_results(folder, whole):
+  """Whether a folder has the files and the bits of the uninterrupted run."""
+  def shape(place):
+    return {name for name in content(place) if "notes" not in name}
+
+  hashes = [files.read_json(each / "summary.json")["hashes"]["final_state"]
+            for each in (folder, whole)]
+  return shape(folder) == shape(whole) and hashes[0] == hashes[1] and all(
+      (folder / name).read_bytes() == (whole / name).read_bytes()
+      for name in ("metrics.csv", "rounds.csv"))
+
+
+def edit(path, change):
+  facts = files.read_json(path)
+  change(facts)
+  path.write_text(json.dumps(facts), encoding="utf-8")
+
+
+# --overwrite
+
+
+def test_an_error_leaves_the_old_run(folder, capsys, monkeypatch):
+  said = refused(capsys, folder, "--overwrite", "--num_clients=5000")
+  assert "--num_clients=5000" in said
+
+  def fails(prepared):
+    raise MemoryError("too large")
+
+  monkeypatch.setattr(execute, "Programs", fails)
+  assert "memory" in refused(capsys, folder, "--overwrite", status=1)
+
+
+def test_overwrite_keeps_the_files_of_the_user(folder, whole):
+  (folder / "notes.txt").write_text("mine")
+  (folder / "checkpoint" / "notes").write_text("mine")
+  (folder / "groups.csv").write_text("of another algorithm")
+  (folder / "clients.csv.partial").write_text("of a killed run")
+  assert play(folder, "--overwrite") == 0
+  assert (folder / "notes.txt").read_text() == "mine"
+  assert (folder / "checkpoint" / "notes").read_text() == "mine"
+  assert same_results(folder, whole)
+
+
+@pytest.mark.parametrize("text,why", [
+    ('{"name": "my-package"}', "config.json is not a run's"),
+    ("[" * 100_000, "config.json is not a run's"), (None, "no config.json")])
+def test_a_folder_of_something_else(tmp_path, capsys, text, why):
+  (tmp_path / "thesis.tex").write_text("mine")
+  if text is not None:
+    (tmp_path / "config.json").write_text(text)
+  assert why in refused(capsys, tmp_path, "--overwrite")
+
+
+# Links
+
+
+@pytest.mark.parametrize("name", [
+    "flags.txt.partial", "metrics.csv.partial", "summary.json.partial",
+    "config.json.partial", "partition.png", "curves.png", "metrics.csv",
+    "checkpoint/round_00000002.ckpt.partial", "final.msgpack", "summary.json"])
+def test_nothing_is_written_through_a_link(folder, tmp_path, whole, name):
+  other = tmp_path / "other"
+  other.write_text("mine")
+  for path in (folder / name, folder / "summary.json"):
+    path.unlink(missing_ok=True)
+  (folder / name).symlink_to(other)
+  words = "--overwrite" if name == "metrics.csv" else "--resume"
+  if name.startswith("checkpoint"):
+    (folder / "checkpoint" / "round_00000002.ckpt").unlink()
+  assert play(folder, words) == 0
+  assert other.read_text() == "mine"
+  assert not any(path.is_symlink() for path in folder.rglob("*"))
+  assert same_results(folder, whole)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "tensorboard"])
+def test_folders_that_are_links_are_refused(folder, whole, capsys, name):
+  shutil.rmtree(folder / name, ignore_errors=True)
+  (folder / name).symlink_to(whole / "checkpoint")
+  for flag in ("--resume", "--overwrite"):
+    assert refused(capsys, folder, flag) == (
+        f"--out_dir={folder}: {name} is a link to another place, through which "
+        "nothing is written or removed; remove it")
+
+
+def test_the_folder_itself_may_be_a_link(folder, whole, tmp_path):
+  (tmp_path / "link").symlink_to(folder)
+  assert play(tmp_path / "link", "--overwrite") == 0
+  assert same_results(folder, whole) and (tmp_path / "link").is_symlink()
+
+
+def test_a_lock_that_is_a_link(folder, tmp_path, capsys):
+  (tmp_path / "other").write_text("mine")
+  (folder / "run.lock").symlink_to(tmp_path / "other")
+  assert "run.lock" in refused(capsys, folder, "--resume", status=1)
+  assert (tmp_path / "other").read_text() == "mine"
+
+
+# States of a folder
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+@pytest.mark.parametrize("there", [
+    (), ("run.lock",), ("config.json.partial",),
+    ("config.json",), ("config.json", "flags.txt.partial"),
+    ("config.json", "flags.txt", "partition.json", "partition.npz"),
+    ("config.json", "metrics.csv"),
+    ("config.json", "metrics.csv", "rounds.csv", "timing.csv", "checkpoint")])
+def test_every_state_before_the_first_checkpoint(
+    whole, tmp_path, capsys, there, flag):
+  (tmp_path / "run").mkdir()
+  for name in there:
+    if name == "checkpoint":
+      (tmp_path / "run" / name).mkdir()
+    elif (whole / name).is_file():
+      shutil.copy(whole / name, tmp_path / "run")
+    else:
+      (tmp_path / "run" / name).write_text("{")
+  assert play(tmp_path / "run", flag) == 0
+  assert same_results(tmp_path / "run", whole)
+  said = capsys.readouterr().err
+  assert ("no checkpoint yet, starting again at round 0 (the tables have 2)"
+          in said) == (flag == "--resume" and "checkpoint" in there)
+
+
+@pytest.mark.parametrize("name", sorted(
+    set(run_files.FILES) - {"groups.csv", "clients.csv", "assignment.csv",
+                            "clients.npz", "metrics.csv", "rounds.csv",
+                            "timing.csv", "config.json"}))
+def test_a_file_that_is_missing_is_made_again(folder, whole, name, capsys):
+  (folder / name).unlink()
+  assert play(folder, "--resume") == 0
+  assert "nothing to do" not in capsys.readouterr().err
+  assert same_results(folder, whole)
+  assert play(folder, "--resume") == 0
+  assert "finished, nothing to do" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [
+    lambda facts: facts.pop("final"), lambda facts: facts.pop("timing"),
+    lambda facts: facts.update(identity="0"),
+    lambda facts: facts.update(cost=3)])
+def test_a_damaged_summary_is_made_again(folder, whole, change):
+  edit(folder / "summary.json", change)
+  assert play(folder, "--resume") == 0
+  assert same_results(folder, whole)
+  assert "final" in files.read_json(folder / "summary.json")
+
+
+def test_a_run_of_an_earlier_version(folder, whole, capsys):
+  """No hashes, no machine: it goes on, with a note."""
+  edit(folder / "config.json", lambda facts: facts.pop("machine"))
+  (folder / "summary.json").unlink()
+  for path in checkpoint.paths(folder / "checkpoint"):
+    facts, payload = checkpoint.read(path)
+    facts.pop("tables")
+    state = checkpoint.serialization.msgpack_restore(payload)
+    checkpoint.save(folder / "checkpoint", state, facts.pop("round"), facts)
+  assert play(folder, "--resume") == 0
+  assert "does not say on which devices" in capsys.readouterr().err
+  assert same_results(folder, whole)
+  on = files.read_json(folder / "summary.json")["resumed_on"]
+  assert [entry["round"] for entry in on] == [2]
+
+
+# Tables
+
+
+@pytest.mark.parametrize("name", ["metrics", "rounds", "timing"])
+@pytest.mark.parametrize("change,said", [
+    (lambda lines: lines[:-1], "has 1 of the 2 rows"),
+    (lambda lines: [lines[0], lines[2], lines[1]], "edited"),
+    (lambda lines: [*lines[:-1], b"2,0,text\r\n"], "edited"),
+    (lambda lines: None, "is missing")])
+def test_other_tables_are_refused_before_compiling(
+    folder, capsys, monkeypatch, name, change, said):
+  monkeypatch.setattr(execute, "prepared_run", None)
+  path = folder / f"{name}.csv"
+  lines = change(path.read_bytes().splitlines(keepends=True))
+  path.unlink()
+  if lines is not None:
+    path.write_bytes(b"".join(lines))
+  line = refused(capsys, folder, "--resume")
+  assert line.startswith(f"{path}: {said}") and "--overwrite" in line
+
+
+def test_a_checkpoint_folder_that_was_deleted(folder, capsys):
+  shutil.rmtree(folder / "checkpoint")
+  assert play(folder, "--resume") == 0  # it is finished all the same
+  (folder / "summary.json").unlink()
+  assert refused(capsys, folder, "--resume") == (
+      f"--resume: {folder}/checkpoint is gone, but the tables have 2 rounds; "
+      "restore it, or start anew with --overwrite or in another folder")
+  (folder / "checkpoint").mkdir()
+  (folder / "summary.json").write_text("{}")
+  assert "is gone" in refused(capsys, folder, "--resume")
+
+
+def test_no_summary_while_a_run_goes_on(folder, monkeypatch):
+  """Its tables soon have more rounds."""
+  def fails(*args):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(checkpoint, "save", fails)
+  assert play(folder, "--resume", "--rounds=3") == 130
+  assert not (folder / "summary.json").exists()
+
+
+def test_config_of_very_many_brackets(folder, capsys):
+  (folder / "config.json").write_text("[" * 100_000)
+  assert "config.json is damaged" in refused(capsys, folder, "--resume")
+
+
+def test_a_run_that_differs_in_no_flag(folder, capsys):
+  edit(folder / "config.json", lambda facts: facts.update(identity="0"))
+  assert refused(capsys, folder, "--resume").startswith(
+      f"--resume: the run in {folder} was started with flags or files that its "
+      "config.json does not name")
+
+
+# Devices
+
+
+def test_other_devices(folder, whole, capsys):
+  """Two devices, then those of here, then two others, and here again."""
+  here = files.read_json(folder / "config.json")["machine"]
+  assert here["devices"] == 4 and here["map_clients"] == "sequential"
+  assert here["draw"] == "permutation, version 1"
+  (folder / "summary.json").unlink()
+  config = folder / "config.json"
+  edit(config, lambda facts: facts["machine"].update(devices=2, jax="0.1"))
+  assert refused(capsys, folder, "--resume") == (
+      f"--resume: the run in {folder} was played with devices 2, here 4; JAX "
+      f"0.1, here {here['jax']}, so its last bits may differ; "
+      "--allow_other_devices goes on anyway")
+  assert play(folder, "--resume", "--allow_other_devices") == 0
+  assert same_results(folder, whole)
+  for name in ("config.json", "summary.json"):
+    assert files.read_json(folder / name)["resumed_on"] == [
+        {"round": 2, **here}]
+  assert files.read_json(config)["machine"]["devices"] == 2
+  assert play(folder, "--resume", "--rounds=3") == 0  # on these devices again
+  assert len(files.read_json(folder / "summary.json")["resumed_on"]) == 1
+  assert play(folder, "--overwrite") == 0
+  assert files.read_json(config)["machine"] == here
+  assert "resumed_on" not in files.read_json(folder / "summary.json")
+
+
+# Folders that cannot be used
+
+
+def test_unusable_folders_are_refused_before_compiling(
+    tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(execute, "prepared_run", None)
+  (tmp_path / "file").write_text("mine")
+  assert refused(capsys, tmp_path / "file") == (
+      f"--out_dir={tmp_path}/file: is a file")
+  for below in (tmp_path / "file" / "run", pathlib.Path("/proc/run")):
+    line = refused(capsys, below, status=2 if below.is_relative_to(
+        tmp_path) or os.getuid() else 1)
+    assert str(below) in line
+  monkeypatch.setattr(os, "access", lambda *args: False)
+  assert "cannot be written" in refused(capsys, tmp_path / "run")
+
+
+# A fault at every file operation
+
+
+class Faults:
+  """Counts the file operations in a folder; one fails, or all from one on."""
+
+  def __init__(self, folder, monkeypatch):
+    self._folder, self.count = str(folder), 0
+    self._first, self._last = None, None
+    for module, name, where in (
+        (os, "replace", 1), (os, "unlink", 0), (os, "mkdir", 0),
+        (os, "open", 0), (os, "rmdir", 0), (os, "fsync", None),
+        (builtins, "open", 0), (io, "open", 0)):
+      monkeypatch.setattr(module, name, self._wrapped(
+          getattr(module, name), where, name == "open" and module is not os))
+
+  def arm(self, first, last):
+    self.count, self._first, self._last = 0, first, last
+
+  def _wrapped(self, real, where, reads):
+
+    def operation(*args, **kwargs):
+      mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+      inside = where is None or (
+          not isinstance(args[where], int)
+          and os.fspath(args[where]).startswith(self._folder)
+          and not (reads and mode in ("r", "rb")))
+      if inside and self._first is not None:
+        self.count += 1
+        if self._first <= self.count <= self._last:
+          raise OSError(5, "Input/output error")
+      return real(*args, **kwargs)
+
+    return operation
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_fault_at_every_file_operation(
+    tmp_path, whole, monkeypatch, capsys, killed):
+  """The run is gone on with, to the bits of one without faults.
+
+  Every second operation is the last before the process is killed, the others
+  fail alone.
+  """
+  folder = tmp_path / "run"
+  faults = Faults(folder, monkeypatch)
+  faults.arm(10 ** 9, 10 ** 9)
+  assert play(folder) == 0
+  total = faults.count
+  assert total > 50
+  stopped = 0
+  for number in range(1 + killed, total + 1, 2):
+    shutil.rmtree(folder)
+    faults.arm(number, 10 ** 9 if killed else number)
+    status = play(folder)
+    said = capsys.readouterr().err
+    assert status in (0, 1, 2) and "not foreseen" not in said, said
+    stopped += status != 0
+    faults.arm(None, None)
+    lock.release_all()
+    if not status and killed:
+      assert number > total - 5  # the lock is released at the end
+    folder.mkdir(exist_ok=True)
+    assert play(folder, "--resume") == 0, (number, capsys.readouterr().err)
+    assert same_results(folder, whole), number
+  assert stopped > 0.4 * total

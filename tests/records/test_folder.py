@@ -1,0 +1,124 @@
+"""Which files of a folder are a run's, and which of them are whole."""
+
+import json
+import os
+import pathlib
+import re
+
+import pytest
+
+from fedjax_alg import files
+from fedjax_alg.records import folder as run_files
+
+pytestmark = pytest.mark.fast
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "run_folder.md"
+
+
+def test_the_list_is_that_of_the_page():
+  table = PAGE.read_text("utf-8").split("| file | what |")[1].split("\n\n")[0]
+  named = {name for line in table.strip().splitlines()
+           for name in re.findall(r"`([^`]+)`", line.split("|")[1])}
+  assert named == {*run_files.FILES, "run.lock", "checkpoint/", "tensorboard/"}
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+  """A folder with every file of a run, and files of the user beside them."""
+  own = tmp_path / "run"
+  for name in (*run_files.FILES, "metrics.csv.partial",
+               "checkpoint/round_00000002.ckpt",
+               "checkpoint/round_00000004.ckpt.partial",
+               "tensorboard/seed_0/events.out.tfevents.0012.host"):
+    path = own / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}", encoding="utf-8")
+  for name in ("notes.txt", "curves.png.txt", "checkpoint/round_best.ckpt",
+               "tensorboard/seed_0/notes", "tensorboard/other/events.out",
+               "metrics/metrics.csv"):
+    path = own / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine", encoding="utf-8")
+  return own
+
+
+def test_files_of_others_stay(folder):
+  run_files.remove(folder)
+  assert {str(path.relative_to(folder)) for path in folder.rglob("*")
+          if path.is_file()} == {
+              "config.json", "notes.txt", "curves.png.txt",
+              "checkpoint/round_best.ckpt", "tensorboard/seed_0/notes",
+              "tensorboard/other/events.out", "metrics/metrics.csv"}
+
+
+def test_without_files_of_others_no_folder_is_left(tmp_path):
+  (tmp_path / "checkpoint").mkdir()
+  (tmp_path / "tensorboard" / "seed_0").mkdir(parents=True)
+  run_files.remove(tmp_path)
+  assert not list(tmp_path.iterdir())
+  run_files.remove(tmp_path)
+
+
+def test_nothing_is_removed_through_a_link(folder, tmp_path):
+  """A link to a file is removed itself."""
+  other = tmp_path / "other"
+  other.mkdir()
+  for name in ("round_00000001.ckpt", "seed_0", "summary.json"):
+    (other / name).write_text("mine")
+  for name in ("checkpoint", "tensorboard"):
+    os.rename(folder / name, tmp_path / f"{name}_was")
+    (folder / name).symlink_to(other)
+  (folder / "summary.json").unlink()
+  (folder / "summary.json").symlink_to(other / "summary.json")
+  assert run_files.linked(folder) == folder / "checkpoint"
+  run_files.remove(folder)
+  assert not (folder / "summary.json").is_symlink()
+  assert {path.read_text() for path in other.iterdir()} == {"mine"}
+  assert len(list(other.iterdir())) == 3
+  (folder / "checkpoint").unlink()
+  assert run_files.linked(folder) == folder / "tensorboard"
+
+
+def test_a_folder_that_is_a_link_itself_may_be(folder, tmp_path):
+  (tmp_path / "link").symlink_to(folder)
+  assert run_files.linked(tmp_path / "link") is None
+  (folder / "tensorboard" / "seed_1").symlink_to(tmp_path)
+  assert run_files.linked(tmp_path / "link").name == "seed_1"
+
+
+@pytest.mark.parametrize("text,ours", [
+    ('{"identity": null, "algorithm": "fedavg", "hparams": {}}', True),
+    ('{"name": "my-package", "scripts": {}}', False), ("[1]", False),
+    ("[" * 100_000, False), ("", False)])
+def test_whose_config_it_is(tmp_path, text, ours):
+  (tmp_path / "config.json").write_text(text, encoding="utf-8")
+  assert run_files.is_run(tmp_path) == ours
+
+
+def test_whole(folder):
+  summary = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})
+  summary["files"] = run_files.hashes(folder)
+  assert set(summary["files"]) == set(run_files.FILES) - {
+      "summary.json", "config.json", "flags.txt", "partition.png",
+      "curves.png", "curves.pdf"}
+  assert run_files.whole(folder, summary)
+  (folder / "clients.csv").write_text("{} ", encoding="utf-8")
+  assert not run_files.whole(folder, summary)
+  summary["files"]["clients.csv"] = files.sha256(folder / "clients.csv")
+  assert run_files.whole(folder, summary)
+  (folder / "curves.pdf").unlink()
+  with pytest.raises(FileNotFoundError):
+    run_files.whole(folder, summary)
+  with pytest.raises(KeyError):
+    run_files.whole(folder, json.loads('{"final": {}}'))
+
+
+def test_whole_of_an_earlier_version(folder):
+  """It has no hashes, and may have fewer files."""
+  summary = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})
+  (folder / "curves.pdf").unlink()
+  assert run_files.whole(folder, summary)
+  (folder / "groups.csv").unlink()
+  assert run_files.whole(folder, summary)
+  with pytest.raises(FileNotFoundError):
+    run_files.whole(folder, summary | {"groups": {}})
