@@ -111,7 +111,6 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
   real = sweeps.play_lib.play
   monkeypatch.setattr(sweeps.execute, "_SLOW_SAVE", 1e9)
-  monkeypatch.setattr(sweeps.execute.plots, "run_curves", lambda *args: None)
 
   def stops(*args, **kwargs):
     for step in real(*args, **kwargs):
@@ -149,7 +148,6 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
 
 
 def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(sweeps.execute.plots, "run_curves", lambda *args: None)
   for number in (2, 1):
     assert play(tmp_path, "--rounds=3", f"--part={number}/2") == 0
     said = capsys.readouterr().out
