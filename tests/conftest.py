@@ -1,9 +1,11 @@
 """How JAX is started for the tests, and the small problems they share."""
 
+import gc
 import os
 import re
 import shutil
 import tempfile
+import types
 
 import hypothesis
 import jax
@@ -46,6 +48,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   jax.config.update("jax_compilation_cache_dir", _CACHE)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_num_cpu_devices", 4)
+# Nobody reads where in the tests an operation was traced.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 jax.devices()  # from now on no run can change their number
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -140,6 +144,13 @@ def pytest_collection_modifyitems(config, items):
   _select(config, items, is_fast)
 
 
+def pytest_collection_finish(session):
+  """Modules and tests stay to the end: no collection of garbage visits them."""
+  del session
+  gc.collect()
+  gc.freeze()
+
+
 def pytest_runtest_setup(item):
   """Tests marked ``gpu`` need an accelerator that is JAX's default."""
   if item.get_closest_marker("gpu") and jax.default_backend() == "cpu":
@@ -165,6 +176,15 @@ def _bench(item, parameter="bench"):
 def fixture_mesh():
   """Four CPU devices with one axis ``clients``."""
   return sharding.clients_mesh(jax.devices("cpu")[:4])
+
+
+@pytest.fixture(name="no_pictures")
+def fixture_no_pictures(monkeypatch):
+  """Pictures of runs are a word each; test_run.py has some drawn."""
+  monkeypatch.setattr("experiments.cli.execute.plots", types.SimpleNamespace(
+      histogram=lambda path, *_: path.write_text("drawn"),
+      run_curves=lambda paths, *_: [path.write_text("drawn")
+                                    for path in paths]))
 
 
 @pytest.fixture(scope="session", name="problem")

@@ -34,6 +34,7 @@ def test_statistics_are_those_of_all_clients(problem, statistics):
 JOINS = np.repeat([0, 2, 5], [4, 5, 3]).astype(np.int32)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("name", [
     "fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg"])
 def test_statistics_are_those_of_who_is_there(problem, name):

@@ -116,6 +116,7 @@ def test_a_federation_is_the_same_in_bytes(source, features):
   np.testing.assert_array_equal(coded.client(2)[0], floats.client(2)[0])
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("algorithm,options,data", [
     ("fedavg", TWO_ROUNDS,
      {"shift": "swap_part", "shift_every": 1, "shift_share": 1.0}),
@@ -124,7 +125,7 @@ def test_a_federation_is_the_same_in_bytes(source, features):
 def test_a_run_has_the_same_bits(algorithm, options, data):
   """Mini-batches, full passes, sums of least squares, and moved rows."""
   runs = [fa.run(
-      algorithm, fed, eval_every=1, **options)
+      algorithm, fed, eval_every=1, evaluate="global", **options)
           for fed in federations(
               source="digits", partition="classes", num_clients=6, **data)]
   assert [run.facts["plan"]["store"] for run in runs] == ["uint8", "float32"]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from experiments import __main__ as experiments_main
-from experiments.cli import config, execute
+from experiments.cli import config
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "docs" / "cluster"
 
@@ -45,9 +45,9 @@ def test_the_scripts_are_bash_and_on_the_page():
     assert f"(cluster/{name})" in page and os.access(SCRIPTS / name, os.X_OK)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_an_array_plays_a_sweep_and_a_job_makes_its_tables(
-    tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(execute.plots, "run_curves", lambda *args: None)
+    tmp_path, capsys):
   stub(tmp_path, "fedjax-alg")
   small = ["--rounds=1", "--num_seeds=1", "--num_clients=12",
            "--validation_clients=2", "--eval_protocols=validation"]

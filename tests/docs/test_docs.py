@@ -29,8 +29,8 @@ def _clean_registry():
   registry.ALGORITHMS.update(before)
 
 
-def test_worked_example_runs(tmp_path, clean_registry):
-  del clean_registry
+@pytest.mark.usefixtures("clean_registry", "no_pictures")
+def test_worked_example_runs(tmp_path):
   text = (ROOT / "docs" / "add_an_algorithm.md").read_text("utf-8")
   blocks = re.findall(r"```python\n(.*?)```", text, re.S)
   assert len(blocks) >= 5

@@ -11,7 +11,6 @@ from sklearn import metrics as sk
 from experiments import run
 from experiments.cli import config
 from experiments.cli.execute import prepared_run
-from experiments.reports import plots
 from fedjax_alg import data, registry
 from fedjax_alg.algorithms import fedavg
 from fedjax_alg.engine import cohorts
@@ -19,12 +18,6 @@ from fedjax_alg.records import tables as records
 
 WORDS = ("--dataset=digits --partition=classes --num_clients=20 "
          "--cohort_size=4 --eval_every=2 --noprogress").split()
-
-
-@pytest.fixture(autouse=True)
-def fixture_no_pictures(monkeypatch):
-  for name in ("histogram", "run_curves"):
-    monkeypatch.setattr(plots, name, lambda *_: None)
 
 
 def play(out_dir, *words):

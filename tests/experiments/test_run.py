@@ -1,6 +1,7 @@
 """A run from the command line: what it writes, resumes, refuses."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -18,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator)
 
 from experiments import run
-from experiments.cli import execute
+from experiments.cli import execute, flags
 from fedjax_alg.records import clients
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
@@ -46,6 +47,29 @@ def _finished(tmp_path_factory):
               "--threshold=2", "--client_lr=2", "--rounds=7",
               "--num_seeds=2") == 0
   return folder
+
+
+@pytest.fixture(name="known", scope="module")
+def _known():
+  """Settings of a run -> its programs."""
+  return {}
+
+
+@pytest.fixture(name="compiled_once")
+def _compiled_once(known, monkeypatch):
+  """Equal runs share their programs, where a test is about their folders."""
+  real = execute._compiled
+  output = {field.name for field in dataclasses.fields(flags.OutputOptions)}
+
+  def compiled(config):
+    values = config.values | config.hparams
+    key = str([(name, values[name]) for name in sorted(values)
+               if name not in output])
+    if key not in known:
+      known[key] = real(config)
+    return known[key]
+
+  monkeypatch.setattr(execute, "_compiled", compiled)
 
 
 def test_files(finished):
@@ -330,6 +354,7 @@ def test_finished_run_is_left_alone(finished, capsys):
   assert "nothing to do" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_resumed_run_is_bit_equal(finished, tmp_path):
   folder = tmp_path / "halves"
   words = ("--algorithm=ma_fsvrg --num_models=2 --threshold=2 --client_lr=2 "
@@ -354,6 +379,7 @@ def test_resume_keeps_the_times(tmp_path):
   assert (tmp_path / "run" / "timing.csv").read_text().startswith(before)
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_summary_lost_after_the_last_round_is_written_again(finished, tmp_path):
   folder = tmp_path / "run"
   shutil.copytree(finished, folder)
@@ -368,6 +394,7 @@ def test_summary_lost_after_the_last_round_is_written_again(finished, tmp_path):
     assert (folder / name).read_text() == (finished / name).read_text()
 
 
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("name", ["metrics.csv", "rounds.csv", "timing.csv"])
 def test_resume_with_a_damaged_table_is_refused(
     finished, tmp_path, capsys, name):
@@ -443,10 +470,10 @@ def _calls(monkeypatch):
 
   monkeypatch.setattr(Programs, "play", play_rounds)
   monkeypatch.setattr(execute, "_CALL_S", 1e-9)
-  monkeypatch.setattr(execute.plots, "run_curves", lambda *args: None)
   return found
 
 
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_stopped_between_two_evaluations(
     stretches, tmp_path, calls, monkeypatch, capsys, error):
@@ -510,6 +537,7 @@ def test_a_folder_that_a_kill_left_is_fresh(tmp_path, capsys):
       path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_damaged_checkpoint_falls_back(finished, tmp_path, capsys):
   words = ("--algorithm=ma_fsvrg --num_models=2 --threshold=2 --client_lr=2 "
            "--num_seeds=2").split()
@@ -565,6 +593,7 @@ def test_non_finite_training_stops(tmp_path, capsys):
   assert not (folder / "summary.json").exists()
 
 
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("slow,rounds", [(1e9, [2, 4, 6]), (-1.0, [2, 6])])
 def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
   """The first and the last evaluation save all the same."""

@@ -40,16 +40,24 @@ def _played(tmp_path_factory):
   return root
 
 
-def test_a_setting_is_the_run_of_its_folder(played, tmp_path):
+@pytest.fixture(name="alone", scope="module")
+def _alone(tmp_path_factory):
+  """A run of its own for each setting, with its pictures as ``played``."""
+  folder = tmp_path_factory.mktemp("alone")
   for name in FOLDERS:
     assert run.main([*WORDS, f"--{name}", "--rounds=3",
-                     f"--out_dir={tmp_path / name}"]) == 0
+                     f"--out_dir={folder / name}"]) == 0
+  return folder
+
+
+def test_a_setting_is_the_run_of_its_folder(played, alone):
+  for name in FOLDERS:
     for table in ("metrics.csv", "rounds.csv"):
       assert (played / name / table).read_text() == (
-          tmp_path / name / table).read_text()
+          alone / name / table).read_text()
     assert {path.name for path in (played / name).iterdir()} == {
-        path.name for path in (tmp_path / name).iterdir()}
-  assert hashes(played) == hashes(tmp_path)
+        path.name for path in (alone / name).iterdir()}
+  assert hashes(played) == hashes(alone)
   loaded = fa.load_run(played / FOLDERS[1])
   assert loaded.facts["hparams"]["client_lr"] == 0.5
   assert loaded.client_params(3)["params"]["bias"].shape == (10,)
@@ -111,7 +119,6 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
   real = sweeps.play_lib.play
   monkeypatch.setattr(sweeps.execute, "_SLOW_SAVE", 1e9)
-  monkeypatch.setattr(sweeps.execute.plots, "run_curves", lambda *args: None)
 
   def stops(*args, **kwargs):
     for step in real(*args, **kwargs):
@@ -149,9 +156,6 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
 
 
 def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(
-      sweeps.execute.plots, "run_curves",
-      lambda paths, *args: [path.write_text("drawn") for path in paths])
   for number in (2, 1):
     assert play(tmp_path, "--rounds=3", f"--part={number}/2") == 0
     said = capsys.readouterr().out

@@ -87,6 +87,7 @@ def weights_of_digits(x, y, ridge):
   return fitted(moments.in_pairs(zero)), fitted(zero)
 
 
+@pytest.mark.program
 def test_weights_on_an_ill_conditioned_matrix():
   """Pixels that are never bright: float32 alone finds no solution."""
   data = load_digits()
@@ -105,6 +106,7 @@ def test_weights_on_an_ill_conditioned_matrix():
   assert not np.linalg.norm(plain - expected) < 1e-2 * size
 
 
+@pytest.mark.program
 def test_filters_the_way_to_another_solution_and_a_singular_matrix():
   rng = np.random.default_rng(3)
   rows = rng.normal(size=(90, 70)) * np.logspace(0, -3, 70)
@@ -122,6 +124,7 @@ def test_filters_the_way_to_another_solution_and_a_singular_matrix():
     assert np.isnan(nothing).all()
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("double, found", [("pairs", False), ("float64", True)])
 def test_a_program_for_a_tpu_holds_no_float64(problem, double, found):
   shape, classes = problem.data.x.shape[1:], problem.spec.num_classes

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import run as command
+from experiments.cli import execute
 import fedjax_alg as fa
 
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
@@ -41,9 +42,12 @@ def _by_command(tmp_path_factory):
   @functools.cache
   def play(name):
     words = [f"--{key}={value}" for key, value in SMALL[name].items()]
-    assert command.main([
-        f"--algorithm={name}", *CLIENTS, "--num_seeds=2", "--eval_every=2",
-        "--noprogress", f"--out_dir={root / name}", *words]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+      for picture in ("histogram", "run_curves"):
+        patch.setattr(execute.plots, picture, lambda *_: None)
+      assert command.main([
+          f"--algorithm={name}", *CLIENTS, "--num_seeds=2", "--eval_every=2",
+          "--noprogress", f"--out_dir={root / name}", *words]) == 0
     summary = json.loads((root / name / "summary.json").read_text("utf-8"))
     return types.SimpleNamespace(folder=root / name, summary=summary)
 

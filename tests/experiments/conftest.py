@@ -1,0 +1,9 @@
+"""What the tests of the commands share."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def fixture_without_pictures(no_pictures):
+  """Runs draw theirs only for fixtures of a whole module."""
+  del no_pictures
