@@ -249,13 +249,11 @@ def typed(flag: Flag, value: Any) -> Any:
 
 
 def _check_text(name: str, word: str) -> None:
-  """Refuses what no file can be called or flags.txt could not repeat."""
-  said = f"`{name}`={word}"
-  if word != word.strip() or not all(
-      letter.isprintable() or letter.isspace() for letter in word) or (
-          len(word.splitlines()) > 1):
-    raise OptionError(f"{said}: must be printable text in UTF-8 and one line, "
-                      "without a space at its ends")
+  """Refuses what no file should be called."""
+  if not all(letter.isprintable() or letter.isspace() for letter in word) or (
+      len(word.splitlines()) > 1):
+    raise OptionError(f"`{name}`={word}: must be printable text in UTF-8 and "
+                      "one line")
   if word.startswith("~"):
     expanded(word, name)  # refuses the home of an unknown user
 
