@@ -44,7 +44,7 @@ DATASETS = _Datasets((
 #: Default number of clients of the data sets that are generated per client.
 _CLIENTS = {"synthetic": 30, "femnist": 200}
 #: Data sets that always come with clients.
-_COME_WITH_CLIENTS = ("femnist", "sent140", "shakespeare")
+_COME_WITH_CLIENTS = ("synthetic", "femnist", "sent140", "shakespeare")
 _PREPARED = _Datasets((*tfds_source.TFDS_NAMES, "femnist", "sent140",
                        "tfds:NAME"))
 _FILES = ("npz", "leaf", "idx", "shakespeare")
@@ -260,7 +260,7 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
       if count is not None and self.dataset not in _CLIENTS:
         raise DataError(f"`num_clients`={count}: not read with "
                         "`partition`=file, which has its clients")
-    if partition is None and (comes or self.dataset in ("synthetic", "leaf")):
+    if partition is None and (comes or self.dataset == "leaf"):
       partition = "natural"
     elif partition is None and self.dataset not in ("npz", None):
       partition = "iid"

@@ -258,6 +258,8 @@ REFUSED = [
     ("--algorithm=fedavg --dataset=npz --data_path=~nosuchuser/x",
      ["--data_path=~nosuchuser/x", "no such user"]),
     ("--flagfile=~nosuchuser/x", ["--flagfile=~nosuchuser/x", "user"]),
+    ("--algorithm=fedavg --dataset=synthetic --partition=iid",
+     ["--partition=iid", "synthetic comes with its clients"]),
 ]
 
 
