@@ -17,6 +17,9 @@ FLAGS = ["--algorithm=fedavg", "--dataset=digits", "--partition=classes",
          "--eval_protocols=global", "--local_steps=2", "--noprogress"]
 
 
+RESUME = ("--resume", "--allow_other_devices")
+
+
 def play(*flags):
   jax.devices()  # those of the tests, not as many as --host_devices says
   return run.main([*FLAGS, *flags])
@@ -39,8 +42,7 @@ def test_one_process_two_and_one_again(tmp_path):
   folder, whole = tmp_path / "run", tmp_path / "whole"
   assert play("--rounds=2", f"--out_dir={folder}") == 0
   identity = json.loads((folder / "config.json").read_text())["identity"]
-  both = two("--rounds=100000", "--resume", "--allow_other_devices",
-             f"--out_dir={folder}")
+  both = two("--rounds=100000", *RESUME, f"--out_dir={folder}")
   end = time.monotonic() + 300
   while newest(folder) <= 4 and time.monotonic() < end and (
       both[0].poll() is None):
@@ -58,8 +60,7 @@ def test_one_process_two_and_one_again(tmp_path):
   assert facts["flags"]["host_devices"] == 0  # of the run that began
   assert "process" not in (folder / "flags.txt").read_text()
   rounds = newest(folder) + 1
-  assert play(f"--rounds={rounds}", "--resume", "--allow_other_devices",
-              f"--out_dir={folder}") == 0
+  assert play(f"--rounds={rounds}", *RESUME, f"--out_dir={folder}") == 0
   assert play(f"--rounds={rounds}", f"--out_dir={whole}") == 0
   rows = [tables.read_rows(each / "metrics.csv", tables.COLUMNS)
           for each in (folder, whole)]
