@@ -10,7 +10,8 @@ from fedjax_alg import starting
 
 def test_an_interrupt_of_the_imports_is_one_line():
   # Nothing but the module itself: the wait stands for the imports of JAX.
-  code = ("import sys, runpy\n"
+  code = ("import signal, sys, runpy\n"
+          "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
           "sys.orig_argv = ['python', '-m', 'experiments.run']\n"
           f"runpy.run_path({starting.__file__!r})\n"
           "print('ready', flush=True)\n"

@@ -26,10 +26,10 @@ class Trained(NamedTuple):
   params: Params  #: the trained model itself, not its change
   loss: Array  #: [] float32, the loss to report
   upload: Any = ()  #: what else it sends, for ``ClientUpdate.merge``
-  kept: Any = ()  #: what it keeps, for ``Store.write``
   #: [] int32, number of per-example gradients of the local steps; None:
   #: ``gradients_per_step`` for every example that ``work`` reads
   gradients: Any = None
+  kept: Any = ()  #: what it keeps, for ``Store.write``
 
 
 class Store(NamedTuple):

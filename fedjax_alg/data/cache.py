@@ -95,7 +95,7 @@ def _replace(path: pathlib.Path, write: Callable) -> str:
   # Not tempfile, whose files only their owner may read.
   suffix = f".{secrets.token_hex(8)}"  # others may write it at the same time
   with files.replacing(path, suffix) as temporary:
-    with open(temporary, "xb") as file:
+    with open(temporary, "wb") as file:
       write(file)
     _share_with_group(temporary)
     return files.sha256(temporary)

@@ -39,9 +39,23 @@ for words in (("0", "1"), ("0.2", "1"), ("500", "2")):
 """
 
 
+@pytest.fixture(name="heard")
+def fixture_heard():
+  """Hears a signal that whoever started the tests may have had ignored."""
+  before = []
+
+  def hear(number, handler=signal.SIG_DFL):
+    before.append((number, signal.signal(number, handler)))
+
+  yield hear
+  for number, handler in before:
+    signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-def test_a_signal_is_seen_by_the_next_check(capsys, number):
+def test_a_signal_is_seen_by_the_next_check(capsys, number, heard):
+  heard(number)
   before = signal.getsignal(number)
 
   def command(argv):
@@ -93,7 +107,9 @@ def test_commands_that_play_nothing_end_as_before():
   assert guard.guarded(command, []) == 0
 
 
-def test_ctrl_c_says_how_to_go_on(capsys):
+def test_ctrl_c_says_how_to_go_on(capsys, heard):
+  heard(signal.SIGINT, signal.default_int_handler)
+
   def command(argv):
     signal.raise_signal(signal.SIGINT)
 
