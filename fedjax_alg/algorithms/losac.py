@@ -279,7 +279,7 @@ def _table_variant(
         jnp.int32(0), work.num_steps(shard.size), step,
         (received.start, estimate_before, held, jnp.zeros(()), jnp.int32(0)))
     return Trained(
-        params, loss, trees.subtract(estimate, estimate_before), held, read)
+        params, loss, trees.subtract(estimate, estimate_before), read, held)
 
   return ClientUpdate(
       train, work, init=init, setup=setup, refresh=refresh,
