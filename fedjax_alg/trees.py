@@ -169,6 +169,35 @@ def slot_sums(weights: Array, tree: Params) -> Params:
   return jax.tree.map(one, tree)
 
 
+def weighted_sum(weights: Array, tree: Params) -> Params:
+  """Computes one weighted sum over slots, or K at once.
+
+  Args:
+    weights: [S], see ``slot_sum``, or [S, K], see ``slot_sums``.
+    tree: leaves [S, ...].
+
+  Returns:
+    Leaves [...] or [K, ...].
+  """
+  return (slot_sum if weights.ndim == 1 else slot_sums)(weights, tree)
+
+
+def add_weighted(weight: Array, total: Params, tree: Params) -> Params:
+  """Adds one slot to the sums of ``weighted_sum``.
+
+  Args:
+    weight: [] or [K]. A slot of weight 0 is ignored, even if it is not finite.
+    total: leaves [...] or [K, ...].
+    tree: leaves [...], of the slot.
+
+  Returns:
+    The sums with the slot.
+  """
+  if weight.ndim:
+    return jax.vmap(add_weighted, (0, 0, None))(weight, total, tree)
+  return where(weight > 0, add_scaled(total, weight, tree), total)
+
+
 def slot_mean(weight: Array, tree: Params) -> Params:
   """Computes the weighted mean over slots; 0 if all weights are 0.
 

@@ -115,3 +115,20 @@ def test_a_matrix_becomes_the_tree_again():
   np.testing.assert_allclose(
       (matrix ** 2).sum(1),
       [trees.squared_norm(trees.index(stack, s)) for s in range(5)], rtol=1e-6)
+
+
+def test_slots_added_one_by_one_are_the_weighted_sum():
+  stack = jax.tree.map(lambda leaf: leaf.at[2].set(jnp.nan), tree(4))
+  for weights in (jnp.array([0.5, 2.0, 0.0, 1.0]),
+                  jnp.array([[0.5, 0.0], [2.0, 1.0], [0.0, 0.0], [0.0, 3.0]])):
+    total = jax.tree.map(
+        lambda leaf, shape=weights.shape[1:]: jnp.zeros(
+            shape + leaf.shape[1:]), stack)
+    for s in range(4):
+      total = trees.add_weighted(weights[s], total, trees.index(stack, s))
+    held = jax.tree.map(np.nan_to_num, stack)
+    expected = jax.tree.map(
+        lambda leaf, w=weights: np.tensordot(w, leaf, axes=(0, 0)), held)
+    for found in (total, trees.weighted_sum(weights, stack)):
+      for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

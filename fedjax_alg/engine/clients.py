@@ -139,16 +139,6 @@ def make_map_clients(
     return in_line(jax.lax.map(
         lambda group: jax.vmap(one)(*group), in_chunks(operands)))
 
-  def weighted_sum(weights: Array, summed: Any) -> Any:
-    sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
-    return sums(weights, summed)
-
-  def add_weighted(weight: Array, total: Any, summed: Any) -> Any:
-    if weight.ndim:  # one weight for each of K sums
-      return jax.vmap(add_weighted, (0, 0, None))(weight, total, summed)
-    return trees.where(
-        weight > 0, trees.add_scaled(total, weight, summed), total)
-
   def local_update(
       fn: Callable[..., Any], write: Callable[..., Any],
       gather: Callable[[Any], Any], table: Any, places: Array, weights: Any,
@@ -185,7 +175,7 @@ def make_map_clients(
     if mode == "vmap":
       written, summed, stacked = play(table, *slots)
       return (put(table, places, written),
-              jax.tree.map(weighted_sum, weights, summed), stacked)
+              jax.tree.map(trees.weighted_sum, weights, summed), stacked)
 
     def add(carry, slot):
       table, last, total = carry
@@ -195,9 +185,10 @@ def make_map_clients(
       table = put(table, *last)
       written, summed, stacked = play(table, *slot)
       if mode == "chunks":
-        total = trees.add(total, jax.tree.map(weighted_sum, weight, summed))
+        total = trees.add(
+            total, jax.tree.map(trees.weighted_sum, weight, summed))
       else:
-        total = jax.tree.map(add_weighted, weight, total, summed)
+        total = jax.tree.map(trees.add_weighted, weight, total, summed)
       return (table, (slot[0], written), total), stacked
 
     steps = (weights, slots)

@@ -256,16 +256,6 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
 
     return on_devices(work, shards, width, shared, args)
 
-  def add_weighted(weight: Array, total: Any, summed: Any) -> Any:
-    if weight.ndim:  # one weight for each of K sums
-      return jax.vmap(add_weighted, (0, 0, None))(weight, total, summed)
-    return trees.where(
-        weight > 0, trees.add_scaled(total, weight, summed), total)
-
-  def weighted_sum(weights: Array, summed: Any) -> Any:
-    sums = trees.slot_sum if weights.ndim == 1 else trees.slot_sums
-    return sums(weights, summed)
-
   def update(
       fn: Callable[..., Any], write: Callable[..., Any], table: Any,
       places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
@@ -289,9 +279,10 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
         if width > 1:
           weight = jax.tree.map(lambda leaf: jnp.where(
               real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
-          total = trees.add(total, jax.tree.map(weighted_sum, weight, summed))
+          total = trees.add(
+              total, jax.tree.map(trees.weighted_sum, weight, summed))
         else:
-          total = jax.tree.map(add_weighted, weight, total, summed)
+          total = jax.tree.map(trees.add_weighted, weight, total, summed)
         return total, put(out, here, (written, stacked))
 
       written, summed, stacked = of_one(
