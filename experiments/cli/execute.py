@@ -180,10 +180,8 @@ def warn(prepared: Prepared, said: set[str]) -> None:
     prepared: the run.
     said: the warnings that were printed already; the new ones are added.
   """
-  for text in cautions(prepared):
-    if text not in said:
-      said.add(text)
-      print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
+  for text in cautions(prepared, said):
+    print(f"warning: {flags.as_flags(text)}", file=sys.stderr)
 
 
 def check_same(folder: pathlib.Path, config: Config) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.files import expanded
+from fedjax_alg.records import folder as run_files
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs.play import Divergence
@@ -197,7 +198,8 @@ def _check_resumed(config: Config) -> None:
   if config.output.resume and (folder / "config.json").is_file():
     execute.check_same(folder, config)
     execute.check_rounds(
-        folder, config, checkpoint.newest_round(folder / "checkpoint") or 0)
+        folder, config,
+        checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0)
     execute.check_tables(folder, config)
 
 
@@ -224,7 +226,7 @@ def _by_round(group: Sequence[_Held]) -> list[list[_Held]]:
   """
   rounds: dict[int | None, list[_Held]] = {}
   for one in group:
-    done = (checkpoint.newest_round(one.folder / "checkpoint")
+    done = (checkpoint.newest_round(one.folder / run_files.CHECKPOINTS)
             if one.resuming else None)
     rounds.setdefault(done, []).append(one)
   return list(rounds.values())
@@ -280,7 +282,7 @@ def _play_together(held: Sequence[_Held], said: set[str]) -> list[Played]:
     if states is None:
       records = play_lib.new_records(programs, folders)
   for folder, resumed in zip(folders, resuming):
-    done_before = checkpoint.newest_round(folder / "checkpoint")
+    done_before = checkpoint.newest_round(folder / run_files.CHECKPOINTS)
     if states is None and resumed and done_before is not None:
       print(f"{folder}: starts again from round 0 (it had {done_before}); "
             "the checkpoint of another setting is damaged", file=sys.stderr)

@@ -8,7 +8,6 @@ same run share it. An interrupted run continues from its last checkpoint.
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
-import json
 import pathlib
 import sys
 import time
@@ -111,6 +110,8 @@ class _Player:
 
   def __init__(self) -> None:
     self._left = TimeLeft()
+    #: folders; to find out reads every file of a run
+    self._finished: set[pathlib.Path] = set()
     self._programs: dict[pathlib.Path, Programs] = {}  # of runs to come
     self._compiling = 0.0  # seconds, of each of them
 
@@ -125,7 +126,7 @@ class _Player:
     """
     folder, config = runs[0][0], runs[0][1].config
     programs = self._programs.pop(folder, None)
-    if execute.finished(folder, config):
+    if self._is_finished(folder, config):
       return
     with lock.held(folder):
       if programs is None:
@@ -143,11 +144,17 @@ class _Player:
         self._left.add(
             *_size(config), self._compiling, time.monotonic() - began)
 
+  def _is_finished(
+      self, folder: pathlib.Path, config: config_lib.Config) -> bool:
+    if folder not in self._finished and execute.finished(folder, config):
+      self._finished.add(folder)
+    return folder in self._finished
+
   def left(self, runs: Iterable[_Run]) -> str:
     """How long the runs will take, if that is known."""
     seconds = self._left.estimate(
         _size(cell.config) for folder, cell in runs
-        if not execute.finished(folder, cell.config))
+        if not self._is_finished(folder, cell.config))
     if seconds is None:
       return ""
     return f", about {_duration(seconds)} left with compiling"
@@ -166,7 +173,7 @@ def _duration(seconds: float) -> str:
 
 def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
   """Reads the finished run of a cell."""
-  summary = json.loads((folder / "summary.json").read_text("utf-8"))
+  summary = execute.read_summary(folder)
   rows = records.read_rows(folder / "metrics.csv")
   timing = records.read_rows(folder / "timing.csv", records.TIMING)
   seconds = {row["round"]: row["seconds"] for row in timing}

@@ -88,10 +88,8 @@ def warn(prepared: Prepared, said: set[str]) -> None:
     prepared: the run.
     said: the warnings that were given already; the new ones are added.
   """
-  for text in cautions(prepared):
-    if text not in said:
-      said.add(text)
-      warnings.warn(with_names(text), stacklevel=3)
+  for text in cautions(prepared, said):
+    warnings.warn(with_names(text), stacklevel=3)
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:

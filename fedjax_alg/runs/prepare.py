@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import math
-import os
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import numpy as np
 from fedjax_alg import models, own, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import npz
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, processes
@@ -78,7 +78,7 @@ def memory_bytes() -> int:
   stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return int(stats["bytes_limit"])
-  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  return npz.memory()
 
 
 def make_model(
@@ -144,17 +144,23 @@ def _check_adapts(
         f"client's training data, and client {empty[0]} has none")
 
 
-def cautions(prepared: Prepared) -> list[str]:
+def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   """What the settings and options of a run should be warned of.
 
+  Args:
+    prepared: the run.
+    said: the warnings that were given already; the new ones are added.
+
   Returns:
-    Each different warning once; parameters are in backticks.
+    Each different new warning once; parameters are in backticks.
   """
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
   texts.append(stopping.caution(prepared.options.stopping_rules))
   texts += _without_effect(prepared)
-  return [text for text in dict.fromkeys(texts) if text]
+  new = [text for text in dict.fromkeys(texts) if text and text not in said]
+  said.update(new)
+  return new
 
 
 #: What a protocol measures that an algorithm may not have.

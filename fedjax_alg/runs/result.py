@@ -246,10 +246,11 @@ class RunResult:
     for name, rows in self.records.tables.items():
       tables.write_rows(
           path / f"{name}.csv", rows, self.records.columns[name])
-    for old in checkpoint.paths(path / "checkpoint"):
+    for old in checkpoint.paths(path / run_files.CHECKPOINTS):
       old.unlink()
-    checkpoint.save(path / "checkpoint", live.states, int(self.rounds[-1]),
-                    {"identity": self.facts["identity"]})
+    checkpoint.save(
+        path / run_files.CHECKPOINTS, live.states, int(self.rounds[-1]),
+        {"identity": self.facts["identity"]})
     write_final(path, self._final, self.seeds,
                 live.prepared.federation.client_names)
     write_summary(path, self.summary())
@@ -582,7 +583,7 @@ def _remake(
     raise RunFolderError(f"{folder}: {error}") from error
   try:
     states, header, _ = checkpoint.load_latest(
-        folder / "checkpoint", state_shapes(prepared))
+        folder / run_files.CHECKPOINTS, state_shapes(prepared))
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
   # The clients hold the data that they held in the last round.

@@ -72,7 +72,7 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")
       try:
-        cautions(execute.prepared_run(found))
+        cautions(execute.prepared_run(found), set())
       except OptionError as error:
         plain(error)
 

@@ -332,7 +332,7 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   monkeypatch.setattr(suite, "compile_together", list)
   monkeypatch.setattr(suite.execute, "execute",
                       lambda config, programs: executed.append(config))
-  monkeypatch.setattr(suite, "json", None)  # nothing is read either
+  monkeypatch.setattr(suite.execute, "files", None)  # nothing is read either
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
   bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))
   with pytest.raises(config.UsageError, match="fedavgg"):
