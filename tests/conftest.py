@@ -31,7 +31,9 @@ LONGEST = ("tests/experiments/test_run.py", "tests/experiments/*/*.py",
 if jaxlib.__version__.startswith("0.10."):
   os.environ["XLA_FLAGS"] = (
       os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
-      " --xla_backend_optimization_level=0")
+      " --xla_backend_optimization_level=0"
+      # Two workers keep two cores busy; parts of a program only add work.
+      " --xla_cpu_parallel_codegen_split_count=1")
 # JAX_PLATFORMS=cuda,cpu runs all tests on a GPU. Its products of matrices are
 # those of the CPU, to rounding, only if none is in TF32 (bfloat16 on a TPU).
 if "JAX_PLATFORMS" not in os.environ:
@@ -145,8 +147,23 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-  """Modules and tests stay to the end: no collection of garbage visits them."""
+  """Garbage is collected after each file alone.
+
+  Tracing makes many objects that stay, and Python visits all of them again
+  and again: a quarter of the CPU time of tests that compile programs.
+  """
   del session
+  gc.disable()
+  _collect()
+
+
+def pytest_runtest_teardown(item, nextitem):
+  """What is left of a file stays: no later collection visits it."""
+  if nextitem is None or nextitem.path != item.path:
+    _collect()
+
+
+def _collect():
   gc.collect()
   gc.freeze()
 
