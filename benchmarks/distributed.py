@@ -11,8 +11,9 @@ in 10 classes. Of each case:
 
 - ms a round, the least of several stretches in all repeats, and the CPU seconds
   of a round, all processes together;
-- MB of the largest process: its training rows, all that it holds while the
-  rounds are played (with about 600 of Python, JAX and the compiler), the peak;
+- MB of the largest process: its training rows, its states (models, and what
+  its clients keep), all that it holds while the rounds are played (with about
+  600 of Python, JAX and the compiler), the peak;
 - the largest difference of the final states from those of the first case,
   relative to the largest entry of a leaf.
 
@@ -36,7 +37,8 @@ import numpy as np
 
 from benchmarks import timing
 import fedjax_alg as fa
-from fedjax_alg.engine import processes
+from fedjax_alg import split
+from fedjax_alg.engine import processes, sharding
 from fedjax_alg.runs.api import request
 from fedjax_alg.runs import play
 from fedjax_alg.runs.programs import Programs
@@ -83,12 +85,12 @@ def write_data(path: pathlib.Path, megabytes: int) -> None:
   rng = np.random.default_rng(0)
   centres = 0.1 * rng.standard_normal((CLASSES, FEATURES), np.float32)
   arrays: dict[str, Any] = {}
-  for split, rows in (("train", megabytes * 10 ** 6 // (4 * FEATURES)),
-                      ("test", TEST)):
+  for part, rows in (("train", megabytes * 10 ** 6 // (4 * FEATURES)),
+                     ("test", TEST)):
     y = rng.integers(0, CLASSES, rows, dtype=np.int32)
     x = rng.standard_normal((rows, FEATURES), np.float32)
     x += centres[y]
-    arrays |= {f"x_{split}": x, f"y_{split}": y}
+    arrays |= {f"x_{part}": x, f"y_{part}": y}
   np.savez(path, **arrays)
 
 
@@ -131,12 +133,13 @@ def measure(
     seconds.append(step.seconds / step.count)
     cpu.append((time.process_time() - before) / step.count)
     before, held = time.process_time(), max(held, held_megabytes())
+  leaves = jax.tree.leaves(sharding.whole(step.states))
   if processes.lead():
-    leaves = jax.tree.leaves(processes.on_host(step.states))
-    np.savez(out, *map(np.asarray, leaves))
+    np.savez(out, *leaves)
   later = slice(1, None) if len(seconds) > 1 else slice(None)
   return {"round_ms": 1e3 * min(seconds[later]), "cpu_s": min(cpu[later]),
-          "rows_mb": np.asarray(federation.data.train.x).nbytes / 1e6,
+          "rows_mb": federation.data.train.x.nbytes / 1e6,
+          "state_mb": split.nbytes(step.states) / 1e6,
           "held_mb": held, "peak_mb": timing.peak_megabytes()}
 
 
@@ -186,7 +189,8 @@ def main() -> None:
         f"{args.cohort} a round; {os.getloadavg()[0]:.1f} processes run on "
         f"{os.cpu_count()} cores")
   print(f"{'algorithm':12}{'processes':>10}{'ms a round':>12}{'CPU s':>8}"
-        f"{'rows MB':>9}{'held MB':>9}{'peak MB':>9}{'difference':>12}")
+        f"{'rows MB':>9}{'state MB':>10}{'held MB':>9}{'peak MB':>9}"
+        f"{'difference':>12}")
   with tempfile.TemporaryDirectory() as folder:
     data = f"{folder}/examples.npz"
     write_data(pathlib.Path(data), args.megabytes)
@@ -199,12 +203,13 @@ def main() -> None:
       for number, runs in found.items():
         far = difference(f"{folder}/1.npz", f"{folder}/{number}.npz")
         cpu = min(sum(of["cpu_s"] for of in run) for run in runs)
-        round_ms, rows, held, peak = (
+        round_ms, rows, state, held, peak = (
             least(max(of[name] for of in run) for run in runs)
             for name, least in (("round_ms", min), ("rows_mb", max),
-                                ("held_mb", max), ("peak_mb", max)))
+                                ("state_mb", max), ("held_mb", max),
+                                ("peak_mb", max)))
         print(f"{algorithm:12}{number:10}{round_ms:12.1f}{cpu:8.3f}{rows:9.0f}"
-              f"{held:9.0f}{peak:9.0f}{far:12.1e}", flush=True)
+              f"{state:10.1f}{held:9.0f}{peak:9.0f}{far:12.1e}", flush=True)
 
 
 if __name__ == "__main__":

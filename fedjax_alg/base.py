@@ -288,7 +288,8 @@ class MapClients(Protocol):
 
     The table [C, ...] is changed in place, one client (or chunk) of every
     device after the other, so that no more than their rows are held beside it.
-    Every device has the whole table and writes the rows of all.
+    Every device has the whole table and writes the rows of all; if the table is
+    shared out over processes (``keep``), the rows of its process's clients.
 
     Args:
       fn: as in ``reduce``, but called (shared, shard, rows, *arg_of_slot), and
@@ -305,6 +306,36 @@ class MapClients(Protocol):
 
     Returns:
       The new table, and what ``reduce`` returns.
+    """
+
+  def change(
+      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      places: Array, shared: Any, shards: Shard, *args: Any
+  ) -> tuple[Any, Any]:
+    """``__call__`` in which every client also changes its rows of a table.
+
+    Args:
+      fn: as in ``update``, but returns (written, stacked).
+      write: see ``update``.
+      table: see ``update``.
+      places: see ``update``.
+      shared: see ``__call__``.
+      shards: see ``__call__``.
+      *args: see ``__call__``.
+
+    Returns:
+      The new table, and ``stacked`` with a leading axis [S].
+    """
+
+  def keep(self, table: Any) -> Any:
+    """Shares a table of all clients out over the processes of the run.
+
+    Args:
+      table: leaves [C, ...], row i of client i; or what this has returned.
+
+    Returns:
+      The table, of which each process holds the rows of its own clients
+      (``split.Split``); ``table`` itself in a run of one process.
     """
 
   def total(

@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import split
 from fedjax_alg.base import Array, Params
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -65,19 +66,27 @@ def rows(table: Params, ids: Array) -> Params:
 
   An id out of range gives an arbitrary row.
   """
-  return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip"), table)
+  return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip"), table,
+                      is_leaf=split.is_split)
 
 
 def add_rows(table: Params, ids: Array, changes: Params) -> Params:
   """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
   return jax.tree.map(
-      lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes)
+      lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes,
+      is_leaf=split.is_split)
 
 
 def set_rows(table: Params, ids: Array, values: Params) -> Params:
   """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
   return jax.tree.map(
-      lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values)
+      lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values,
+      is_leaf=split.is_split)
+
+
+def num_rows(table: Params) -> int:
+  """The number of rows of a table [C, ...]."""
+  return split.leaves(table)[0].shape[0]
 
 
 def repeat(tree: Params, times: int) -> Params:
@@ -270,13 +279,14 @@ def where_slots(chosen: Array, a: Params, b: Params) -> Params:
   Args:
     chosen: [S] bool.
     a: leaves [S, ...].
-    b: leaves [S, ...].
+    b: leaves [S, ...]; a table of all clients may be ``split.Split``.
 
   Returns:
     Leaves [S, ...].
   """
   return jax.tree.map(
-      lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
+      lambda x, y: y.where(chosen, x) if split.is_split(y)
+      else jnp.where(_per_slot(chosen, x), x, y), a, b)
 
 
 def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:

@@ -3,39 +3,47 @@
   python -m tests.two_processes PORT PROCESS OUT ALGORITHM...
 """
 
+import re
 import sys
 
 import jax
 import numpy as np
 
 import fedjax_alg as fa
-from fedjax_alg.engine import processes
+from fedjax_alg.engine import checkpoint, processes, sharding
 
 DATA = dict(partition="classes", num_clients=14, classes_per_client=3,
             validation_clients=2, seed=1)
 #: algorithm -> what it is given. Sums alone, vectors, groups, tables of
 #: clients, a line search on the server's rows, float64.
 RUNS = {
-    "fedavg": {}, "scaffold": {}, "clsfsvrg": {},
+    "fedavg": {}, "scaffold": {}, "clsfsvrg": {}, "ditto": {},
+    "losac": dict(first_gradients="full"), "local": {},
     "ga_fsvrg": dict(num_models=2, threshold=1),
     "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
     "fedacnnl": dict(model="mlp", hidden=(8,))}
 
 
 def play(name, federation):
-  """A short run; its numbers, and its final state."""
+  """A short run: its numbers, final state among them; bytes of that here."""
   length = {} if name == "fedacnnl" else dict(
       rounds=3, cohort_size=6, local_steps=3)
+  evaluate = ("local",) if name == "local" else (
+      "global", "local", "validation")
   result = fa.run(name, federation, eval_every=2, **length, **RUNS[name],
-                  evaluate=("global", "local", "validation"))
-  found = {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(
-      jax.tree.leaves(processes.on_host(result._live.states)))}
+                  evaluate=evaluate)
+  states = result._live.states
+  found = {f"{name}/{i}": leaf for i, leaf in enumerate(
+      jax.tree.leaves(sharding.whole(states)))}
+  found[f"{name}/same hash"] = np.array(
+      result.state_hash() == checkpoint.state_hash(sharding.whole(states)))
   found |= {f"{name}/{protocol}": of["accuracy"]
             for protocol, of in result.metrics.items()}
   deployed = [result.client_params(client) for client in (0, 11)]
   found |= {f"{name}/client {i}": leaf
             for i, leaf in enumerate(jax.tree.leaves(deployed))}
-  return found
+  return found, sum(leaf.addressable_shards[0].data.nbytes
+                    for leaf in jax.tree.leaves(states))
 
 
 def main(port, process, out, *algorithms):
@@ -44,7 +52,10 @@ def main(port, process, out, *algorithms):
   found = {"rows": np.array([federation.data.train.x.shape[0],
                              federation.data.train.size.sum()])}
   for name in algorithms:
-    found |= play(name, federation)
+    numbers, held = play(name, federation)
+    whole = sum(leaf.nbytes for leaf_name, leaf in numbers.items()
+                if re.fullmatch(rf"{name}/\d+", leaf_name))
+    found |= {**numbers, f"{name} held": np.array([held, whole])}
   np.savez(f"{out}/process{process}.npz", **found)
   processes.meet("saved")
   if process == "1":

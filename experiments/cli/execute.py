@@ -15,7 +15,7 @@ import weakref
 import jax
 import numpy as np
 
-from fedjax_alg import files
+from fedjax_alg import files, split
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, loop, processes
@@ -448,14 +448,13 @@ class RunWriter:
       states: the states of the program.
       done: rounds played to reach them.
     """
-    if not processes.lead():
-      self.saved = done
-      return
-    facts: dict[str, Any] = {"identity": self.config.identity()}
-    if self.records.unfinished_s:  # a checkpoint between two evaluations
-      facts["unfinished_s"] = self.records.unfinished_s
-    self.records.sync()
-    facts["tables"] = self.records.marks()
+    facts: dict[str, Any] = {}
+    if processes.lead():
+      facts["identity"] = self.config.identity()
+      if self.records.unfinished_s:  # a checkpoint between two evaluations
+        facts["unfinished_s"] = self.records.unfinished_s
+      self.records.sync()
+      facts["tables"] = self.records.marks()
     checkpoint.save(self.folder / run_files.CHECKPOINTS,
                     self.states_of(states), done, facts)
     self.saved = done
@@ -468,8 +467,7 @@ class RunWriter:
     """
     prepared = self._programs.prepared
     states = processes.on_host(self.states_of(last.states))
-    if processes.count() > 1:
-      _check_equal(states)
+    final_state = _agreed_hash(states)
     if not processes.lead():
       return {}
     live = result_lib.Live(prepared, states, self._index)
@@ -482,15 +480,15 @@ class RunWriter:
         f"{prepared.method.entry.label}, {prepared.federation.name}, "
         f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
     summary = result_lib.make_summary(
-        self.records, prepared, live.states, self._facts)
+        self.records, prepared, final_state, self._facts)
     if "resumed_on" in self._facts:
       summary["resumed_on"] = self._facts["resumed_on"]
     # Last: it tells that all files are whole.
     return result_lib.write_summary(self.folder, summary)
 
 
-def _check_equal(states: Any) -> None:
-  """Checks that all processes have the bits of process 0.
+def _agreed_hash(states: Any) -> str:
+  """The hash of the final states, of which all processes have the same bits.
 
   They compute the server's part each on its own, and other machines may round
   otherwise.
@@ -502,6 +500,7 @@ def _check_equal(states: Any) -> None:
   if own != processes.agree(lambda: own):
     raise RunError("this process has another final state than process 0; start "
                    "all processes on machines of one kind")
+  return own
 
 
 class Saver:
@@ -651,8 +650,7 @@ def print_plan(config: Config, programs: Programs) -> None:
   prepared = programs.prepared
   data_mb = sum(leaf.nbytes for leaf in jax.tree.leaves(
       prepared.placed.data)) / 2**20
-  state_mb = sum(leaf.size * leaf.dtype.itemsize
-                 for leaf in jax.tree.leaves(programs.shapes)) / 2 ** 20
+  state_mb = split.nbytes(programs.shapes) / 2 ** 20
   hparams = config.method.resolved().hparams
   facts = {
       "algorithm": config.algorithm,

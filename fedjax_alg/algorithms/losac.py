@@ -248,7 +248,7 @@ def _table_variant(
 
   def places(memory, cohort, keys):
     """The rows of the q that each participant visits, [S, slots]."""
-    total = jax.tree.leaves(memory.table)[0].shape[0]
+    total = trees.num_rows(memory.table)
     first = memory.first_row.at[cohort.ids].get(mode="clip")
     count = batches(cohort.shards.size)
     visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)

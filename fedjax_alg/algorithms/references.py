@@ -154,23 +154,20 @@ def local(
 
   def init(params: Params, spec: FedSpec, key: Key) -> LocalState:
     del key
-    return LocalState(trees.repeat(params, spec.num_clients), params,
+    table = map_clients.keep(trees.repeat(params, spec.num_clients))
+    return LocalState(table, params,
                       () if optimizer is None else jnp.zeros((), jnp.int32))
 
   def round_(state: LocalState, cohort: Cohort, key: Key):
-    client_rows = trees.rows(state.table, cohort.ids)
 
     def train(rounds, shard, params, key):
       return sgd(model, params, shard, hparams, hparams.client_lr, key,
                  optimizer=optimizer, rounds=rounds)
 
-    trained, loss = map_clients(
-        train, state.round, cohort.shards, client_rows,
-        client_keys(key, cohort.ids))
     # The id of a padding slot is C, so its row is dropped.
-    table = jax.tree.map(
-        lambda leaf, rows: leaf.at[cohort.ids].set(rows, mode="drop"),
-        state.table, trained)
+    table, loss = map_clients.change(
+        train, trees.set_rows, state.table, cohort.ids, state.round,
+        cohort.shards, client_keys(key, cohort.ids))
     size = cohort.shards.size
     read: Array = jax.vmap(hparams.examples_read)(size)
     work = Work(3.0 * model.flops * read.astype(jnp.float32),
@@ -181,11 +178,9 @@ def local(
 
   def client_params(state, client_id, shard, key):
     del shard, key
-    known = client_id < jax.tree.leaves(state.table)[0].shape[0]
-    return jax.tree.map(
-        lambda rows, new: jnp.where(
-            known, rows.at[client_id].get(mode="clip"), new),
-        state.table, state.newcomer)
+    return trees.where(
+        client_id < trees.num_rows(state.table),
+        trees.rows(state.table, client_id), state.newcomer)
 
   def idle(state: LocalState, cohort: Cohort) -> LocalState:
     del cohort

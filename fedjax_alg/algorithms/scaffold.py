@@ -116,7 +116,7 @@ def scaffold_update(
     return Trained(params, loss, changed, kept=changed)
 
   def upload_weights(memory, cohort):
-    clients: Any = jax.tree.leaves(memory.clients)[0].shape[0]
+    clients: Any = trees.num_rows(memory.clients)
     if cohort.newcomers is not None:
       clients = jnp.maximum((cohort.everyone.size > 0).sum(), 1).astype(
           jnp.float32)

@@ -32,8 +32,19 @@ class Trained(NamedTuple):
   kept: Any = ()  #: what it keeps, for ``Store.write``
 
 
+def own_rows(memory: Any, cohort: Cohort, keys: Key) -> Array:
+  """The places of a table with one row for each client."""
+  del memory, keys
+  return cohort.ids
+
+
 class Store(NamedTuple):
-  """What every client keeps: the rows of a table in the memory."""
+  """What every client keeps: the rows of a table in the memory.
+
+  In a run of several processes a table with one row for each client
+  (``own_rows``) is shared out over them, so it is read and written by
+  ``trees.rows``, ``trees.add_rows`` and ``trees.set_rows`` alone.
+  """
 
   get: Callable[[Any], Any]  #: memory -> the table [C, ...]
   put: Callable[[Any, Any], Any]  #: (memory, table) -> memory
@@ -41,8 +52,7 @@ class Store(NamedTuple):
   write: Callable[[Any, Array, Any], Any] = trees.add_rows
   #: (memory, cohort, keys [S] of ``train``) -> each participant's rows, [S] or
   #: [S, N] int32; those out of range are not written
-  places: Callable[[Any, Cohort, Key], Array] = (
-      lambda memory, cohort, keys: cohort.ids)
+  places: Callable[[Any, Cohort, Key], Array] = own_rows
 
 
 class ClientUpdate(NamedTuple):

@@ -458,7 +458,8 @@ def deal(
     held_rows = share_lib.cut(
         share_lib.current(), partition.train_offset, partition.train_size,
         PADDING_ROWS)
-    train = _own_rows(rows, labels, partition, held_rows, validation, joins)
+    train = _own_rows(
+        rows, labels, partition, held_rows, validation, joins, keep_bytes)
   else:
     train = client_data(
         rows, labels, partition.train_order, partition.train_offset,
@@ -480,22 +481,22 @@ def deal(
 
 def _own_rows(
     x: Any, y: np.ndarray, partition: Partition, rows: share_lib.Rows,
-    validation: np.ndarray | None, joins: np.ndarray | None) -> ClientData:
+    validation: np.ndarray | None, joins: np.ndarray | None, keep_bytes: bool
+) -> ClientData:
   """The rows of this process, with the offsets and sizes of all clients.
 
-  The server's rows are an array of their own, which every process holds. No
-  rows stay bytes, because arrays of several processes are in blocks.
+  The server's rows are an array of their own, which every process holds.
   """
   held: Any = None
   if validation is not None:
     one = np.array([0])
     alone = client_data(x, y, validation, one, np.array([len(validation)]),
-                        keep_bytes=False)
+                        keep_bytes=keep_bytes)
     ends: Any = np.zeros((), np.int32), np.asarray(len(validation), np.int32)
     held = Shard(alone.x, alone.y, *ends)
   return client_data(
       x, y, partition.train_order[rows.own], partition.train_offset,
-      partition.train_size, None, joins, False, rows.places)._replace(
+      partition.train_size, None, joins, keep_bytes, rows.places)._replace(
           validation=held)
 
 

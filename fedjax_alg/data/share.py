@@ -33,6 +33,24 @@ class Rows(NamedTuple):
     """The rows of this process."""
     return slice(int(self.cuts[self.process]), int(self.cuts[self.process + 1]))
 
+  def _block(self, offset: np.ndarray) -> np.ndarray:
+    return np.searchsorted(self.cuts[1:-1], offset, side="right")
+
+  def clients(self, offset: np.ndarray) -> tuple[int, ...] | None:
+    """Finds which clients each process owns, a contiguous range of them.
+
+    Args:
+      offset: [C] int, first row of each client.
+
+    Returns:
+      The first client of each process, and C; None if the rows do not lie in
+      the order of the clients.
+    """
+    owner = self._block(offset)
+    if (np.diff(owner) < 0).any():
+      return None
+    return tuple(np.searchsorted(owner, np.arange(len(self.cuts))).tolist())
+
   def blocked(self, offset: np.ndarray) -> np.ndarray:
     """Converts rows to places in the blocks of all processes.
 
@@ -42,7 +60,7 @@ class Rows(NamedTuple):
     Returns:
       [...] int32, q * places + the row within block q.
     """
-    block = np.searchsorted(self.cuts[1:-1], offset, side="right")
+    block = self._block(offset)
     return (block * self.places + offset - self.cuts[block]).astype(np.int32)
 
 

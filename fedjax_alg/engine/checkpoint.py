@@ -4,23 +4,34 @@ A checkpoint is one file. It holds a JSON header line (checksum, format, round
 and the caller's entries) and the state as flax msgpack. The last two
 checkpoints are kept. If the newer one is damaged, which its checksum detects,
 the older one is used.
+
+Tables that are shared out over processes (``split.Split``) are in files beside
+it, its parts, of which every process writes its own. Process 0 writes the
+checkpoint when they are all on the disk, with the checksum of each; without it
+they count for nothing. Any number of processes can read it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import hashlib
 import json
 import pathlib
+import re
 from typing import Any
 
 from flax import serialization
 import jax
 import numpy as np
 
-from fedjax_alg import files
+from fedjax_alg import files, split
+from fedjax_alg.engine import processes, sharding
 
 FORMAT = 1
+#: The format of a checkpoint with parts.
+IN_PARTS = 2
 KEEP = 2
+
+_PART = re.compile(r"round_(\d+)\.rows_\d+_of_\d+(\.partial)?")
 
 
 class CheckpointError(ValueError):
@@ -28,12 +39,23 @@ class CheckpointError(ValueError):
 
 
 def state_hash(state: Any) -> str:
-  """Computes the sha256 of the bytes, shapes and dtypes of all leaves."""
+  """Computes the sha256 of the bytes, shapes and dtypes of all leaves.
+
+  It does not tell how tables are shared out over processes; if they are, all
+  processes must call this.
+  """
   digest = hashlib.sha256()
-  for leaf in jax.tree.leaves(state):
-    array = np.asarray(leaf)
-    digest.update(f"{array.dtype}{array.shape}".encode())
-    digest.update(np.ascontiguousarray(array).tobytes())
+  for leaf in split.leaves(state):
+    if split.is_split(leaf):
+      seeds, _, _, *row = leaf.block.shape
+      shape: tuple[int, ...] = seeds, leaf.cuts[-1], *row
+      dtype, arrays = leaf.dtype, sharding.all_rows(leaf)
+    else:
+      leaf = np.asarray(leaf)
+      shape, dtype, arrays = leaf.shape, leaf.dtype, iter([leaf])
+    digest.update(f"{dtype}{shape}".encode())
+    for array in arrays:
+      digest.update(np.ascontiguousarray(array).tobytes())
   return digest.hexdigest()
 
 
@@ -54,28 +76,87 @@ def save(
     header: dict[str, Any]) -> pathlib.Path:
   """Writes the checkpoint of a round and removes all but the last two.
 
+  Process 0 writes it; if tables are shared out over processes, all must call
+  this and write their rows.
+
   Args:
     folder: where to write; made if it does not exist.
-    state: pytree of arrays.
+    state: pytree of arrays, with ``split.Split`` as ``sharding.place_states``
+      places them.
     round_number: rounds played.
     header: entries for the header, which ``load_latest`` returns.
 
   Returns:
     The path of the checkpoint.
   """
+  path = folder / f"round_{round_number:08d}.ckpt"
+  facts = dict(header, format=FORMAT, round=round_number)
+  if split.within(state):
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = processes.gather(_save_parts(path, state))
+    facts |= {"format": IN_PARTS, "parts": sum(parts, [])}
+    state = jax.tree.map(
+        lambda leaf: np.zeros(
+            (len(leaf.block), 0, *leaf.block.shape[3:]), leaf.dtype)
+        if split.is_split(leaf) else leaf, state, is_leaf=split.is_split)
+  if not processes.lead():
+    return path
   folder.mkdir(parents=True, exist_ok=True)
   payload = serialization.to_bytes(jax.device_get(state))
-  facts = dict(header, format=FORMAT, round=round_number)
   text = json.dumps(facts, sort_keys=True)
   digest = hashlib.sha256(text.encode() + payload).hexdigest()
-  path = folder / f"round_{round_number:08d}.ckpt"
   with files.replacing(path, durable=True) as partial, open(
       partial, "wb") as file:
     file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
     file.write(payload)
   for old in paths(folder)[KEEP:]:
     old.unlink()
+  _remove_parts(folder, before=round_number)
   return path
+
+
+def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
+  """Writes the rows that this process owns beside a checkpoint.
+
+  Returns:
+    Name, sha256 and first client of each file.
+  """
+  tables = list(filter(split.is_split, split.leaves(state)))
+  cuts, made = tables[0].cuts, []
+  for number in sharding.blocks_here(tables[0]):
+    rows = jax.tree.map(
+        lambda leaf, number=number: sharding.own_rows(leaf, number)
+        if split.is_split(leaf) else None, state, is_leaf=split.is_split)
+    payload = serialization.msgpack_serialize(
+        _by_path(serialization.to_state_dict(rows)))
+    part = path.with_name(f"{path.stem}.rows_{number}_of_{len(cuts) - 1}")
+    with files.replacing(part, durable=True) as partial:
+      partial.write_bytes(payload)
+    made.append(
+        [part.name, hashlib.sha256(payload).hexdigest(), cuts[number]])
+  return made
+
+
+def _remove_parts(folder: pathlib.Path, before: int | None = None) -> None:
+  """Removes parts that belong to no checkpoint.
+
+  Args:
+    folder: the folder of the checkpoints.
+    before: leave those of later rounds, which may be being written.
+  """
+  kept = {path.stem for path in paths(folder)}
+  for path in folder.glob("round_*.rows_*"):
+    found = _PART.fullmatch(path.name)
+    if found and path.stem not in kept and (
+        before is None or int(found[1]) < before):
+      path.unlink()
+
+
+def clear(folder: pathlib.Path) -> None:
+  """Removes all checkpoints of a folder."""
+  for path in paths(folder):
+    path.unlink()
+  _remove_parts(folder)
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
@@ -98,12 +179,15 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
     if hashlib.sha256(text.encode() + payload).hexdigest() != outer["sha256"]:
       raise ValueError("checksum")
     facts = json.loads(text)
-    if facts["format"] != FORMAT:
+    if facts["format"] not in (FORMAT, IN_PARTS):
       raise CheckpointError(
           f"checkpoint {path} has format {facts['format']}, this version "
-          f"reads {FORMAT}")
+          f"reads {FORMAT} and {IN_PARTS}")
     if type(facts["round"]) is not int or facts["round"] < 0:
       raise ValueError("round")
+    for name, digest, _ in facts.get("parts", ()):
+      if files.sha256(path.with_name(name)) != digest:
+        raise ValueError("part")
   except CheckpointError:
     raise
   except (OSError, ValueError, KeyError, TypeError, AttributeError,
@@ -119,9 +203,65 @@ def headers(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
       yield read(path)[0]
 
 
-def _leaf_paths(tree: Any) -> list[str]:
-  return [jax.tree_util.keystr(path)
-          for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+def _by_path(tree: Any) -> dict[str, Any]:
+  """The leaves of a tree by their paths in it."""
+  return {jax.tree_util.keystr(path): leaf
+          for path, leaf in jax.tree_util.tree_leaves_with_path(
+              tree, is_leaf=split.is_split)}
+
+
+def _with_rows(
+    saved: Any, parts: Sequence[Sequence[Any]], folder: pathlib.Path, like: Any
+) -> Any:
+  """Puts the rows of tables together.
+
+  Args:
+    saved: what a checkpoint has, without the rows in its parts.
+    parts: see ``_save_parts``; one is read after the other.
+    folder: where they are.
+    like: state dictionary of what is wanted: whole tables, or ``split.Split``,
+      of which the blocks of this process are filled.
+
+  Returns:
+    ``saved`` with whole tables and blocks.
+  """
+  wanted = _by_path(like)
+  whole = {name: saved_leaf for name, saved_leaf in _by_path(saved).items()
+           if split.is_split(wanted[name]) and not parts}
+  made: dict[str, np.ndarray] = {}
+  last: dict[str, int] = {}
+  for rows, first in [(whole, 0), *(
+      (serialization.msgpack_restore((folder / name).read_bytes()), first)
+      for name, _, first in parts)]:
+    for name, values in rows.items():
+      leaf = wanted[name]
+      shape = jax.tree.leaves(leaf)[0].shape
+      last[name] = first + values.shape[1]
+      if values.shape[2:] != shape[2 + split.is_split(leaf):]:
+        raise ValueError("shapes")
+      if name not in made:  # pages that nothing is written to take no memory
+        made[name] = np.zeros(shape, values.dtype)
+      _put(made[name], leaf, values, first)
+  for name, clients in last.items():
+    leaf = wanted[name]
+    if clients != (leaf.cuts[-1] if split.is_split(leaf) else leaf.shape[1]):
+      raise ValueError("clients")
+  return jax.tree_util.tree_map_with_path(
+      lambda path, leaf: made.get(jax.tree_util.keystr(path), leaf), saved)
+
+
+def _put(out: np.ndarray, leaf: Any, rows: np.ndarray, first: int) -> None:
+  """Writes the rows of the clients from ``first`` on where they belong."""
+  last = first + rows.shape[1]
+  if not split.is_split(leaf):
+    out[:, first:last] = rows
+    return
+  for number in sharding.blocks_here(leaf):
+    start = leaf.starts[number]
+    begin, end = max(first, start), min(last, start + leaf.height)
+    if begin < end:
+      out[:, number, begin - start:end - start] = (
+          rows[:, begin - first:end - first])
 
 
 def load_latest(
@@ -134,7 +274,9 @@ def load_latest(
     like: a state, or its shapes, with the structure to restore.
 
   Returns:
-    The state as NumPy arrays, the header, and one warning per damaged file.
+    The state as NumPy arrays (of a ``split.Split`` the blocks, of which those
+    of this process have their rows), the header, and one warning per damaged
+    file.
 
   Raises:
     CheckpointError: the folder has no undamaged checkpoint, or the state has
@@ -147,14 +289,20 @@ def load_latest(
     except CheckpointError as error:
       damaged.append(str(error))
       continue
-    target = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), like)
+    names = serialization.to_state_dict(like)
     try:
       saved = serialization.msgpack_restore(payload)
       # Flax silently drops entries that the target does not have.
-      if _leaf_paths(saved) != _leaf_paths(serialization.to_state_dict(target)):
+      if list(_by_path(saved)) != list(_by_path(names)):
         raise ValueError("structure")
-      state = serialization.from_state_dict(target, saved)
-      shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(target)]
+      if split.within(like) or "parts" in facts:
+        saved = _with_rows(saved, facts.get("parts", ()), folder, names)
+      target = jax.tree.map(lambda leaf: 0, like, is_leaf=split.is_split)
+      state = jax.tree.map(
+          lambda leaf, a: leaf.with_block(a) if split.is_split(leaf) else a,
+          like, serialization.from_state_dict(target, saved),
+          is_leaf=split.is_split)
+      shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(like)]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
         raise ValueError("shapes")
     except Exception as error:  # pylint: disable=broad-except

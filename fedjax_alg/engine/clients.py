@@ -85,7 +85,8 @@ def _deal(size: Array, slots: int, devices: int) -> Array:
 
 def make_map_clients(
     mode: str = "sequential", *, chunk: int = 0, lanes: int = 0,
-    mesh: Mesh | None = None) -> MapClients:
+    mesh: Mesh | None = None, cuts: tuple[int, ...] | None = None
+) -> MapClients:
   """Builds a client map.
 
   Args:
@@ -95,6 +96,7 @@ def make_map_clients(
       the device (``lanes.default_lanes``).
     mesh: devices with the axis ``clients``, perhaps after an axis
       ``processes``; or None for a single device.
+    cuts: which clients' tables each process holds, see ``owned.make_map``.
 
   Returns:
     The client map. Its results do not depend on these arguments, except for
@@ -109,7 +111,7 @@ def make_map_clients(
   if mode == "chunks" and chunk < 1:
     raise OptionError(f"`client_chunk`={chunk}: must be at least 1")
   if mesh is not None and owned.PROCESSES in mesh.axis_names:
-    return owned.make_map(mode, chunk, mesh)
+    return owned.make_map(mode, chunk, mesh, cuts)
   devices = mesh.devices.size if mesh is not None else 1
 
   def for_one(

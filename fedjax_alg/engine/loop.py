@@ -15,6 +15,7 @@ import jax
 from jax.sharding import Mesh
 import jax.numpy as jnp
 
+from fedjax_alg import split
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
@@ -41,10 +42,11 @@ class RunLog(NamedTuple):
 
 
 def _name(path: tuple[Any, ...]) -> str:
-  # Flax wraps parameters in a dictionary {"params": ...}, which is left out.
+  # Flax wraps parameters in a dictionary {"params": ...}, which is left out,
+  # as is the block of a ``Split``.
   parts = [str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
            for k in path
-           if k != jax.tree_util.DictKey("params")]
+           if k not in (jax.tree_util.DictKey("params"), split.KEY)]
   return "/".join(parts)
 
 
@@ -139,6 +141,7 @@ def make_run_rounds(
     map_seeds: str = "sequential",
     mesh: Mesh | None = None,
     sampler: cohorts.Sampler = cohorts.uniform,
+    where: Any = None,
 ) -> Any:
   """Makes the jitted program that plays rounds.
 
@@ -149,6 +152,8 @@ def make_run_rounds(
     map_seeds: see ``over_seeds``.
     mesh: the devices of ``map_clients``; each of them holds the states.
     sampler: who takes part in a round.
+    where: where the states lie, if not each device holds them whole
+      (``sharding.of_states``).
 
   Returns:
     ``run_rounds(states, data, keys, numbers, start, count)``. It plays the
@@ -179,8 +184,11 @@ def make_run_rounds(
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
 
+  held = sharding.replicated(mesh)
+
   @functools.partial(
-      jax.jit, donate_argnums=0, out_shardings=sharding.replicated(mesh))
+      jax.jit, donate_argnums=0,
+      out_shardings=(held if where is None else where, held))
   def run_rounds(
       states: State, data: ClientData, keys: cohorts.RunKeys,
       numbers: Numbers, start: Array, count: Array) -> tuple[State, RunLog]:

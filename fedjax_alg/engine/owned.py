@@ -10,6 +10,9 @@ zero, so the sum is exact.
 Rows that every process holds (``y`` without the axis of blocks, see
 ``base.Shard``: test examples, the server's rows) are dealt to all devices by
 size.
+
+A table of clients (``split.Split``) is read and written where its client is
+computed, so nothing of it is sent.
 """
 
 from collections.abc import Callable
@@ -20,8 +23,9 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 import jax.numpy as jnp
 
-from fedjax_alg import trees
+from fedjax_alg import split, trees
 from fedjax_alg.base import Array, MapClients, Shard
+from fedjax_alg.data.store import Coded, map_rows
 
 AXIS = "clients"
 PROCESSES = "processes"
@@ -38,8 +42,10 @@ class ClientMap:
   """A client map with its functions (``base.MapClients``)."""
 
   def __init__(self, call: Callable[..., Any], update: Callable[..., Any],
-               total: Callable[..., Any]):
+               total: Callable[..., Any],
+               keep: Callable[[Any], Any] = lambda table: table):
     self._call, self.update, self.total = call, update, total
+    self.keep = keep
 
   def __call__(
       self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
@@ -57,6 +63,23 @@ class ClientMap:
     return self.update(
         keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
         shared, shards, *args)[1:]
+
+  def change(
+      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
+      places: Array, shared: Any, shards: Shard, *args: Any
+  ) -> tuple[Any, Any]:
+
+    def adds_nothing(*args):
+      written, stacked = fn(*args)
+      return written, (), stacked
+
+    if split.within(table):
+      table, _, stacked = self.update(
+          adds_nothing, write, table, places, (), shared, shards, *args)
+      return table, stacked
+    written, stacked = self(
+        fn, shared, shards, trees.rows(table, places), *args)
+    return write(table, places, written), stacked
 
 
 def assign(
@@ -95,8 +118,16 @@ def assign(
       0, size.shape[0], give, (nothing, jnp.zeros_like(size)))[1]
 
 
-def add_up(tree: Any) -> Any:
-  """Adds the trees of all devices up; small leaves travel together."""
+def add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
+  """Adds the trees of devices up; small leaves travel together.
+
+  Args:
+    tree: pytree of arrays, one of every device.
+    axes: the axes of the mesh whose devices are added; all by default.
+
+  Returns:
+    The sums.
+  """
   leaves: list[Any]
   leaves, structure = jax.tree.flatten(tree)
   bools = [leaf.dtype == jnp.bool_ for leaf in leaves]
@@ -107,10 +138,10 @@ def add_up(tree: Any) -> Any:
     if leaf.size * leaf.dtype.itemsize <= _MESSAGE // 16:
       together.setdefault(leaf.dtype, []).append(i)
     else:
-      leaves[i] = jax.lax.psum(leaf, (PROCESSES, AXIS))
+      leaves[i] = jax.lax.psum(leaf, axes)
   for some in together.values():
     line = jax.lax.psum(
-        jnp.concatenate([leaves[i].ravel() for i in some]), (PROCESSES, AXIS))
+        jnp.concatenate([leaves[i].ravel() for i in some]), axes)
     first = 0
     for i in some:
       size = leaves[i].size
@@ -143,13 +174,17 @@ def for_one(
   return trees.index(map_clients(fn, shared, alone, *args), 0)
 
 
-def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
+def make_map(
+    mode: str, chunk: int, mesh: Mesh, cuts: tuple[int, ...] | None = None
+) -> MapClients:
   """Builds the client map of several processes.
 
   Args:
     mode: one of ``engine.clients.MODES``; ``lanes`` is ``vmap`` here.
     chunk: clients per chunk and device with mode ``chunks``.
     mesh: devices with the axes ``processes`` and ``clients``.
+    cuts: the first client of each process, and C (``split.Split``); None:
+      every process holds what clients keep whole.
 
   Returns:
     The client map. Its results do not depend on these arguments, except for
@@ -157,6 +192,48 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
   """
   processes, cores = mesh.devices.shape
   whole: Any = PartitionSpec()
+  in_blocks: Any = PartitionSpec(PROCESSES)
+
+  def specs(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.with_block(in_blocks) if split.is_split(leaf)
+        else whole, tree, is_leaf=split.is_split)
+
+  def on_splits(fn: Callable[[split.Split], Any], tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: fn(leaf) if split.is_split(leaf) else leaf, tree,
+        is_leaf=split.is_split)
+
+  def own_blocks(tree: Any) -> Any:
+    """The block of this process, as the code of one client sees it."""
+    process = jax.lax.axis_index(PROCESSES)
+    return on_splits(lambda leaf: split.Split(
+        leaf.block[0], leaf.cuts, process), tree)
+
+  def all_blocks(tree: Any) -> Any:
+    """The inverse of ``own_blocks``."""
+    return on_splits(lambda leaf: split.Split(
+        leaf.block[None], leaf.cuts), tree)
+
+  def keep(table: Any) -> Any:
+    if cuts is None:
+      return table
+
+    def block(leaf):
+      if split.is_split(leaf):
+        return leaf
+      blocks = split.Split(None, cuts)
+
+      def on_device(leaf):
+        start = jnp.asarray(blocks.starts, jnp.int32)
+        return jax.lax.dynamic_slice_in_dim(
+            leaf, start[jax.lax.axis_index(PROCESSES)], blocks.height)[None]
+
+      return blocks.with_block(jax.shard_map(
+          on_device, mesh=mesh, in_specs=whole, out_specs=in_blocks,
+          check_vma=False)(leaf))
+
+    return jax.tree.map(block, table, is_leaf=split.is_split)
 
   def lanes(slots: int) -> int:
     if mode in ("vmap", "lanes"):
@@ -164,8 +241,8 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
     return min(chunk, slots) if mode == "chunks" else 1
 
   def on_devices(
-      work: Callable[..., Any], shards: Shard, width: int, *operands: Any
-  ) -> Any:
+      work: Callable[..., Any], shards: Shard, width: int, *operands: Any,
+      out_specs: Any = whole) -> Any:
     """Calls ``work`` on every device, with its slots, as whole results.
 
     Args:
@@ -176,19 +253,24 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
         which the first ``groups`` hold all.
       shards: offset and size [S].
       width: slots of a group.
-      *operands: pytrees that every device gets whole.
+      *operands: pytrees that every device gets whole, but for the rows of
+        other processes in a ``split.Split``.
+      out_specs: of the results, which are whole by default.
 
     Returns:
       The results of the devices, which ``work`` has added up.
     """
     number = shards.size.shape[0]
     blocks = shards.y.ndim == 2
-    rows: Any = PartitionSpec(PROCESSES) if blocks else whole
+    rows = in_blocks if blocks else whole
+    examples = rows
+    if isinstance(shards.x, Coded):
+      examples = Coded(rows, jax.tree.map(lambda _: whole, shards.x.values))
 
     def on_device(x, y, offset, size, operands):
       owner = None
       if blocks:
-        x, y = trees.index((x, y), 0)
+        x, y = map_rows(x, lambda rows: rows[0]), y[0]
         owner = offset // y.shape[0]
         offset = offset - owner * y.shape[0]
       own = assign(size, owner, processes, cores) == jax.lax.axis_index(
@@ -198,12 +280,14 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
       place = jnp.arange(number, dtype=jnp.int32)
       slots = jnp.where(place < count, first, number).astype(jnp.int32)
       slots = jnp.pad(slots, (0, -number % width), constant_values=number)
-      return work(Shard(x, y, offset, size), slots, -(-count // width),
-                  *operands)
+      return all_blocks(work(
+          Shard(x, y, offset, size), slots, -(-count // width),
+          *own_blocks(operands)))
 
     return jax.shard_map(
-        on_device, mesh=mesh, in_specs=(rows, rows, whole, whole, whole),
-        out_specs=whole, check_vma=False)(
+        on_device, mesh=mesh,
+        in_specs=(examples, rows, whole, whole, specs(operands)),
+        out_specs=out_specs, check_vma=False)(
             shards.x, shards.y, shards.offset, shards.size, operands)
 
   def in_groups(
@@ -290,15 +374,22 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
       zero = jax.tree.map(
           lambda weight, part: empty(weight.shape[1:], part), weights, summed)
       # All rows are written at the end: processes take turns of their own.
-      total, (written, stacked) = add_up(jax.lax.fori_loop(
+      total, (written, stacked) = jax.lax.fori_loop(
           jnp.int32(0), groups, add,
-          (zero, empty((number,), (written, stacked)))))
+          (zero, empty((number,), (written, stacked))))
+      if split.within(table):
+        if cores > 1:
+          written = add_up(written, (AXIS,))
+        total, stacked = add_up((total, stacked))
+      else:
+        total, (written, stacked) = add_up((total, (written, stacked)))
       if jax.tree.leaves(table):
         table = write(table, places, written)
       return table, total, stacked
 
     return on_devices(
-        work, shards, width, table, places, weights, shared, args)
+        work, shards, width, table, places, weights, shared, args,
+        out_specs=(specs(table), whole, whole))
 
   def total(
       fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
@@ -317,4 +408,4 @@ def make_map(mode: str, chunk: int, mesh: Mesh) -> MapClients:
 
     return on_devices(work, shards, 1, shared, args)
 
-  return ClientMap(map_clients, update, total)
+  return ClientMap(map_clients, update, total, keep)

@@ -29,6 +29,7 @@ from jax.sharding import PartitionSpec
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg import split
 from fedjax_alg.data import share
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
@@ -267,6 +268,28 @@ def agree(decide: Callable[[], _Result]) -> _Result:
   return found
 
 
+def gather(found: _Result) -> list[_Result]:
+  """What all processes have found, in process 0.
+
+  Args:
+    found: what this process has found; picklable.
+
+  Returns:
+    In process 0, what each has found; elsewhere nothing.
+  """
+  if count() == 1:
+    return [found]
+  assert _cluster is not None
+  key = _turn("gather")
+  if not lead():
+    _client().key_value_set_bytes(
+        f"{key}/{_cluster.index}", pickle.dumps(found))
+    return []
+  return [found, *(
+      pickle.loads(_client().blocking_key_value_get_bytes(
+          f"{key}/{other}", _WAIT_MS)) for other in range(1, count()))]
+
+
 def anyone(flag: bool) -> bool:
   """Whether ``flag`` is true in some process, in all processes."""
   if count() == 1:
@@ -283,12 +306,15 @@ def on_host(tree: Any) -> Any:
   """A tree of arrays that one process alone can compute with.
 
   Args:
-    tree: arrays that every process holds whole.
+    tree: arrays that every process holds whole; ``split.Split`` stay on the
+      devices.
 
   Returns:
     NumPy arrays; with one process, ``tree``.
   """
-  return tree if count() == 1 else jax.tree.map(np.asarray, tree)
+  return tree if count() == 1 else jax.tree.map(
+      lambda leaf: leaf if split.is_split(leaf) else np.asarray(leaf), tree,
+      is_leaf=split.is_split)
 
 
 # How a process ends the others.

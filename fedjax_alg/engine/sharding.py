@@ -3,9 +3,12 @@
 In a run of several processes (``engine.processes``) the mesh spans the devices
 of all of them and has the axes ``processes`` and ``clients``. What is placed by
 ``replicate`` is then on all devices of all processes, which must all call it
-with the same values; ``place_blocks`` places rows that only this process holds.
+with the same values; ``place_blocks`` places rows that only this process holds,
+``place_states`` states whose tables are shared out (``split.Split``).
 """
 
+from collections.abc import Iterator
+import math
 import os
 from typing import Any
 
@@ -16,6 +19,7 @@ import numpy as np
 import scipy.linalg  # noqa: F401  (loads the LAPACK that JAX calls)
 import threadpoolctl
 
+from fedjax_alg import split
 from fedjax_alg.data import layout
 from fedjax_alg.engine.owned import AXIS, PROCESSES
 from fedjax_alg.errors import OptionError
@@ -275,3 +279,131 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
     return jax.device_put(blocks, where)
   return _from_local(
       _aligned(blocks)[None], where, (mesh.devices.shape[0], *blocks.shape))
+
+
+def of_states(states: Any, mesh: Mesh | None) -> Any:
+  """Finds where the states of a run lie.
+
+  Args:
+    states: leaves [N, ...].
+    mesh: the devices; None means the default device.
+
+  Returns:
+    ``replicated(mesh)``; a tree with the sharding of every leaf, if tables are
+    shared out over processes.
+  """
+  where = replicated(mesh)
+  if mesh is None or not split.within(states):
+    return where
+  rows = NamedSharding(mesh, PartitionSpec(None, PROCESSES))
+  return jax.tree.map(
+      lambda leaf: leaf.with_block(rows) if split.is_split(leaf) else where,
+      states, is_leaf=split.is_split)
+
+
+def place_states(states: Any, mesh: Mesh) -> Any:
+  """Places states that were read from a file on devices of all processes.
+
+  Args:
+    states: leaves [N, ...] on the host; of a ``split.Split`` blocks
+      [N, Q, T, ...], of which that of this process is read.
+    mesh: the devices.
+
+  Returns:
+    The states, placed as ``of_states`` says.
+  """
+  rows = NamedSharding(mesh, PartitionSpec(None, PROCESSES))
+
+  def place(leaf):
+    if not split.is_split(leaf):
+      return replicate(leaf, mesh)
+    return leaf.with_block(jax.make_array_from_callback(
+        leaf.block.shape, rows, lambda index: leaf.block[index]))
+
+  return jax.tree.map(place, states, is_leaf=split.is_split)
+
+
+def blocks_here(table: split.Split) -> list[int]:
+  """The numbers of the blocks that this process holds: its own, or all."""
+  if jax.process_count() > 1:
+    return [jax.process_index()]
+  return list(range(len(table.cuts) - 1))
+
+
+def own_rows(table: split.Split, number: int) -> np.ndarray:
+  """The rows that a process owns in a table of placed states.
+
+  Args:
+    table: block [N, Q, T, ...].
+    number: one of ``blocks_here``.
+
+  Returns:
+    [N, clients of the process, ...] on the host.
+  """
+  block = next(shard.data for shard in table.block.addressable_shards
+               if shard.index[1].indices(len(table.cuts) - 1)[0] == number)
+  return np.asarray(block)[:, 0, table.owned(number)]
+
+
+#: Bytes of a table that are sent at once.
+_SENT = 2 ** 26
+
+
+def all_rows(table: split.Split) -> Iterator[np.ndarray]:
+  """The rows of all clients in a table of placed states, a few at a time.
+
+  All processes must take all of them.
+
+  Args:
+    table: block [N, Q, T, ...].
+
+  Yields:
+    [n, ...] on the host: the rows of the first seed in the order of the
+    clients, then those of the next.
+  """
+  seeds, _, _, *row = table.block.shape
+  clients, kind = table.cuts[-1], np.dtype(f"u{table.dtype.itemsize}")
+  count = min(clients, max(1, _SENT // max(1, math.prod(row) * kind.itemsize)))
+
+  def on_device(block, seed, ids):
+    here = split.Split(
+        block[seed, 0], table.cuts, jax.lax.axis_index(PROCESSES))
+    rows, mine = here.at[ids].get(mode="clip"), here.at[ids].there
+    # As integers, so that the sum with zeros keeps every bit.
+    rows = (rows.astype(kind) if rows.dtype == jnp.bool_
+            else jax.lax.bitcast_convert_type(rows, kind))
+    mine = mine.reshape(mine.shape + (1,) * len(row))
+    return jax.lax.psum(jnp.where(mine, rows, jnp.zeros_like(rows)), PROCESSES)
+
+  everywhere: Any = PartitionSpec()
+  send = jax.jit(jax.shard_map(
+      on_device, mesh=table.block.sharding.mesh,
+      in_specs=(PartitionSpec(None, PROCESSES), everywhere, everywhere),
+      out_specs=everywhere, check_vma=False))
+  for seed in range(seeds):
+    for first in range(0, clients, count):
+      # The last ones are sent with some before them: one program for all.
+      start = min(first, clients - count)
+      ids = np.arange(start, start + count, dtype=np.int32)
+      rows = np.asarray(send(table.block, np.int32(seed), ids))
+      yield rows[first - start:].view(table.dtype)
+
+
+def whole(states: Any) -> Any:
+  """States with whole tables, on the host. All processes must call this.
+
+  Args:
+    states: placed states.
+
+  Returns:
+    NumPy arrays [N, ...]; of a ``split.Split`` the array that it stands for.
+  """
+
+  def one(leaf):
+    if not split.is_split(leaf):
+      return np.asarray(leaf)
+    seeds, _, _, *row = leaf.block.shape
+    return np.concatenate(list(all_rows(leaf))).reshape(
+        seeds, leaf.cuts[-1], *row)
+
+  return jax.tree.map(one, states, is_leaf=split.is_split)

@@ -26,7 +26,8 @@ _HASHED = (*TABLES, "clients.csv", "assignment.csv", "clients.npz",
 CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
 
 _PARTIAL = ".partial"
-_CHECKPOINT = re.compile(r"round_\d+\.ckpt(\.partial)?")
+#: A checkpoint, or the rows of tables that one of several processes holds.
+_CHECKPOINT = re.compile(r"round_\d+\.(ckpt|rows_\d+_of_\d+)(\.partial)?")
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\..*")
 _SEED = re.compile(r"seed_\d+")
 

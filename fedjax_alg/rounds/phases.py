@@ -278,6 +278,10 @@ def train(
         Received(starts, models, anchors, extra, rounds, client_id), shard,
         client_row, key)
 
+  def and_keep(*args):
+    trained = one_client(*args)
+    return trained.kept, trained._replace(kept=())
+
   def in_sum(shared, shard, client_row, *args):
     trained = one_client(shared, shard, client_row, *args)
     _, starts, _ = trees.index(shared[0], 0)
@@ -298,15 +302,16 @@ def train(
     table, places = store.get(memory), store.places(memory, cohort, keys)
   if method.grouping or not method.aggregator.is_mean or stacking.fits(
       cohort.ids.shape[0], trees.index(beginning.starts, 0)):
-    rows = (trees.rows(table, places) if store
-            else client.client_rows(memory, cohort, keys))
-    trained = method.map_clients(
-        one_client, shared, cohort.shards, rows, *others)
+    if store:
+      table, trained = method.map_clients.change(
+          and_keep, store.write, table, places, shared, cohort.shards, *others)
+    else:
+      trained = method.map_clients(
+          one_client, shared, cohort.shards,
+          client.client_rows(memory, cohort, keys), *others)
     uploads = trained.upload
     if weigh_uploads:
       uploads = trees.slot_sum(weigh_uploads(memory, cohort), uploads)
-    if store:
-      table = store.write(table, places, trained.kept)
     return trained, Updates(), Kept(table, uploads)
   weights: Any = (stacking.shares(method.weigh(cohort)),)
   if weigh_uploads:

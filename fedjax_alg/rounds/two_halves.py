@@ -37,7 +37,7 @@ from fedjax_alg.base import Model, Params, RoundAux, Shard
 from fedjax_alg.central.aggregation import Aggregator, named
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
-from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.client.update import ClientUpdate, own_rows, Trained
 from fedjax_alg.engine.cohorts import LAST_GRADIENTS
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import halves_report, ledger, phases
@@ -111,16 +111,25 @@ def _init(
   transform = method.server.transform
   return ComposedState(
       models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
-      method.client.init(params, spec), jnp.zeros((), jnp.int32))
+      _kept(method, method.client.init(params, spec)),
+      jnp.zeros((), jnp.int32))
+
+
+def _kept(method: TwoHalves, memory: Any) -> Any:
+  """The memory, what clients keep shared out over processes."""
+  store = method.client.store
+  if store is None or store.places is not own_rows:
+    return memory
+  return store.put(memory, method.map_clients.keep(store.get(memory)))
 
 
 def _setup(
     method: TwoHalves, state: ComposedState, everyone: Cohort, key: Key
 ) -> ComposedState:
   del key
-  return state._replace(memory=method.client.setup(
+  return state._replace(memory=_kept(method, method.client.setup(
       state.memory, trees.index(state.models, 0), everyone,
-      method.map_clients))
+      method.map_clients)))
 
 
 def _joined(

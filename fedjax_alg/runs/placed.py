@@ -42,7 +42,7 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
         f"{jax.process_count()}")
   train: Any = data.train
   return data._replace(train=train._replace(
-      x=jax.tree.map(lambda a: sharding.place_blocks(a, mesh), train.x),
+      x=store.map_rows(train.x, lambda a: sharding.place_blocks(a, mesh)),
       y=sharding.place_blocks(train.y, mesh),
       offset=rows.blocked(train.offset)))
 

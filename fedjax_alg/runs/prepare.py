@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import models, own, trees
+from fedjax_alg import models, own, split, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import npz
@@ -215,12 +215,11 @@ def _check_work(method: Method, federation: Federation) -> None:
 
 
 def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
-  """The size of the state of one seed."""
+  """The size of the state of one seed in one process."""
   key = jax.random.key(0)
   shapes = jax.eval_shape(
       lambda key: algorithm.init(model.init(key), spec, key), key)
-  return sum(leaf.size * leaf.dtype.itemsize
-             for leaf in jax.tree.leaves(shapes))
+  return split.nbytes(shapes)
 
 
 def _check_memory(
@@ -366,8 +365,13 @@ def prepare(
     closed = method.entry.rounds is not None
     alone = platform == "cpu" or closed or rows == 1
     map_seeds = "sequential" if alone else "vmap"
+  cuts = None
+  if federation.rows is not None and method.registered:
+    # Code that is not ours may read a table of clients in its own way.
+    cuts = federation.rows.clients(federation.partition.train_offset)
   map_clients = clients.make_map_clients(
-      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh)
+      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh,
+      cuts=cuts)
   model = options.model if model is None else model
   built = make_model(model, federation, options)
   train = federation.data.train

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg import metrics, split
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.runs.prepare import Prepared
@@ -84,11 +84,15 @@ class Programs:
     self.prepared = p = prepared
     data, mesh = p.placed.data, p.mesh
     # These shapes carry the sharding of the real states, so that the program
-    # accepts the states without moving them. It is that of the keys.
-    where = p.keys.model.sharding
+    # accepts the states without moving them. It is that of the keys, but for
+    # tables that are shared out over processes.
+    shapes = state_shapes(p)
+    where = sharding.of_states(shapes, mesh)
     self.shapes = shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=where), state_shapes(p))
+        lambda leaf, where: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=where), shapes,
+        where if split.within(shapes) else jax.tree.map(
+            lambda _: p.keys.model.sharding, shapes))
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
     # The host of every process reads what all of them have computed.
@@ -101,15 +105,15 @@ class Programs:
           self._evaluate_all, **there).lower(data, shapes, p.keys, p.numbers))
       run = loop.make_run_rounds(
           p.build, p.spec.cohort_size,
-          min(p.options.eval_every, self.rounds), p.map_seeds, mesh, p.sampler)
+          min(p.options.eval_every, self.rounds), p.map_seeds, mesh, p.sampler,
+          where)
       zero = jnp.int32(0)
       lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
       self._log = lowered.out_info[1]
       rounds = pool.submit(
           lowered.compile, compiling.options(sharding.platform(mesh)))
-      self._init = _compile_once(jax.jit(
-          _start(p), out_shardings=sharding.replicated(mesh)).lower(
-              data.train, p.keys, p.numbers))
+      self._init = _compile_once(jax.jit(_start(p), out_shardings=where).lower(
+          data.train, p.keys, p.numbers))
       self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None
@@ -163,13 +167,14 @@ class Programs:
     """Places states that were read from a file on the devices.
 
     Args:
-      states: leaves [rows, ...] on the host.
+      states: leaves [rows, ...] on the host, see ``checkpoint.load_latest``.
 
     Returns:
       The states with the sharding that the programs expect.
     """
-    if sharding.spans_processes(self.prepared.mesh):
-      return sharding.replicate(states, self.prepared.mesh)
+    mesh = self.prepared.mesh
+    if mesh is not None and sharding.spans_processes(mesh):
+      return sharding.place_states(states, mesh)
     return jax.tree.map(
         lambda leaf, shape: jax.device_put(leaf, shape.sharding), states,
         self.shapes)

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_alg import files, own, registry
+from fedjax_alg import files, own, registry, split
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, evaluate, owned
-from fedjax_alg.engine import processes
+from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
 from fedjax_alg.records import clients as tables_of_clients
@@ -210,12 +210,14 @@ class RunResult:
     """The content of summary.json: final, best, cost, timing, hashes, ..."""
     live = self._state()
     return summary_lib.as_json(make_summary(
-        self.records, live.prepared, live.states, self.facts))
+        self.records, live.prepared, self.state_hash(), self.facts))
 
   def save(self, folder: str | os.PathLike) -> pathlib.Path:
     """Writes the run as the command line does; ``load_run`` reads it.
 
-    Of several processes (``distributed``) the first writes.
+    Of several processes (``distributed``) the first writes, and each the rows
+    of its own clients where the algorithm keeps a table of them; call this in
+    all of them.
 
     Args:
       folder: where to write; made if it does not exist. A run that is already
@@ -229,6 +231,9 @@ class RunResult:
     """
     path, live = expanded(folder), self._state()
     if not processes.lead():
+      if split.within(live.states):
+        self._save_states(path)
+        self.state_hash()
       return path
     if path.is_dir() and any(path.iterdir()) and not run_files.is_run(path):
       raise RunFolderError(f"{path}: holds files of something else (no "
@@ -246,15 +251,20 @@ class RunResult:
     for name, rows in self.records.tables.items():
       tables.write_rows(
           path / f"{name}.csv", rows, self.records.columns[name])
-    for old in checkpoint.paths(path / run_files.CHECKPOINTS):
-      old.unlink()
-    checkpoint.save(
-        path / run_files.CHECKPOINTS, live.states, int(self.rounds[-1]),
-        {"identity": self.facts["identity"]})
+    checkpoint.clear(path / run_files.CHECKPOINTS)
+    self._save_states(path)
     write_final(path, self._final, self.seeds,
                 live.prepared.federation.client_names)
     write_summary(path, self.summary())
     return path
+
+  def _save_states(self, path: pathlib.Path) -> None:
+    states = self._state().states
+    if split.within(states):
+      processes.meet("save")  # process 0 has looked into the folder
+    checkpoint.save(
+        path / run_files.CHECKPOINTS, states, int(self.rounds[-1]),
+        {"identity": self.facts["identity"]})
 
   def __repr__(self) -> str:
     found = ", ".join(
@@ -326,14 +336,14 @@ def write_summary(
 
 
 def make_summary(
-    records: Records, prepared: Prepared, states: Any, facts: dict[str, Any]
-) -> dict[str, Any]:
+    records: Records, prepared: Prepared, final_state: str,
+    facts: dict[str, Any]) -> dict[str, Any]:
   """Makes the content of summary.json for one setting.
 
   Args:
     records: tables of the setting.
     prepared: the run.
-    states: final states of the setting, leaves [N, ...].
+    final_state: the hash of the final states of the setting.
     facts: the content of config.json.
 
   Returns:
@@ -343,7 +353,7 @@ def make_summary(
       records, targets=prepared.options.targets,
       compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
       hashes={**prepared.federation.hashes,
-              "final_state": checkpoint.state_hash(states)})
+              "final_state": final_state})
 
 
 def make_final(live: Live, step: Step) -> dict[str, Any]:
@@ -586,6 +596,9 @@ def _remake(
         folder / run_files.CHECKPOINTS, state_shapes(prepared))
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
+  if split.within(states):
+    assert prepared.mesh is not None
+    states = sharding.place_states(states, prepared.mesh)
   # The clients hold the data that they held in the last round.
   prepared.placed.move(header["round"] - 1)
   return Live(prepared, states)

@@ -29,6 +29,12 @@ def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
   assert places.pop() - 7 <= size.sum() / processes + size.max()
   block, row = np.divmod(rows.blocked(offset), rows.places)
   np.testing.assert_array_equal(rows.cuts[block] + row, offset)
+  clients = rows.clients(offset)
+  if (np.sort(block) == block).all():
+    assert np.repeat(np.arange(processes), np.diff(clients)).tolist() == (
+        block.tolist())
+  else:
+    assert clients is None
 
 
 @pytest.fixture(name="halves")

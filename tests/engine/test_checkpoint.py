@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.engine import checkpoint
+from fedjax_alg import files, split
+from fedjax_alg.engine import checkpoint, sharding
 from tests import problems
 
 
@@ -46,6 +47,138 @@ def test_the_last_two_are_kept_and_nothing_else(tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == [
       "round_00000010.ckpt", "round_00000100.ckpt"]
   assert checkpoint.load_latest(tmp_path, LIKE)[1]["round"] == 100
+
+
+class Kept(NamedTuple):
+  params: dict
+  clients: dict  #: [C, ...]
+
+
+def kept_of(number, clients=7):
+  """States of two seeds with a table of clients."""
+  rng = np.random.default_rng(number)
+  return Kept({"w": rng.normal(size=(2, 3)).astype(np.float32)}, {
+      "w": rng.normal(size=(2, clients, 3)).astype(np.float32),
+      "met": rng.random((2, clients)) < 0.5})
+
+
+def in_processes(state, cuts):
+  """The states as processes with these clients hold them."""
+  mesh = sharding.process_mesh(
+      jax.devices("cpu")[:len(cuts) - 1], len(cuts) - 1)
+  table = split.Split(None, cuts)
+
+  def blocks(leaf):
+    return table.with_block(np.stack(
+        [leaf[:, first:first + table.height] for first in table.starts], 1))
+
+  return sharding.place_states(state._replace(
+      clients=jax.tree.map(blocks, state.clients)), mesh)
+
+
+def restored(folder, cuts):
+  """The states that processes with these clients read, and their header."""
+  like = kept_of(0)
+  if cuts:
+    like = jax.eval_shape(lambda: in_processes(like, cuts))
+  state, facts, warnings = checkpoint.load_latest(folder, like)
+  if cuts:
+    mesh = sharding.process_mesh(
+        jax.devices("cpu")[:len(cuts) - 1], len(cuts) - 1)
+    state = sharding.whole(sharding.place_states(state, mesh))
+  return state, facts, warnings
+
+
+TWO, THREE = (0, 3, 7), (0, 5, 5, 7)
+
+
+@pytest.mark.parametrize("before, after", [
+    (TWO, None), (None, TWO), (TWO, THREE), (THREE, TWO), (TWO, TWO)])
+def test_other_processes_read_what_some_have_kept(tmp_path, before, after):
+  state = kept_of(3)
+  held = in_processes(state, before) if before else state
+  assert checkpoint.state_hash(held) == checkpoint.state_hash(state)
+  checkpoint.save(tmp_path, held, 3, {"flags": "abc"})
+  found, facts, warnings = restored(tmp_path, after)
+  problems.assert_equal(found, state)
+  assert facts["flags"] == "abc" and not warnings
+  assert facts["format"] == (
+      checkpoint.IN_PARTS if before else checkpoint.FORMAT)
+
+
+def test_a_process_writes_its_own_rows(tmp_path):
+  for number in (1, 2, 3):
+    path = checkpoint.save(
+        tmp_path, in_processes(kept_of(number), TWO), number, {})
+  assert sorted(each.name for each in tmp_path.iterdir()) == [
+      f"round_0000000{number}.{end}" for number in (2, 3)
+      for end in ("ckpt", "rows_0_of_2", "rows_1_of_2")]
+  rows = [serialization.msgpack_restore(
+      path.with_suffix(f".rows_{process}_of_2").read_bytes())
+          for process in range(2)]
+  for name, leaf in kept_of(3).clients.items():
+    key = f"['clients']['{name}']"
+    np.testing.assert_array_equal(rows[0][key], leaf[:, :3])
+    np.testing.assert_array_equal(rows[1][key], leaf[:, 3:])
+  # One process goes on alone; the parts go with their checkpoint.
+  checkpoint.save(tmp_path, kept_of(4), 4, {})
+  checkpoint.save(tmp_path, kept_of(5), 5, {})
+  assert sorted(each.name for each in tmp_path.iterdir()) == [
+      "round_00000004.ckpt", "round_00000005.ckpt"]
+  checkpoint.save(tmp_path, in_processes(kept_of(6), TWO), 6, {})
+  checkpoint.clear(tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["altered", "gone", "of another round"])
+def test_a_damaged_part_is_a_damaged_checkpoint(tmp_path, damage):
+  checkpoint.save(tmp_path, in_processes(kept_of(1), TWO), 1, {})
+  path = checkpoint.save(tmp_path, in_processes(kept_of(2), TWO), 2, {})
+  part = path.with_suffix(".rows_1_of_2")
+  if damage == "altered":
+    part.write_bytes(flip(part.read_bytes(), -3))
+  elif damage == "gone":
+    part.unlink()
+  else:
+    part.write_bytes((tmp_path / "round_00000001.rows_1_of_2").read_bytes())
+  for cuts in (None, TWO):
+    state, facts, warnings = restored(tmp_path, cuts)
+    problems.assert_equal(state, kept_of(1))
+    assert facts["round"] == 1 and warnings == [
+        f"checkpoint {path} is damaged; using the one before it"]
+  assert [facts["round"] for facts in checkpoint.headers(tmp_path)] == [1]
+
+
+@pytest.mark.parametrize("unwritten", ["rows_1_of_2", "ckpt"])
+def test_a_crash_between_parts_leaves_the_one_before(
+    tmp_path, monkeypatch, unwritten):
+  """What was written of the next one counts for nothing, and is removed."""
+  checkpoint.save(tmp_path, in_processes(kept_of(1), TWO), 1, {})
+  replacing = files.replacing
+
+  def full(path, **how):
+    if path.name.endswith(unwritten):
+      raise OSError("full")
+    return replacing(path, **how)
+
+  monkeypatch.setattr(files, "replacing", full)
+  with pytest.raises(OSError, match="full"):
+    checkpoint.save(tmp_path, in_processes(kept_of(2), TWO), 2, {})
+  monkeypatch.undo()
+  assert (tmp_path / "round_00000002.rows_0_of_2").exists()
+  assert checkpoint.newest_round(tmp_path) == 1
+  problems.assert_equal(restored(tmp_path, None)[0], kept_of(1))
+  checkpoint.save(tmp_path, kept_of(3), 3, {})
+  assert not list(tmp_path.glob("round_00000002*"))
+
+
+def test_the_rows_of_other_clients_are_refused(tmp_path):
+  checkpoint.save(
+      tmp_path, in_processes(kept_of(1, clients=6), (0, 3, 6)), 1, {})
+  with pytest.raises(checkpoint.CheckpointError, match="model or data"):
+    restored(tmp_path, TWO)
+  with pytest.raises(checkpoint.CheckpointError, match="model or data"):
+    restored(tmp_path, None)
 
 
 def flip(raw, where):

@@ -1,10 +1,13 @@
 """The client map of several processes, on a mesh of this one."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_alg import trees
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
@@ -82,6 +85,75 @@ def test_the_results_are_those_of_one_process(problem, data, two, mode, chunk):
   text = compiled.as_text()
   assert "all-reduce" in text
   assert "all-gather" not in text and "all-to-all" not in text
+
+
+@pytest.mark.parametrize("mode, chunk", [("sequential", 0), ("chunks", 3)])
+def test_what_clients_keep_stays_where_they_are(
+    problem, data, two, mode, chunk):
+  """A table of clients is changed as in one process, and nothing of it sent."""
+  cuts = np.searchsorted(
+      np.asarray(data.offset) // data.y.shape[1], np.arange(3)).tolist()
+  ids = jnp.array([3, 12, 1, 0, 9, 5, 11, 12, 2], jnp.int32)
+  wide = jnp.asarray(
+      np.random.default_rng(0).normal(size=(12, 17)), jnp.float32)
+  table = {"a": wide, "b": jnp.arange(12) % 2 == 0}
+
+  def one_client(shared, shard, rows, number):
+    kept = {"a": shared * rows["a"], "b": ~rows["b"]}
+    return kept, rows["a"].sum() + shard.x[shard.offset].sum(), number + 1
+
+  def everything(map_clients, table):
+    def compute(data, weights, table, ids, shared):
+      shards = layout.take_cohort(data, ids).shards
+      table, summed, stacked = map_clients.update(
+          one_client, trees.set_rows, map_clients.keep(table), ids, weights,
+          shared, shards, ids)
+
+      def again(*args):
+        kept, summed, stacked = one_client(*args)
+        return kept, (summed, stacked)
+
+      table, (each, _) = map_clients.change(
+          again, trees.set_rows, table, ids, shared, shards, ids)
+      read = map_clients(
+          lambda table, shard, number: trees.rows(table, number)["a"].sum(),
+          table, shards, ids)
+      return table, summed, stacked, each, read
+
+    weights = (ids < 12).astype(jnp.float32) * 0.5
+    return jax.jit(compute), (weights, table, ids, jnp.float32(3))
+
+  compute, inputs = everything(clients.make_map_clients(), table)
+  want_table, *want = compute(problem.data, *inputs)
+  map_clients = clients.make_map_clients(
+      mode, chunk=chunk, mesh=two, cuts=tuple(cuts))
+  kept = jax.jit(map_clients.keep)(sharding.replicate(table, two))
+  compute, inputs = everything(map_clients, kept)
+  compiled = compute.lower(data, *sharding.replicate(inputs, two)).compile()
+  got_table, *got = compiled(data, *sharding.replicate(inputs, two))
+  # The states of a run have an axis of seeds.
+  whole = sharding.whole(jax.tree.map(lambda leaf: leaf[None], got_table))
+  for name, leaf in want_table.items():
+    np.testing.assert_array_equal(whole[name][0], leaf)
+  real = np.asarray(ids) < 12
+  for some, others in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+    some, others = np.asarray(some), np.asarray(others)
+    if some.shape[:1] == real.shape:
+      some, others = some[real], others[real]
+    np.testing.assert_allclose(some, others, rtol=1e-5)
+  rows = got_table["a"].height
+  assert {shard.data.shape for shard in got_table["a"].block.addressable_shards
+          } == {(1, rows, 17)} and 6 <= rows < 12
+  text = compiled.as_text()
+  assert "all-gather" not in text and "all-to-all" not in text
+  # What goes to the other process is a few numbers of each of the 9 slots.
+  across = [line for line in text.splitlines() if re.search(
+      r"all-reduce(-start)?\(.*replica_groups=(\{\{0,1,2,3\}\}|\[1,4\])",
+      line)]
+  sent = [np.prod([int(axis) for axis in shape.split(",") if axis])
+          for line in across for shape in re.findall(
+              r"\[([\d,]*)\]", line.split(" all-reduce")[0])]
+  assert sent and 9 <= max(sent) < 9 * 17
 
 
 def test_one_client_is_computed_where_its_rows_are(problem, data, two):

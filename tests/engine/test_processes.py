@@ -54,7 +54,7 @@ def test_options_that_do_not_go_together(options, said):
 
 def test_a_process_alone_leads_and_agrees_with_itself():
   assert processes.lead() and processes.count() == 1
-  assert processes.agree(lambda: 3) == 3
+  assert processes.agree(lambda: 3) == 3 and processes.gather(4) == [4]
   assert processes.anyone(True) and not processes.anyone(False)
   assert not processes.is_loss(ValueError("Gloo all-reduce failed"))
   processes.meet("alone")
@@ -79,9 +79,12 @@ def played_by_two(out, *algorithms):
           for i, (each, text) in enumerate(zip(both, said))]
 
 
+PAIR = ("fedavg", "fedgroup", "scaffold")
+
+
 @pytest.fixture(scope="module", name="pair")
 def fixture_pair(tmp_path_factory):
-  return played_by_two(tmp_path_factory.mktemp("pair"), "fedavg", "fedgroup")
+  return played_by_two(tmp_path_factory.mktemp("pair"), *PAIR)
 
 
 def check_numbers(pair, algorithms):
@@ -92,18 +95,18 @@ def check_numbers(pair, algorithms):
     np.testing.assert_array_equal(leaf, second[name], err_msg=name)
   federation = fa.federate("digits", **two_processes.DATA)
   for name in algorithms:
-    for leaf, values in two_processes.play(name, federation).items():
+    for leaf, values in two_processes.play(name, federation)[0].items():
       np.testing.assert_allclose(
           first[leaf], values, rtol=1e-4, atol=2e-5, err_msg=leaf)
 
 
 def test_two_processes_have_the_numbers_of_one(pair):
-  check_numbers(pair, ("fedavg", "fedgroup"))
+  check_numbers(pair, PAIR)
 
 
 @pytest.mark.slow
 def test_of_other_kinds_of_rounds_too(tmp_path):
-  others = ("scaffold", "clsfsvrg", "ga_fsvrg", "fedacnnl")
+  others = ("clsfsvrg", "ga_fsvrg", "fedacnnl", "ditto", "losac", "local")
   check_numbers(played_by_two(tmp_path, *others), others)
 
 
@@ -111,6 +114,15 @@ def test_a_process_holds_its_share_of_the_rows(pair):
   for _, _, numbers in pair:
     places, rows = numbers["rows"]
     assert places - layout.PADDING_ROWS < 0.6 * rows
+
+
+def test_a_process_holds_what_its_own_clients_keep(pair):
+  """SCAFFOLD's c_i of 12 clients; x, c and the round are everywhere."""
+  for _, _, numbers in pair:
+    held, whole = numbers["scaffold held"]
+    size = 4 * 10 * (64 + 1)
+    assert whole == (12 + 2) * size + 4
+    assert (6 + 2) * size + 4 <= held <= (7 + 2) * size + 4
 
 
 def test_the_error_of_a_process_ends_the_other_in_one_line(pair):

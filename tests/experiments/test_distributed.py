@@ -12,7 +12,7 @@ from experiments import run, sweep
 from fedjax_alg.records import tables
 from tests.engine.test_processes import free_port, start
 
-FLAGS = ["--algorithm=fedavg", "--dataset=digits", "--partition=classes",
+FLAGS = ["--algorithm=scaffold", "--dataset=digits", "--partition=classes",
          "--num_clients=12", "--cohort_size=4", "--eval_every=1",
          "--eval_protocols=global", "--local_steps=2", "--noprogress"]
 
@@ -55,6 +55,8 @@ def test_one_process_two_and_one_again(tmp_path):
   assert len(said.splitlines()) == 1, said
   assert said.startswith("error: ") and "lost" in said and "--resume" in said
   both[0].communicate(timeout=100)
+  for process in range(2):  # each has saved what its own clients keep
+    assert list(folder.glob(f"checkpoint/*.rows_{process}_of_2"))
   facts = json.loads((folder / "config.json").read_text())
   assert facts["identity"] == identity and facts["plan"]["processes"] == 2
   assert facts["flags"]["host_devices"] == 0  # of the run that began

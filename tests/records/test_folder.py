@@ -29,12 +29,15 @@ def _folder(tmp_path):
   for name in (*run_files.FILES, "metrics.csv.partial",
                "checkpoint/round_00000002.ckpt",
                "checkpoint/round_00000004.ckpt.partial",
+               "checkpoint/round_00000004.rows_0_of_2",
+               "checkpoint/round_00000004.rows_1_of_2.partial",
                "tensorboard/seed_0/events.out.tfevents.0012.host"):
     path = own / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}", encoding="utf-8")
   for name in ("notes.txt", "curves.png.txt", "checkpoint/round_best.ckpt",
-               "tensorboard/seed_0/notes", "tensorboard/other/events.out",
+               "checkpoint/round_1.rows_mine", "tensorboard/seed_0/notes",
+               "tensorboard/other/events.out",
                "metrics/metrics.csv"):
     path = own / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +50,8 @@ def test_files_of_others_stay(folder):
   assert {str(path.relative_to(folder)) for path in folder.rglob("*")
           if path.is_file()} == {
               "config.json", "notes.txt", "curves.png.txt",
-              "checkpoint/round_best.ckpt", "tensorboard/seed_0/notes",
+              "checkpoint/round_best.ckpt", "checkpoint/round_1.rows_mine",
+              "tensorboard/seed_0/notes",
               "tensorboard/other/events.out", "metrics/metrics.csv"}
 
 
