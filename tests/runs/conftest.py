@@ -21,6 +21,12 @@ SMALL = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _shared_programs(share_programs):
+  """Equal programs are compiled once."""
+  del share_programs
+
+
 @pytest.fixture(name="fed", scope="session")
 def _fed():
   """Digits of 20 clients with two classes each."""

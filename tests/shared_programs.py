@@ -1,0 +1,59 @@
+"""Runs that differ in what their programs take as inputs share the programs.
+
+The programs of a run are made of what ``key`` lists; seeds, data, clocks,
+traced hyper-parameters and the number of rounds are inputs
+(tests/runs/test_programs.py). So tests about folders, tables or messages need
+not compile the same programs again.
+"""
+
+import copy
+import dataclasses
+
+import jax
+
+from fedjax_alg import own
+from fedjax_alg.runs import programs as programs_lib
+from fedjax_alg.runs.options import MachineOptions, ModelOptions
+
+#: Who makes programs of a prepared run by this name.
+PLACES = ("fedjax_alg.runs.api", "fedjax_alg.runs.sweep",
+          "experiments.cli.execute", "experiments.cli.sweeps")
+REAL = programs_lib.Programs
+_MADE = {}
+
+
+def key(prepared):
+  """What the programs of a run are made of; None: they are its own."""
+  p, options = prepared, prepared.options
+  if p.model_name is None or own.is_own(p.model_name) or (
+      not p.method.registered):
+    return None
+  inputs, structure = jax.tree.flatten(
+      (p.placed.data, p.keys, p.numbers, len(p.settings)))
+  fields = [field.name for kind in (MachineOptions, ModelOptions)
+            for field in dataclasses.fields(kind)]
+  return (
+      p.method.structure(), p.model_name, p.spec, p.map_seeds, p.sampler,
+      p.mesh, p.protocols, tuple(p.measures.items()),
+      min(options.eval_every, options.rounds),
+      tuple(getattr(options, name) for name in fields), structure, tuple(
+          (jax.typeof(leaf), getattr(leaf, "sharding", None))
+          for leaf in inputs))
+
+
+def make(prepared):
+  """The programs of a run; those of an earlier one if they are the same."""
+  found = key(prepared)
+  if found is None:
+    return REAL(prepared)
+  if found not in _MADE:
+    made = _MADE[found] = REAL(prepared)
+    made.prepared = None  # its data can go
+  made = copy.copy(_MADE[found])
+  made.prepared, made.rounds = prepared, prepared.options.rounds
+  return made
+
+
+def make_together(runs):
+  """As ``make``, of several runs."""
+  return [make(prepared) for prepared in runs]
