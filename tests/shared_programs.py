@@ -25,20 +25,27 @@ _MADE = {}
 def key(prepared):
   """What the programs of a run are made of; None: they are its own."""
   p, options = prepared, prepared.options
-  if p.model_name is None or own.is_own(p.model_name) or (
-      not p.method.registered):
+  if p.model_name is None:
     return None
-  inputs, structure = jax.tree.flatten(
-      (p.placed.data, p.keys, p.numbers, len(p.settings)))
+  inputs, structure = jax.tree.flatten((p.placed.data, p.keys, p.numbers))
   fields = [field.name for kind in (MachineOptions, ModelOptions)
             for field in dataclasses.fields(kind)]
+  # What a file holds may change, its function is another object each time.
+  sampler = options.sampling if own.is_own(options.sampling) else p.sampler
+  files = own.sources(model=p.model_name, sampling=options.sampling)
   return (
-      p.method.structure(), p.model_name, p.spec, p.map_seeds, p.sampler,
-      p.mesh, p.protocols, tuple(p.measures.items()),
+      p.method.structure()[1:], p.method.entry.build, p.model_name,
+      tuple(files.items()), sampler, p.spec, p.map_seeds, p.mesh, p.protocols,
+      tuple(p.measures.items()), len(p.settings), bool(p.numbers) or p.settings,
       min(options.eval_every, options.rounds),
       tuple(getattr(options, name) for name in fields), structure, tuple(
           (jax.typeof(leaf), getattr(leaf, "sharding", None))
           for leaf in inputs))
+
+
+def forget():
+  """All programs are compiled again from here on."""
+  _MADE.clear()
 
 
 def make(prepared):

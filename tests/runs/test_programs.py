@@ -52,7 +52,11 @@ def test_a_row_for_each_setting_and_seed(two, fed):
   rates = {0: 0.1, 2: 0.3}
   # Two runs whose programs are the same and are compiled at the same time.
   singles = compile_together([
-      prepare(method(client_lr=rate), fed, OPTIONS) for rate in rates.values()])
+      prepare(method(client_lr=rate), fed, dataclasses.replace(
+          OPTIONS, rounds=rounds)) for rate, rounds in zip(rates.values(), (7, 9))])
+  one, other = ([program.as_text() for program in alone.compiled.values()]
+                for alone in singles)
+  assert one == other
   for row, alone in zip(rates, singles, strict=True):
     own_states, own_log = played(alone, 2)
     rows = slice(row, row + 2)
@@ -97,9 +101,9 @@ def test_evaluations_stand_before_the_data_change():
   assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
 
 
-def test_groups_of_clients(fed):
+def test_groups_of_clients(fed, two):
   options = dataclasses.replace(OPTIONS, num_seeds=1)
-  assert Programs(prepare(method(), fed, options)).num_groups is None
+  assert two.num_groups is None
   ifca = Programs(prepare(method("ifca", num_groups=2), fed, options))
   assert ifca.num_groups == 2
   states, _ = played(ifca, 1)
