@@ -65,7 +65,7 @@ def check_machines(
                        f"at most {_MOST:g}")
 
 
-# One small program for all runs of as many clients, not one for every operation.
+# One small program for all runs of C clients, not one for every operation.
 @functools.partial(jax.jit, static_argnames="cores")
 def _draw(key: Array, clients: Array, cores: tuple[int, int]
           ) -> tuple[Array, Array]:

@@ -53,7 +53,8 @@ def test_a_row_for_each_setting_and_seed(two, fed):
   # Two runs whose programs are the same and are compiled at the same time.
   singles = compile_together([
       prepare(method(client_lr=rate), fed, dataclasses.replace(
-          OPTIONS, rounds=rounds)) for rate, rounds in zip(rates.values(), (7, 9))])
+          OPTIONS, rounds=rounds))
+      for rate, rounds in zip(rates.values(), (7, 9))])
   one, other = ([program.as_text() for program in alone.compiled.values()]
                 for alone in singles)
   assert one == other
