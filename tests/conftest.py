@@ -15,7 +15,7 @@ import pytest
 from fedjax_alg import registry
 from fedjax_alg.engine import sharding
 from fedjax_alg.runs import methods
-from tests import problems
+from tests import problems, shared_programs
 
 #: Folders whose tests compile whole rounds or runs, as files marked
 #: ``program`` do.
@@ -202,6 +202,17 @@ def fixture_no_pictures(monkeypatch):
       histogram=lambda path, *_: path.write_text("drawn"),
       run_curves=lambda paths, *_: [path.write_text("drawn")
                                     for path in paths]))
+
+
+@pytest.fixture(scope="module", name="share_programs")
+def fixture_share_programs():
+  """Programs that are the same are compiled once, see shared_programs.py."""
+  with pytest.MonkeyPatch.context() as patch:
+    for place in shared_programs.PLACES:
+      patch.setattr(f"{place}.Programs", shared_programs.make)
+    patch.setattr("experiments.reports.suite.compile_together",
+                  shared_programs.make_together)
+    yield
 
 
 @pytest.fixture(scope="session", name="problem")

@@ -17,21 +17,37 @@ def tree(*shape):
                 jnp.asarray(RNG.normal(size=shape), jnp.float32))}
 
 
+def nan_in(stack, *slots):
+  """The tree with NaN in some of its slots."""
+  def poisoned(leaf):
+    leaf = np.array(leaf)
+    leaf[list(slots)] = np.nan
+    return jnp.asarray(leaf)
+
+  return jax.tree.map(poisoned, stack)
+
+
 def test_arithmetic_is_leaf_by_leaf():
   a, b = tree(4), tree(4)
-  leaves = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
-  for result, expected in (
-      (trees.add(a, b), [x + y for x, y in leaves]),
-      (trees.subtract(a, b), [x - y for x, y in leaves]),
-      (trees.scale(-2.0, a), [-2 * x for x, _ in leaves]),
-      (trees.add_scaled(a, 0.5, b), [x + 0.5 * y for x, y in leaves]),
-      (trees.index(a, 2), [x[2] for x, _ in leaves]),
-      (trees.repeat(a, 3), [np.stack([x] * 3) for x, _ in leaves])):
+  leaves = [(np.asarray(x), np.asarray(y)) for x, y in zip(
+      jax.tree.leaves(a), jax.tree.leaves(b))]
+
+  @jax.jit
+  def found(a, b):
+    return (trees.add(a, b), trees.subtract(a, b), trees.scale(-2.0, a),
+            trees.add_scaled(a, 0.5, b), trees.index(a, 2), trees.repeat(a, 3))
+
+  for result, expected in zip(found(a, b), (
+      [x + y for x, y in leaves], [x - y for x, y in leaves],
+      [-2 * x for x, _ in leaves], [x + 0.5 * y for x, y in leaves],
+      [x[2] for x, _ in leaves], [np.stack([x] * 3) for x, _ in leaves]),
+                              strict=True):
     assert jax.tree.structure(result) == jax.tree.structure(a)
     for mine, theirs in zip(jax.tree.leaves(result), expected):
       np.testing.assert_allclose(mine, theirs, rtol=1e-6, strict=True)
   np.testing.assert_allclose(
-      trees.squared_norm(a), sum((x ** 2).sum() for x, _ in leaves), rtol=1e-6)
+      jax.jit(trees.squared_norm)(a), sum((x ** 2).sum() for x, _ in leaves),
+      rtol=1e-6)
 
 
 def test_copies_are_equal_in_every_leaf():
@@ -43,9 +59,9 @@ def test_copies_are_equal_in_every_leaf():
 
 def test_slot_sums_are_weighted_and_ignore_slots_of_weight_zero():
   stack, weight = tree(5), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0])
-  poisoned = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), stack)
-  for total, factor in ((trees.slot_sum(weight, poisoned), 1),
-                        (trees.slot_mean(weight, poisoned), 6)):
+  poisoned = nan_in(stack, 1)
+  for total, factor in ((jax.jit(trees.slot_sum)(weight, poisoned), 1),
+                        (jax.jit(trees.slot_mean)(weight, poisoned), 6)):
     for mine, leaf in zip(jax.tree.leaves(total), jax.tree.leaves(stack)):
       expected = np.tensordot(np.asarray(weight), leaf, axes=1) / factor
       np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
@@ -60,8 +76,7 @@ def test_the_mean_over_nobody_is_zero():
 def test_group_means_ignore_slots_of_weight_zero_and_of_no_group(whole):
   stack, weight = tree(7), jnp.array([2.0, 0.0, 1.0, 3.0, 0.0, 4.0, 0.5])
   groups = jnp.array([0, 0, 2, 0, 3, -1, 4])
-  poisoned = jax.tree.map(
-      lambda leaf: leaf.at[jnp.array([1, 4])].set(jnp.nan), stack)
+  poisoned = nan_in(stack, 1, 4)
   means = jax.jit(lambda *args: trees.group_mean(*args, whole=whole),
                   static_argnums=2)(weight, groups, 4, poisoned)
   for mean, leaf in zip(jax.tree.leaves(means), jax.tree.leaves(stack)):
@@ -87,14 +102,18 @@ def test_a_weight_or_group_too_few_or_many_is_refused(slots):
     trees.group_mean(weight, jnp.zeros(slots, jnp.int32), 2, tree(5))
 
 
+def squares(stack, slot):
+  """The sum of the squares of a slot."""
+  return sum((np.asarray(leaf)[slot] ** 2).sum()
+             for leaf in jax.tree.leaves(stack))
+
+
 def test_slot_norms_are_of_each_slot():
   stack = tree(4)
-  norms = trees.slot_norm(jax.tree.map(
-      lambda leaf: leaf.at[2].set(jnp.nan), stack))
+  norms = np.asarray(jax.jit(trees.slot_norm)(nan_in(stack, 2)))
   assert np.isnan(norms[2])
   for s in (0, 1, 3):
-    np.testing.assert_allclose(
-        norms[s], np.sqrt(trees.squared_norm(trees.index(stack, s))), rtol=1e-6)
+    np.testing.assert_allclose(norms[s], np.sqrt(squares(stack, s)), rtol=1e-6)
 
 
 def test_where_slots_takes_whole_slots():
@@ -108,27 +127,37 @@ def test_where_slots_takes_whole_slots():
 
 def test_a_matrix_becomes_the_tree_again():
   stack = tree(5)
-  matrix, back = trees.to_matrix(stack)
+
+  @jax.jit
+  def there_and_back(stack):
+    matrix, back = trees.to_matrix(stack)
+    return matrix, back(matrix), back(matrix[:2])
+
+  matrix, again, first = jax.device_get(there_and_back(stack))
   assert matrix.shape == (5, 6 + 1 + 2)
-  problems.assert_equal(back(matrix), stack)
-  problems.assert_equal(back(matrix[:2]), jax.tree.map(lambda a: a[:2], stack))
+  problems.assert_equal(again, stack)
+  problems.assert_equal(first, jax.tree.map(
+      lambda leaf: np.asarray(leaf)[:2], stack))
   np.testing.assert_allclose(
-      (matrix ** 2).sum(1),
-      [trees.squared_norm(trees.index(stack, s)) for s in range(5)], rtol=1e-6)
+      (matrix ** 2).sum(1), [squares(stack, s) for s in range(5)], rtol=1e-6)
 
 
 def test_slots_added_one_by_one_are_the_weighted_sum():
-  stack = jax.tree.map(lambda leaf: leaf.at[2].set(jnp.nan), tree(4))
-  for weights in (jnp.array([0.5, 2.0, 0.0, 1.0]),
-                  jnp.array([[0.5, 0.0], [2.0, 1.0], [0.0, 0.0], [0.0, 3.0]])):
+  stack = nan_in(tree(4), 2)
+
+  @jax.jit
+  def summed(weights, stack):
     total = jax.tree.map(
-        lambda leaf, shape=weights.shape[1:]: jnp.zeros(
-            shape + leaf.shape[1:]), stack)
+        lambda leaf: jnp.zeros(weights.shape[1:] + leaf.shape[1:]), stack)
     for s in range(4):
       total = trees.add_weighted(weights[s], total, trees.index(stack, s))
+    return total, trees.weighted_sum(weights, stack)
+
+  for weights in (jnp.array([0.5, 2.0, 0.0, 1.0]),
+                  jnp.array([[0.5, 0.0], [2.0, 1.0], [0.0, 0.0], [0.0, 3.0]])):
     held = jax.tree.map(np.nan_to_num, stack)
     expected = jax.tree.map(
         lambda leaf, w=weights: np.tensordot(w, leaf, axes=(0, 0)), held)
-    for found in (total, trees.weighted_sum(weights, stack)):
+    for found in summed(weights, stack):
       for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
         np.testing.assert_allclose(one, other, rtol=1e-6)

@@ -382,8 +382,8 @@ def _method(name: str, given: dict[str, Any]) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
   read = {field.name for field in dataclasses.fields(method.hparams)}
-  asked = {flag: value for flag, value in given.items()
-           if flag in read or flag in flags.hyper_fields()}
+  known = read | flags.hyper_fields().keys()
+  asked = {flag: value for flag, value in given.items() if flag in known}
   for flag in asked:
     if flag not in read:
       raise OptionError(f"`{flag}`: {name} does not read it (read by "

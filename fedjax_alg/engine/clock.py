@@ -7,6 +7,7 @@ The setting follows the experiments of the analytic paper, whose machines have
 one to four cores.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -64,6 +65,20 @@ def check_machines(
                        f"at most {_MOST:g}")
 
 
+# One small program for all runs of C clients, not one for every operation.
+@functools.partial(jax.jit, static_argnames="cores")
+def _draw(key: Array, clients: Array, cores: tuple[int, int]
+          ) -> tuple[Array, Array]:
+  """Draws the number of cores and a uniform share of each client."""
+
+  def one(client):
+    first, second = jax.random.split(jax.random.fold_in(key, client))
+    return (jax.random.randint(first, (), cores[0], cores[1] + 1),
+            jax.random.uniform(second))
+
+  return jax.vmap(one)(clients)
+
+
 def make_devices(
     seed: int, num_clients: int, *, cores: tuple[int, int] = (1, 4),
     core_gflops: float = 10.0,
@@ -93,18 +108,9 @@ def make_devices(
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
 
-  @jax.jit  # one small program, not one for every operation
-  def draw(key, clients):
-
-    def one(client):
-      first, second = jax.random.split(jax.random.fold_in(key, client))
-      return (jax.random.randint(first, (), cores[0], cores[1] + 1),
-              jax.random.uniform(second))
-
-    return jax.vmap(one)(clients)
-
-  held, share = draw(
-      jax.random.key(seed), jnp.arange(num_clients, dtype=jnp.int32))
+  held, share = _draw(
+      jax.random.key(seed), jnp.arange(num_clients, dtype=jnp.int32),
+      tuple(cores))
   gbps = slow * (fast / slow) ** share
   return Devices(held.astype(jnp.float32) * (core_gflops * 1e9),
                  gbps * (1e9 / 8), jnp.float32(batch_ms / 1e3),

@@ -61,7 +61,10 @@ def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
     The keys of every row, each [settings * N].
   """
   rows = np.tile(np.asarray(seeds, np.uint32), settings)
-  return jax.jit(jax.vmap(run_keys))(jnp.asarray(rows))
+  return _keys_of_rows(jnp.asarray(rows))
+
+
+_keys_of_rows = jax.jit(jax.vmap(run_keys))
 
 
 def client_keys(key: Key, ids: Array) -> Key:

@@ -387,11 +387,17 @@ def _commit() -> str | None:
     return None
 
 
+@functools.cache
+def _installed() -> dict[str, str]:
+  """The versions of ``_PACKAGES``, which are read from files."""
+  return {name: metadata.version(name) for name in _PACKAGES}
+
+
 def versions() -> dict[str, str]:
   """The versions of this package, of ``_PACKAGES`` and Python, and the commit.
   """
   found = {"fedjax_alg": fedjax_alg.__version__,
-           **{name: metadata.version(name) for name in _PACKAGES},
+           **_installed(),
            "python": platform.python_version()}
   commit = _commit()
   return found if commit is None else {**found, "commit": commit}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import os
 import pathlib
 from typing import Any
@@ -52,6 +53,23 @@ class Live:
     method = self.prepared.method._replace(
         hparams=self.prepared.settings[self.setting])
     return method.builder(self.prepared.model, self.prepared.map_clients)({})
+
+  @functools.cached_property
+  def deployed(self) -> Any:
+    """The jitted (state, data, client, key) -> what the client would deploy.
+
+    Compiled once for all clients and seeds.
+    """
+    algorithm, map_clients = self.algorithm(), self.prepared.map_clients
+
+    @jax.jit
+    def deployed(state, data, client, key):
+      return owned.for_one(
+          map_clients, lambda state, shard, key: algorithm.client_params(
+              state, client, shard, key),
+          state, layout.shard_of(data, client), key)
+
+    return deployed
 
 
 class RunResult:
@@ -190,16 +208,8 @@ class RunResult:
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = cohorts.client_keys(p.keys.evaluation[index], ids)[0]
-    algorithm = live.algorithm()
-
-    @jax.jit
-    def deployed(state, data, key):
-      return owned.for_one(
-          p.map_clients, lambda state, shard, key: algorithm.client_params(
-              state, ids[0], shard, key),
-          state, layout.shard_of(data, client), key)
-
-    return jax.device_get(deployed(state, p.placed.data.train, key))
+    return jax.device_get(live.deployed(
+        state, p.placed.data.train, np.int32(client), key))
 
   def _state(self) -> Live:
     if self._live is None:

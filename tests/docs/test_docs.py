@@ -45,6 +45,7 @@ def test_worked_example_runs(tmp_path):
       f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY", "--dataset=digits",
       "--partition=classes", "--num_clients=30", "--cohort_size=6",
       "--rounds=20", "--eval_every=10", "--beta=0.5", "--noprogress",
+      "--eval_protocols=global",
       f"--out_dir={tmp_path / 'command'}"]) == 0
   summary = json.loads((tmp_path / "command" / "summary.json").read_text())
   assert summary["hashes"]["final_state"] == names["result"].state_hash()

@@ -15,6 +15,7 @@ from fedjax_alg import data, registry
 from fedjax_alg.algorithms import fedavg
 from fedjax_alg.engine import cohorts
 from fedjax_alg.records import tables as records
+from tests import shared_programs
 
 WORDS = ("--dataset=digits --partition=classes --num_clients=20 "
          "--cohort_size=4 --eval_every=2 --noprogress").split()
@@ -33,6 +34,7 @@ def rows_without(folder, name, *numbers):
 def test_a_resumed_shifted_run_is_bit_equal(tmp_path, monkeypatch):
   words = ("--algorithm=fedavg --shift=swap_part --shift_every=3 "
            "--eval_protocols=local").split()
+  shared_programs.forget()
   compiled, compile_ = [], jax.stages.Lowered.compile
   monkeypatch.setattr(
       jax.stages.Lowered, "compile", lambda lowered, *args, **options: (

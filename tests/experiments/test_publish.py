@@ -15,7 +15,7 @@ def _source(tmp_path):
     (folder / f"{name}.md").write_text(
         f"# Title of {name}\n\n| a |\n|---|\n\n## Claims\n\nMade by x.\n")
     Image.new("RGB", (20, 10)).save(folder / f"{name}.png")
-  noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), np.uint8)
+  noise = np.random.default_rng(0).integers(0, 256, (280, 320, 3), np.uint8)
   Image.fromarray(noise).save(tmp_path / "out" / "fig1" / "fig1_stated.png")
   return tmp_path / "out"
 

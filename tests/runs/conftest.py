@@ -14,11 +14,16 @@ import fedjax_alg as fa
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
 #: algorithm -> what a run of it takes, beside its federation.
 SMALL = {
-    "ga_fsvrg": dict(cohort_size=6, rounds=3, num_models=2, threshold=1),
     "fedgroup": dict(cohort_size=6, rounds=3, num_groups=2, pretrain_scale=3),
     "losac": dict(cohort_size=4, rounds=3, local_steps=3),
     "pfedacnnl": dict(rounds=2),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _shared_programs(share_programs):
+  """Equal programs are compiled once."""
+  del share_programs
 
 
 @pytest.fixture(name="fed", scope="session")

@@ -51,26 +51,17 @@ def _known(played, name):
   return vars(filled)
 
 
-@pytest.mark.parametrize("name", ("losac", "fedgroup"))
-def test_a_run_has_its_data_dependent_start(name, fed, by_api):
-  """Without ``setup`` LoSAC divides by zero, FedGroup has random groups."""
-  given = {key: value for key, value in small.SMALL[name].items()
-           if key not in ("cohort_size", "rounds")}
+def test_a_run_has_its_data_dependent_start(fed):
+  """LoSAC divides by zero without ``setup``; with it ``by_api`` ends."""
   model = models.make_model("softmax", fed.example_shape, fed.num_classes,
                             l2=1e-4)
   forgotten = registry.build(
-      name, model, map_clients=clients.make_map_clients(
-          "sequential", mesh=sharding.clients_mesh()), **given)._replace(
+      "losac", model, local_steps=3, map_clients=clients.make_map_clients(
+          "sequential", mesh=sharding.clients_mesh()))._replace(
               setup=lambda state, everyone, key: state)
-  try:
-    found = fa.run(
-        forgotten, fed, model=model, rounds=small.SMALL[name]["rounds"],
-        cohort_size=small.SMALL[name]["cohort_size"], seeds=2, eval_every=2,
-        evaluate="local").state_hash()
-  except fa.NonFiniteError:
-    found = None
-  assert (found is None) == (name == "losac")
-  assert found != by_api(name).state_hash()
+  with pytest.raises(fa.NonFiniteError):
+    fa.run(forgotten, fed, model=model, rounds=3, cohort_size=4,
+           evaluate="local")
 
 
 def test_shapes(by_api):
@@ -94,7 +85,7 @@ def test_shapes(by_api):
   assert "fedgroup: 3 rounds, 2 seed(s)" in repr(result)
 
 
-@pytest.mark.parametrize("name", ("fedgroup", "ga_fsvrg"))
+@pytest.mark.parametrize("name", ("fedgroup", "losac"))
 def test_clients_are_those_of_the_metrics(name, fed, by_api):
   result = by_api(name)
   each, of = result.clients["local"]["accuracy"], result.metrics["local"]
@@ -108,14 +99,13 @@ def test_clients_are_those_of_the_metrics(name, fed, by_api):
     np.testing.assert_allclose(
         np.average(each[i][held], weights=size[held]), of["accuracy"][i, -1])
   assert np.isnan(result.metrics["global"]["client_accuracy"]).all()
-  for protocol in ("local", "global", "preferred"):
+  for protocol in result.metrics:
     values = result.metrics[protocol]["accuracy"]
     assert ((values >= 0) & (values <= 1)).all()
 
 
 def test_clients_without_test_examples_are_nan(own_fed):
-  result = fa.run("fedavg", own_fed, cohort_size=2, rounds=1,
-                  evaluate=("local", "global"))
+  result = fa.run("fedavg", own_fed, cohort_size=2, rounds=1, evaluate="local")
   (each,) = result.clients["local"]["accuracy"]
   np.testing.assert_array_equal(np.isnan(each), [False] * 5 + [True])
   for client in range(5):
@@ -123,7 +113,7 @@ def test_clients_without_test_examples_are_nan(own_fed):
         result.client_params(client), *own_fed.client_test(client)))
 
 
-@pytest.mark.parametrize("name", ("fedgroup", "ga_fsvrg"))
+@pytest.mark.parametrize("name", ("fedgroup", "losac"))
 def test_models_give_the_accuracies_that_are_said(name, fed, by_api):
   """In NumPy: the best of K models, their mean, a client's own."""
   result = by_api(name)
@@ -133,11 +123,13 @@ def test_models_give_the_accuracies_that_are_said(name, fed, by_api):
   for i in range(2):
     stacked = result.global_params(i)
     found = [small.accuracy(jax.tree.map(lambda leaf: leaf[k], stacked), x, y)
-             for k in range(2)]
+             for k in range(2 if name == "fedgroup" else 1)]
     of = result.metrics
     assert of["global"]["accuracy"][i, -1] == pytest.approx(max(found))
-    assert of["global_mean"]["accuracy"][i, -1] == pytest.approx(
-        np.mean(found))
+    assert ("global_mean" in of) == (name == "fedgroup")
+    if "global_mean" in of:
+      assert of["global_mean"]["accuracy"][i, -1] == pytest.approx(
+          np.mean(found))
   assert result.clients["local"]["accuracy"][1, 17] == pytest.approx(
       small.accuracy(result.client_params(17, seed=1), *fed.client_test(17)))
   if result.membership is not None:
@@ -149,7 +141,7 @@ def test_models_give_the_accuracies_that_are_said(name, fed, by_api):
 
 
 def test_what_a_client_deploys_is_adapted_to_it(fed):
-  result = fa.run("per_fedavg", fed, evaluate=("local", "global"), **FEDAVG)
+  result = fa.run("per_fedavg", fed, evaluate="local", **FEDAVG)
   own = result.client_params(17)
   shared = jax.tree.map(lambda leaf: leaf[0], result.global_params())
   assert not np.allclose(own["params"]["kernel"], shared["params"]["kernel"])
@@ -187,7 +179,8 @@ def test_seeds_are_a_number_or_their_list(measured, fed):
   """
   result, _ = measured
   assert result.seeds == (3, 1)
-  two = fa.run("fedavg", fed, seeds=np.int64(2), evaluate="global", **FEDAVG)
+  two = fa.run("fedavg", fed, seeds=np.int64(2), evaluate=("global", correct),
+               **FEDAVG)
   assert two.seeds == (0, 1)
   np.testing.assert_array_equal(
       two.metrics["global"]["accuracy"][1],
@@ -246,7 +239,8 @@ def test_measures_alone(fed, tmp_path, capsys):
 
 def test_a_run_that_diverges_says_so(fed):
   with pytest.raises(fa.NonFiniteError, match=r"non-finite in round 1: .*seed"):
-    fa.run("fedavg", fed, evaluate="global", client_lr=1e30, **FEDAVG)
+    fa.run("fedavg", fed, seeds=2, evaluate=("global", correct), client_lr=1e30,
+           **FEDAVG)
 
 
 def nothing(params, x, y, mask):

@@ -12,11 +12,12 @@ from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
 from fedjax_alg.runs.programs import compile_together, Programs
 from fedjax_alg.runs.programs import state_shapes
-from tests import problems
+from tests import problems, shared_programs
 
 OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
                      eval_protocols=("global", "local"))
 STEPS = {"local_steps": 2, "batch_size": 8}
+RATES = ({"client_lr": 0.1}, {"client_lr": 0.3})
 
 
 def method(name="fedavg", **given):
@@ -33,9 +34,7 @@ def fixture_fed():
 @pytest.fixture(scope="module", name="two")
 def fixture_two(fed):
   """Two learning rates of two seeds."""
-  return Programs(prepare(
-      method(), fed, OPTIONS,
-      settings=({"client_lr": 0.1}, {"client_lr": 0.3})))
+  return Programs(prepare(method(), fed, OPTIONS, settings=RATES))
 
 
 def played(programs, count):
@@ -52,7 +51,12 @@ def test_a_row_for_each_setting_and_seed(two, fed):
   rates = {0: 0.1, 2: 0.3}
   # Two runs whose programs are the same and are compiled at the same time.
   singles = compile_together([
-      prepare(method(client_lr=rate), fed, OPTIONS) for rate in rates.values()])
+      prepare(method(client_lr=rate), fed, dataclasses.replace(
+          OPTIONS, rounds=rounds))
+      for rate, rounds in zip(rates.values(), (7, 9))])
+  one, other = ([program.as_text() for program in alone.compiled.values()]
+                for alone in singles)
+  assert one == other
   for row, alone in zip(rates, singles, strict=True):
     own_states, own_log = played(alone, 2)
     rows = slice(row, row + 2)
@@ -63,6 +67,19 @@ def test_a_row_for_each_setting_and_seed(two, fed):
     problems.assert_equal(jax.tree.map(lambda leaf: leaf[rows], both), own)
   assert problems.differ(
       *(jax.tree.map(lambda leaf: leaf[row], states) for row in (0, 2)))
+
+
+@pytest.mark.parametrize("same, changes", [
+    (True, dict(rounds=9)), (True, dict(seed=5)), (True, dict(core_gflops=1.0)),
+    (True, dict(stop_at="local:loss:1")), (False, dict(num_seeds=1)),
+    (False, dict(eval_every=2)), (False, dict(rounds=2)), (False, dict(l2=0.5)),
+    (False, dict(cohort_size=2)), (False, dict(sampling="size")),
+    (False, dict(eval_protocols=("local",))), (False, dict(client_lanes=1))])
+def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):
+  prepared = prepare(method(), fed, dataclasses.replace(OPTIONS, **changes),
+                     settings=RATES)
+  assert (shared_programs.key(prepared) == shared_programs.key(
+      two.prepared)) == same
 
 
 def test_shapes_are_known_before_anything_is_compiled(two):
@@ -97,9 +114,9 @@ def test_evaluations_stand_before_the_data_change():
   assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
 
 
-def test_groups_of_clients(fed):
+def test_groups_of_clients(fed, two):
   options = dataclasses.replace(OPTIONS, num_seeds=1)
-  assert Programs(prepare(method(), fed, options)).num_groups is None
+  assert two.num_groups is None
   ifca = Programs(prepare(method("ifca", num_groups=2), fed, options))
   assert ifca.num_groups == 2
   states, _ = played(ifca, 1)

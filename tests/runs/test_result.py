@@ -19,7 +19,7 @@ from fedjax_alg.records import summary
 from tests.runs import conftest as small
 
 pytestmark = pytest.mark.program
-NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1)
+NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1, evaluate="local")
 
 
 def assert_same_run(loaded, result):
@@ -195,7 +195,7 @@ def test_clients_hold_what_they_held_last(tmp_path):
   """Data that change while clients train: a loaded run adapts to the last."""
   fed = fa.federate("digits", partition="classes", num_clients=20,
                     shift="swap_all", shift_every=1, shift_share=1.0)
-  result = fa.run("per_fedavg", fed, evaluate="local", **NUMBERS)
+  result = fa.run("per_fedavg", fed, **NUMBERS)
   loaded = fa.load_run(result.save(tmp_path))
   for client in (3, 17):
     chex.assert_trees_all_equal(
@@ -237,7 +237,7 @@ def fedavg(model, hparams, *, map_clients):
 
 def test_an_algorithm_of_ones_own_has_to_be_given(own_fed, tmp_path):
   mine = registry.Entry(FedAvgHParams, fedavg, "fedavg", "")
-  result = fa.run(mine, own_fed, local_steps=2, evaluate="local",
+  result = fa.run(mine, own_fed, local_steps=2,
                   **(NUMBERS | dict(cohort_size=2)))
   folder = result.save(tmp_path)
   with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):

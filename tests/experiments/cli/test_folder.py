@@ -17,7 +17,7 @@ from experiments.cli import execute, lock
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records import folder as run_files
-from fedjax_alg.runs import programs as programs_lib
+from tests import shared_programs
 
 WORDS = ("--algorithm=fedavg", "--dataset=digits", "--num_clients=10",
          "--participation=0.5", "--eval_every=1", "--rounds=2",
@@ -43,7 +43,7 @@ def _quick(monkeypatch, made):
   def prepared_run(config):
     key = config.identity(), config.run.rounds
     if key not in made:
-      made[key] = programs_lib.Programs(real(config))
+      made[key] = shared_programs.make(real(config))
     return made[key].prepared
 
   def programs(prepared):

@@ -26,6 +26,7 @@ def request(*common, **more):
   return figures.Request(None, common, "here", **more)
 
 
+@functools.cache
 def parsed(name):
   return {(c.panel, c.label): c.config for c in figures.cells(
       analytic.PAPER, analytic.FIGURES[name], request())}

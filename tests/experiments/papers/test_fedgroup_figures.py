@@ -32,6 +32,7 @@ def _all_there(monkeypatch):
   monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: False)
 
 
+@functools.cache  # parsed once for all tests
 def cells_of(name, *common):
   figure, lacking = fedgroup.fit(fedgroup.FIGURES[name], request())
   assert not lacking
