@@ -69,11 +69,6 @@ def start(host_devices: int = 0) -> None:
   least = "jax_persistent_cache_min_compile_time_secs"
   if least.upper() not in os.environ and getattr(jax.config, least) == 1.0:
     jax.config.update(least, 0.1)  # 1.0 is JAX's default
-  # The line of each operation stays in a program, the lines that called it do
-  # not: libtpu follows them again and again, for minutes in some programs.
-  frames = "jax_traceback_in_locations_limit"
-  if frames.upper() not in os.environ and getattr(jax.config, frames) == 10:
-    jax.config.update(frames, 1)  # 10 is JAX's default
   try:
     use_host_cores(host_devices or None)
   except RuntimeError:
