@@ -42,6 +42,7 @@ def test_local_steps_do_not_copy_the_weights():
 def test_other_devices_have_their_own_compiler():
   assert compiling.options("tpu") is None and compiling.options("gpu") is None
 
+
 @pytest.mark.parametrize("platform, env, lines", [
     ("cpu", None, True), ("tpu", None, False), ("tpu", "10", True)])
 def test_programs_for_a_tpu_hold_no_lines_of_python(
