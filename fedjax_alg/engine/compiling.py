@@ -1,6 +1,7 @@
-"""How the compiler is asked to make the rounds of a run."""
+"""How the compiler is asked to make the programs of a run."""
 
 import functools
+import os
 
 import jax
 
@@ -26,3 +27,19 @@ def options(platform: str) -> dict[str, bool] | None:
   except Exception:  # pylint: disable=broad-except  # an XLA without the option
     return None
   return _IN_PLACE
+
+
+def leave_frames_out(platform: str) -> None:
+  """Keeps the lines of Python code out of programs for a TPU.
+
+  libtpu 0.0.42 copies and compares the stacks of these lines when it counts the
+  turns of a loop, in some compilations for more than a minute of CPU time.
+  The names of operations stay. ``JAX_TRACEBACK_IN_LOCATIONS_LIMIT`` decides
+  where it is set.
+
+  Args:
+    platform: the kind of the devices (``sharding.platform``).
+  """
+  limit = "jax_traceback_in_locations_limit"
+  if platform == "tpu" and limit.upper() not in os.environ:
+    jax.config.update(limit, 0)

@@ -32,10 +32,16 @@ def double_field() -> Any:
       later=True)
 
 
-def in_pairs(double: str) -> bool:
-  """Whether double precision is computed in pairs, on this machine."""
-  return double == "pairs" or (
-      double == "auto" and jax.default_backend() == "tpu")
+def double_on(double: str, platform: str) -> str:
+  """What `double` means on devices of a kind: float64 or pairs.
+
+  Args:
+    double: one of ``DOUBLES``.
+    platform: the kind of the devices, such as "cpu" or "tpu".
+  """
+  if double != "auto":
+    return double
+  return "pairs" if platform == "tpu" else "float64"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +168,7 @@ class Plan:
   @property
   def pairs(self) -> bool:
     """Whether double precision is computed in pairs."""
-    return in_pairs(self.options.double)
+    return double_on(self.options.double, jax.default_backend()) == "pairs"
 
   @property
   def double_products(self) -> bool:

@@ -14,6 +14,7 @@ from fedjax_alg.engine import clients
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import condition, of_type, reads, resolved
 from fedjax_alg.hparams import traced_names, validate, with_values
+from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model
 from fedjax_alg.models.adapt import first_line
 
@@ -43,6 +44,18 @@ class Method(NamedTuple):
   def resolved(self) -> "Method":
     """Returns the method with all dependent defaults filled in."""
     return self._replace(hparams=resolved(self.hparams))
+
+  def on(self, platform: str) -> "Method":
+    """Returns the method as it is built for devices of a kind.
+
+    Args:
+      platform: the kind of the devices (``sharding.platform``), which need not
+        be those of this machine.
+    """
+    if self.entry.rounds is None or not hasattr(self.hparams, "double"):
+      return self
+    return self._replace(hparams=dataclasses.replace(
+        self.hparams, double=double_on(self.hparams.double, platform)))
 
   @property
   def traced(self) -> tuple[str, ...]:

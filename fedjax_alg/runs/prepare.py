@@ -382,7 +382,8 @@ def prepare(
   every = tuple(
       with_values(method.hparams, dict(values)) for values in settings)
   for hparams in every:
-    algorithm = method._replace(hparams=hparams).built(built, map_clients)
+    algorithm = method._replace(hparams=hparams).on(platform).built(
+        built, map_clients)
   protocols = _protocols(algorithm, method.name, options.eval_protocols)
   _check_stopping(options, protocols, algorithm, built, spec)
   if measures and algorithm.global_params is None:
@@ -432,6 +433,6 @@ def prepare(
       method, every, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,
       sharding.replicate(keys, mesh), sharding.replicate(numbers, mesh),
-      method.builder(built, map_clients), map_clients,
+      method.on(platform).builder(built, map_clients), map_clients,
       sampler or options.sampler(num_clients), map_seeds, mesh,
       protocols, dict(measures or {}), plan)

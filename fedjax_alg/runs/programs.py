@@ -83,6 +83,7 @@ class Programs:
     began = time.monotonic()
     self.prepared = p = prepared
     data, mesh = p.placed.data, p.mesh
+    compiling.leave_frames_out(sharding.platform(mesh))
     # These shapes carry the sharding of the real states, so that the program
     # accepts the states without moving them. It is that of the keys, but for
     # tables that are shared out over processes.

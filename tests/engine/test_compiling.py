@@ -41,3 +41,28 @@ def test_local_steps_do_not_copy_the_weights():
 
 def test_other_devices_have_their_own_compiler():
   assert compiling.options("tpu") is None and compiling.options("gpu") is None
+
+
+@pytest.mark.parametrize("platform, env, lines", [
+    ("cpu", None, True), ("tpu", None, False), ("tpu", "10", True)])
+def test_programs_for_a_tpu_hold_no_lines_of_python(
+    platform, env, lines, monkeypatch):
+  limit = "jax_traceback_in_locations_limit"
+  monkeypatch.delenv(limit.upper(), raising=False)
+  if env:
+    monkeypatch.setenv(limit.upper(), env)
+  before = getattr(jax.config, limit)
+  jax.config.update(limit, 10)  # JAX's default, which the tests do not keep
+
+  @jax.jit
+  def program(x):
+    with jax.named_scope("a_name"):
+      return x + 1
+
+  try:
+    compiling.leave_frames_out(platform)
+    text = program.lower(jnp.ones(3)).as_text(debug_info=True)
+  finally:
+    jax.config.update(limit, before)
+  assert ("test_compiling.py" in text) == lines
+  assert "a_name" in text

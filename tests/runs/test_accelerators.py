@@ -1,8 +1,5 @@
 """Programs for a TPU and a GPU that are not there, by their compilers."""
 
-import subprocess
-import sys
-
 import pytest
 
 from benchmarks import accelerators, hlo
@@ -13,7 +10,10 @@ from fedjax_alg.runs.prepare import prepare
 from fedjax_alg.runs.programs import Programs
 
 SMALL = ["--dataset=digits", "--partition=classes", "--num_clients=12",
-         "--num_seeds=2", "--cohort_size=4", "--local_steps=2"]
+         "--num_seeds=1", "--eval_protocols=global"]
+
+FACTS = {"compile_s": 2.0, "compile_cpu_s": 1.0, "temporary_mb": 0.5,
+         "arguments_mb": 0.25, "kernels": [9, 1], "collectives": [3, 2]}
 
 #: As XLA writes it, shortened.
 TEXT = """\
@@ -100,20 +100,54 @@ def test_flags_that_cannot_be(flags, said, monkeypatch, capsys):
   assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("target", ["v5e_2x2", "h100"])
-def test_three_algorithms_compile(target):
+def test_what_was_compiled_before_is_not_compiled_again(
+    tmp_path, monkeypatch, capsys):
+  asked = []
+
+  def answers(target, names, flags):
+    asked.append(list(names))
+    for name in names:
+      yield {"target": target, "algorithm": name, "flags": flags} | (
+          {"failed": "too large"} if name == "ifca" else FACTS)
+
+  monkeypatch.setattr(accelerators, "answers", answers)
+  monkeypatch.setattr(accelerators, "_QUIET", {})
+  monkeypatch.setitem(accelerators.TARGETS, "v5e", accelerators.TARGETS[
+      "v5e"]._replace(needs=()))
+
+  def lines(algorithms, *flags):
+    monkeypatch.setattr("sys.argv", [
+        "accelerators", "--targets=v5e", f"--algorithms={algorithms}",
+        f"--out={tmp_path / 'rows.jsonl'}", *flags])
+    accelerators.main()
+    return capsys.readouterr().out.splitlines()[3:]
+
+  first = lines("fedavg,ifca")
+  assert first[0].split() == [
+      "fedavg", "v5e", "2.0", "1.0", "0.50", "0.25", "9", "+", "1", "loops",
+      "3", "+", "2", "in", "loops"]
+  assert first[1].endswith("failed: too large")
+  assert lines("fedavg,ifca,local")[:2] == first
+  lines("fedavg", "--num_seeds=1")
+  assert asked == [["fedavg", "ifca"], ["local"], ["fedavg"]]
+
+
+@pytest.mark.parametrize("target, names", [
+    ("v5e_2x2", ["fedavg", "scaffold", "afl"]),
+    ("h100", ["fedavg", "scaffold", "ifca"])])
+def test_three_algorithms_compile(target, names):
   """With the extra aot, where it can be installed."""
   for module in accelerators.TARGETS[target].needs:
     pytest.importorskip(module)
-  done = subprocess.run(
-      [sys.executable, "-m", "benchmarks.accelerators", f"--targets={target}",
-       "--algorithms=fedavg,scaffold,ifca", *SMALL],
-      capture_output=True, text=True, check=True)
-  rows = [line.split() for line in done.stdout.splitlines()[-3:]]
-  assert [row[:2] for row in rows] == [
-      [name, target] for name in ("fedavg", "scaffold", "ifca")]
-  for row in rows:
-    compile_s, cpu_s, temporary_mb, arguments_mb = map(float, row[2:6])
-    assert min(compile_s, cpu_s, arguments_mb) > 0 and temporary_mb >= 0
-    assert 2 <= int(row[6]) <= 100  # two products of matrices
-    assert (int(row[-1]) > 0) == (target == "v5e_2x2")
+  found = list(accelerators.answers(target, names, SMALL))
+  assert [facts["algorithm"] for facts in found] == names
+  for facts in found:
+    assert "failed" not in facts, facts["failed"]
+    assert min(facts[key] for key in (
+        "compile_s", "compile_cpu_s", "arguments_mb")) > 0
+    assert (sum(facts["collectives"]) > 0) == (target == "v5e_2x2")
+    if facts["algorithm"] == "afl":  # closed form, no local steps
+      assert facts["kernels"] is None
+    else:
+      assert facts["map_clients"] == "lanes"
+      assert 2 <= facts["kernels"][0] <= 60  # two products of matrices

@@ -11,6 +11,7 @@ import pytest
 from experiments import run
 from experiments.cli import config, guard
 from experiments.cli.execute import prepared_run
+from fedjax_alg import registry
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods, prepare
 from tests import tfds_records
@@ -50,6 +51,28 @@ def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
   assert held_out.placed.label_histogram.shape[0] == 15
   assert plain.placed.data.validation is None
   assert plain.placed.data.train.validation is None
+
+
+@pytest.mark.parametrize("platform, found", [("tpu", "pairs"),
+                                             ("gpu", "float64")])
+def test_the_devices_decide_how_doubles_are_computed(
+    platform, found, monkeypatch):
+  """And not the machine that compiles for them."""
+  built = []
+  entry = registry.ALGORITHMS["afl"]
+  monkeypatch.setitem(registry.ALGORITHMS, "afl", entry._replace(
+      build=lambda model, hparams, **more: built.append(hparams.double)
+      or entry.build(model, hparams, **more)))
+  monkeypatch.setattr(prepare.sharding, "platform", lambda mesh: platform)
+  prepared = make("--algorithm=afl", "--map_clients=sequential")
+  built.clear()
+  assert prepared.algorithm and built == [found]
+  # What is recorded, and what the user chose, stays.
+  assert prepared.method.hparams.double == "auto"
+  prepared = make(
+      "--algorithm=afl", "--map_clients=sequential", "--double=float64")
+  built.clear()
+  assert prepared.algorithm and built == ["float64"]
 
 
 def test_too_many_clients_of_the_users_data(tmp_path):
