@@ -25,10 +25,15 @@ from fedjax_alg.runs.prepare import Prepared
 
 
 def _start(prepared: Prepared) -> Any:
-  """Returns the function (data, keys, numbers) -> states before round 1."""
-  return functools.partial(
+  """Makes the jitted (data, keys, numbers) -> states before round 1."""
+  return jax.jit(functools.partial(
       loop.initial_states, prepared.build, prepared.model, prepared.spec,
-      map_seeds=prepared.map_seeds)
+      map_seeds=prepared.map_seeds),
+      out_shardings=sharding.replicated(prepared.mesh))
+
+
+def _start_arguments(prepared: Prepared) -> tuple[Any, Any, Any]:
+  return prepared.placed.data.train, prepared.keys, prepared.numbers
 
 
 def state_shapes(prepared: Prepared) -> Any:
@@ -40,8 +45,7 @@ def state_shapes(prepared: Prepared) -> Any:
   Returns:
     A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
   """
-  return jax.eval_shape(_start(prepared), prepared.placed.data.train,
-                        prepared.keys, prepared.numbers)
+  return _start(prepared).eval_shape(*_start_arguments(prepared))
 
 
 #: A lock for every program that is the same in several runs.
@@ -83,12 +87,14 @@ class Programs:
     began = time.monotonic()
     self.prepared = p = prepared
     data, mesh = p.placed.data, p.mesh
+    start = _start(p)  # traced once, for the shapes and for its program
     # These shapes carry the sharding of the real states, so that the program
     # accepts the states without moving them. It is that of the keys.
     where = p.keys.model.sharding
     self.shapes = shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=where), state_shapes(p))
+            leaf.shape, leaf.dtype, sharding=where),
+        start.eval_shape(*_start_arguments(p)))
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
     # The host of every process reads what all of them have computed.
@@ -107,9 +113,7 @@ class Programs:
       self._log = lowered.out_info[1]
       rounds = pool.submit(
           lowered.compile, compiling.options(sharding.platform(mesh)))
-      self._init = _compile_once(jax.jit(
-          _start(p), out_shardings=sharding.replicated(mesh)).lower(
-              data.train, p.keys, p.numbers))
+      self._init = _compile_once(start.lower(*_start_arguments(p)))
       self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None
