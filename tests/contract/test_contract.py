@@ -361,7 +361,7 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
 
 #: One of each kind of round that maps clients: on these also lanes of one
 #: device and chunks of several, which keep what every client sends.
-KINDS = ("fedavg", "ga_fsvrg", "fedgroup")
+KINDS = ("fedavg", "fsvrg", "ifca")
 
 
 def test_client_maps_agree(bench, mesh, monkeypatch):
