@@ -167,11 +167,13 @@ def make_run_rounds(
         cohorts.play_round, build(numbers), data, cohort_size, keys,
         sampler=sampler)
 
+    # Traced once for the shapes of the log and the loop; no call is left.
+    @functools.partial(jax.jit, inline=True)
     def logged(number, state):
       state, aux = play(number, state)
       return state, RunLog(aux, all_finite(state))
 
-    shapes = jax.eval_shape(logged, start, state)[1]
+    shapes = logged.eval_shape(start, state)[1]
     log = jax.tree.map(
         lambda leaf: jnp.zeros((max_rounds,) + leaf.shape, leaf.dtype), shapes)
 

@@ -25,10 +25,14 @@ from fedjax_alg.runs.prepare import Prepared
 
 
 def _start(prepared: Prepared) -> Any:
-  """Returns the function (data, keys, numbers) -> states before round 1."""
-  return functools.partial(
+  """Makes the jitted (data, keys, numbers) -> states before round 1."""
+  return jax.jit(functools.partial(
       loop.initial_states, prepared.build, prepared.model, prepared.spec,
-      map_seeds=prepared.map_seeds)
+      map_seeds=prepared.map_seeds), inline=True)
+
+
+def _start_arguments(prepared: Prepared) -> tuple[Any, Any, Any]:
+  return prepared.placed.data.train, prepared.keys, prepared.numbers
 
 
 def state_shapes(prepared: Prepared) -> Any:
@@ -40,8 +44,7 @@ def state_shapes(prepared: Prepared) -> Any:
   Returns:
     A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
   """
-  return jax.eval_shape(_start(prepared), prepared.placed.data.train,
-                        prepared.keys, prepared.numbers)
+  return _start(prepared).eval_shape(*_start_arguments(prepared))
 
 
 #: A lock for every program that is the same in several runs.
@@ -84,10 +87,11 @@ class Programs:
     self.prepared = p = prepared
     data, mesh = p.placed.data, p.mesh
     compiling.leave_frames_out(sharding.platform(mesh))
+    start = _start(p)  # traced once, for the shapes and for its program
     # These shapes carry the sharding of the real states, so that the program
     # accepts the states without moving them. It is that of the keys, but for
     # tables that are shared out over processes.
-    shapes = state_shapes(p)
+    shapes = start.eval_shape(*_start_arguments(p))
     where = sharding.of_states(shapes, mesh)
     self.shapes = shapes = jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(
@@ -113,8 +117,8 @@ class Programs:
       self._log = lowered.out_info[1]
       rounds = pool.submit(
           lowered.compile, compiling.options(sharding.platform(mesh)))
-      self._init = _compile_once(jax.jit(_start(p), out_shardings=where).lower(
-          data.train, p.keys, p.numbers))
+      self._init = _compile_once(jax.jit(start, out_shardings=where).lower(
+          *_start_arguments(p)))
       self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None

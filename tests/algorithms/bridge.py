@@ -39,7 +39,7 @@ def play(problem, name, ids, key, start, **settings):
 
 def model_of(state):
   """Model 0 of a state."""
-  return jax.tree.map(lambda leaf: leaf[0], state.models)
+  return jax.tree.map(lambda leaf: np.asarray(leaf)[0], state.models)
 
 
 def chain(problem, name, cohorts, keys, start, **settings):
@@ -54,11 +54,17 @@ def chain(problem, name, cohorts, keys, start, **settings):
 
 
 def history(problem, name, cohorts, keys, start, **settings):
-  """As ``chain``, with the state before the first and after every round."""
+  """As ``chain``, with the state before the first and after every round.
+
+  Smaller cohorts have padding slots, so that all rounds are one program; what
+  is returned has none.
+  """
   algorithm = registry.build(
       name, problem.model, map_clients=clients.make_map_clients(), **settings)
-  cohorts = [layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-             for ids in cohorts]
+  numbers = [len(ids) for ids in cohorts]
+  padding = [problem.spec.num_clients] * max(numbers)
+  cohorts = [_take_cohort(problem.data, jnp.array(
+      [*ids, *padding[len(ids):]], jnp.int32)) for ids in cohorts]
 
   def begin(params):
     state = algorithm.init(params, problem.spec, keys[0])
@@ -66,11 +72,22 @@ def history(problem, name, cohorts, keys, start, **settings):
 
   states, log = [problems.quick_jit(begin)(start)], []
   round_ = problems.quick_jit(algorithm.round)
-  for cohort, key in zip(cohorts, keys, strict=True):
+  for cohort, key, number in zip(cohorts, keys, numbers, strict=True):
     state, aux = round_(states[-1], cohort, key)
     states.append(state)
-    log.append(aux)
-  return states, log, cohorts
+    log.append(aux._replace(
+        client=_first(number, aux.client), work=_first(number, aux.work)))
+  return states, log, [cohort._replace(
+      ids=_first(number, cohort.ids), weight=_first(number, cohort.weight),
+      shards=cohort.shards._replace(
+          offset=_first(number, cohort.shards.offset),
+          size=_first(number, cohort.shards.size)))
+                       for cohort, number in zip(cohorts, numbers)]
+
+
+def _first(number, tree):
+  """The first rows of every leaf."""
+  return jax.tree.map(lambda leaf: np.asarray(leaf)[:number], tree)
 
 
 def with_newcomers(problem, name, joins, keys, **settings):
@@ -118,6 +135,7 @@ def client_batches(problem, i, key, work):
 
 
 _batch_rows = jax.jit(minibatches.batch_rows, static_argnums=3)
+_take_cohort = jax.jit(layout.take_cohort)
 
 
 def assert_step_close(start, params, expected, rtol=1e-4):

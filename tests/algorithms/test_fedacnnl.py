@@ -64,11 +64,11 @@ def problem(name):
       FedSpec(len(held), len(held), CLASSES, shape))
 
 
-def start_of(model, dtype=jnp.float32):
+def start_of(model, dtype=np.float32):
   """Parameters that the first rounds leave behind the layer they fit."""
   rng = np.random.default_rng(0)
   return jax.tree.map(
-      lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), dtype),
+      lambda leaf: (0.3 * rng.normal(size=leaf.shape)).astype(dtype),
       jax.eval_shape(model.init, jax.random.key(0)))
 
 
@@ -103,12 +103,16 @@ def oracle_clients(given):
 def own_code(seed, model, l, kind):
   """Q of hidden layer l as every client draws it, [L, width] or [L, P, width].
   """
-  key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
   layer = model.layers[l]
-  code = codes.draw(
-      key, layer, CLASSES, "class" if layer.positions == 1 else kind,
-      jnp.float32)
-  code = np.asarray(code, np.float64)
+
+  @problems.quick_jit
+  def draw(seed):
+    key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
+    return codes.draw(
+        key, layer, CLASSES, "class" if layer.positions == 1 else kind,
+        jnp.float32)
+
+  code = np.asarray(draw(seed), np.float64)
   return code[:, 0] if code.shape[1] == 1 else code
 
 
@@ -183,7 +187,7 @@ def test_a_run_is_the_oracle(stack, settings):
     assert int(state.round) == l
   x = np.concatenate([x for x, _ in given.clients])
   np.testing.assert_allclose(
-      given.model.apply(bridge.model_of(states[-1]), x),
+      problems.quick_jit(given.model.apply)(bridge.model_of(states[-1]), x),
       oracle.forward(oracle_layers(stack, states[0].code_seed, **settings),
                      expected, images(x)), rtol=1e-4, atol=1e-5)
 
@@ -194,8 +198,8 @@ def test_a_run_is_the_oracle(stack, settings):
 GROUPED = {
     "mlp": dict(bias="ones", normalize=True, code_centred=True, num_groups=2,
                 personal_ridge="2"),
-    "cnn": dict(RECIPE, ridge="0.01,1,0.1,0.03", num_groups=2,
-                personal_ridge="5"),
+    "small": dict(RECIPE, ridge="0.01,1,0.03", num_groups=2,
+                  personal_ridge="5"),
     # Nothing is personal of random filters.
     "shallow": dict(code="random_filters", bias="centred", num_groups=2,
                     label_norm="l2", personal_ridge="0.5"),

@@ -70,7 +70,7 @@ def test_fedavg_takes_any_model(image_problem):
     return model.loss(model.apply(params, x), y).mean() + (
         0.5 * model.l2 * squares)
 
-  loss, gradient = jax.value_and_grad(objective)(start)
+  loss, gradient = problems.quick_jit(jax.value_and_grad(objective))(start)
   problems.assert_close(
       params, jax.tree.map(lambda w, g: w - 0.5 * g, start, gradient))
   np.testing.assert_allclose(aux.server["train_loss"], loss, rtol=1e-5)

@@ -1,6 +1,7 @@
 """Back-tracking against the oracle; what it never does; f_v."""
 
 import functools
+from typing import NamedTuple
 
 import hypothesis
 from hypothesis import strategies as st
@@ -29,29 +30,35 @@ def fixture_quick_compilation():
 CURVATURE = np.array([1.0, 0.5, 6.0, 0.2, 2.0], np.float32)
 
 
-def quadratic(w, np=np):  # pylint: disable=redefined-outer-name
-  return 0.5 * np.sum(CURVATURE * (w - 1.0) ** 2)
+class Value(NamedTuple):
+  """slope sum(w) + curved/2 sum(c (w-1)^2); ``beyond`` past ``limit``."""
+
+  curved: float = 1.0
+  slope: float = 0.0
+  #: of the largest entry of |w|
+  limit: float = np.inf
+  beyond: float = np.nan
+
+  def __call__(self, w, np=np):  # pylint: disable=redefined-outer-name
+    value = 0.5 * self.curved * np.sum(
+        CURVATURE * (w - 1.0) ** 2) + self.slope * np.sum(w)
+    return np.where(np.max(np.abs(w)) > self.limit, self.beyond, value)
+
+
+QUADRATIC = Value()
 
 
 def walled(limit, beyond):
-  """The quadratic, but ``beyond`` where some entry of w exceeds ``limit``."""
-
-  def value(w, np=np):  # pylint: disable=redefined-outer-name
-    return np.where(np.max(np.abs(w)) > limit, beyond, quadratic(w, np))
-
-  return value
+  return Value(limit=limit, beyond=beyond)
 
 
-def search(value, w, d, g, **settings):
-  """The library's (update, state)."""
-  transform = backtracking(**settings)
-
-  @jax.jit
-  def update(w, d, g):
-    return transform.update(
-        d, transform.init(w), w, grad=g, value_fn=lambda p: value(p["w"], jnp))
-
-  return update({"w": w}, {"w": d}, {"w": g})
+@functools.partial(jax.jit, static_argnames=("test", "max_tries"))
+def search(value, w, d, g, gamma=0.8, initial_step=1.0, **settings):
+  """The library's (update, state); numbers are arguments of the program."""
+  transform = backtracking(gamma, initial_step=initial_step, **settings)
+  w, d, g = ({"w": vector} for vector in (w, d, g))
+  return transform.update(
+      d, transform.init(w), w, grad=g, value_fn=lambda p: value(p["w"], jnp))
 
 
 def compare(value, w, d, g, **settings):
@@ -59,7 +66,10 @@ def compare(value, w, d, g, **settings):
   w, d, g = (np.asarray(a, np.float32) for a in (w, d, g))
   settings = dict(gamma=0.8, initial_step=1.0, max_tries=40,
                   test="half_gradient") | settings
-  update, state = search(value, w, d, g, **settings)
+  numbers = {name: np.float32(settings[name])
+             for name in ("gamma", "initial_step")}
+  update, state = search(
+      Value(*map(np.float32, value)), w, d, g, **settings | numbers)
   wide = [a.astype(np.float64) for a in (w, d, g)]
   expected = oracle.line_search(
       lambda v: float(value(v)), *wide, start=settings["initial_step"],
@@ -86,13 +96,13 @@ D = -G * np.array([1.0, 0.7, 1.3, 2.0, 0.9])
 def test_searches_are_the_oracles(test, gamma, initial_step):
   # Later float32 sees no decrease, which the printed test takes.
   max_tries = 12 if test == "printed" else 40
-  compare(quadratic, W, D, G, test=test, gamma=gamma,
+  compare(QUADRATIC, W, D, G, test=test, gamma=gamma,
           initial_step=initial_step, max_tries=max_tries)
 
 
 def test_the_cases_above_differ():
   """Some searches take the first step, some go past the first block."""
-  tries = {test: compare(quadratic, W, D, G, test=test, gamma=0.83,
+  tries = {test: compare(QUADRATIC, W, D, G, test=test, gamma=0.83,
                          initial_step=30.0).tries for test in TESTS}
   assert tries["printed"] == 1
   assert WIDTH < tries["decrease"] < tries["half_gradient"]
@@ -101,9 +111,9 @@ def test_the_cases_above_differ():
 @pytest.mark.parametrize("test", TESTS)
 def test_where_no_step_passes_the_model_stays(test):
   """Uphill; for the printed test a slope so steep that every step is good."""
-  value, d = quadratic, G
+  value, d = QUADRATIC, G
   if test == "printed":
-    value, d = lambda w, np=np: 100.0 * np.sum(w), -np.ones(5)
+    value, d = Value(curved=0.0, slope=100.0), -np.ones(5)
   expected = compare(value, W, d, G, test=test, max_tries=6)
   assert expected.eta == 0 and expected.tries == 6
 
@@ -112,7 +122,7 @@ def test_where_no_step_passes_the_model_stays(test):
 def test_no_more_than_max_tries(max_tries):
   """Step 7 passes; a block of WIDTH steps may begin and not be used up."""
   assert WIDTH == 4, "the numbers here are made for it"
-  found = compare(quadratic, W, D, G, gamma=0.5, test="decrease",
+  found = compare(QUADRATIC, W, D, G, gamma=0.5, test="decrease",
                   initial_step=20.0, max_tries=max_tries)
   assert (found.eta > 0) == (max_tries >= 7)
   assert found.tries == min(max_tries, 7)
@@ -124,7 +134,7 @@ def test_a_value_that_is_not_finite_is_not_taken(beyond, test):
   found = compare(walled(4.0, beyond), W, D, G, test=test, gamma=0.7,
                   initial_step=10.0)
   assert found.eta > 0 and np.isfinite(found.after)
-  free = compare(quadratic, W, D, G, test=test, gamma=0.7, initial_step=10.0)
+  free = compare(QUADRATIC, W, D, G, test=test, gamma=0.7, initial_step=10.0)
   assert found.tries >= free.tries
 
 
@@ -138,8 +148,8 @@ def test_nan_passes_no_test_and_infinity_only_the_printed_one():
 
 def test_a_direction_with_an_infinity_moves_nothing():
   update, state = search(
-      quadratic, np.float32(W), np.float32([np.inf, 0, 0, 0, 0]),
-      np.float32(G), max_tries=5)
+      Value(*map(np.float32, QUADRATIC)), np.float32(W),
+      np.float32([np.inf, 0, 0, 0, 0]), np.float32(G), max_tries=5)
   assert state.step == 0 and int(state.tries) == 5
   np.testing.assert_array_equal(update["w"], np.zeros(5))
 
@@ -152,7 +162,7 @@ def test_searches_of_several_models_do_not_mix():
   @jax.vmap
   def update(w, d, g):
     return transform.update(
-        d, transform.init(w), w, grad=g, value_fn=lambda p: quadratic(p, jnp))
+        d, transform.init(w), w, grad=g, value_fn=lambda p: QUADRATIC(p, jnp))
 
   factors = [1.0, 0.01, -1.0]
   w = np.float32([W] * 3)
@@ -160,7 +170,7 @@ def test_searches_of_several_models_do_not_mix():
   d = np.float32([factor * D for factor in factors])
   _, states = update(w, d, g)
   for k, factor in enumerate(factors):
-    alone = compare(quadratic, W, factor * D, G, gamma=0.5, test="decrease",
+    alone = compare(QUADRATIC, W, factor * D, G, gamma=0.5, test="decrease",
                     initial_step=20.0)
     assert int(states.tries[k]) == alone.tries
     np.testing.assert_allclose(states.step[k], alone.eta, rtol=1e-5)

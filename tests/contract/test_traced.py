@@ -17,6 +17,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, cohorts
 from fedjax_alg.hparams import traced_names, with_values
 from tests import problems
+from tests.contract import test_contract
 
 #: Given to every algorithm that has the field: few steps, nothing zero.
 SMALL = dict(
@@ -80,19 +81,30 @@ def settings_of(name, more):
   return hparams_lib.resolved(entry.hparams(**given | {**entry.small} | more))
 
 
-def program(name, hparams, problem, map_clients):
-  """(values) -> the states before and after a round, and what is deployed."""
-  entry = registry.get(name)
-  data, keys = problem.data, cohorts.run_keys(0)
+def beginning(name, hparams, problem, map_clients):
+  """(values) -> the algorithm and its state before the set-up."""
+  entry, keys = registry.get(name), cohorts.run_keys(0)
   size = problem.spec.num_clients if entry.all_clients else (
       problem.spec.cohort_size)
   spec = problem.spec._replace(cohort_size=size)
+
+  def begin(values):
+    algorithm = entry.build(
+        problem.model, with_values(hparams, values), map_clients=map_clients)
+    return algorithm, algorithm.init(
+        problem.model.init(keys.model), spec, keys.start)
+
+  return begin, size
+
+
+def program(name, hparams, problem, map_clients):
+  """(values) -> the states before and after a round, and what is deployed."""
+  begin, size = beginning(name, hparams, problem, map_clients)
+  data, keys = problem.data, cohorts.run_keys(0)
   cohort = cohorts.sample_cohort(data, size, keys.cohort)
 
   def run(values):
-    algorithm = entry.build(
-        problem.model, with_values(hparams, values), map_clients=map_clients)
-    state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
+    algorithm, state = begin(values)
     state = algorithm.setup(state, layout.everyone(data), keys.start)
     after, aux = algorithm.round(state, cohort, keys.work)
     deployed = algorithm.client_params(
@@ -118,10 +130,20 @@ def types(tree):
 
 @pytest.mark.parametrize("name, more", PROGRAMS)
 def test_traced_values_give_the_types_of_constants(name, more, problem):
-  hparams = settings_of(name, more)
-  run = program(name, hparams, problem, clients.make_map_clients())
-  traced = jax.eval_shape(run, arguments(hparams))
-  assert types(traced) == types(jax.eval_shape(lambda: run({})))
+  """Those of constants: all of a state's by its start, a report's by contract.
+
+  The set-up and rounds of constants keep the types of a start, which is cheap
+  to trace (test_contract.py).
+  """
+  hparams, map_clients = settings_of(name, more), clients.make_map_clients()
+  begin, size = beginning(name, hparams, problem, map_clients)
+  state, after, aux, deployed = jax.eval_shape(
+      program(name, hparams, problem, map_clients), arguments(hparams))
+  constant = types(jax.eval_shape(lambda: begin({})[1]))
+  assert types(state) == constant and types(after) == constant
+  assert types(deployed) == types(jax.eval_shape(
+      problem.model.init, jax.random.key(0)))
+  test_contract.check_report(aux, size)
 
 
 @pytest.mark.parametrize("name, more, devices", [

@@ -15,17 +15,22 @@ from fedjax_alg.engine import clients, sharding
 from tests import problems
 
 
+#: Clients and devices; every pair compiles.
+HANDS = [(1, 4), (7, 1), (13, 8), (24, 3), (40, 4)]
+_deal = jax.jit(clients._deal, static_argnums=(1, 2))
+
+
 @pytest.mark.program
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=40),
-       st.integers(1, 8))
-@example([5], 4)
-@example([1000] + [1] * 39, 4)
-def test_devices_get_like_work(sizes, devices):
+@given(st.sampled_from(HANDS).flatmap(lambda hand: st.tuples(
+    st.lists(st.integers(0, 1000), min_size=hand[0], max_size=hand[0]),
+    st.just(hand[1]))))
+@example(([5], 4))
+@example(([1000] + [1] * 39, 4))
+def test_devices_get_like_work(dealt):
   """Totals differ by at most the largest client; every slot once."""
+  sizes, devices = dealt
   slots = -(-len(sizes) // devices) * devices
-  with jax.disable_jit():  # every length would compile
-    order = np.asarray(clients._deal(
-        jnp.array(sizes, jnp.int32), slots, devices))
+  order = np.asarray(_deal(np.array(sizes, np.int32), slots, devices))
   np.testing.assert_array_equal(np.sort(order), np.arange(slots))
   padded = np.array(sizes + [0] * (slots - len(sizes)))
   hands = padded[order].reshape(devices, -1)
@@ -46,7 +51,7 @@ CASES = [("sequential", 0, False), ("vmap", 0, False), ("chunks", 1, False),
 
 
 @pytest.mark.parametrize("mode, chunk, several", CASES)
-def test_every_map_gives_the_slots_results_in_order(
+def test_every_map_gives_the_slots_results_in_order_and_their_total(
     problem, mesh, mode, chunk, several):
   map_clients = clients.make_map_clients(
       mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
@@ -63,35 +68,27 @@ def test_every_map_gives_the_slots_results_in_order(
     return {"sum": shared * pair.sum() + first, "id": number,
             "size": shard.size}
 
-  out = jax.jit(lambda shards, extra, ids: map_clients(
-      one_client, jnp.float32(2), shards, extra, ids))(*inputs)
-  np.testing.assert_array_equal(out["id"], cohort.ids)
-  np.testing.assert_array_equal(out["size"], cohort.shards.size)
-  first = np.asarray(problem.data.x[:, 0])[np.asarray(cohort.shards.offset)]
-  np.testing.assert_allclose(
-      out["sum"], 2 * np.asarray(extra).sum(1) + first, rtol=1e-6)
-
-
-@pytest.mark.parametrize("mode, chunk, several", CASES)
-def test_every_map_has_the_same_total(problem, mesh, mode, chunk, several):
-  map_clients = clients.make_map_clients(
-      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
-  cohort = layout.take_cohort(
-      problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
-  inputs = (cohort.shards, jnp.arange(7.0))
-  if several:
-    inputs = sharding.replicate(inputs, mesh)
-
-  def add(total, shared, shard, number):
+  def add(total, shared, shard, pair, number):
     size = shard.size.astype(jnp.float32)
-    return total[0] + shared * size * number, total[1] + shard.size
+    return (total[0] + shared * size * pair[1],
+            total[1] + number * shard.size)
 
-  out = jax.jit(lambda shards, numbers: map_clients.total(
-      add, lambda: (jnp.zeros(()), jnp.zeros((), jnp.int32)), jnp.float32(2),
-      shards, numbers))(*inputs)
-  size = np.asarray(cohort.shards.size)
-  assert float(out[0]) == 2 * (size * np.arange(7)).sum()
-  assert int(out[1]) == size.sum()
+  @jax.jit
+  def both(*inputs):
+    shards, extra, ids = inputs
+    two = jnp.float32(2)
+    return map_clients(one_client, two, shards, extra, ids), map_clients.total(
+        add, lambda: (jnp.zeros(()), jnp.zeros((), jnp.int32)), two, *inputs)
+
+  out, total = both(*inputs)
+  ids, size, extra = (
+      np.asarray(a) for a in (cohort.ids, cohort.shards.size, extra))
+  np.testing.assert_array_equal(out["id"], ids)
+  np.testing.assert_array_equal(out["size"], size)
+  first = np.asarray(problem.data.x[:, 0])[np.asarray(cohort.shards.offset)]
+  np.testing.assert_allclose(out["sum"], 2 * extra.sum(1) + first, rtol=1e-6)
+  assert float(total[0]) == 2 * (size * extra[:, 1]).sum()
+  assert int(total[1]) == (size * ids).sum()
 
 
 @pytest.mark.parametrize("mode, chunk, several", CASES)
@@ -112,22 +109,28 @@ def test_every_map_reduces_to_the_weighted_sum(
     sent = jnp.where(held & (number != 9), shared * pair, jnp.nan)
     return {"pair": sent, "size": shard.size.astype(jnp.float32)}, number
 
-  reduce = jax.jit(lambda weights, *rest: map_clients.reduce(
-      one_client, weights, jnp.float32(2), *rest))
-  total, numbers = reduce(*inputs)
+  # As two sums as well, of the slots before the fourth and of the others.
+  early = (jnp.arange(7) < 3)[:, None]
+
+  @jax.jit
+  def reduce(weights, *rest):
+    by_half = jnp.where(
+        jnp.concatenate([early, ~early], 1), weights[:, None], 0.0)
+    return [map_clients.reduce(one_client, each, jnp.float32(2), *rest)
+            for each in (weights, by_half)]
+
+  (total, numbers), (parts, _) = found = reduce(*inputs)
   np.testing.assert_array_equal(numbers, cohort.ids)
   np.testing.assert_allclose(
       total["pair"], 2 * np.asarray(weights) @ np.arange(14.0).reshape(7, 2))
   np.testing.assert_allclose(
       total["size"], np.asarray(weights) @ np.asarray(cohort.shards.size))
   assert jax.tree.map(jnp.shape, total) == {"pair": (2,), "size": ()}
-  problems.assert_equal(reduce(*inputs), (total, numbers))
-  # As two sums, of the slots before the fourth and of the others.
-  early = (jnp.arange(7) < 3)[:, None]
-  parts, _ = reduce(jnp.where(
-      jnp.concatenate([early, ~early], 1), weights[:, None], 0.0), *inputs[1:])
+  problems.assert_equal(reduce(*inputs), found)
   assert jax.tree.map(jnp.shape, parts) == {"pair": (2, 2), "size": (2,)}
-  problems.assert_close(jax.tree.map(lambda leaf: leaf.sum(0), parts), total)
+  problems.assert_close(
+      *jax.tree.map(np.asarray, (
+          jax.tree.map(lambda leaf: np.asarray(leaf).sum(0), parts), total)))
   of_3, of_1 = np.asarray(problem.data.size)[[3, 1]]
   np.testing.assert_allclose(parts["size"][0], 0.5 * of_3 + 2.0 * of_1)
 
