@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import suite
-from .verdicts import TIE
+from . import rule, suite
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 
@@ -42,13 +41,10 @@ class Comparison(NamedTuple):
 
   @property
   def verdict(self) -> str:
-    """The verdict: same (within ``TIE`` or the interval), above or below."""
+    """The verdict by ``rule.place``."""
     if self.paper is None:
-      return "no number in the paper"
-    gap = self.ours - self.paper
-    if abs(gap) <= np.fmax(TIE, self.ci95):
-      return "same"
-    return "above" if gap > 0 else "below"
+      return rule.NO_NUMBER
+    return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
 
 
 def read_claims(paper: str) -> list[dict[str, str]]:
@@ -232,7 +228,8 @@ def provenance(
       for name in outcomes[0].summary["versions"])
   devices = all_of(o.summary["device"] for o in outcomes)
   text = (f"Made by `{command_line}`; {versions}; {devices}. A difference of "
-          f"at most {TIE} points, or within the interval, counts as the same. "
+          f"at most {rule.TIE} points counts as the same if the interval is at most "
+          f"a point wide. "
           f"{notes}")
   lines = [text.strip(), "", "<details><summary>Flags of the runs of panel "
            f"{outcomes[0].cell.panel}</summary>", ""]

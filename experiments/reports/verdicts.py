@@ -3,9 +3,9 @@
 A claim is a sentence of a paper with a function that checks it on the outcomes
 of a figure. The runs of a figure share their seeds and their partition, so
 methods are compared seed by seed. Consider a claim that a difference is
-positive, and let h be half the width of the 95 % interval of the mean
-difference over the seeds. The claim holds if the mean difference is above h, it
-does not hold if the mean difference is below -h, and it is undecided otherwise.
+positive. It holds if the mean difference is ``above`` 0 by the rule of
+``rule.place``, it does not hold if the mean difference is ``below`` 0, and it is
+undecided otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import suite
-
-#: Results that differ by at most this many points count as equal: the papers
-#: say "approximately", and two readings of one formula differ by as much.
-TIE = 0.3
+from . import rule, suite
+from .rule import TIE
 
 #: outcome -> one number per seed.
 Measure = Callable[[suite.Outcome], np.ndarray]
@@ -32,7 +29,7 @@ class NotRun(Exception):
 class Verdict(NamedTuple):
   """The result of checking a claim."""
 
-  holds: bool | None  #: None: undecided, within the interval
+  holds: bool | None  #: None: undecided
   measured: str  #: what was measured, in words
 
 
@@ -51,8 +48,8 @@ def judge(
   try:
     holds, measured = claim.check(outcomes)
   except NotRun as error:
-    return str(error), "not run"
-  words = {True: "holds", False: "does not hold", None: "within the interval"}
+    return str(error), rule.NOT_RUN
+  words = {True: "holds", False: "does not hold", None: rule.UNDECIDED}
   return measured, words[holds]
 
 
@@ -68,7 +65,7 @@ def section(
     lines.append(f"| {claim.text} | {measured} | {verdict} |")
   if outcomes and all(
       len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
-    lines += ["", "One seed gives no interval: any difference decides."]
+    lines += ["", "One seed gives no interval and decides nothing that varies with the seed."]
   return "\n".join(lines)
 
 
@@ -220,45 +217,70 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
     raise NotRun(f"{least} of {rounds} rounds")
 
 
-def _gap(a, b):
-  """The spread of a - b over the seeds, and the half-width to compare with.
-
-  A single seed has no interval; the half-width is 0 then.
-  """
+def _gap(a, b, exact):
+  """The spread of a - b over the runs, and the half-width of its interval."""
   found = results.spread(
       np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
-  return found, 0.0 if len(found["values"]) < 2 else found["ci95"]
+  return found, 0.0 if exact else found["ci95"]
 
 
-def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
-  """Whether a > b, seed by seed.
+def above(
+    a: Any, b: Any, unit: str = "", digits: int = 2, exact: bool = False
+) -> Verdict:
+  """Whether a > b, run by run.
 
   Args:
-    a: [seeds] or a number.
-    b: [seeds] or a number.
+    a: [runs] or a number.
+    b: [runs] or a number.
     unit: unit to show after the difference.
     digits: number of decimals of the difference.
+    exact: whether the difference does not vary from run to run.
   """
-  found, ci95 = _gap(a, b)
-  gap = found["mean"]
-  holds = None if abs(gap) <= ci95 else bool(gap > 0)
+  found, ci95 = _gap(a, b, exact)
+  holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
+      rule.place(found["mean"], ci95), False)
   return Verdict(holds, results.shown(found, digits, sign="+") + unit)
 
 
-def same(a: Any, b: Any, tie: float = TIE) -> Verdict:
-  """Whether a and b differ by at most ``tie`` or by at most the interval."""
-  found, ci95 = _gap(a, b)
-  return Verdict(bool(abs(found["mean"]) <= max(tie, ci95)),
-                 results.shown(found, sign="+"))
+def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
+  """Whether a and b differ by at most ``tie``."""
+  found, ci95 = _gap(a, b, exact)
+  holds = {rule.SAME: True, rule.UNDECIDED: None}.get(
+      rule.place(found["mean"], ci95, tie), False)
+  return Verdict(holds, results.shown(found, sign="+"))
+
+
+def not_below(a: Any, b: Any) -> Verdict:
+  """Whether nothing is lost from b to a, in points.
+
+  However small a loss is, it is one where the interval excludes 0. Without a
+  loss the interval must be narrow enough to show one.
+  """
+  found, ci95 = _gap(a, b, False)
+  if rule.place(found["mean"], ci95) == rule.BELOW:
+    holds: bool | None = False
+  else:
+    holds = None if rule.place(
+        found["mean"], ci95, TIE) == rule.UNDECIDED else True
+  return Verdict(holds, results.shown(found, sign="+"))
+
+
+def within(values: Any, low: float, high: float) -> Verdict:
+  """Whether a number is between two others, with its whole interval."""
+  one, two = above(values, low), above(high, values)
+  return every([("", one), ("", two)])._replace(
+      measured=above(values, 0.0).measured)
 
 
 def votes(holds: Any, measured: str) -> Verdict:
-  """Verdict on a claim that either holds or not in each seed.
+  """Verdict on a claim that either holds or not in each run.
 
-  It is undecided if the claim holds in some seeds only.
+  It is undecided if the claim holds in some runs only, or if there is one run.
   """
   holds = np.atleast_1d(holds)
-  found = True if holds.all() else None if holds.any() else False
+  found = None
+  if len(holds) > 1 and len(set(holds.tolist())) == 1:
+    found = bool(holds[0])
   return Verdict(found, measured)
 
 

@@ -122,7 +122,7 @@ def _saves(panel: str, claimed: float, *others: str):
     parts = []
     for other in others:
       found = reduction(outcomes, panel, other)
-      parts.append((other, above(found, claimed)._replace(
+      parts.append((other, above(found, claimed, exact=True)._replace(
           measured=f"{found.mean():.1f} %")))
     return every(parts)
 
@@ -132,7 +132,7 @@ def _saves(panel: str, claimed: float, *others: str):
 def _idles_less(outcomes):
   """Adaptive batches leave less idle time in every panel."""
   return every((p, above(reduction(
-      outcomes, p, WA, simulated("idle_s")), 0.0, " %"))
+      outcomes, p, WA, simulated("idle_s")), 0.0, " %", exact=True))
                for p in verdicts.panels_of(outcomes))
 
 
@@ -150,7 +150,7 @@ def _faster_rounds(outcomes):
     ours = _longest_round(pick(outcomes, p, ACNNL))
     for other in ("FedZO", "BAFFLE"):
       theirs = _longest_round(pick(outcomes, p, other))
-      parts.append((f"{p} {other}", above(theirs, ours)._replace(
+      parts.append((f"{p} {other}", above(theirs, ours, exact=True)._replace(
           measured=f"{ours.mean():.3g} s against {theirs.mean():.3g} s")))
   return every(parts)
 
@@ -189,7 +189,7 @@ def _identical(measure: verdicts.Measure):
     if not panels:
       raise NotRun(f"{WA} is not there")
     return every((p, same(measure(pick(outcomes, p, ACNNL)), measure(
-        pick(outcomes, p, WA)), tie=0.0)) for p in panels)
+        pick(outcomes, p, WA)), tie=0.0, exact=True)) for p in panels)
 
   return check
 
@@ -234,8 +234,7 @@ def _gains(low: float, high: float):
     for p in verdicts.panels_of(outcomes):
       gain = SCORE(pick(outcomes, p, PERSONAL)) - SCORE(
           pick(outcomes, p, ACNNL))
-      inside = low <= gain.mean() <= high
-      parts.append((p, above(gain, 0.0)._replace(holds=inside)))
+      parts.append((p, verdicts.within(gain, low, high)))
     return every(parts)
 
   return check

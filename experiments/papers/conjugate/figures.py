@@ -3,7 +3,7 @@
 ``python -m experiments.conjugate`` makes them.
 """
 
-
+from ...cli import config as config_lib
 from ...reports import central_time
 from ...reports import figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets, verdicts
@@ -13,6 +13,9 @@ from . import claims
 NAME = "conjugate"
 #: The accuracies of Figs. 7 and 8.
 TARGETS = (0.955, 0.96, 0.965)
+
+#: LoSAC's table variant, whose name is not that of an algorithm.
+_TABLE_FILE = f"{NAME}/methods/losac_table.flags"
 
 _MNIST = figures.participation(20, 15, 10, 5)
 _RATES = figures.participation(30, 20, 15, 10)
@@ -46,9 +49,16 @@ FIGURES: dict[str, Figure] = {
 
 
 def _at_5(request: Request) -> list[suite.Outcome]:
-  """The runs of Fig. 2 with 5 % of the clients, in the headline settings."""
+  """The runs of Fig. 2 with 5 % of the clients, in the headline settings.
+
+  LoSAC comes in both of its variants.
+  """
+  figure = figures.only("fig2", FIGURES["fig2"], "d")
+  lines = figures.methods(PAPER, figure, figures.SETTINGS[:1])
+  if (config_lib.PRESETS / _TABLE_FILE).is_file():
+    lines.append((claims.TABLE, (f"--flagfile={_TABLE_FILE}",)))
   return figures.outcomes_of(
-      PAPER, figures.only("fig2", FIGURES["fig2"], "d"), request,
+      PAPER, figure._replace(lines_of=lambda panel: lines), request,
       figures.SETTINGS[:1])
 
 

@@ -191,9 +191,10 @@ def test_claims_are_read():
 
 
 @pytest.mark.parametrize("paper,ours,ci95,verdict", [
-    (98.2, 98.45, 0.0, "same"), (98.2, 98.6, 0.0, "above"),
-    (98.2, 97.8, 0.1, "below"), (98.2, 97.8, 0.5, "same"),
-    (None, 50.0, 0.0, "no number in the paper")])
+    (98.2, 98.45, 0.1, "same"), (98.2, 98.6, 0.1, "above"),
+    (98.2, 97.8, 0.1, "below"), (98.2, 97.8, 0.5, "undecided"),
+    (98.2, 98.1, 0.6, "undecided"), (98.2, 60.0, float("nan"), "undecided"),
+    (98.2, 60.0, 5.0, "below"), (None, 50.0, 0.0, "no number in the paper")])
 def test_verdict(paper, ours, ci95, verdict):
   row = report.Comparison("a", "10 %", "X", "accuracy", paper, ours, ci95, ours)
   assert row.verdict == verdict
