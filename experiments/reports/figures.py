@@ -50,6 +50,8 @@ class Panel(NamedTuple):
   eval_every: int = 0  #: --eval_every, if it is not that of the figure
   #: half of the run's rounds -> further flags
   halfway: Callable[[int], tuple[str, ...]] | None = None
+  #: how what ``flags`` say was chosen, as in a flag file; "": stated
+  chosen: str = ""
 
 
 class Figure(NamedTuple):
@@ -61,6 +63,7 @@ class Figure(NamedTuple):
   panels: tuple[Panel, ...]
   baselines: bool = True  #: whether it also shows methods of other papers
   fixed: tuple[str, ...] = ()  #: flags of the paper's own methods in it
+  held: tuple[str, ...] = ()  #: flags that hold clients out for validation
   #: (end of the label, flags) of each line of a method of the paper
   lines: tuple[tuple[str, tuple[str, ...]], ...] = (("", ()),)
   protocol: str = "global"  #: the protocol that is shown
@@ -71,6 +74,9 @@ class Figure(NamedTuple):
   statements: tuple[verdicts.Statement, ...] = ()
   #: the lines of a panel; None: all methods with a flag file
   lines_of: Callable[[Panel], Lines] | None = None
+  #: (panel, label) -> flag files of which that line has flags without naming
+  #: them, so that what they declare of their choice is found
+  sources: Callable[[Panel, str], tuple[str, ...]] = lambda panel, label: ()
   #: letters of the panels of --scale=quick; (): the first and the last
   quick: tuple[str, ...] = ()
   num_seeds: int = 3  #: --num_seeds at full scale
@@ -96,6 +102,7 @@ class Request(NamedTuple):
   data_dir: str | None = None  #: --data_dir of runs that read prepared data
   html: bool = False  #: whether every figure gets a page, too
   part: part_lib.Part | None = None  #: play this part of the runs alone
+  partitions: int = 1  #: number of partitions that every run is played on
 
 
 class Table(NamedTuple):
@@ -174,10 +181,12 @@ def methods(
   return found
 
 
-def _stated_l2(flags: Sequence[str]) -> list[str]:
-  """The last --l2 of some flags, including those in flag files."""
-  return [flag for flag in config_lib.expand_flagfiles(flags)
-          if flag.startswith("--l2=")][-1:]
+def _stated_l2(flags: Sequence[str], data: str) -> list[str]:
+  """The last --l2 of some flags, unless the data preset has the same."""
+  own, common = ([flag for flag in config_lib.expand_flagfiles(words)
+                  if flag.startswith("--l2=")][-1:] for words in (
+                      flags, [data]))
+  return own if own != common else []
 
 
 def _cell(
@@ -186,8 +195,8 @@ def _cell(
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
   # MNIST serves CIFAR-10 too. Only an L2 coefficient of the line is kept.
-  flags = (*line, f"--flagfile={paper.name}/{panel.data or figure.data}.flags",
-           *_stated_l2(line), *panel.flags)
+  data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
+  flags = (*line, data, *_stated_l2(line, data), *figure.held, *panel.flags)
   scale = paper.quick if request.quick else (
       f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)
@@ -206,7 +215,7 @@ def _cell(
   return suite.Cell(panel.letter, panel.title, label, (
       *flags, *halfway, f"--eval_protocols={','.join(protocols)}",
       f"--eval_every={panel.eval_every or figure.eval_every}", *common,
-      *data_dir))
+      *data_dir), panel.chosen, figure.sources(panel, label))
 
 
 def each_cell(
@@ -278,7 +287,8 @@ def outcomes_of(
           paper, figure, request._replace(lines=None), wanted))
       raise config_lib.UsageError(
           f"--lines={label}: no such line (one of {', '.join(known)})")
-  return suite.run_cells(found, request.root, request.part)
+  return suite.run_on_partitions(
+      found, request.root, request.partitions, request.part)
 
 
 def write(request: Request, name: str, text: str) -> pathlib.Path:
@@ -394,6 +404,11 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "html", False, "also write a page with the curves, clients, costs and "
       "flags of every run of a figure; it needs plotly (pip install "
       "'fedjax_alg[report]')", flag_values=values)
+  absl_flags.DEFINE_integer(
+      "partitions", 1, "play every run on so many partitions of the data; the "
+      "intervals are then those over partitions, each with the mean of its "
+      "seeds (--partitions=9 --num_seeds=1: nine independent draws of both)",
+      lower_bound=1, flag_values=values)
   absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
   absl_flags.DEFINE_string(
       "data_dir", None, "folder of the data sets that experiments.prepare "
@@ -417,7 +432,7 @@ def usage(paper: Paper) -> str:
            "the folder NAME in --out_dir.", ""]
   values = _flag_values(paper)
   for name in ("figure", "scale", "panels", "lines", "x_axis", "html",
-               "part", "data_dir", "out_dir", *paper.files):
+               "partitions", "part", "data_dir", "out_dir", *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
@@ -481,7 +496,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
        if values[name].value}, values.data_dir, values.html,
-      part)
+      part, values.partitions)
   if request.html:
     page.plotly_source("`html`")  # before the first run
   incomplete = []

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import rule, suite
+from . import chosen, partitions, rule, suite
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 
@@ -38,12 +38,17 @@ class Comparison(NamedTuple):
   ours: float
   ci95: float  #: NaN for a single seed
   best: float
+  choices: tuple[chosen.Choice, ...] = ()  #: how the settings were chosen
+  picked: float | None = None  #: of K models the best on validation data
+  best_of_k: float | None = None  #: of K models the best on test data
 
   @property
   def verdict(self) -> str:
-    """The verdict by ``rule.place``."""
+    """The verdict by ``rule.place``; none if settings were chosen on test."""
     if self.paper is None:
       return rule.NO_NUMBER
+    if chosen.on_test(self.choices):
+      return rule.NOT_COMPARABLE
     return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
 
 
@@ -85,8 +90,8 @@ def compare(
   """Compares each outcome with the claim about its panel and method.
 
   ``ours`` is the mean over the evaluations of the last ten rounds, which
-  involves no choice on test data. ``best`` is that of the best evaluated round,
-  which is chosen on test data.
+  involves no choice on test data; with K models it is the mean of the K.
+  ``best`` is that of the best evaluated round, which is chosen on test data.
   """
   rows = []
   for outcome in outcomes:
@@ -96,13 +101,16 @@ def compare(
         c.method == method) and c.metric.removeprefix("test_") == metric
              and c.round is None]
     factor = results.factor(metric)
-    late = summary["mean_last_10"][protocol][metric]
+    every = summary["mean_last_10"]
+    late = every[protocol][metric]
     best = summary["best"][protocol][metric]
     rows.append(Comparison(
         cell.panel, cell.panel_title, cell.label, metric,
         found[0] if found else None, factor * late["mean"],
         np.nan if len(late["values"]) < 2 else factor * late["ci95"],
-        factor * best["mean"]))
+        factor * best["mean"], tuple(cell.choices),
+        *(factor * every[name][metric]["mean"] if name in every else None
+          for name in (records.CHOSEN, f"{protocol}_best"))))
   return rows
 
 
@@ -117,18 +125,23 @@ def markdown(
     parts: Markdown below the table; empty parts are left out.
   """
   numbers = any(r.paper is not None for r in rows)
-  head = ["panel", "method", "metric"] + numbers * ["paper"] + [
-      "ours (mean of the last 10 rounds +- 95 % CI)", "best round"
-  ] + numbers * ["difference", "verdict"]
+  several = any(r.best_of_k is not None for r in rows)
+  head = ["panel", "method", "settings chosen by", "metric"] + numbers * [
+      "paper"] + ["ours (mean of the last 10 rounds +- 95 % CI)"] + several * [
+          "of the K models the best on validation data",
+          "the best on test data (not to be compared)"
+      ] + ["best round"] + numbers * ["difference", "verdict"]
   lines = [line(head), line(["---"] * len(head))]
   for r in rows:
     digits = 4 if r.metric == "loss" else 2
     paper = "-" if r.paper is None else f"{r.paper:.1f}"
     gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
     lines.append(line([
-        f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
-        f"{r.ours:.{digits}f}" + (
+        f"{r.panel}: {r.title}", r.method, chosen.said(r.choices), r.metric,
+        *numbers * [paper], f"{r.ours:.{digits}f}" + (
             "" if np.isnan(r.ci95) else f" +- {r.ci95:.{digits}f}"),
+        *several * ["-" if v is None else f"{v:.{digits}f}"
+                    for v in (r.picked, r.best_of_k)],
         f"{r.best:.{digits}f}",
         *numbers * [gap, r.verdict]]))
   return join(title, ["\n".join(lines), *parts])
@@ -180,7 +193,11 @@ def join(title: str, parts: Sequence[str]) -> str:
 def points_csv(
     path: pathlib.Path, outcomes: Sequence[suite.Outcome], protocol: str,
     metric: str) -> None:
-  """Writes the points of a figure's curves, with their costs and times."""
+  """Writes the points of a figure's curves, with their costs and times.
+
+  Of pooled runs the seeds of partition p are those plus p times
+  ``partitions.STRIDE``.
+  """
   costs = [*records.ROUND_COST, *records.TOTALS, "seconds"]
   with open(path, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file)
@@ -228,9 +245,8 @@ def provenance(
       for name in outcomes[0].summary["versions"])
   devices = all_of(o.summary["device"] for o in outcomes)
   text = (f"Made by `{command_line}`; {versions}; {devices}. A difference of "
-          f"at most {rule.TIE} points counts as the same if the interval is at most "
-          f"a point wide. "
-          f"{notes}")
+          f"at most {rule.TIE} points counts as the same if the interval is at "
+          f"most a point wide. {partitions.said(outcomes)} {notes}")
   lines = [text.strip(), "", "<details><summary>Flags of the runs of panel "
            f"{outcomes[0].cell.panel}</summary>", ""]
   for outcome in outcomes:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import rule, suite
+from . import chosen, partitions, rule, suite
 from .rule import TIE
 
 #: outcome -> one number per seed.
@@ -44,13 +44,29 @@ class Statement(NamedTuple):
 
 def judge(
     claim: Statement, outcomes: Sequence[suite.Outcome]) -> tuple[str, str]:
-  """Checks a claim: (what was measured, the verdict in words)."""
+  """Checks a claim: (what was measured, the verdict in words).
+
+  Methods of which some alone have settings chosen on test data cannot be
+  compared.
+  """
   try:
     holds, measured = claim.check(outcomes)
   except NotRun as error:
     return str(error), rule.NOT_RUN
   words = {True: "holds", False: "does not hold", None: rule.UNDECIDED}
+  if _unequal(outcomes):
+    return f"{measured} (else: {words[holds]})", rule.NOT_COMPARABLE
   return measured, words[holds]
+
+
+def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
+  """Whether the methods of a panel differ in what was chosen on test data.
+
+  The rows of stated settings are not compared with other methods.
+  """
+  return any(len({chosen.on_test(o.cell.choices) for o in own
+                  if not o.cell.label.endswith("(stated)")}) > 1
+             for own in suite.by_panel(outcomes))
 
 
 def section(
@@ -111,7 +127,7 @@ def of_rounds(
             if r["round"] <= last]
     return reduce(results.by_seed(rows, "", column), axis=1)
 
-  return measure
+  return partitions.each(measure)
 
 
 def _curve(outcome, metric, protocol, first, last):
@@ -132,8 +148,8 @@ def mean_over(
 
   The mean over early rounds shows how fast a method is.
   """
-  return lambda outcome: _curve(
-      outcome, metric, protocol, first, last).mean(1)
+  return partitions.each(lambda outcome: _curve(
+      outcome, metric, protocol, first, last).mean(1))
 
 
 def wobble(
@@ -149,7 +165,7 @@ def wobble(
     needs_rounds([outcome], rounds + 10)
     return _curve(outcome, metric, protocol, end - rounds + 1, end).std(1)
 
-  return measure
+  return partitions.each(measure)
 
 
 def rounds_to(target: float) -> Measure:

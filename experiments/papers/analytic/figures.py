@@ -74,6 +74,19 @@ def proposed(panel: Panel, label: str, *more: str) -> tuple[str, ...]:
   return (*words, *more)
 
 
+#: The lines of Fig. 6 b that do not have the codes of its first line.
+_OTHER_CODES = ("... not high-passed", "codes of classes", "random filters")
+
+
+def _sources(panel: Panel, label: str) -> tuple[str, ...]:
+  """The files of the lines whose flags ``_without`` has taken out of them."""
+  if label in (claims.WC, claims.WP):
+    return method(panel, "pfedacnnl")
+  if label in _OTHER_CODES and panel.data == "cifar10":
+    return method(panel, "fedacnnl")
+  return ()
+
+
 def _time_lines(panel: Panel) -> Lines:
   """The lines of Figs. 4 and 5.
 
@@ -98,9 +111,8 @@ def _cifar10_lines(panel: Panel) -> Lines:
     words = _without(
         proposed(panel, claims.ACNNL, rounds), "code_high_passed")
     return [("codes of positions", proposed(panel, claims.ACNNL, rounds)),
-            ("... not high-passed", words),
-            ("codes of classes", (*words, "--code=class")),
-            ("random filters", (*words, "--code=random_filters"))]
+            *zip(_OTHER_CODES, (words, (*words, "--code=class"),
+                                (*words, "--code=random_filters")))]
   return [(label, proposed(panel, label, rounds)) for label in (
       claims.ACNNL, claims.WA, claims.PERSONAL, claims.WC, claims.WP)]
 
@@ -470,7 +482,7 @@ def _figure(
   depend on the seed.
   """
   return Figure(title, "accuracy", "", panels, lines_of=lines_of,
-                num_seeds=num_seeds, **more)
+                num_seeds=num_seeds, sources=_sources, **more)
 
 
 FIGURES: dict[str, Figure] = {

@@ -175,7 +175,7 @@ def _draw_fig3(
 #: to the paper's accuracies.
 _CLASSES = tuple(
     Panel(letter, title, (*words, "--size_sigma=1", "--features=none"),
-          "mnist_mclr")
+          "mnist_mclr", chosen="test, size_sigma and features")
     for letter, title, words in (
         ("a", "1 class", ("--partition=classes", "--classes_per_client=1")),
         ("b", "3 classes", ("--partition=classes", "--classes_per_client=3")),
