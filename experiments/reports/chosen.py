@@ -19,14 +19,18 @@ from typing import NamedTuple
 from fedjax_alg.errors import OptionError
 from ..cli import config as config_lib
 
+#: Heading of the column of tables that has ``said``.
+COLUMN = "settings chosen by"
+
 TEST = "test"
 EDGE = "edge of grid"
 #: From the best to the worst. ``training``: by the training data; ``untuned``:
 #: a usual value or that of another paper, of which no others were tried;
-#: ``test``: by the test accuracy, so the number cannot be compared with others.
-HOWS = ("stated", "validation", "training", "untuned", EDGE, TEST)
+#: ``stand-in``: the paper's data are not at hand, others took their place;
+#: ``test``: by the test accuracy. A number of the last two cannot be compared.
+HOWS = ("stated", "validation", "training", "untuned", EDGE, "stand-in", TEST)
 _SHOWN = {TEST: "test (not comparable)", "training": "training data",
-          "untuned": "not tuned"}
+          "untuned": "not tuned", "stand-in": "stand-in (not comparable)"}
 
 _LINE = re.compile(r"^# chosen: ([^,\n]+)(?:, (.+))?$", re.M)
 _TUNED = re.compile(
@@ -106,14 +110,17 @@ def of_flags(
   return [*dict.fromkeys(c for c in found if not c.what), *named.values()]
 
 
-def on_test(choices: Iterable[Choice]) -> frozenset[str]:
-  """The settings that were chosen on test data."""
-  return frozenset(c.what or "all" for c in choices if c.how == TEST)
+def incomparable(choices: Iterable[Choice]) -> frozenset[str]:
+  """The settings for which a number cannot be compared with a paper's.
+
+  Two methods can be compared if they have the same ones.
+  """
+  return frozenset(c.what for c in choices if c.how in (TEST, "stand-in"))
 
 
 def said(choices: Sequence[Choice]) -> str:
   """The choices in words, the worst first; "not declared" without any."""
-  words = []
+  words: list[str] = []
   for how in reversed(HOWS):
     names = dict.fromkeys(c.what for c in choices if c.how == how)
     if names and (how != "stated" or not words):

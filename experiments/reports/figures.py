@@ -21,7 +21,7 @@ from ..cli import config as config_lib
 from ..cli import guard
 from ..cli import part as part_lib
 from ..cli import program
-from . import comparison, page, plots, report, suite, verdicts
+from . import answers, comparison, page, plots, report, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
 #: tables "(stated)" follows the name of a method in the second setting.
@@ -82,6 +82,9 @@ class Figure(NamedTuple):
   num_seeds: int = 3  #: --num_seeds at full scale
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
+  #: metric of the claims file -> what is measured; {}: the mean of the last
+  #: rounds of the figure's own metric
+  measures: answers.Measures = {}
   #: (paths, outcomes, x axis): draws the picture; None: draw curves
   draw: Callable[[list[pathlib.Path], list[suite.Outcome], str], None] | (
       None) = None
@@ -121,6 +124,7 @@ class Paper(NamedTuple):
   figures: Mapping[str, Figure]
   tables: Mapping[str, Table]
   note: str  #: sentences below every table
+  own: tuple[str, ...]  #: beginnings of the names of the paper's own methods
   quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
   seeds: str = "3 seeds"  #: number of seeds of --scale=full, in words
   #: name of a flag of its command whose value is a file -> help
@@ -291,11 +295,18 @@ def outcomes_of(
       found, request.root, request.partitions, request.part)
 
 
-def write(request: Request, name: str, text: str) -> pathlib.Path:
-  """Writes and prints <name>.md; returns its folder."""
+def write(
+    request: Request, name: str, text: str,
+    found: Sequence[answers.Answer] = ()) -> pathlib.Path:
+  """Writes <name>.md, which is printed, and <name>.answers.csv.
+
+  Returns:
+    Their folder.
+  """
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
   results.write_text(folder / f"{name}.md", text)
+  results.write_text(folder / f"{name}.answers.csv", answers.text(found))
   print(text, flush=True)
   return folder
 
@@ -336,7 +347,11 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
         outcomes, report.load_claims(paper.name, name), figure.protocol,
         figure.metric)
     text = report.markdown(figure.title, rows, parts)
-  folder = write(request, name, text)
+  measures = figure.measures or {
+      prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
+  folder = write(request, name, text, [
+      *answers.numbers(paper.name, name, outcomes, measures),
+      *answers.sentences(name, figure.statements, outcomes)])
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   # The curves of the stated settings get a picture of their own: they can lie
@@ -357,6 +372,12 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text
+
+
+def _late(figure: Figure) -> Any:
+  """What a figure without a table of its own compares with the paper."""
+  measure = verdicts.late(figure.metric, figure.protocol)
+  return lambda outcome, outcomes: measure(outcome)
 
 
 def _write_page(

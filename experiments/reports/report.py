@@ -25,6 +25,7 @@ class Claim(NamedTuple):
   unit: str
   note: str
   round: int | None  #: the round of the number; None: the whole run
+  said: str = ""  #: the number as the paper has it
 
 
 class Comparison(NamedTuple):
@@ -47,7 +48,7 @@ class Comparison(NamedTuple):
     """The verdict by ``rule.place``; none if settings were chosen on test."""
     if self.paper is None:
       return rule.NO_NUMBER
-    if chosen.on_test(self.choices):
+    if chosen.incomparable(self.choices):
       return rule.NOT_COMPARABLE
     return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
 
@@ -60,13 +61,17 @@ def read_claims(paper: str) -> list[dict[str, str]]:
 
 
 def load_claims(paper: str, artifact: str) -> list[Claim]:
-  """The plain numbers that a paper states for one figure or table."""
+  """The plain numbers that a paper states for one figure or table.
+
+  Rounds that are not enough, ">100", are infinitely many.
+  """
   claims = []
   for row in read_claims(paper):
     if row["artifact"].lower() != artifact.lower():
       continue
+    late = row["unit"] == "rounds" and row["value"].startswith(">")
     try:
-      value = float(row["value"])
+      value = np.inf if late else float(row["value"])
     except ValueError:
       continue  # an ordering, or a number lost in extraction
     unit = row["unit"]
@@ -74,7 +79,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
       value, unit = 100.0 * value, "%"
     claims.append(Claim(
         row["artifact"], row["panel"], row["method"], row["metric"], value,
-        unit, row["note"], _round(row["setting"])))
+        unit, row["note"], _round(row["setting"]), row["value"]))
   return claims
 
 
@@ -126,24 +131,25 @@ def markdown(
   """
   numbers = any(r.paper is not None for r in rows)
   several = any(r.best_of_k is not None for r in rows)
-  head = ["panel", "method", "settings chosen by", "metric"] + numbers * [
-      "paper"] + ["ours (mean of the last 10 rounds +- 95 % CI)"] + several * [
-          "of the K models the best on validation data",
-          "the best on test data (not to be compared)"
-      ] + ["best round"] + numbers * ["difference", "verdict"]
+  head = [
+      "panel", "method", "metric", *numbers * ["paper"],
+      "ours (mean of the last 10 rounds +- 95 % CI)",
+      *several * ["of the K models the best on validation data",
+                  "the best on test data (not to be compared)"],
+      "best round", *numbers * ["difference", "verdict"], chosen.COLUMN]
   lines = [line(head), line(["---"] * len(head))]
   for r in rows:
     digits = 4 if r.metric == "loss" else 2
     paper = "-" if r.paper is None else f"{r.paper:.1f}"
     gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
     lines.append(line([
-        f"{r.panel}: {r.title}", r.method, chosen.said(r.choices), r.metric,
-        *numbers * [paper], f"{r.ours:.{digits}f}" + (
+        f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
+        f"{r.ours:.{digits}f}" + (
             "" if np.isnan(r.ci95) else f" +- {r.ci95:.{digits}f}"),
         *several * ["-" if v is None else f"{v:.{digits}f}"
                     for v in (r.picked, r.best_of_k)],
         f"{r.best:.{digits}f}",
-        *numbers * [gap, r.verdict]]))
+        *numbers * [gap, r.verdict], chosen.said(r.choices)]))
   return join(title, ["\n".join(lines), *parts])
 
 
@@ -162,14 +168,16 @@ def deployed(outcomes: Sequence[suite.Outcome]) -> str:
            "(PFedAvg: after one adaptation step on its training data; MA, GA: "
            "the model it prefers), `preferred` its preferred global model on "
            "its own mixture of classes.", "",
-           line(["panel", "method", *names]), line(["---"] * (2 + len(names)))]
+           line(["panel", "method", *names, chosen.COLUMN]),
+           line(["---"] * (3 + len(names)))]
   for o in outcomes:
     late = o.summary["mean_last_10"]
     if any(name in late for name in names):
       found = [late[name]["accuracy"] if name in late else None
                for name in names]
       lines.append(line([o.cell.panel, o.cell.label, *(
-          results.shown(v, factor=100) if v else "-" for v in found)]))
+          results.shown(v, factor=100) if v else "-" for v in found),
+                         o.settings]))
   return "\n".join(lines)
 
 

@@ -47,3 +47,8 @@ def place(gap: float, ci95: float, tie: float = 0.0) -> str:
   if abs(gap) > tie and abs(gap) > ci95:
     return ABOVE if gap > 0 else BELOW
   return UNDECIDED
+
+
+def tie_of(value: float, unit: str) -> float:
+  """The tie for a number of the paper: ``TIE`` points, or 5 % of others."""
+  return TIE if unit in ("%", "pp") else 0.05 * abs(value)

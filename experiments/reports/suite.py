@@ -75,6 +75,11 @@ class Outcome(NamedTuple):
   #: the runs on several partitions that are pooled here; (): a single run
   parts: tuple["Outcome", ...] = ()
 
+  @property
+  def settings(self) -> str:
+    """How the settings were chosen, in words."""
+    return chosen_lib.said(self.cell.choices)
+
   def rounds(self) -> list[records.Row]:
     """The rows of rounds.csv."""
     if self.parts:

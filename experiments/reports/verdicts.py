@@ -4,8 +4,8 @@ A claim is a sentence of a paper with a function that checks it on the outcomes
 of a figure. The runs of a figure share their seeds and their partition, so
 methods are compared seed by seed. Consider a claim that a difference is
 positive. It holds if the mean difference is ``above`` 0 by the rule of
-``rule.place``, it does not hold if the mean difference is ``below`` 0, and it is
-undecided otherwise.
+``rule.place``, it does not hold if it is ``below`` 0, and it is undecided
+otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,24 +47,24 @@ def judge(
   """Checks a claim: (what was measured, the verdict in words).
 
   Methods of which some alone have settings chosen on test data cannot be
-  compared.
+  compared; a claim that does not hold in spite of that does not hold.
   """
   try:
     holds, measured = claim.check(outcomes)
   except NotRun as error:
     return str(error), rule.NOT_RUN
   words = {True: "holds", False: "does not hold", None: rule.UNDECIDED}
-  if _unequal(outcomes):
+  if holds is not False and _unequal(outcomes):
     return f"{measured} (else: {words[holds]})", rule.NOT_COMPARABLE
   return measured, words[holds]
 
 
 def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
-  """Whether the methods of a panel differ in what was chosen on test data.
+  """Whether some methods of a panel cannot be compared with the others.
 
   The rows of stated settings are not compared with other methods.
   """
-  return any(len({chosen.on_test(o.cell.choices) for o in own
+  return any(len({chosen.incomparable(o.cell.choices) for o in own
                   if not o.cell.label.endswith("(stated)")}) > 1
              for own in suite.by_panel(outcomes))
 
@@ -81,7 +81,8 @@ def section(
     lines.append(f"| {claim.text} | {measured} | {verdict} |")
   if outcomes and all(
       len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
-    lines += ["", "One seed gives no interval and decides nothing that varies with the seed."]
+    lines += ["", "One seed gives no interval and decides nothing that varies "
+              "with the seed."]
   return "\n".join(lines)
 
 

@@ -143,6 +143,7 @@ FIG1 = for_paper(
     ("... and the steadier the accuracy (deviation over the last 30 rounds)",
      grows("FedAvg", wobble(), sign=-1)))
 
+
 def _not_above(a, b):
   """a is not above b."""
   return verdicts.not_below(b, a)._replace(measured=above(a, b).measured)

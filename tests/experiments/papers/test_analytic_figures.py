@@ -216,7 +216,7 @@ def test_times(timed):
   # 85 % in panel a: above 83, below 98 and 99; 99.5 in panel b. A round of
   # each takes 2 s.
   assert words == ["holds", "does not hold", "does not hold", "holds",
-                   "holds", "within the interval", "holds"]
+                   "holds", "does not hold", "holds"]
   assert "2 s against 2 s" in verdicts.judge(claims.FIG4[5], timed)[0]
   assert [verdicts.judge(s, timed)[1] for s in claims.FIG5] == [
       "holds", "holds", "holds"]

@@ -13,6 +13,7 @@ from fedjax_alg import registry
 from tests import browser
 
 DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",
+          "--validation_clients=2",
           "--size_sigma=0.3", "--rounds=4", "--participation=0.25",
           "--noprogress")
 PAPERS = [diversified.PAPER, conjugate.PAPER]
@@ -120,8 +121,8 @@ def test_data_dir_goes_to_the_runs_that_read_it():
 def test_methods_that_adapt_are_evaluated_locally():
   protocols = {cell.label: cell.config.values["eval_protocols"]
                for cell in cells_of("fig1")}
-  assert protocols["FedAvg"] == ("global",)
-  assert protocols["PFedAvg"] == ("global", "local")
+  assert protocols["FedAvg"] == ("global", "validation")
+  assert protocols["PFedAvg"] == ("global", "validation", "local")
 
 
 def identities(paper, name):
