@@ -58,10 +58,27 @@ def parse(text: str, name: str) -> list[Choice]:
     found += [Choice(how, one) for one in (what or "").split(" and ")]
   for flag, grid in _TUNED.findall(text):
     last = re.findall(rf"^--{flag}=(\S+)$", text, re.M)
-    values = [word.split()[0] for word in grid.split(", ")]
-    edge = last and last[-1] in (values[0], values[-1]) and _ordered(values)
+    values = [word.split()[0] for word in grid.split(
+        "; " if ";" in grid else ", ")]
+    # Nothing lies beyond 0.
+    edge = _ordered(values) and last and float(last[-1]) in (
+        float(values[0]), float(values[-1])) and float(last[-1]) > 0
     found.append(Choice(EDGE if edge else "validation", flag))
   return found
+
+
+def without(lines: Sequence[str], names: Iterable[str]) -> list[str]:
+  """The lines of a flag file, nothing of these settings declared by hand."""
+  kept = []
+  for line in lines:
+    found = _LINE.match(line)
+    if found and found[2]:
+      left = [n for n in found[2].split(" and ") if n not in names]
+      if not left:
+        continue
+      line = f"# chosen: {found[1]}, {' and '.join(left)}"
+    kept.append(line)
+  return kept
 
 
 def _ordered(values: Sequence[str]) -> bool:

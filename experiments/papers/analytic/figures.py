@@ -6,6 +6,7 @@ are seconds on this machine.
 """
 
 from collections.abc import Callable, Sequence
+import itertools
 import pathlib
 from typing import Any
 
@@ -53,11 +54,12 @@ def _without(words: Sequence[str], *names: str) -> tuple[str, ...]:
 
 
 def method(panel: Panel, name: str, *more: str) -> tuple[str, ...]:
-  """The flags of a method: its file and the one for the panel's data set."""
-  folders = "methods", f"methods_{panel.data.split('_')[0]}"
+  """The flags of a method: its files for the panel's data set and model."""
+  folders = dict.fromkeys(("methods", f"methods_{panel.data.split('_')[0]}",
+                           f"methods_{panel.data}"))
   files = [figures.method_files(PAPER, folder).get(name, ())
            for folder in folders]
-  return (*files[0], *files[1], *more)
+  return (*itertools.chain(*files), *more)
 
 
 def proposed(panel: Panel, label: str, *more: str) -> tuple[str, ...]:
