@@ -478,7 +478,8 @@ def command(argv: Sequence[str]) -> None:
     raise config_lib.UsageError(f"{rest[1]!r}: not a flag; flags are "
                                 "--name=value")
   extra = [w for w in argv if w not in own]
-  if values.data_dir:
+  # The analytic paper's runs read a file of their own.
+  if values.data_dir and values.paper != analytic.PAPER.name:
     extra.append(f"--data_dir={values.data_dir}")
   if (values.paper, values.data) not in RATES:
     raise config_lib.UsageError(

@@ -42,6 +42,20 @@ class Statement(NamedTuple):
   check: Callable[[Sequence[suite.Outcome]], Verdict]
 
 
+class _Seen(list[suite.Outcome]):
+  """Outcomes that notes which of them a check picks."""
+
+  def __init__(self, outcomes: Iterable[suite.Outcome]):
+    super().__init__(outcomes)
+    self.used: list[suite.Outcome] = []
+
+
+def _note(
+    outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> None:
+  if isinstance(outcomes, _Seen):
+    outcomes.used += used
+
+
 def judge(
     claim: Statement, outcomes: Sequence[suite.Outcome]) -> tuple[str, str]:
   """Checks a claim: (what was measured, the verdict in words).
@@ -49,12 +63,13 @@ def judge(
   Methods of which some alone have settings chosen on test data cannot be
   compared; a claim that does not hold in spite of that does not hold.
   """
+  seen = _Seen(outcomes)
   try:
-    holds, measured = claim.check(outcomes)
+    holds, measured = claim.check(seen)
   except NotRun as error:
     return str(error), rule.NOT_RUN
   words = {True: "holds", False: "does not hold", None: rule.UNDECIDED}
-  if holds is not False and _unequal(outcomes):
+  if holds is not False and _unequal(seen.used or outcomes):
     return f"{measured} (else: {words[holds]})", rule.NOT_COMPARABLE
   return measured, words[holds]
 
@@ -198,6 +213,7 @@ def pick(
   """
   for outcome in outcomes:
     if outcome.cell.panel == panel and outcome.cell.label == label:
+      _note(outcomes, [outcome])
       return outcome
   raise NotRun(f"{label} is not there in panel {panel}")
 
@@ -219,6 +235,7 @@ def others(
            and o.cell.label not in labels and "(" not in o.cell.label]
   if not found:
     raise NotRun(f"no other method in panel {panel}")
+  _note(outcomes, found)
   return found
 
 
