@@ -80,7 +80,8 @@ def said(outcomes: Sequence[Any]) -> str:
       " or ".join(map(str, sorted(found))) for found in (seeds, parts))
   plural = "" if seeds == {1} else "s"
   if parts != {1}:
-    return (f"Intervals: 95 %, over {of_parts} partitions of the data, each "
+    return (f"Intervals: 95 %, over {of_parts} partitions of the data (that of "
+            "the flags below and those of the next --partition_seed), each "
             f"with the mean of {of_seeds} seed{plural}.")
   if seeds == {1}:
     return "One seed on one partition: no interval."
