@@ -119,8 +119,11 @@ def of_flags(
     more: what is declared of flags in no file, as after "# chosen: ".
     sources: the flag files of which the run has flags without naming them.
   """
-  given = {word.lstrip("-").split("=")[0] for word in words}
-  found = [choice for choice in _of_files(words) if choice.what not in given]
+  found: list[Choice] = []
+  for word in words:
+    name = word.lstrip("-").split("=")[0]
+    found = [choice for choice in found if choice.what != name]
+    found += _of_files([word])
   found += _of_files(sources)
   found += parse(f"# chosen: {more}", "a panel") if more else []
   named = {choice.what: choice for choice in found if choice.what}

@@ -41,6 +41,7 @@ def test_what_a_figure_gives_is_stated_and_the_last_file_counts(preset):
   special = preset("special.flags", "# chosen: validation, lr")
   assert said(base, special, data, "--l2=0.01") == "validation: lr"
   assert said(base, data, "--l2=0.01", more="test, l2").startswith("test")
+  assert said(base, "--lr=1", special) == "validation: lr"
   # The flags of a file that is not named.
   assert said("--lr=1", sources=[base]) == "not tuned: lr"
 
