@@ -7,6 +7,14 @@ First make the figures, for example with python -m experiments.diversified
 table that it finds (fig1/fig1.md, table1/table1.md, ...), and copies the
 pictures beside it, compressed where they are large.
 
+  python -m experiments.publish --all
+
+publishes every paper whose figures are in out/<paper>, and writes
+docs/results/claims.md: how many claims of each paper are met, and every one
+that is not, with what was tried. The answers of the figures are kept in
+docs/results/<paper>.answers.csv; those of a figure stay until it is published
+again.
+
 Text of your own goes into docs/results/diversified.notes.md: a section with the
 heading "## fig1" is put below that figure, and "## intro" at the top of the
 page. The same input always gives the same files.
@@ -14,6 +22,7 @@ page. The same input always gives the same files.
 
 from collections.abc import Sequence
 import io
+import itertools
 import pathlib
 import re
 import sys
@@ -29,7 +38,7 @@ from .papers.analytic import figures as analytic
 from .papers.conjugate import figures as conjugate
 from .papers.diversified import figures as diversified
 from .papers.fedgroup import figures as fedgroup
-from .reports import figures
+from .reports import answers, claims_page, figures
 
 PAPERS: dict[str, figures.Paper] = {
     paper.name: paper
@@ -132,7 +141,37 @@ def publish(
       old.unlink()
   page = target / f"{paper.name}.md"
   results.write_text(page, text)
+  _keep_answers(paper, source, target)
   return page
+
+
+def _keep_answers(
+    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path) -> None:
+  """Writes the answers of the figures in place of the earlier ones."""
+  new = {name: answers.read(path) for name in (*paper.figures, *paper.tables)
+         if (path := source / name / f"{name}.answers.csv").is_file()}
+  kept = target / f"{paper.name}.answers.csv"
+  old = [a for a in answers.read(kept) if a.figure not in new]
+  order = [*paper.figures, *paper.tables]
+  found = sorted([*old, *itertools.chain(*new.values())],
+                 key=lambda a: order.index(a.figure))
+  if found:
+    results.write_text(kept, answers.text(found))
+
+
+def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
+  """Publishes the papers with figures in out/; returns the pages.
+
+  The last page is that of the claims.
+  """
+  pages = [publish(paper, source, target) for name, paper in PAPERS.items()
+           if (source := expanded(f"out/{name}")).is_dir()]
+  target.mkdir(parents=True, exist_ok=True)
+  page = target / "claims.md"
+  results.write_text(page, claims_page.page({
+      name: claims_page.rows(name, paper.own, answers.read(
+          target / f"{name}.answers.csv")) for name, paper in PAPERS.items()}))
+  return [*pages, page]
 
 
 def _flag_values() -> absl_flags.FlagValues:
@@ -140,6 +179,9 @@ def _flag_values() -> absl_flags.FlagValues:
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_enum(
       "paper", None, list(PAPERS), "the paper", flag_values=values)
+  absl_flags.DEFINE_bool(
+      "all", False, "publish every paper with figures in out/<paper>, and the "
+      "page of all claims", flag_values=values)
   absl_flags.DEFINE_string(
       "from", None, "folder that the figures were written to (--out_dir of "
       "their command); default out/<paper>", flag_values=values)
@@ -155,16 +197,23 @@ def command(argv: Sequence[str]) -> None:
   if config_lib.asks_help(argv):
     lines = [f"  --{name}: {values[name].help}"
              + (f" (default {values[name].value})" if values[name].value
-                else "") for name in ("paper", "from", "to")]
+                else "") for name in ("paper", "all", "from", "to")]
     raise config_lib.HelpRequested("\n".join([__doc__.strip(), "", *lines]))
   try:
     rest = values(["publish", *argv])
   except absl_flags.Error as error:
     raise config_lib.UsageError(
         config_lib.flag_error(error, values)) from error
+  if values.all:
+    for flag in ("paper", "from"):
+      if values[flag].present:
+        raise config_lib.UsageError(
+            f"--{flag}: not read with --all, which takes out/<paper> of each")
+    print(*publish_all(expanded(values.to)), sep="\n")
+    return
   if len(rest) > 1 or values.paper is None:
     raise config_lib.UsageError(
-        f"--paper: missing (one of {', '.join(PAPERS)})")
+        f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
   print(publish(PAPERS[values.paper], expanded(source),
                 expanded(values.to)))

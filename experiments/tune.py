@@ -14,36 +14,49 @@ The second form tunes all methods of a paper's figures:
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
 It plays every method with every learning rate of a grid and the same seeds, and
-chooses the rate of the best accuracy on clients that are held out for
-validation. The accuracy is the mean of the last ten rounds, or of all rounds
-for the conjugate paper, which is about speed. Test data are not read. The
-choices are printed, and --write puts them into the flag files of the methods.
+chooses the rate of the best accuracy on data that are held out: clients of the
+conjugate and diversified papers, a sixth of the training images or another
+draw of synthetic data for the analytic paper, whose methods have a model for
+each client. The accuracy is the mean of the last ten rounds, of all rounds for
+the conjugate paper, which is about speed, and of the last evaluation for the
+analytic one. Test data are not read. The choices are printed, and --write puts
+them into the flag files of the methods.
 
 The grid is the same for every method. The methods of FSVRG's family divide the
 learning rate by the client's number of examples n_i, so for them the grid is
-multiplied by the mean of n_i. For a method whose server takes a step along the
-anchor gradient, the server's learning rate is tuned first, at the middle
-learning rate of the clients.
+multiplied by the mean of n_i. The other settings of a method that its paper
+does not fix (mu of FedProx, the variant of LoSAC, ...) are chosen first, one
+after the other, at the middle learning rate of the clients. A grid whose best
+value lies at its edge is widened there, in both forms, at most --widen times.
 """
 
 from collections.abc import Sequence
+import dataclasses
 import math
 import pathlib
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
+import numpy as np
 
+from fedjax_alg import files as files_lib
+from fedjax_alg import registry
+from fedjax_alg.data.federation import load_examples
+from fedjax_alg.errors import OptionError
+from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
-from fedjax_alg import registry
-from fedjax_alg.files import expanded
 from . import sweep
 from .cli import config as config_lib
+from .cli import grid as grid_lib
 from .cli import guard
 from .cli import part as part_lib
 from .cli import program, sweeps
-from .reports import suite
+from .papers.analytic import figures as analytic
+from .papers.conjugate import figures as conjugate
+from .papers.diversified import figures as diversified
+from .reports import chosen, suite
 
 #: (paper, data) -> client learning rates tried, per mini-batch step.
 RATES: dict[tuple[str, str], tuple[float, ...]] = {
@@ -51,24 +64,69 @@ RATES: dict[tuple[str, str], tuple[float, ...]] = {
     ("conjugate", "cifar10"): (3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
     ("diversified", "mnist"): (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
     ("diversified", "cifar10"): (0.1, 0.3, 1.0, 3.0, 10.0),
+    ("analytic", "mnist"): (0.03, 0.1, 0.3, 1.0),
+    ("analytic", "mnist_lr"): (0.03, 0.1, 0.3, 1.0),
+    ("analytic", "synthetic"): (0.01, 0.03, 0.1, 0.3),
+    ("analytic", "synthetic_lr"): (0.01, 0.03, 0.1, 0.3),
+    ("analytic", "cifar10"): (0.01, 0.03, 0.1),
 }
 #: Values of --client_lr that are tried without --sweep.
 ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 #: Methods whose local learning rate is client_lr / n_i.
 DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
-#: algorithm -> values of --server_lr, tuned first, at the middle --client_lr.
-SERVER_RATES: dict[str, tuple[float, ...]] = {
-    "cfsvrg": (0.005, 0.01, 0.02, 0.05, 0.1, 1.0)}
+#: algorithm -> what its --client_lr is in units of a mini-batch step.
+UNITS = {"pfedme": 0.1, "pfedzo": 0.1, "fedzo": 0.1}
+
+_SERVER_RATES = (0.005, 0.01, 0.02, 0.05, 0.1)
+_BETA1 = (0.0, 0.5, 0.8, 0.9, 0.95)
+_RIDGES = (1.0, 10.0, 100.0, 1000.0)
+#: algorithm -> its own settings and their values, tuned before its client_lr.
+OWN: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
+    "fedprox": (("mu", (0.001, 0.01, 0.1, 1.0)),),
+    "per_fedavg": (("adapt_lr", (0.01, 0.03, 0.1, 0.3, 1.0)),),
+    "losac": (("variant", ("client", "table")),),
+    "cfsvrg": (("server_lr", (*_SERVER_RATES, 1.0)),),
+    "clsfsvrg": (("line_search_test", ("half_gradient", "decrease")),),
+    "ma_fsvrg": (("server_lr", _SERVER_RATES), ("beta1", _BETA1)),
+    "ga_fsvrg": (("server_lr", _SERVER_RATES), ("beta1", _BETA1),
+                 ("gradient_step", (0.3, 1.0, 3.0, 10.0))),
+    "pfedme": (("personal_lr", (0.01, 0.02, 0.05, 0.1)),
+               ("lam", (5.0, 15.0, 30.0)), ("server_lr", (1.0, 2.0, 4.0))),
+    "pfedzo": (("personal_lr", (0.003, 0.01, 0.03)),),
+    "local": (("local_epochs", (1, 5, 20)),),
+    "baffle": (("server_lr", (0.003, 0.01, 0.03)),),
+    "fedacnnl": (("ridge", _RIDGES),),
+    "pfedacnnl": (("num_groups", (2, 3, 5, 10)), ("ridge", _RIDGES),
+                  ("personal_ridge", _RIDGES)),
+}
+#: (algorithm, data) -> settings in place of those of ``OWN``: on CIFAR-10 there
+#: is a ridge for each layer, relative to the Gram matrix.
+OWN_OF_DATA: dict[tuple[str, str], tuple[tuple[str, tuple[Any, ...]], ...]] = {
+    ("fedacnnl", "cifar10"): (
+        ("code_high_passed", ("0", "1")),
+        ("ridge", ("0.01,0.01,0.01,0.01,0.01", "0.1,0.1,0.1,0.1,0.1",
+                   "1,1,1,1,1", "0.01,1,1,0.01,0.01"))),
+    ("pfedacnnl", "cifar10"): (
+        ("num_groups", (2, 5)),
+        ("personal_ridge", ("inf,inf,inf,50,20", "inf,inf,inf,500,200",
+                            "inf,inf,inf,5000,2000"))),
+}
 
 #: paper -> how many last rounds decide by their validation accuracy; None: all.
-LAST = {"conjugate": None, "diversified": 10}
+LAST = {"conjugate": None, "diversified": 10, "analytic": 1}
 
-#: (paper, data) -> number of seeds for each value.
-SEEDS = {("conjugate", "mnist"): 3, ("conjugate", "cifar10"): 1,
-         ("diversified", "mnist"): 1, ("diversified", "cifar10"): 1}
+#: Number of seeds for each value.
+SEEDS = 3
 
-#: data -> clients held out for tuning if the data preset holds out none.
-VALIDATION = {"mnist": 14, "cifar10": 35}
+#: paper -> flags of every run.
+_SHARED = {"conjugate": ("--participation=0.1",),
+           "diversified": ("--participation=0.1",), "analytic": ()}
+#: (paper, data) -> rounds of the methods whose file says none.
+_ROUNDS = {("analytic", "mnist"): 20, ("analytic", "synthetic"): 600,
+           ("analytic", "cifar10"): 10}
+
+#: Partitions of synthetic data from this seed on are drawn for tuning alone.
+_OTHER_DRAW = 1000
 
 _NOTE = "# tuned: "
 
@@ -77,70 +135,138 @@ class Trial(NamedTuple):
   """One run of the grid."""
 
   flag: str
-  value: float
+  value: Any  #: a number or a word
   validation: float  #: accuracy in percent
+
+
+def _text(value: Any) -> str:
+  """A value as a flag has it."""
+  return value if isinstance(value, str) else f"{value:g}"
 
 
 def _files(paper: str, data: str) -> dict[str, pathlib.Path]:
   """algorithm -> the flag file that its choice is written to."""
   base = config_lib.PRESETS / paper
-  folder = base / ("methods" if data == "mnist" else f"methods_{data}")
+  folder = base / (
+      "methods" if data == _FIRST_DATA[paper] else f"methods_{data}")
   return {path.stem: folder / path.name
           for path in sorted((base / "methods").glob("*.flags"))
-          if path.stem in registry.ALGORITHMS}
+          if path.stem in registry.ALGORITHMS and not (
+              paper == "analytic" and path.stem == "afl")}
 
 
-def _data_flags(paper: str, data: str) -> list[str]:
-  """The flags of the data preset, with clients held out for validation."""
+#: paper -> the data set whose choices stand in methods/.
+_FIRST_DATA = dict.fromkeys(LAST, "mnist")
+_PAPERS = {paper.name: paper for paper in (
+    diversified.PAPER, conjugate.PAPER, analytic.PAPER)}
+
+
+def _data_flags(
+    paper: str, data: str, root: pathlib.Path, data_dir: str | None
+) -> list[str]:
+  """The flags of the data preset, with data held out for validation."""
   flags = config_lib.expand_flagfiles([f"--flagfile={paper}/{data}.flags"])
   known = dict(word.lstrip("-").split("=", 1) for word in flags if "=" in word)
+  if paper == "analytic":
+    if known["dataset"] == "synthetic":
+      return [*flags, f"--partition_seed={_OTHER_DRAW}"]
+    return [*flags, "--dataset=npz",
+            f"--data_path={_held_out(root, known['dataset'], data_dir)}"]
   if "validation_clients" not in known:
-    more = VALIDATION[data]
-    flags += [f"--num_clients={int(known['num_clients']) + more}",
-              f"--validation_clients={more}"]
+    flags += diversified.HELD[data]
   return flags
 
 
+def _held_out(
+    root: pathlib.Path, dataset: str, data_dir: str | None) -> pathlib.Path:
+  """A file of the training images, of which a sixth are its test images."""
+  path = root / f"{dataset}_held_out.npz"
+  if not path.is_file():
+    words = [f"--dataset={dataset}", "--algorithm=fedavg"]
+    found = load_examples(config_lib.parse(
+        words + ([f"--data_dir={data_dir}"] if data_dir else [])).data)
+    x, y = found.x_train, found.y_train
+    last = np.random.default_rng(0).permutation(len(y))
+    held, kept = np.split(last, [len(y) // 6])
+    root.mkdir(parents=True, exist_ok=True)
+    with files_lib.replacing(path) as partial, open(partial, "wb") as file:
+      np.savez(file, x_train=x[kept], y_train=y[kept], x_test=x[held],
+               y_test=y[held])
+  return path
+
+
 def _method_flags(paper: str, data: str, name: str) -> list[str]:
-  files = [f"{paper}/{folder}/{name}.flags"
-           for folder in ("methods", f"methods_{data}")
+  folders = dict.fromkeys(
+      ("methods", f"methods_{data.split('_')[0]}", f"methods_{data}"))
+  files = [f"{paper}/{folder}/{name}.flags" for folder in folders
            if (config_lib.PRESETS / paper / folder / f"{name}.flags").is_file()]
-  return [f"--algorithm={name}", *(f"--flagfile={file}" for file in files)]
+  if name in _PAPERS[paper].proposed:
+    files.insert(0, f"{paper}/headline.flags")
+  rounds = _ROUNDS.get((paper, data))
+  return [*([f"--rounds={rounds}"] if rounds else []),
+          *(f"--flagfile={file}" for file in files), f"--algorithm={name}"]
 
 
 def _significant(value: float) -> float:
   return float(f"{value:.2g}")
 
 
+def _stages(
+    paper: str, data: str, name: str, mean_size: float
+) -> list[tuple[str, list[Any]]]:
+  """(flag, values) of everything that is tuned of a method, in order."""
+  stages = [(flag, list(values)) for flag, values in OWN_OF_DATA.get(
+      (name, data), OWN.get(name, ()))]
+  if "client_lr" in {field.name for field in dataclasses.fields(
+      registry.get(name).hparams)}:
+    unit = mean_size if name in DIVIDED else UNITS.get(name, 1.0)
+    stages.append(("client_lr", [
+        _significant(rate * unit) for rate in RATES[paper, data]]))
+  return stages
+
+
 def play(
     paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
-    mean_size: float) -> list[list[Trial]]:
-  """Plays the grid of one method; returns the trials of each tuned flag."""
-  rates = RATES[paper, data]
-  unit = mean_size if name in DIVIDED else 1.0
-  scaled = [_significant(rate * unit) for rate in rates]
-  stages = [("client_lr", scaled)]
-  chosen: list[str] = []
-  if name in SERVER_RATES:
-    stages.insert(0, ("server_lr", list(SERVER_RATES[name])))
-    chosen = [f"--client_lr={scaled[len(scaled) // 2]}"]
+    mean_size: float, data_dir: str | None = None,
+    most: int = grid_lib.MOST_WIDENINGS) -> list[list[Trial]]:
+  """Plays the grids of one method; returns the trials of each tuned flag."""
+  stages = _stages(paper, data, name, mean_size)
+  protocol = "local" if paper == "analytic" else "validation"
+  words = (*_method_flags(paper, data, name), *_data_flags(
+      paper, data, root, data_dir), *_SHARED[paper], f"--num_seeds={SEEDS}",
+           "--eval_every=5", f"--eval_protocols={protocol}")
+  chosen: dict[str, str] = {}
+  if stages[-1][0] == "client_lr" and stages[1:]:
+    rates = stages[-1][1]
+    chosen["client_lr"] = _text(rates[len(rates) // 2])
   played = []
   for flag, values in stages:
-    configs = [_config(root, (
-        *_method_flags(paper, data, name), *_data_flags(paper, data),
-        "--participation=0.1", f"--num_seeds={SEEDS[paper, data]}",
-        "--eval_every=5", "--eval_protocols=validation", *chosen,
-        f"--{flag}={value}", *extra)) for value in values]
-    trials = []
-    for value, found in zip(values, sweeps.play_all(configs)):
-      score = math.nan if found.diverged else 100 * _validation(
-          tables.read_rows(found.folder / "metrics.csv"), LAST[paper])
-      trials.append(Trial(flag, value, score))
-      print(f"  {name}: --{flag}={value:g}: {score:.2f} %", flush=True)
+
+    def flags_of(value, flag=flag):
+      setting = chosen | {flag: _text(value)}
+      return (*words, *(f"--{k}={v}" for k, v in setting.items()), *extra)
+
+    def scores(values, flag=flag, flags_of=flags_of):
+      found = []
+      for value, one in zip(values, sweeps.play_all(
+          [_config(root, flags_of(value)) for value in values])):
+        score = math.nan if one.diverged else 100 * _validation(
+            tables.read_rows(one.folder / "metrics.csv"), LAST[paper], protocol)
+        print(f"  {name}: --{flag}={_text(value)}: {score:.2f} %", flush=True)
+        found.append(score)
+      return found
+
+    def allowed(value, flags_of=flags_of):
+      try:
+        config_lib.parse(flags_of(value))
+      except OptionError:
+        return False
+      return True
+
+    trials = [Trial(flag, value, score) for value, score in grid_lib.search(
+        values, scores, allowed, most).items()]
     played.append(trials)
-    best = choose(trials)
-    chosen = [word for word in chosen if not word.startswith(f"--{flag}=")]
-    chosen.append(f"--{flag}={best.value}")
+    chosen[flag] = _text(choose(trials).value)
   return played
 
 
@@ -151,20 +277,32 @@ def _config(root: pathlib.Path, words: Sequence[str]) -> config_lib.Config:
   return config_lib.parse([*words, f"--out_dir={folder}", mode])
 
 
-def _validation(rows: list[tables.Row], last: int | None) -> float:
-  """Mean validation accuracy of the ``last`` rounds; None: of all rounds."""
-  rows = [r for r in rows if r["protocol"] == "validation"]
+def _validation(
+    rows: list[tables.Row], last: int | None, protocol: str = "validation"
+) -> float:
+  """Mean accuracy of the ``last`` rounds; None: of all rounds.
+
+  With K models it is that of the mean of the K.
+  """
+  known = {r["protocol"] for r in rows}
+  shown = f"{protocol}_mean" if f"{protocol}_mean" in known else protocol
+  rows = [r for r in rows if r["protocol"] == shown]
   end = max(r["round"] for r in rows)
   kept = [r["accuracy"] for r in rows if not last or r["round"] > end - last]
   return sum(kept) / len(kept)
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-  """The trial of best validation accuracy; of equal ones the smallest value."""
+  """The trial of best validation accuracy; of equal ones the smallest value.
+
+  Raises:
+    RunError: all diverged.
+  """
   alive = [trial for trial in trials if not math.isnan(trial.validation)]
   if not alive:
     raise guard.RunError("every value of the grid diverged")
-  return max(alive, key=lambda trial: (trial.validation, -trial.value))
+  return max(sorted(alive, key=lambda trial: trial.value),
+             key=lambda trial: trial.validation)
 
 
 def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
@@ -173,14 +311,15 @@ def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
   lines = path.read_text("utf-8").splitlines() if path.is_file() else [
       f"--algorithm={name}"]
   flags = {trials[0].flag for trials in played}
-  kept = [line for line in lines if not line.startswith(_NOTE) and (
-      line.lstrip("-").split("=")[0] not in flags)]
+  kept = [line for line in chosen.without(lines, flags)
+          if not line.startswith(_NOTE) and (
+              line.lstrip("-").split("=")[0] not in flags)]
   notes, tuned = [], []
   for trials in played:
-    grid = ", ".join(f"{t.value:g} {t.validation:.2f}" for t in trials)
+    grid = "; ".join(f"{_text(t.value)} {t.validation:.2f}" for t in trials)
     notes.append(f"{_NOTE}{trials[0].flag}, value and validation accuracy: "
                  f"{grid}")
-    tuned.append(f"--{trials[0].flag}={choose(trials).value:g}")
+    tuned.append(f"--{trials[0].flag}={_text(choose(trials).value)}")
   notes.append(f"{_NOTE}by {said}")
   path.parent.mkdir(parents=True, exist_ok=True)
   results.write_text(path, "\n".join([*kept, *notes, *tuned]) + "\n")
@@ -196,10 +335,10 @@ def table(
   for name, played in tuned.items():
     for trials in played:
       grid = ", ".join(
-          f"{t.value:g}: " + ("-" if math.isnan(t.validation) else
+          f"{_text(t.value)}: " + ("-" if math.isnan(t.validation) else
                               f"{t.validation:.2f}") for t in trials)
       lines.append(f"| {registry.get(name).label} | {trials[0].flag} | {grid} "
-                   f"| **{choose(trials).value:g}** |")
+                   f"| **{_text(choose(trials).value)}** |")
   return "\n".join([*lines, ""])
 
 
@@ -214,6 +353,10 @@ def _flag_values() -> absl_flags.FlagValues:
   absl_flags.DEFINE_list(
       "methods", None, "tune only these algorithms; default all of the paper's "
       "figures", flag_values=values)
+  absl_flags.DEFINE_integer(
+      "widen", grid_lib.MOST_WIDENINGS, "how often a grid is widened at most "
+      "while its best value lies at its edge", lower_bound=0,
+      flag_values=values)
   absl_flags.DEFINE_bool(
       "write", False, "write the choices into the flag files of the methods, "
       "in presets/<paper>", flag_values=values)
@@ -226,7 +369,7 @@ def _flag_values() -> absl_flags.FlagValues:
   return values
 
 
-_NAMES = ("paper", "data", "methods", "write", "data_dir", "out_dir")
+_NAMES = ("paper", "data", "methods", "widen", "write", "data_dir", "out_dir")
 
 
 def usage() -> str:
@@ -250,6 +393,15 @@ def tune_any(argv: Sequence[str]) -> None:
   Raises:
     UsageError: no clients are held out, or the flags are wrong.
   """
+  own = absl_flags.FlagValues()
+  absl_flags.DEFINE_integer(
+      "widen", grid_lib.MOST_WIDENINGS, "", lower_bound=0, flag_values=own)
+  mine = [w for w in argv if w.lstrip("-").split("=")[0] == "widen"]
+  argv = [w for w in argv if w not in mine]
+  try:
+    own(["tune", *mine])
+  except absl_flags.Error as error:
+    raise config_lib.UsageError(config_lib.flag_error(error, own)) from error
   values, words = sweep.split_flags(argv)
   given = {word.lstrip("-").split("=")[0] for word in words}
   if "validation_clients" not in given:
@@ -263,11 +415,43 @@ def tune_any(argv: Sequence[str]) -> None:
   grid = sweeps.read_grid(
       values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
   sweeps.refuse_given(argv, grid)
-  sweep.make(words, grid, expanded(
-      values.out_dir or "out/tune/any"), by="validation",
-      metric=values.metric,
-      score=values.score if values["score"].present else "last_10",
-      part=part_lib.parse(values.part))
+  for widened in range(own.widen + 1):
+    best = sweep.make(
+        words, grid, expanded(values.out_dir or "out/tune/any"),
+        by="validation", metric=values.metric,
+        score=values.score if values["score"].present else "last_10",
+        part=part_lib.parse(values.part))
+    more = _wider(grid, best["best"], words) if best else {}
+    if not more or widened == own.widen:
+      break
+    print("widened, the best lies at the edge: " + " ".join(
+        f"--{name}={value}" for name, value in more.items()))
+    grid = {name: [*kept, *([more[name]] if name in more else [])]
+            for name, kept in grid.items()}
+    # The settings that were played are read again.
+    words = [w for w in words if w != "--overwrite"]
+    words += [] if "--resume" in words else ["--resume"]
+
+
+def _wider(
+    grid: dict[str, list[str]], best: dict[str, str], words: Sequence[str]
+) -> dict[str, str]:
+  """name -> a value beyond the grid, of flags whose best is at its edge."""
+  found = {}
+  for name, tried in grid.items():
+    try:
+      more = grid_lib.beyond(list(map(float, tried)), float(best[name]))
+    except ValueError:  # words
+      continue
+    if more is None:
+      continue
+    try:
+      config_lib.parse([*words, *(
+          f"--{k}={v}" for k, v in (best | {name: f"{more:g}"}).items())])
+    except OptionError:
+      continue  # out of the range of the flag
+    found[name] = f"{more:g}"
+  return found
 
 
 def _of_paper(argv: Sequence[str]) -> bool:
@@ -294,8 +478,13 @@ def command(argv: Sequence[str]) -> None:
     raise config_lib.UsageError(f"{rest[1]!r}: not a flag; flags are "
                                 "--name=value")
   extra = [w for w in argv if w not in own]
-  if values.data_dir:
+  # The analytic paper's runs read a file of their own.
+  if values.data_dir and values.paper != analytic.PAPER.name:
     extra.append(f"--data_dir={values.data_dir}")
+  if (values.paper, values.data) not in RATES:
+    raise config_lib.UsageError(
+        f"--data={values.data}: not of the {values.paper} paper (one of "
+        f"{', '.join(d for p, d in RATES if p == values.paper)})")
   files = _files(values.paper, values.data)
   names = values.methods or list(files)
   for name in names:
@@ -307,13 +496,14 @@ def command(argv: Sequence[str]) -> None:
   said = (f"{program.name('tune')} --paper={values.paper} "
           f"--data={values.data}")
   facts = dict(word.lstrip("-").split("=", 1) for word in _data_flags(
-      values.paper, values.data) if "=" in word)
-  examples = {"mnist": 60000, "cifar10": 50000}[values.data]
+      values.paper, values.data, root, values.data_dir) if "=" in word)
+  examples = {"mnist": 60000, "cifar10": 50000}.get(values.data, 0)
   mean_size = examples / int(facts["num_clients"])
   tuned = {}
   for name in names:
     tuned[name] = play(
-        values.paper, values.data, name, root, extra, mean_size)
+        values.paper, values.data, name, root, extra, mean_size,
+        values.data_dir, values.widen)
     if values.write:
       write(files[name], name, tuned[name], said)
   text = table(f"Learning rates: {values.paper}, {values.data}", tuned,

@@ -163,6 +163,21 @@ def asks_help(argv: Sequence[str]) -> bool:
 _MOST_WORDS = 10_000
 
 
+def flag_file(name: str) -> pathlib.Path:
+  """The path of a flag file, or of the preset of this name.
+
+  Raises:
+    UsageError: there is none.
+  """
+  path = expanded(name, "flagfile")
+  if not path.is_file():
+    path = PRESETS / name
+  if not path.is_file():
+    raise UsageError(f"--flagfile={name}: no such file, nor a preset (there "
+                     f"are {', '.join(presets())})")
+  return path
+
+
 def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   """Replaces each ``--flagfile=FILE`` by the flags in the file.
 
@@ -182,12 +197,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
       out.append(word)
       continue
     name = word.split("=", 1)[1]
-    path = expanded(name, "flagfile")
-    if not path.is_file():
-      path = PRESETS / name
-    if not path.is_file():
-      raise UsageError(f"--flagfile={name}: no such file, nor a preset (there "
-                       f"are {', '.join(presets())})")
+    path = flag_file(name)
     if depth > 8:
       raise UsageError(f"--flagfile={name}: flagfiles include one another")
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import report, suite, verdicts
+from . import chosen, report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
@@ -80,8 +80,8 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
               if row["artifact"].lower() == artifact.lower()
               and row["metric"] == metric}
     lines = [f"## Rounds to {100 * target:g} %", "", report.line([
-        "panel", "method", "paper", "ours (median over seeds)", "each seed"]),
-             report.line(["---"] * 5)]
+        "panel", "method", "paper", "ours (median over seeds)", "each seed",
+        chosen.COLUMN]), report.line(["---"] * 6)]
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
       claimed = stated.get((o.cell.panel, o.cell.label.split(" (")[0]), "-")
@@ -89,7 +89,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
         claimed = "not in " + claimed[1:]
       lines.append(report.line([
           o.cell.panel, o.cell.label, claimed,
-          *_shown(spent(o, target, "round"), last)]))
+          *_shown(spent(o, target, "round"), last), o.settings]))
     return "\n".join(lines)
 
   return section
@@ -101,8 +101,8 @@ def accuracy_at(paper: str, artifact: str) -> Any:
   def section(outcomes: Sequence[suite.Outcome]) -> str:
     lines = ["## Accuracy at a round", "", report.line([
         "panel", "method", "round", "paper", "ours at that round +- 95 % CI",
-        "ours first there in round (median)", "each seed"]),
-             report.line(["---"] * 7)]
+        "ours first there in round (median)", "each seed", chosen.COLUMN]),
+             report.line(["---"] * 8)]
     head = len(lines)
     for claim in report.load_claims(paper, artifact):
       for o in outcomes:
@@ -116,7 +116,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
             o.cell.panel, o.cell.label, claim.round, f"{claim.value:.2f}",
             results.shown(here) if here else "-",
             *_shown(spent(o, claim.value / 100, "round"),
-                    o.summary["cost"]["rounds"])]))
+                    o.summary["cost"]["rounds"]), o.settings]))
     return "\n".join(lines) if len(lines) > head else ""
 
   return section
@@ -181,8 +181,8 @@ def communication(
   """
   lines = [report.line([
       "target", "method", "rounds (median)", "floats a round, all clients",
-      "floats, all clients", "KB", "KB sent up alone"]),
-           report.line(["---"] * 7)]
+      "floats, all clients", "KB", "KB sent up alone", chosen.COLUMN]),
+           report.line(["---"] * 8)]
   for target in wanted:
     for o in outcomes:
       cost = o.summary["cost"]
@@ -195,7 +195,7 @@ def communication(
           _shown(spent(o, target, "round"), cost["rounds"])[0],
           f"{share:,.0f}", *("-" if v is None else f"{v:,.0f}" for v in (
               total, None if total is None else total * KB,
-              None if up is None else up * KB))]))
+              None if up is None else up * KB)), o.settings]))
   by_label = {o.cell.label: o for o in outcomes}
   if proposed in by_label and other in by_label:
     lines += ["", f"## What {proposed} saves against {other}", "", report.line([
@@ -245,8 +245,8 @@ def seconds_table(
   """
   lines = [report.line([
       "target", "method", "rounds (median)", "server, s a round",
-      "clients, s a round", "server, s", "clients, s", "together, s"]),
-           report.line(["---"] * 8)]
+      "clients, s a round", "server, s", "clients, s", "together, s",
+      chosen.COLUMN]), report.line(["---"] * 9)]
   for target in wanted:
     for o in outcomes:
       of_server = central[o.cell.label]
@@ -258,5 +258,5 @@ def seconds_table(
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
           *("-" if v is None else f"{v:.3g}" for v in (
               server, clients, None if server is None or clients is None
-              else server + clients))]))
+              else server + clients)), o.settings]))
   return "\n".join(lines)

@@ -21,7 +21,7 @@ from ..cli import config as config_lib
 from ..cli import guard
 from ..cli import part as part_lib
 from ..cli import program
-from . import comparison, page, plots, report, suite, verdicts
+from . import answers, comparison, page, plots, report, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
 #: tables "(stated)" follows the name of a method in the second setting.
@@ -50,6 +50,8 @@ class Panel(NamedTuple):
   eval_every: int = 0  #: --eval_every, if it is not that of the figure
   #: half of the run's rounds -> further flags
   halfway: Callable[[int], tuple[str, ...]] | None = None
+  #: how what ``flags`` say was chosen, as in a flag file; "": stated
+  chosen: str = ""
 
 
 class Figure(NamedTuple):
@@ -61,6 +63,7 @@ class Figure(NamedTuple):
   panels: tuple[Panel, ...]
   baselines: bool = True  #: whether it also shows methods of other papers
   fixed: tuple[str, ...] = ()  #: flags of the paper's own methods in it
+  held: tuple[str, ...] = ()  #: flags that hold clients out for validation
   #: (end of the label, flags) of each line of a method of the paper
   lines: tuple[tuple[str, tuple[str, ...]], ...] = (("", ()),)
   protocol: str = "global"  #: the protocol that is shown
@@ -71,11 +74,17 @@ class Figure(NamedTuple):
   statements: tuple[verdicts.Statement, ...] = ()
   #: the lines of a panel; None: all methods with a flag file
   lines_of: Callable[[Panel], Lines] | None = None
+  #: (panel, label) -> flag files of which that line has flags without naming
+  #: them, so that what they declare of their choice is found
+  sources: Callable[[Panel, str], tuple[str, ...]] = lambda panel, label: ()
   #: letters of the panels of --scale=quick; (): the first and the last
   quick: tuple[str, ...] = ()
   num_seeds: int = 3  #: --num_seeds at full scale
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
+  #: metric of the claims file -> what is measured; {}: the mean of the last
+  #: rounds of the figure's own metric
+  measures: answers.Measures = {}
   #: (paths, outcomes, x axis): draws the picture; None: draw curves
   draw: Callable[[list[pathlib.Path], list[suite.Outcome], str], None] | (
       None) = None
@@ -96,6 +105,7 @@ class Request(NamedTuple):
   data_dir: str | None = None  #: --data_dir of runs that read prepared data
   html: bool = False  #: whether every figure gets a page, too
   part: part_lib.Part | None = None  #: play this part of the runs alone
+  partitions: int = 1  #: number of partitions that every run is played on
 
 
 class Table(NamedTuple):
@@ -114,6 +124,7 @@ class Paper(NamedTuple):
   figures: Mapping[str, Figure]
   tables: Mapping[str, Table]
   note: str  #: sentences below every table
+  own: tuple[str, ...]  #: beginnings of the names of the paper's own methods
   quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
   seeds: str = "3 seeds"  #: number of seeds of --scale=full, in words
   #: name of a flag of its command whose value is a file -> help
@@ -174,10 +185,12 @@ def methods(
   return found
 
 
-def _stated_l2(flags: Sequence[str]) -> list[str]:
-  """The last --l2 of some flags, including those in flag files."""
-  return [flag for flag in config_lib.expand_flagfiles(flags)
-          if flag.startswith("--l2=")][-1:]
+def _stated_l2(flags: Sequence[str], data: str) -> list[str]:
+  """The last --l2 of some flags, unless the data preset has the same."""
+  own, common = ([flag for flag in config_lib.expand_flagfiles(words)
+                  if flag.startswith("--l2=")][-1:] for words in (
+                      flags, [data]))
+  return own if own != common else []
 
 
 def _cell(
@@ -186,8 +199,8 @@ def _cell(
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
   # MNIST serves CIFAR-10 too. Only an L2 coefficient of the line is kept.
-  flags = (*line, f"--flagfile={paper.name}/{panel.data or figure.data}.flags",
-           *_stated_l2(line), *panel.flags)
+  data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
+  flags = (*line, data, *_stated_l2(line, data), *figure.held, *panel.flags)
   scale = paper.quick if request.quick else (
       f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)
@@ -206,7 +219,7 @@ def _cell(
   return suite.Cell(panel.letter, panel.title, label, (
       *flags, *halfway, f"--eval_protocols={','.join(protocols)}",
       f"--eval_every={panel.eval_every or figure.eval_every}", *common,
-      *data_dir))
+      *data_dir), panel.chosen, figure.sources(panel, label))
 
 
 def each_cell(
@@ -278,14 +291,22 @@ def outcomes_of(
           paper, figure, request._replace(lines=None), wanted))
       raise config_lib.UsageError(
           f"--lines={label}: no such line (one of {', '.join(known)})")
-  return suite.run_cells(found, request.root, request.part)
+  return suite.run_on_partitions(
+      found, request.root, request.partitions, request.part)
 
 
-def write(request: Request, name: str, text: str) -> pathlib.Path:
-  """Writes and prints <name>.md; returns its folder."""
+def write(
+    request: Request, name: str, text: str,
+    found: Sequence[answers.Answer] = ()) -> pathlib.Path:
+  """Writes <name>.md, which is printed, and <name>.answers.csv.
+
+  Returns:
+    Their folder.
+  """
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
   results.write_text(folder / f"{name}.md", text)
+  results.write_text(folder / f"{name}.answers.csv", answers.text(found))
   print(text, flush=True)
   return folder
 
@@ -326,7 +347,11 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
         outcomes, report.load_claims(paper.name, name), figure.protocol,
         figure.metric)
     text = report.markdown(figure.title, rows, parts)
-  folder = write(request, name, text)
+  measures = figure.measures or {
+      prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
+  folder = write(request, name, text, [
+      *answers.numbers(paper.name, name, outcomes, measures),
+      *answers.sentences(name, figure.statements, outcomes)])
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   # The curves of the stated settings get a picture of their own: they can lie
@@ -347,6 +372,12 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text
+
+
+def _late(figure: Figure) -> Any:
+  """What a figure without a table of its own compares with the paper."""
+  measure = verdicts.late(figure.metric, figure.protocol)
+  return lambda outcome, outcomes: measure(outcome)
 
 
 def _write_page(
@@ -394,6 +425,11 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "html", False, "also write a page with the curves, clients, costs and "
       "flags of every run of a figure; it needs plotly (pip install "
       "'fedjax_alg[report]')", flag_values=values)
+  absl_flags.DEFINE_integer(
+      "partitions", 1, "play every run on so many partitions of the data; the "
+      "intervals are then those over partitions, each with the mean of its "
+      "seeds (--partitions=9 --num_seeds=1: nine independent draws of both)",
+      lower_bound=1, flag_values=values)
   absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
   absl_flags.DEFINE_string(
       "data_dir", None, "folder of the data sets that experiments.prepare "
@@ -417,7 +453,7 @@ def usage(paper: Paper) -> str:
            "the folder NAME in --out_dir.", ""]
   values = _flag_values(paper)
   for name in ("figure", "scale", "panels", "lines", "x_axis", "html",
-               "part", "data_dir", "out_dir", *paper.files):
+               "partitions", "part", "data_dir", "out_dir", *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
@@ -481,7 +517,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
        if values[name].value}, values.data_dir, values.html,
-      part)
+      part, values.partitions)
   if request.html:
     page.plotly_source("`html`")  # before the first run
   incomplete = []

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import suite
-from .verdicts import TIE
+from . import chosen, partitions, rule, suite
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 
@@ -26,6 +25,7 @@ class Claim(NamedTuple):
   unit: str
   note: str
   round: int | None  #: the round of the number; None: the whole run
+  said: str = ""  #: the number as the paper has it
 
 
 class Comparison(NamedTuple):
@@ -39,16 +39,18 @@ class Comparison(NamedTuple):
   ours: float
   ci95: float  #: NaN for a single seed
   best: float
+  choices: tuple[chosen.Choice, ...] = ()  #: how the settings were chosen
+  picked: float | None = None  #: of K models the best on validation data
+  best_of_k: float | None = None  #: of K models the best on test data
 
   @property
   def verdict(self) -> str:
-    """The verdict: same (within ``TIE`` or the interval), above or below."""
+    """The verdict by ``rule.place``; none if settings were chosen on test."""
     if self.paper is None:
-      return "no number in the paper"
-    gap = self.ours - self.paper
-    if abs(gap) <= np.fmax(TIE, self.ci95):
-      return "same"
-    return "above" if gap > 0 else "below"
+      return rule.NO_NUMBER
+    if chosen.incomparable(self.choices):
+      return rule.NOT_COMPARABLE
+    return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
 
 
 def read_claims(paper: str) -> list[dict[str, str]]:
@@ -59,13 +61,17 @@ def read_claims(paper: str) -> list[dict[str, str]]:
 
 
 def load_claims(paper: str, artifact: str) -> list[Claim]:
-  """The plain numbers that a paper states for one figure or table."""
+  """The plain numbers that a paper states for one figure or table.
+
+  Rounds that are not enough, ">100", are infinitely many.
+  """
   claims = []
   for row in read_claims(paper):
     if row["artifact"].lower() != artifact.lower():
       continue
+    late = row["unit"] == "rounds" and row["value"].startswith(">")
     try:
-      value = float(row["value"])
+      value = np.inf if late else float(row["value"])
     except ValueError:
       continue  # an ordering, or a number lost in extraction
     unit = row["unit"]
@@ -73,7 +79,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
       value, unit = 100.0 * value, "%"
     claims.append(Claim(
         row["artifact"], row["panel"], row["method"], row["metric"], value,
-        unit, row["note"], _round(row["setting"])))
+        unit, row["note"], _round(row["setting"]), row["value"]))
   return claims
 
 
@@ -89,8 +95,8 @@ def compare(
   """Compares each outcome with the claim about its panel and method.
 
   ``ours`` is the mean over the evaluations of the last ten rounds, which
-  involves no choice on test data. ``best`` is that of the best evaluated round,
-  which is chosen on test data.
+  involves no choice on test data; with K models it is the mean of the K.
+  ``best`` is that of the best evaluated round, which is chosen on test data.
   """
   rows = []
   for outcome in outcomes:
@@ -100,13 +106,16 @@ def compare(
         c.method == method) and c.metric.removeprefix("test_") == metric
              and c.round is None]
     factor = results.factor(metric)
-    late = summary["mean_last_10"][protocol][metric]
+    every = summary["mean_last_10"]
+    late = every[protocol][metric]
     best = summary["best"][protocol][metric]
     rows.append(Comparison(
         cell.panel, cell.panel_title, cell.label, metric,
         found[0] if found else None, factor * late["mean"],
         np.nan if len(late["values"]) < 2 else factor * late["ci95"],
-        factor * best["mean"]))
+        factor * best["mean"], tuple(cell.choices),
+        *(factor * every[name][metric]["mean"] if name in every else None
+          for name in (records.CHOSEN, f"{protocol}_best"))))
   return rows
 
 
@@ -121,9 +130,13 @@ def markdown(
     parts: Markdown below the table; empty parts are left out.
   """
   numbers = any(r.paper is not None for r in rows)
-  head = ["panel", "method", "metric"] + numbers * ["paper"] + [
-      "ours (mean of the last 10 rounds +- 95 % CI)", "best round"
-  ] + numbers * ["difference", "verdict"]
+  several = any(r.best_of_k is not None for r in rows)
+  head = [
+      "panel", "method", "metric", *numbers * ["paper"],
+      "ours (mean of the last 10 rounds +- 95 % CI)",
+      *several * ["of the K models the best on validation data",
+                  "the best on test data (not to be compared)"],
+      "best round", *numbers * ["difference", "verdict"], chosen.COLUMN]
   lines = [line(head), line(["---"] * len(head))]
   for r in rows:
     digits = 4 if r.metric == "loss" else 2
@@ -133,8 +146,10 @@ def markdown(
         f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
         f"{r.ours:.{digits}f}" + (
             "" if np.isnan(r.ci95) else f" +- {r.ci95:.{digits}f}"),
+        *several * ["-" if v is None else f"{v:.{digits}f}"
+                    for v in (r.picked, r.best_of_k)],
         f"{r.best:.{digits}f}",
-        *numbers * [gap, r.verdict]]))
+        *numbers * [gap, r.verdict], chosen.said(r.choices)]))
   return join(title, ["\n".join(lines), *parts])
 
 
@@ -153,14 +168,16 @@ def deployed(outcomes: Sequence[suite.Outcome]) -> str:
            "(PFedAvg: after one adaptation step on its training data; MA, GA: "
            "the model it prefers), `preferred` its preferred global model on "
            "its own mixture of classes.", "",
-           line(["panel", "method", *names]), line(["---"] * (2 + len(names)))]
+           line(["panel", "method", *names, chosen.COLUMN]),
+           line(["---"] * (3 + len(names)))]
   for o in outcomes:
     late = o.summary["mean_last_10"]
     if any(name in late for name in names):
       found = [late[name]["accuracy"] if name in late else None
                for name in names]
       lines.append(line([o.cell.panel, o.cell.label, *(
-          results.shown(v, factor=100) if v else "-" for v in found)]))
+          results.shown(v, factor=100) if v else "-" for v in found),
+                         o.settings]))
   return "\n".join(lines)
 
 
@@ -184,7 +201,11 @@ def join(title: str, parts: Sequence[str]) -> str:
 def points_csv(
     path: pathlib.Path, outcomes: Sequence[suite.Outcome], protocol: str,
     metric: str) -> None:
-  """Writes the points of a figure's curves, with their costs and times."""
+  """Writes the points of a figure's curves, with their costs and times.
+
+  Of pooled runs the seeds of partition p are those plus p times
+  ``partitions.STRIDE``.
+  """
   costs = [*records.ROUND_COST, *records.TOTALS, "seconds"]
   with open(path, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file)
@@ -232,8 +253,8 @@ def provenance(
       for name in outcomes[0].summary["versions"])
   devices = all_of(o.summary["device"] for o in outcomes)
   text = (f"Made by `{command_line}`; {versions}; {devices}. A difference of "
-          f"at most {TIE} points, or within the interval, counts as the same. "
-          f"{notes}")
+          f"at most {rule.TIE} points counts as the same if the interval is at "
+          f"most a point wide. {partitions.said(outcomes)} {notes}")
   lines = [text.strip(), "", "<details><summary>Flags of the runs of panel "
            f"{outcomes[0].cell.panel}</summary>", ""]
   for outcome in outcomes:

@@ -14,12 +14,15 @@ import time
 from typing import Any, NamedTuple
 
 from fedjax_alg.engine import sharding
+from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from fedjax_alg.runs.programs import compile_together, Programs
 from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
 from ..cli import execute, lock, signals
 from ..cli.part import Part
+from . import chosen as chosen_lib
+from . import partitions
 
 #: At most so many runs are compiled at the same time, each on a core.
 _TOGETHER = 4
@@ -33,6 +36,10 @@ class Cell:
   panel_title: str
   label: str  #: the method's name in the figure
   flags: tuple[str, ...]  #: the flags of the run, which tables show
+  #: how flags that are in no flag file were chosen; "": as stated
+  chosen: str = ""
+  #: flag files of which the run has flags without naming them
+  sources: tuple[str, ...] = ()
 
   @functools.cached_property
   def config(self) -> config_lib.Config:
@@ -43,21 +50,40 @@ class Cell:
     """
     return config_lib.parse(self.flags)
 
+  @functools.cached_property
+  def choices(self) -> list[chosen_lib.Choice]:
+    """How the settings of the run were chosen."""
+    return chosen_lib.of_flags(self.flags, self.chosen, self.sources)
+
 
 #: A run and its folder.
 _Run = tuple[pathlib.Path, Cell]
 
 
 class Outcome(NamedTuple):
-  """A finished cell."""
+  """A finished cell.
+
+  With K global models a protocol such as ``global`` is the mean of the K, which
+  can be compared with a single model. ``global_best`` is the best of the K on
+  the data of the protocol, ``global_chosen`` the best on validation data.
+  """
 
   cell: Cell
   folder: pathlib.Path
   rows: list[records.Row]  #: rows of metrics.csv with ``seconds`` of timing.csv
   summary: dict[str, Any]
+  #: the runs on several partitions that are pooled here; (): a single run
+  parts: tuple["Outcome", ...] = ()
+
+  @property
+  def settings(self) -> str:
+    """How the settings were chosen, in words."""
+    return chosen_lib.said(self.cell.choices)
 
   def rounds(self) -> list[records.Row]:
     """The rows of rounds.csv."""
+    if self.parts:
+      return partitions.joined([part.rounds() for part in self.parts])
     return records.read_rows(self.folder / "rounds.csv", None)
 
 
@@ -179,7 +205,24 @@ def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
   seconds = {row["round"]: row["seconds"] for row in timing}
   for row in rows:
     row["seconds"] = seconds[row["round"]]
-  return Outcome(cell, folder, rows, summary)
+  return fair(Outcome(cell, folder, rows, summary))
+
+
+def fair(outcome: Outcome) -> Outcome:
+  """Renames the protocols of K models, see ``Outcome``."""
+  several = {name.removesuffix("_mean") for name in results.protocols(
+      outcome.rows) if name.endswith("_mean")}
+  if not several:
+    return outcome
+  named = {name: f"{name}_best" for name in several} | {
+      f"{name}_mean": name for name in several}
+  rows = [row | {"protocol": named.get(row["protocol"], row["protocol"])}
+          for row in outcome.rows]
+  # The protocol that is shown comes first.
+  rows.sort(key=lambda row: row["protocol"].endswith("_best"))
+  targets = tuple(float(name) for name in outcome.summary["rounds_to"])
+  return outcome._replace(rows=rows, summary=outcome.summary | (
+      results.summarise(rows, targets)))
 
 
 def run_cells(
@@ -219,6 +262,40 @@ def run_cells(
                     if not execute.finished(folder, cell.config)],
         folders, held)
   return [_read(cell, folder) for folder, cell in zip(folders, cells)]
+
+
+def run_on_partitions(
+    cells: Sequence[Cell], root: pathlib.Path, number: int,
+    part: Part | None = None) -> list[Outcome]:
+  """As ``run_cells``, with every cell on several partitions of the data.
+
+  Args:
+    cells: the cells.
+    root: folder of the results.
+    number: how many partitions; the first one is that of the cell's flags.
+    part: play this part of the runs alone.
+
+  Returns:
+    An outcome for each cell, pooled if there are several partitions.
+  """
+  if number == 1:
+    return run_cells(cells, root, part)
+  every = [dataclasses.replace(cell, flags=(*cell.flags, *more))
+           for cell in cells
+           for more in partitions.flags(
+               cell.config.values["partition_seed"], number)]
+  found = run_cells(every, root, part)
+  return [_pool(found[i * number:(i + 1) * number])
+          for i in range(len(cells))]
+
+
+def _pool(parts: Sequence[Outcome]) -> Outcome:
+  """The outcome of a run on several partitions."""
+  first = parts[0]
+  return first._replace(
+      rows=partitions.joined([part.rows for part in parts]),
+      summary=partitions.pooled([part.summary for part in parts]),
+      parts=tuple(parts))
 
 
 def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:

@@ -3,9 +3,9 @@
 A claim is a sentence of a paper with a function that checks it on the outcomes
 of a figure. The runs of a figure share their seeds and their partition, so
 methods are compared seed by seed. Consider a claim that a difference is
-positive, and let h be half the width of the 95 % interval of the mean
-difference over the seeds. The claim holds if the mean difference is above h, it
-does not hold if the mean difference is below -h, and it is undecided otherwise.
+positive. It holds if the mean difference is ``above`` 0 by the rule of
+``rule.place``, it does not hold if it is ``below`` 0, and it is undecided
+otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import suite
-
-#: Results that differ by at most this many points count as equal: the papers
-#: say "approximately", and two readings of one formula differ by as much.
-TIE = 0.3
+from . import chosen, partitions, rule, suite
+from .rule import TIE
 
 #: outcome -> one number per seed.
 Measure = Callable[[suite.Outcome], np.ndarray]
@@ -32,7 +29,7 @@ class NotRun(Exception):
 class Verdict(NamedTuple):
   """The result of checking a claim."""
 
-  holds: bool | None  #: None: undecided, within the interval
+  holds: bool | None  #: None: undecided
   measured: str  #: what was measured, in words
 
 
@@ -45,15 +42,46 @@ class Statement(NamedTuple):
   check: Callable[[Sequence[suite.Outcome]], Verdict]
 
 
+class _Seen(list[suite.Outcome]):
+  """Outcomes that notes which of them a check picks."""
+
+  def __init__(self, outcomes: Iterable[suite.Outcome]):
+    super().__init__(outcomes)
+    self.used: list[suite.Outcome] = []
+
+
+def _note(
+    outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> None:
+  if isinstance(outcomes, _Seen):
+    outcomes.used += used
+
+
 def judge(
     claim: Statement, outcomes: Sequence[suite.Outcome]) -> tuple[str, str]:
-  """Checks a claim: (what was measured, the verdict in words)."""
+  """Checks a claim: (what was measured, the verdict in words).
+
+  Methods of which some alone have settings chosen on test data cannot be
+  compared; a claim that does not hold in spite of that does not hold.
+  """
+  seen = _Seen(outcomes)
   try:
-    holds, measured = claim.check(outcomes)
+    holds, measured = claim.check(seen)
   except NotRun as error:
-    return str(error), "not run"
-  words = {True: "holds", False: "does not hold", None: "within the interval"}
+    return str(error), rule.NOT_RUN
+  words = {True: "holds", False: "does not hold", None: rule.UNDECIDED}
+  if holds is not False and _unequal(seen.used or outcomes):
+    return f"{measured} (else: {words[holds]})", rule.NOT_COMPARABLE
   return measured, words[holds]
+
+
+def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
+  """Whether some methods of a panel cannot be compared with the others.
+
+  The rows of stated settings are not compared with other methods.
+  """
+  return any(len({chosen.incomparable(o.cell.choices) for o in own
+                  if not o.cell.label.endswith("(stated)")}) > 1
+             for own in suite.by_panel(outcomes))
 
 
 def section(
@@ -68,7 +96,8 @@ def section(
     lines.append(f"| {claim.text} | {measured} | {verdict} |")
   if outcomes and all(
       len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
-    lines += ["", "One seed gives no interval: any difference decides."]
+    lines += ["", "One seed gives no interval and decides nothing that varies "
+              "with the seed."]
   return "\n".join(lines)
 
 
@@ -114,7 +143,7 @@ def of_rounds(
             if r["round"] <= last]
     return reduce(results.by_seed(rows, "", column), axis=1)
 
-  return measure
+  return partitions.each(measure)
 
 
 def _curve(outcome, metric, protocol, first, last):
@@ -135,8 +164,8 @@ def mean_over(
 
   The mean over early rounds shows how fast a method is.
   """
-  return lambda outcome: _curve(
-      outcome, metric, protocol, first, last).mean(1)
+  return partitions.each(lambda outcome: _curve(
+      outcome, metric, protocol, first, last).mean(1))
 
 
 def wobble(
@@ -152,7 +181,7 @@ def wobble(
     needs_rounds([outcome], rounds + 10)
     return _curve(outcome, metric, protocol, end - rounds + 1, end).std(1)
 
-  return measure
+  return partitions.each(measure)
 
 
 def rounds_to(target: float) -> Measure:
@@ -184,6 +213,7 @@ def pick(
   """
   for outcome in outcomes:
     if outcome.cell.panel == panel and outcome.cell.label == label:
+      _note(outcomes, [outcome])
       return outcome
   raise NotRun(f"{label} is not there in panel {panel}")
 
@@ -205,6 +235,7 @@ def others(
            and o.cell.label not in labels and "(" not in o.cell.label]
   if not found:
     raise NotRun(f"no other method in panel {panel}")
+  _note(outcomes, found)
   return found
 
 
@@ -220,45 +251,70 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
     raise NotRun(f"{least} of {rounds} rounds")
 
 
-def _gap(a, b):
-  """The spread of a - b over the seeds, and the half-width to compare with.
-
-  A single seed has no interval; the half-width is 0 then.
-  """
+def _gap(a, b, exact):
+  """The spread of a - b over the runs, and the half-width of its interval."""
   found = results.spread(
       np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
-  return found, 0.0 if len(found["values"]) < 2 else found["ci95"]
+  return found, 0.0 if exact else found["ci95"]
 
 
-def above(a: Any, b: Any, unit: str = "", digits: int = 2) -> Verdict:
-  """Whether a > b, seed by seed.
+def above(
+    a: Any, b: Any, unit: str = "", digits: int = 2, exact: bool = False
+) -> Verdict:
+  """Whether a > b, run by run.
 
   Args:
-    a: [seeds] or a number.
-    b: [seeds] or a number.
+    a: [runs] or a number.
+    b: [runs] or a number.
     unit: unit to show after the difference.
     digits: number of decimals of the difference.
+    exact: whether the difference does not vary from run to run.
   """
-  found, ci95 = _gap(a, b)
-  gap = found["mean"]
-  holds = None if abs(gap) <= ci95 else bool(gap > 0)
+  found, ci95 = _gap(a, b, exact)
+  holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
+      rule.place(found["mean"], ci95), False)
   return Verdict(holds, results.shown(found, digits, sign="+") + unit)
 
 
-def same(a: Any, b: Any, tie: float = TIE) -> Verdict:
-  """Whether a and b differ by at most ``tie`` or by at most the interval."""
-  found, ci95 = _gap(a, b)
-  return Verdict(bool(abs(found["mean"]) <= max(tie, ci95)),
-                 results.shown(found, sign="+"))
+def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
+  """Whether a and b differ by at most ``tie``."""
+  found, ci95 = _gap(a, b, exact)
+  holds = {rule.SAME: True, rule.UNDECIDED: None}.get(
+      rule.place(found["mean"], ci95, tie), False)
+  return Verdict(holds, results.shown(found, sign="+"))
+
+
+def not_below(a: Any, b: Any) -> Verdict:
+  """Whether nothing is lost from b to a, in points.
+
+  However small a loss is, it is one where the interval excludes 0. Without a
+  loss the interval must be narrow enough to show one.
+  """
+  found, ci95 = _gap(a, b, False)
+  if rule.place(found["mean"], ci95) == rule.BELOW:
+    holds: bool | None = False
+  else:
+    holds = None if rule.place(
+        found["mean"], ci95, TIE) == rule.UNDECIDED else True
+  return Verdict(holds, results.shown(found, sign="+"))
+
+
+def within(values: Any, low: float, high: float) -> Verdict:
+  """Whether a number is between two others, with its whole interval."""
+  one, two = above(values, low), above(high, values)
+  return every([("", one), ("", two)])._replace(
+      measured=above(values, 0.0).measured)
 
 
 def votes(holds: Any, measured: str) -> Verdict:
-  """Verdict on a claim that either holds or not in each seed.
+  """Verdict on a claim that either holds or not in each run.
 
-  It is undecided if the claim holds in some seeds only.
+  It is undecided if the claim holds in some runs only, or if there is one run.
   """
   holds = np.atleast_1d(holds)
-  found = True if holds.all() else None if holds.any() else False
+  found = None
+  if len(holds) > 1 and len(set(holds.tolist())) == 1:
+    found = bool(holds[0])
   return Verdict(found, measured)
 
 

@@ -223,7 +223,9 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
   return {
       "final": _aggregate(rows, lambda _, curve: curve[-1]),
       "best": _aggregate(rows, best),
-      "mean_last_10": _aggregate(rows, lambda _, curve: curve[late].mean()),
+      "mean_last_10": _aggregate(
+          # A protocol may be younger than the first rows of a run.
+          rows, lambda _, curve: curve[late[-len(curve):]].mean()),
       "rounds_to": rounds_to(rows, targets)}
 
 

@@ -348,13 +348,23 @@ def round_rows(
           for r in range(count) for i, seed in enumerate(seeds)]
 
 
+#: With several global models: the one that is best on the validation data.
+CHOSEN = "global_chosen"
+
+
+def _picked(
+    values: dict[str, np.ndarray], by: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Metrics [N, K] of the model that is the most accurate one in ``by``."""
+  best = by["accuracy"].argmax(1)
+  return {k: v[np.arange(len(best)), best] for k, v in values.items()}
+
+
 def _best_and_mean(
     name: str, values: dict[str, np.ndarray]
 ) -> dict[str, dict[str, np.ndarray]]:
   """Reduces metrics [N, K] to those of the most accurate model and the mean."""
-  best = values["accuracy"].argmax(1)
-  pick = np.arange(len(best))
-  table = {name: {k: v[pick, best] for k, v in values.items()}}
+  table = {name: _picked(values, values)}
   if values["accuracy"].shape[1] > 1:
     table[f"{name}_mean"] = {k: v.mean(1) for k, v in values.items()}
   return table
@@ -408,7 +418,8 @@ def metric_values(
   If there are K models, a protocol of ``evaluate.PER_MODEL`` reports the most
   accurate model, as in the papers' figures, and ``<protocol>_mean`` reports
   the mean over the K models. The most accurate model is an optimistic choice:
-  for ``global`` it is chosen on test data.
+  for ``global`` it is chosen on test data. With ``validation``, too,
+  ``global_chosen`` reports the model that is the most accurate one there.
 
   Args:
     counts: protocol -> counts, leaves [N, ...].
@@ -417,10 +428,13 @@ def metric_values(
     protocol -> metric -> [N].
   """
   table: dict[str, dict[str, np.ndarray]] = {}
-  for protocol, counted in counts.items():
-    values = metrics.summarise(counted)
-    table |= (_best_and_mean(protocol, values)
-              if protocol in evaluate.PER_MODEL else {protocol: values})
+  values = {protocol: metrics.summarise(counted)
+            for protocol, counted in counts.items()}
+  for protocol, found in values.items():
+    table |= (_best_and_mean(protocol, found)
+              if protocol in evaluate.PER_MODEL else {protocol: found})
+  if {"global_mean", "validation"} <= set(table):
+    table[CHOSEN] = _picked(values["global"], values["validation"])
   return table
 
 

@@ -5,6 +5,7 @@ from PIL import Image
 import pytest
 
 from experiments import publish
+from experiments.reports import answers
 
 
 @pytest.fixture(name="source")
@@ -83,3 +84,33 @@ def test_nothing_to_publish(tmp_path, capsys):
   assert "--paper: missing" in capsys.readouterr().err
   assert publish.main(["--help"]) == 0
   assert "--from" in capsys.readouterr().out
+
+
+def test_all_papers_and_their_claims(tmp_path, source, monkeypatch, capsys):
+  """The answers of a figure replace those of the same figure alone."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "out").rename(tmp_path / "figures")
+  (tmp_path / "out").mkdir()
+  (tmp_path / "figures").rename(tmp_path / "out" / "diversified")
+
+  def answer(figure, panel, ours, verdict):
+    return answers.Answer(figure, figure.capitalize(), panel, "MA-FSVRG",
+                          "test_accuracy", "98.2", ours, verdict, "stated")
+
+  folder = tmp_path / "docs"
+  folder.mkdir()
+  kept = folder / "diversified.answers.csv"
+  kept.write_text(answers.text([answer("fig1", "a", "50.0", "below"),
+                                answer("fig8", "a", "7", "below")]))
+  (tmp_path / "out" / "diversified" / "fig1" / "fig1.answers.csv").write_text(
+      answers.text([answer("fig1", "a", "98.3 +- 0.1", "same")]))
+  assert publish.main(["--all", f"--to={folder}"]) == 0
+  assert [(a.figure, a.ours) for a in answers.read(kept)] == [
+      ("fig1", "98.3 +- 0.1"), ("fig8", "7")]
+  page = (folder / "claims.md").read_text()
+  assert "| same | 1 | 0 | 0 | 0 | 1 |" in page
+  assert "| Fig1 a | GA-FSVRG |" in page and "| Fig1 a | MA-" not in page
+  assert (folder / "diversified.md").is_file()
+  assert not (folder / "conjugate.md").exists()
+  assert publish.main(["--all", "--paper=conjugate"]) == 2
+  assert "--paper: not read with --all" in capsys.readouterr().err

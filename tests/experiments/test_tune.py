@@ -1,12 +1,16 @@
 """Tuning: the grid is played, the best on validation clients is taken."""
 
 import math
+import types
 
+import numpy as np
 import pytest
 
 from experiments import tune
-from experiments.cli import guard
 from experiments.cli import config
+from experiments.cli import guard
+from experiments.cli import sweeps
+from experiments.reports import chosen
 
 DIGITS = ["--dataset=digits", "--features=none", "--num_clients=12",
           "--validation_clients=3", "--partition=iid", "--model=softmax"]
@@ -39,9 +43,9 @@ def test_a_choice_replaces_the_one_before(tmp_path):
 
 def test_every_value_is_played_on_validation_data(
     tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(tune, "_data_flags", lambda paper, data: DIGITS)
-  monkeypatch.setitem(tune.RATES, ("conjugate", "mnist"), (1e-5, 0.1))
-  monkeypatch.setitem(tune.SEEDS, ("conjugate", "mnist"), 1)
+  monkeypatch.setattr(tune, "_data_flags", lambda *args: DIGITS)
+  monkeypatch.setitem(tune.RATES, ("conjugate", "mnist"), (1e-3, 1e-2))
+  monkeypatch.setattr(tune, "SEEDS", 1)
   extra = ["--rounds=4", "--noprogress", "--participation=0.34"]
   monkeypatch.setattr(tune, "_method_flags", lambda paper, data, name: [
       f"--algorithm={name}"])
@@ -53,12 +57,66 @@ def test_every_value_is_played_on_validation_data(
     return real(configs)
 
   monkeypatch.setattr(tune.sweeps, "play_all", play_all)
-  played = tune.play("conjugate", "mnist", "fedavg", tmp_path, extra, 100.)
-  assert [c.hparams["client_lr"] for c in seen] == [1e-5, 0.1]
+  played = tune.play(
+      "conjugate", "mnist", "fedavg", tmp_path, extra, 100., most=1)
+  # The best lies at the edge.
+  assert [c.hparams["client_lr"] for c in seen] == [1e-3, 1e-2, 0.1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
   assert tune.choose(played[0]).value == 0.1
   text = tune.table("T", {"fedavg": played}, 10)
   assert "FedAvg" in text and "**0.1**" in text
+
+
+def test_own_settings_come_first_at_the_middle_rate(tmp_path, monkeypatch):
+  """Without runs: the score is best for mu = 0.1 and the largest rate."""
+  monkeypatch.setattr(tune, "_data_flags", lambda *args: DIGITS)
+  seen = []
+
+  def play_all(configs):
+    seen.extend(configs)
+    return [sweeps.Played(c, tmp_path / str(len(seen) - len(configs) + i), None)
+            for i, c in enumerate(configs)]
+
+  def score(path):
+    values = seen[int(path.parent.name)].hparams
+    return [{"protocol": "validation", "round": 1, "accuracy":
+             values["client_lr"] - abs(values["mu"] - 0.1)}]
+
+  monkeypatch.setattr(tune.sweeps, "play_all", play_all)
+  monkeypatch.setattr(tune.tables, "read_rows", score)
+  mu, rates = tune.play(
+      "diversified", "mnist", "fedprox", tmp_path, [], 100., most=1)
+  assert tune.choose(mu).value == 0.1 and len(mu) == 4
+  assert {c.hparams["client_lr"] for c in seen[:4]} == {1.0}
+  assert {c.hparams["mu"] for c in seen[4:]} == {0.1}
+  assert [t.value for t in rates] == [.03, .1, .3, 1, 3, 10, 33]
+  file = tmp_path / "fedprox.flags"
+  file.write_text("--algorithm=fedprox\n# chosen: untuned, mu\n--mu=7\n")
+  tune.write(file, "fedprox", [mu, rates], "here")
+  assert "--mu=0.1\n" in file.read_text() and "--mu=7" not in file.read_text()
+  assert chosen.said(chosen.of_flags([f"--flagfile={file}"])) == (
+      "edge of grid: client_lr; validation: mu")
+
+
+@pytest.mark.parametrize("paper,data", tune.RATES)
+def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
+  for name in tune._files(paper, data):
+    for flag, values in tune._stages(paper, data, name, 100.):
+      for value in (values[0], values[-1]):
+        config.parse([
+            *tune._method_flags(paper, data, name), f"--{flag}="
+            f"{tune._text(value)}", f"--flagfile={paper}/{data}.flags",
+            "--num_clients=100", "--validation_clients=10"])
+
+
+def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
+  x, y = np.arange(24).reshape(12, 2), np.arange(12) % 3
+  monkeypatch.setattr(tune, "load_examples", lambda options: (
+      types.SimpleNamespace(x_train=x, y_train=y)))
+  with np.load(tune._held_out(tmp_path, "digits", None)) as made:
+    assert made["x_test"].shape == (2, 2) and made["x_train"].shape == (10, 2)
+    rows = np.concatenate([made["x_train"], made["x_test"]])
+  np.testing.assert_array_equal(np.sort(rows, 0), x)
 
 
 def test_what_is_wrong_is_one_line(capsys):

@@ -131,6 +131,10 @@ def test_best_of_k_for_every_protocol_of_models(tmp_path):
   assert found == {"global": 0.9, "global_mean": pytest.approx(0.6),
                    "train": 0.6, "train_mean": pytest.approx(0.4),
                    "local": 0.5}
+  # The best on validation data is the worst on test data.
+  both = evaluated(made, {"global": counts(3, 9), "validation": counts(6, 2)})
+  found = {r["protocol"]: r["accuracy"] for r in both if r["seed"] == 3}
+  assert found["global_chosen"] == 0.3 and found["global"] == 0.9
   one = evaluated(made, {"validation": counts(4)})
   assert [r["protocol"] for r in one] == ["validation"] * 2
   assert rows[0]["total_floats"] == 2 * COHORT * 15

@@ -10,14 +10,19 @@ from ...reports.verdicts import NotRun, above, both, every, for_paper
 from ...reports.verdicts import grows
 from ...reports.verdicts import higher, higher_than_all, late
 from ...reports.verdicts import mean_over
-from ...reports.verdicts import pick, rounds_to, same, wobble
+from ...reports.verdicts import not_below, pick, rounds_to, same, wobble
 
 NAME = "conjugate"
 CLS, _CF, LOSAC = "CLSFSVRG", "CFSVRG", "LoSAC"
+#: LoSAC with a delayed gradient for every mini-batch, which is the stronger
+#: variant; the paper does not say which one it ran.
+TABLE = "LoSAC, table"
 _OLDER = ("FedAvg", "FedProx", "SCAFFOLD", "MimeSVRG")
 
 #: Percent that the paper saves: floats (Fig. 7), time (Fig. 8), rounds to 98 %.
 SAVING, LESS_TIME, FEWER_ROUNDS = 82.4, 65.0, 50.0
+#: Up to so many times as long is read as "slightly longer".
+SLIGHTLY = 1.5
 
 _LOSS = late("loss", "train")
 
@@ -89,7 +94,7 @@ def _keeps_up(outcomes):
   if panels[0] != "a" or not lower:
     raise NotRun("panels a and c or d")
   accuracy = late("accuracy")
-  return every((f"{label} {p} - a", same(
+  return every((f"{label} {p} - a", not_below(
       accuracy(pick(outcomes, p, label)), accuracy(pick(outcomes, "a", label))))
                for label in (CLS, _CF) for p in lower)
 
@@ -200,8 +205,8 @@ FIG6 = for_paper(
 def fig7(target: float) -> tuple[verdicts.Statement, ...]:
   """The claim about the communication to a target, with 5 % of the clients."""
 
-  def saved(outcomes):
-    ours, other = (pick(outcomes, "d", label) for label in (CLS, LOSAC))
+  def against(outcomes, label):
+    ours, other = (pick(outcomes, "d", name) for name in (CLS, label))
     found = at_least(targets.saving(
         targets.spent(ours, target, "total_floats"),
         targets.spent(other, target, "total_floats", or_last=True)), SAVING)
@@ -211,8 +216,11 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
     return found._replace(holds=found.holds or None,
                           measured=f"more than {found.measured}")
 
+  def saved(outcomes):
+    return every((label, against(outcomes, label)) for label in (LOSAC, TABLE))
+
   return for_paper(NAME, "Fig7", (
-      f"CLSFSVRG sends {SAVING} % less than LoSAC to reach "
+      f"CLSFSVRG sends {SAVING} % less than either variant of LoSAC to reach "
       f"{100 * target:g} %", saved))
 
 
@@ -244,7 +252,11 @@ def fig8(
     for t in both_there(outcomes):
       ours, other = np.transpose(targets.pairs(*(
           seconds(outcomes, label, t)[0] for label in (CLS, LOSAC))))
-      parts.append((f"{100 * t:g} %", above(ours, other, " s", 4)))
+      ratio = np.array(ours) / np.array(other)
+      parts.append((f"{100 * t:g} %", verdicts.within(
+          ratio, 1.0, SLIGHTLY)._replace(
+              measured=f"{ratio.mean():.1f} times "
+              f"({above(ours, other, ' s', 4).measured})")))
     return every(parts)
 
   def less(outcomes):
@@ -258,6 +270,7 @@ def fig8(
 
   return for_paper(
       NAME, "Fig8",
-      ("the server of CLSFSVRG takes a little longer than LoSAC's", server),
+      ("the server of CLSFSVRG takes a little longer than LoSAC's (at most "
+       f"{SLIGHTLY:g} times)", server),
       (f"the overall time falls by up to {LESS_TIME:g} % against LoSAC (the "
        "target with the largest saving)", less))

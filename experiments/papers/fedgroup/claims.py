@@ -143,6 +143,12 @@ FIG1 = for_paper(
     ("... and the steadier the accuracy (deviation over the last 30 rounds)",
      grows("FedAvg", wobble(), sign=-1)))
 
+
+def _not_above(a, b):
+  """a is not above b."""
+  return verdicts.not_below(b, a)._replace(measured=above(a, b).measured)
+
+
 FIG3 = for_paper(
     NAME, "Fig3",
     ("the proximal term lowers the discrepancy: FGP below FG",
@@ -151,9 +157,9 @@ FIG3 = for_paper(
      higher(FG, _FGP, wobble(protocol="local"))),
     ("... without a higher accuracy: FGP not above FG (best round)",
      lambda outcomes: every(
-         (p, Verdict(not (found := above(
-             SCORE(pick(outcomes, p, _FGP)), SCORE(pick(outcomes, p, FG))
-         )).holds, found.measured)) for p in verdicts.panels_of(outcomes))),
+         (p, _not_above(SCORE(pick(outcomes, p, _FGP)),
+                        SCORE(pick(outcomes, p, FG))))
+         for p in verdicts.panels_of(outcomes))),
     ("FG's discrepancy is low from the start: below IFCA's and FeSEM's (mean "
      "of the first 10 rounds)",
      higher_than_all((FG,), of_rounds("discrepancy", last=10), sign=-1,
@@ -179,9 +185,8 @@ def _not_faster(outcomes):
   parts = []
   for p in panels:
     for label in (_SMALL, _LARGE):
-      found = above(_EARLY(pick(outcomes, p, label)),
-                    _EARLY(pick(outcomes, p, _OFF)))
-      parts.append((p, found._replace(holds=not found.holds)))
+      parts.append((p, _not_above(_EARLY(pick(outcomes, p, label)),
+                                  _EARLY(pick(outcomes, p, _OFF)))))
   return every(parts)
 
 

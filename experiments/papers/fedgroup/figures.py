@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import load_examples
 from ...cli import config as config_lib
-from ...reports import figures, plots, report
+from ...reports import answers, figures, plots, report
 from ...reports import suite
 from ...reports.figures import Figure, Lines, Panel, Request
 from . import pretraining, tables
@@ -175,7 +175,7 @@ def _draw_fig3(
 #: to the paper's accuracies.
 _CLASSES = tuple(
     Panel(letter, title, (*words, "--size_sigma=1", "--features=none"),
-          "mnist_mclr")
+          "mnist_mclr", chosen="test, size_sigma and features")
     for letter, title, words in (
         ("a", "1 class", ("--partition=classes", "--classes_per_client=1")),
         ("b", "3 classes", ("--partition=classes", "--classes_per_client=3")),
@@ -200,7 +200,8 @@ def _classes(title: str, **more) -> Figure:
 FIGURES: dict[str, Figure] = {
     "table1": _classes(
         "Table 1: FedAvg by the classes of a client, MNIST-MCLR",
-        table=tables.heterogeneity, statements=claims.TABLE1),
+        table=tables.heterogeneity, statements=claims.TABLE1,
+        measures=tables.OF_TABLE1),
     "fig1": _classes(
         "Fig. 1: accuracy and discrepancy of FedAvg by the classes of a "
         "client", statements=claims.FIG1),
@@ -208,7 +209,9 @@ FIGURES: dict[str, Figure] = {
         "Table 3: FedGroup among other methods",
         tuple(pair.panel() for pair in PAIRS.values()),
         lines_of=_lines(*METHODS), table=tables.gains, quick=tuple("ace"),
-        sections=(tables.survives,), statements=claims.TABLE3),
+        sections=(tables.survives,),
+        statements=claims.TABLE3 + claims.SURVIVES,
+        measures=tables.OF_TABLE3),
     "fig3": _local(
         "Fig. 3: accuracy, training loss and discrepancy",
         (_MNIST.panel("a"), _FEMNIST.panel("b")), lines_of=_CURVES,
@@ -267,7 +270,8 @@ def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
     if dataset == "femnist" and path:
       panel = panel._replace(
           title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
-          flags=(*panel.flags, f"--data_path={path}"))
+          flags=(*panel.flags, f"--data_path={path}"),
+          chosen="stand-in, data")
     elif dataset in OPTIONAL and _lacking(panel.data, request.data_dir):
       other = " or --femnist_path=FILE" if dataset == "femnist" else ""
       lacking.append(
@@ -297,10 +301,10 @@ def _runs(
 
 
 def _made(name: str, title: str, request: Request, text: str,
-          lacking: Sequence[str]) -> None:
-  """Writes a table that needs no runs."""
+          lacking: Sequence[str], found: Sequence[answers.Answer]) -> None:
+  """Writes a table that needs no runs, and what it answers."""
   figures.write(request, name, report.join(title, [
-      text, "\n\n".join(lacking), report.made_by(request.command_line)]))
+      text, "\n\n".join(lacking), report.made_by(request.command_line)]), found)
 
 
 def _drawn(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
@@ -310,8 +314,8 @@ def _drawn(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
     cells, _, lacking = _runs(request, titles)
     folder = request.root / name
     folder.mkdir(parents=True, exist_ok=True)
-    text = make(cells, figures.pictures(folder, name), title)
-    _made(name, title, request, text, lacking)
+    text, found = make(cells, figures.pictures(folder, name), title)
+    _made(name, title, request, text, lacking, found)
 
   return figures.Table(title, make_table)
 
@@ -321,7 +325,8 @@ _TABLE2 = "Table 2: data sets and models"
 
 def _make_table2(request: Request) -> None:
   cells, missing, lacking = _runs(request, tuple(PAIRS))
-  _made("table2", _TABLE2, request, pretraining.sizes(cells, missing), lacking)
+  text, found = pretraining.sizes(cells, missing)
+  _made("table2", _TABLE2, request, text, lacking, found)
 
 
 TABLES = {
@@ -340,6 +345,7 @@ PAPER = figures.Paper(
     "`local`: what each client deploys on its own test split, all clients' "
     "counts added; `assigned`: of the clients that a method has put into a "
     "group by then, as in the paper. A best round is chosen on test data.",
+    ("FG-", "FGP-"),
     quick=("--rounds=40", "--num_seeds=1"),
     files={"femnist_path": "an .npz of letters to use in place of EMNIST, "
            "where that is not prepared: x [n, 28, 28] uint8 and y, ten "

@@ -18,7 +18,7 @@ from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
 from ...cli import config as config_lib
 from ...cli import execute
-from ...reports import plots, report, suite, verdicts
+from ...reports import answers, plots, report, suite, verdicts
 from ...reports.report import line, shown
 from . import claims
 
@@ -27,6 +27,10 @@ LINEAR = 0.9
 
 #: (panel title, run) of FedGroup on each data set.
 Runs = Sequence[suite.Cell]
+
+
+#: A table, and the answers to the paper's claims that it gives.
+Made = tuple[str, list[answers.Answer]]
 
 
 class Pool(NamedTuple):
@@ -91,11 +95,11 @@ def mapping(pool: Pool) -> Fit:
              float(intercept))
 
 
-def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
+def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
   """Draws Fig. 5 for the first seed.
 
   Returns:
-    A table and a verdict about all seeds.
+    A table with a verdict about all seeds, and the verdict.
   """
   found = {cell.panel_title: list(map(mapping, pretrained(cell)))
            for cell in cells}
@@ -118,14 +122,15 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
   statements = verdicts.for_paper(claims.NAME, "Fig5", (
       f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
       "each seed)", linear))
-  return "\n".join(lines) + "\n\n" + verdicts.section(statements, [])
+  return ("\n".join(lines) + "\n\n" + verdicts.section(statements, []),
+          answers.sentences("fig5", statements, []))
 
 
-def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
+def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
   """Draws the groups of the first seed.
 
   Returns:
-    A table of the classes that the clients of each group hold.
+    A table of the classes that the clients of each group hold, and no answers.
   """
   found = {cell.panel_title: pretrained(cell)[0] for cell in cells}
 
@@ -144,7 +149,7 @@ def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> str:
       lines.append(line([
           name, g + 1, (p.groups == g).sum(), ", ".join(
               f"{c}: {count}" for c, count in enumerate(held) if count)]))
-  return "\n".join(lines)
+  return "\n".join(lines), []
 
 
 #: data set that may not be prepared -> shape of an example, number of classes.
@@ -162,15 +167,15 @@ def _parameters(config: config_lib.Config) -> int:
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
-def sizes(cells: Runs, not_run: Runs) -> str:
+def sizes(cells: Runs, not_run: Runs) -> Made:
   """Table 2: numbers of clients, samples and parameters, and the paper's.
 
   Args:
     cells: one run of each data set and model.
     not_run: one run of each data set and model whose data are not prepared.
   """
-  stated = {(c.panel, c.metric): c.value
-          for c in report.load_claims(claims.NAME, "Table2")}
+  of_paper = report.load_claims(claims.NAME, "Table2")
+  stated = {(c.panel, c.metric): c.value for c in of_paper}
   rows = []
   for cell in cells:
     plan = execute.prepared_run(cell.config).plan
@@ -188,4 +193,10 @@ def sizes(cells: Runs, not_run: Runs) -> str:
     lines.append(line([title, *(
         f"{ours} ({stated[letter, name]:,.0f})" if (letter, name) in stated
         else ours for ours, name in zip(words, names))]))
-  return "\n".join(lines)
+  counted = {(letter, name): count for letter, _, *counts in rows
+             for name, count in zip(names, counts) if count != "-"}
+  return "\n".join(lines), [
+      answers.Answer("table2", c.artifact, c.panel, c.method, c.metric, c.said,
+                     *answers.number([counted[c.panel, c.metric]], c,
+                                     exact=True), "")
+      for c in of_paper if (c.panel, c.metric) in counted]

@@ -259,5 +259,5 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
     assert member[client] == group and (edc >= 0).all()
   assert 0.5 < pool.mapping(found).pearson <= 1
   monkeypatch.setattr(pool, "pretrained", lambda cell: [found])
-  text = pool.clusters([cell], [tmp_path / "c.png"], "groups")
+  text, _ = pool.clusters([cell], [tmp_path / "c.png"], "groups")
   assert text.count("MNIST-MCLR") == len(set(member) - {-1})

@@ -14,6 +14,7 @@ from fedjax_alg import registry
 from tests import browser
 
 DIGITS = ("--dataset=digits", "--features=none", "--num_clients=20",
+          "--validation_clients=2",
           "--size_sigma=0.3", "--rounds=4", "--participation=0.25",
           "--noprogress")
 PAPERS = [diversified.PAPER, conjugate.PAPER]
@@ -129,8 +130,8 @@ def test_data_dir_goes_to_the_runs_that_read_it():
 def test_methods_that_adapt_are_evaluated_locally():
   protocols = {cell.label: cell.config.values["eval_protocols"]
                for cell in cells_of("fig1")}
-  assert protocols["FedAvg"] == ("global",)
-  assert protocols["PFedAvg"] == ("global", "local")
+  assert protocols["FedAvg"] == ("global", "validation")
+  assert protocols["PFedAvg"] == ("global", "validation", "local")
 
 
 def identities(paper, name):
@@ -200,9 +201,10 @@ def test_claims_are_read():
 
 
 @pytest.mark.parametrize("paper,ours,ci95,verdict", [
-    (98.2, 98.45, 0.0, "same"), (98.2, 98.6, 0.0, "above"),
-    (98.2, 97.8, 0.1, "below"), (98.2, 97.8, 0.5, "same"),
-    (None, 50.0, 0.0, "no number in the paper")])
+    (98.2, 98.45, 0.1, "same"), (98.2, 98.6, 0.1, "above"),
+    (98.2, 97.8, 0.1, "below"), (98.2, 97.8, 0.5, "undecided"),
+    (98.2, 98.1, 0.6, "undecided"), (98.2, 60.0, float("nan"), "undecided"),
+    (98.2, 60.0, 5.0, "below"), (None, 50.0, 0.0, "no number in the paper")])
 def test_verdict(paper, ours, ci95, verdict):
   row = report.Comparison("a", "10 %", "X", "accuracy", paper, ours, ci95, ours)
   assert row.verdict == verdict

@@ -1,0 +1,120 @@
+"""What our runs say of every number and sentence of a paper.
+
+A figure command writes its answers to <name>.answers.csv; ``publish`` collects
+them, and ``claims_page`` puts them beside the rows of the claims files.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import csv
+import io
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_alg.records import summary as results
+from . import chosen, report, rule, suite, verdicts
+
+#: (a run, all runs of the figure) -> one number per seed, in the claim's unit.
+Measures = Mapping[
+    str, Callable[[suite.Outcome, Sequence[suite.Outcome]], np.ndarray]]
+
+
+class Answer(NamedTuple):
+  """One number or sentence of a paper beside ours."""
+
+  figure: str  #: the figure or table of ours that answers
+  artifact: str  #: the paper's, as the claims file names it
+  panel: str
+  method: str
+  metric: str  #: "" for a sentence
+  claim: str  #: the paper's number, or the sentence
+  ours: str
+  verdict: str
+  settings: str  #: how the settings were chosen
+
+
+def number(
+    found: Any, claim: report.Claim,
+    choices: Iterable[chosen.Choice] = (), exact: bool = False
+) -> tuple[str, str]:
+  """Our number beside a paper's: (ours in words, the verdict).
+
+  Args:
+    found: one number per run; inf: never within the rounds played.
+    claim: the paper's number; inf: never.
+    choices: how the settings were chosen.
+    exact: whether the number does not vary from run to run.
+  """
+  values = np.asarray(found, float)
+  never = np.isinf(values)
+  digits = 3 if claim.unit == "" and abs(claim.value) < 10 else 2
+  said = results.shown(results.spread(values), digits) if (
+      not never.any()) else ", ".join(
+          "-" if np.isinf(v) else f"{v:g}" for v in values)
+  if chosen.incomparable(choices):
+    return said, rule.NOT_COMPARABLE
+  if np.isinf(claim.value) or never.any():
+    # Some runs get there and others do not, or one run alone was played.
+    if never.any() != never.all() or len(values) < 2:
+      return said, rule.UNDECIDED
+    return said, (rule.SAME if np.isinf(claim.value) == never.all() else
+                  rule.BELOW if np.isinf(claim.value) else rule.ABOVE)
+  spread = results.spread(values)
+  return said, rule.place(
+      spread["mean"] - claim.value, 0.0 if exact else spread["ci95"],
+      rule.tie_of(claim.value, claim.unit))
+
+
+def numbers(
+    paper: str, name: str, outcomes: Sequence[suite.Outcome],
+    measures: Measures) -> list[Answer]:
+  """The answers to the plain numbers that a paper states for a figure."""
+  found = []
+  for claim in report.load_claims(paper, name):
+    if claim.metric not in measures and claim.round is None:
+      continue
+    for o in outcomes:
+      if o.cell.panel != claim.panel or (
+          o.cell.label.removesuffix(" (stated)") != claim.method):
+        continue
+      try:
+        values = (measures[claim.metric](o, outcomes) if claim.round is None
+                  else verdicts.mean_over(claim.round, claim.round)(o))
+      except verdicts.NotRun as error:
+        ours, verdict = str(error), rule.NOT_RUN
+      else:
+        ours, verdict = number(values, claim, o.cell.choices)
+      found.append(Answer(
+          name, claim.artifact, claim.panel, o.cell.label, claim.metric,
+          claim.said, ours, verdict, o.settings))
+  return found
+
+
+def sentences(
+    name: str, claims: Sequence[verdicts.Statement],
+    outcomes: Sequence[suite.Outcome]) -> list[Answer]:
+  """The answers to the sentences of a paper about a figure."""
+  found = []
+  for claim in claims:
+    measured, verdict = verdicts.judge(claim, outcomes)
+    found.append(Answer(
+        name, claim.artifact, "", "", "", claim.text, measured, verdict, ""))
+  return found
+
+
+def text(found: Iterable[Answer]) -> str:
+  """The content of a file of answers."""
+  buffer = io.StringIO()
+  writer = csv.writer(buffer, lineterminator="\n")
+  writer.writerow(Answer._fields)
+  writer.writerows(found)
+  return buffer.getvalue()
+
+
+def read(path: pathlib.Path) -> list[Answer]:
+  """Reads a file of answers; [] without a file."""
+  if not path.is_file():
+    return []
+  with open(path, newline="", encoding="utf-8") as file:
+    return [Answer(**row) for row in csv.DictReader(file)]

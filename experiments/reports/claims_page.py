@@ -1,0 +1,175 @@
+"""Every number and sentence of the papers, what our runs say of it, and why.
+
+The rows of papers/<paper>/claims.csv are joined with the answers of the runs
+(``answers``). What no run can answer, or in other words, stands in
+papers/<paper>/judged.csv, whose rows are patterns (``fnmatch``) of those of
+claims.csv; an empty pattern matches everything:
+
+- ``kind``: ``setting`` (a setting of the paper, which is no claim),
+  ``sentences`` (``text`` has the beginnings of the sentences that answer it,
+  separated by " & ", and before a "|" the figures that they are of), or a
+  verdict (``text`` says why).
+- ``tried``: what was tried, where a row is not met.
+
+Of several patterns that match the first with a kind counts, and the first with
+something tried.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import collections
+import csv
+import fnmatch
+from typing import NamedTuple
+
+from . import report, rule
+from .answers import Answer
+
+#: Verdicts in the order of the table of counts.
+VERDICTS = ("holds", rule.SAME, rule.ABOVE, rule.BELOW, "does not hold",
+            rule.UNDECIDED, rule.NOT_COMPARABLE, rule.NOT_RUN, "lost")
+_MEANING = (
+    "`same`, `above` and `below` place our number beside the paper's, `holds` "
+    "and `does not hold` judge a sentence; `undecided`: the interval is too "
+    "wide for the claim, or one run alone was played; `not comparable`: "
+    "settings were chosen on test data, the paper's data or machines are not "
+    "at hand; `lost`: the paper's number is missing from its text. A number is "
+    "met if it is the same, or better and of the paper's own method; a "
+    "baseline above its printed number is not met.")
+
+#: The worst of several sentences decides a row.
+_WORST = ("does not hold", rule.NOT_RUN, rule.NOT_COMPARABLE, rule.UNDECIDED,
+          "holds")
+_KEYS = ("artifact", "panel", "method", "metric", "value")
+
+
+class Row(NamedTuple):
+  """A row of a claims file with its answer."""
+
+  claim: Mapping[str, str]
+  ours: str
+  verdict: str  #: one of ``VERDICTS``
+  settings: str
+  met: bool
+  tried: str
+
+
+def _judged(paper: str) -> list[dict[str, str]]:
+  path = report.PAPERS / paper / "judged.csv"
+  with open(path, newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def _matching(
+    patterns: Iterable[dict[str, str]], row: Mapping[str, str], column: str
+) -> dict[str, str]:
+  """The first pattern that matches a row and has something in a column."""
+  return next((p for p in patterns if p[column] and all(
+      fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)), {})
+
+
+def _sentences(text: str, found: Sequence[Answer]) -> tuple[str, str]:
+  """(what was measured, the verdict) of the sentences that begin so."""
+  parts, words = [], []
+  for word in text.split(" & "):
+    artifact, _, start = word.rpartition("|")
+    own = [a for a in found if not a.metric and a.claim.startswith(start)
+           and fnmatch.fnmatchcase(a.artifact, artifact or "*")]
+    words += [a.verdict for a in own] or [rule.NOT_RUN]
+    parts += [a.ours for a in own] or [f"\"{start}\" was not judged"]
+  return " / ".join(parts), min(words, key=_WORST.index)
+
+
+def _lower_is_better(metric: str) -> bool:
+  return metric.startswith(("rounds_to", "discrepancy", "loss"))
+
+
+def _number(
+    row: Mapping[str, str], found: Sequence[Answer], own: tuple[str, ...]
+) -> tuple[str, str, str, bool]:
+  """(ours, verdict, settings, met) of a plain number.
+
+  Where the settings of the first choice were chosen on test data the stated
+  ones decide.
+  """
+  answers = [a for a in found if a.metric == row["metric"] and (
+      a.artifact, a.panel, a.claim) == (
+          row["artifact"], row["panel"], row["value"])
+             and a.method.removesuffix(" (stated)") == row["method"]]
+  if not answers:
+    return "-", rule.NOT_RUN, "", False
+  one = min(answers, key=lambda a: a.verdict == rule.NOT_COMPARABLE)
+  better = rule.BELOW if _lower_is_better(row["metric"]) else rule.ABOVE
+  met = one.verdict == rule.SAME or (
+      one.verdict == better and row["method"].startswith(own))
+  said = one.ours + (" (stated)" if one.method.endswith(" (stated)") else "")
+  return said, one.verdict, one.settings, met
+
+
+def rows(
+    paper: str, own: tuple[str, ...], found: Sequence[Answer]) -> list[Row]:
+  """Every row of a claims file that is no setting, with its answer.
+
+  Args:
+    paper: the paper.
+    own: beginnings of the names of its own methods.
+    found: the answers of our runs.
+  """
+  patterns, out = _judged(paper), []
+  for row in report.read_claims(paper):
+    tried = _matching(patterns, row, "tried").get("tried", "")
+    kind = _matching(patterns, row, "kind")
+    settings = ""
+    if kind.get("kind") == "setting":
+      continue
+    if kind.get("kind") == "sentences":
+      ours, verdict = _sentences(kind["text"], found)
+      met = verdict == "holds"
+    elif kind:
+      ours, verdict, met = kind["text"], kind["kind"], False
+    else:
+      ours, verdict, settings, met = _number(row, found, own)
+    out.append(Row(row, ours, verdict, settings, met, tried))
+  return out
+
+
+def _counts(papers: Mapping[str, Sequence[Row]]) -> list[str]:
+  """The table of counts by verdict and paper."""
+  counted = {name: collections.Counter(r.verdict for r in found)
+             for name, found in papers.items()}
+  lines = [report.line(["verdict", *papers, "all"]),
+           report.line(["---"] * (2 + len(papers)))]
+  for verdict in VERDICTS:
+    numbers = [own[verdict] for own in counted.values()]
+    lines.append(report.line([verdict, *numbers, sum(numbers)]))
+  for name, chosen in (("met", lambda r: r.met), ("decided", _decided),
+                       ("all rows", lambda r: True)):
+    numbers = [sum(map(chosen, found)) for found in papers.values()]
+    lines.append(report.line([f"**{name}**", *numbers, sum(numbers)]))
+  return lines
+
+
+def _decided(row: Row) -> bool:
+  """Whether a run has decided a row."""
+  return row.verdict in ("holds", "does not hold", rule.SAME, rule.ABOVE,
+                         rule.BELOW)
+
+
+def page(papers: Mapping[str, Sequence[Row]]) -> str:
+  """The Markdown page: counts, and every row that is not met."""
+  parts = [_MEANING, "\n".join(_counts(papers))]
+  for name, found in papers.items():
+    lines = [f"## {name}: not met", "", report.line([
+        "where", "method", "claim", "ours", "verdict", "settings chosen by",
+        "what was tried"]), report.line(["---"] * 7)]
+    for r in found:
+      if r.met:
+        continue
+      c = r.claim
+      where = c["artifact"] + (f" {c['panel']}" if c["panel"] else "")
+      said = c["note"] if c["value"] == "missing" else (
+          f"{c['metric']} {c['value']} {c['unit']}".replace("|", "/").strip())
+      lines.append(report.line([
+          where, c["method"], said, r.ours, r.verdict, r.settings or "-",
+          r.tried or "-"]))
+    parts.append("\n".join(lines))
+  return report.join("Claims of the papers", parts)

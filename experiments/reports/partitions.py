@@ -1,0 +1,89 @@
+"""The same runs on several partitions of the data, and their pooled numbers.
+
+All seeds of a run share one partition, so an interval over them leaves out the
+spread over partitions. Runs on several partitions are pooled: each partition
+counts once, with the mean of its seeds, and the interval is that of the mean
+over partitions. It so covers seeds as well as partitions.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+#: A pooled row has the seed of its run plus this times the number of its
+#: partition, counted from 0.
+STRIDE = 1_000_000
+
+
+def flags(first: int, number: int) -> list[tuple[str, ...]]:
+  """The flags that give a run each of its partitions.
+
+  Args:
+    first: the partition that the run has without them.
+    number: how many partitions.
+  """
+  return [(f"--partition_seed={first + i}",) if i else ()
+          for i in range(number)]
+
+
+def joined(tables: Sequence[list[records.Row]]) -> list[records.Row]:
+  """The rows of all partitions in one table, in the order of a single run."""
+  rows = [row | {"seed": row["seed"] + STRIDE * number}
+          for number, table in enumerate(tables) for row in table]
+  return sorted(rows, key=lambda row: row["round"])
+
+
+def pooled(found: Sequence[Any]) -> Any:
+  """Pools summaries, or parts of them.
+
+  Spreads are those over partitions, numbers of seeds are put one after the
+  other, and anything else is that of the first partition.
+  """
+  first = found[0]
+  if not isinstance(first, dict):
+    return first
+  if {"values", "ci95"} <= set(first):
+    return results.spread([
+        np.mean([np.nan if v is None else v for v in one["values"]])
+        for one in found])
+  if {"values", "reached"} <= set(first):
+    values = [v for one in found for v in one["values"]]
+    reached = [v for v in values if v is not None]
+    return {"values": values, "reached": len(reached),
+            "mean": float(np.mean(reached)) if reached else None}
+  return {key: pooled([one[key] for one in found]) for key in first}
+
+
+def each(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+  """Makes a measure of a run's seeds one of a pooled outcome's partitions."""
+
+  @functools.wraps(measure)
+  def of_parts(outcome):
+    if outcome.parts:
+      return np.array([np.mean(measure(part)) for part in outcome.parts])
+    return measure(outcome)
+
+  return of_parts
+
+
+def said(outcomes: Sequence[Any]) -> str:
+  """What the intervals of a table cover, in a sentence."""
+  seeds = {len({row["seed"] for row in (
+      outcome.parts or (outcome,))[0].rows}) for outcome in outcomes}
+  parts = {max(len(outcome.parts), 1) for outcome in outcomes}
+  of_seeds, of_parts = (
+      " or ".join(map(str, sorted(found))) for found in (seeds, parts))
+  plural = "" if seeds == {1} else "s"
+  if parts != {1}:
+    return (f"Intervals: 95 %, over {of_parts} partitions of the data (that of "
+            "the flags below and those of the next --partition_seed), each "
+            f"with the mean of {of_seeds} seed{plural}.")
+  if seeds == {1}:
+    return "One seed on one partition: no interval."
+  return (f"Intervals: 95 %, over {of_seeds} seed{plural} of one partition; "
+          "the spread over partitions is not in them.")

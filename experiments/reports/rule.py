@@ -1,0 +1,54 @@
+"""The rule of all verdicts: a measured number beside a claimed one."""
+
+#: Results that differ by at most this many points count as equal: the papers
+#: say "approximately", and two readings of one formula differ by as much.
+TIE = 0.3
+
+ABOVE, SAME, BELOW = "above", "same", "below"
+UNDECIDED = "undecided"
+NOT_COMPARABLE = "not comparable"
+NOT_RUN = "not run"
+NO_NUMBER = "no number in the paper"
+
+#: An interval of more than a point decides nothing of numbers that are equal up
+#: to ``TIE``; in half-widths for each unit of the tie.
+_WIDEST = 0.5 / TIE
+
+
+def place(gap: float, ci95: float, tie: float = 0.0) -> str:
+  """Places a measured number beside a claimed one.
+
+  Let ``gap`` be the measured number less the claimed one.
+
+  - ``above``: the gap is larger than its interval and larger than the tie.
+  - ``below``: so is the gap with the other sign.
+  - ``same``: the gap is at most the tie, and the interval is narrow enough to
+    say so: at most a point wide for the tie of 0.3 points, in proportion for
+    other ties.
+  - ``undecided``: everything else. An interval that is too wide for the claim
+    never counts in its favour, and a single run, which has no interval,
+    decides nothing.
+
+  Without a tie, as in "A is above B", ``same`` is left to numbers that are
+  equal in every run.
+
+  Args:
+    gap: the difference of the means.
+    ci95: half the width of its 95 % interval; NaN for a single run, 0 for a
+      number that does not vary from run to run (a size, a simulated time).
+    tie: the differences that count as equal.
+
+  Returns:
+    The verdict.
+  """
+  if abs(gap) <= tie and ci95 <= _WIDEST * tie:
+    return SAME
+  # A NaN compares as false.
+  if abs(gap) > tie and abs(gap) > ci95:
+    return ABOVE if gap > 0 else BELOW
+  return UNDECIDED
+
+
+def tie_of(value: float, unit: str) -> float:
+  """The tie for a number of the paper: ``TIE`` points, or 5 % of others."""
+  return TIE if unit in ("%", "pp") else 0.05 * abs(value)

@@ -1,0 +1,116 @@
+"""Every number and sentence of a claims file gets an answer or a reason."""
+
+import collections
+import math
+
+import pytest
+
+from experiments import publish
+from experiments.reports import answers, chosen, claims_page, report, rule
+from tests.experiments.reports import test_verdicts as made
+
+pytestmark = pytest.mark.fast
+
+POINTS = report.Claim("Fig1", "a", "A", "test_accuracy", 98.0, "%", "", None,
+                      "98.0")
+ROUNDS = POINTS._replace(metric="rounds_to_98%", value=40.0, unit="rounds",
+                         said="40")
+NEVER = ROUNDS._replace(value=math.inf, said=">100")
+
+
+@pytest.mark.parametrize("values,claim,verdict", [
+    ([98.1, 98.2, 98.0], POINTS, "same"), ([98.9, 97.8], POINTS, "undecided"),
+    ([98.9, 98.8, 98.9], POINTS, "above"), ([90.0], POINTS, "undecided"),
+    ([39, 41, 40], ROUNDS, "same"), ([19, 21, 20], ROUNDS, "below"),
+    ([39, math.inf, 41], ROUNDS, "undecided"),
+    ([math.inf] * 3, ROUNDS, "above"), ([math.inf] * 3, NEVER, "same"),
+    ([80, 81, 90], NEVER, "below"), ([80, math.inf], NEVER, "undecided"),
+    ([math.inf], NEVER, "undecided")])
+def test_numbers(values, claim, verdict):
+  assert answers.number(values, claim)[1] == verdict
+  assert answers.number(values, claim, [chosen.Choice("test", "l2")])[1] == (
+      rule.NOT_COMPARABLE)
+
+
+def test_a_size_needs_no_interval():
+  devices = POINTS._replace(metric="devices", value=1000.0, unit="clients")
+  assert answers.number([1000], devices, exact=True)[1] == "same"
+  assert answers.number([200], devices, exact=True)[1] == "below"
+
+
+def test_answers_of_a_figure_are_kept(tmp_path):
+  runs = [made.rising("CLSFSVRG", 48), made.rising("CLSFSVRG (stated)", 20),
+          made.rising("FedAvg", None)]
+  found = answers.numbers("conjugate", "fig2", runs, {
+      "rounds_to_98%": lambda o, every: made.verdicts.rounds_to(0.98)(o)})
+  by_method = {a.method: (a.claim, a.verdict) for a in found}
+  assert by_method == {"CLSFSVRG": ("48", "same"), "FedAvg": (">100", "same"),
+                       "CLSFSVRG (stated)": ("48", "below")}
+  path = tmp_path / "a.csv"
+  path.write_text(answers.text(found))
+  assert answers.read(path) == found
+  assert not answers.read(tmp_path / "none.csv")
+
+
+def row_of(found, **key):
+  (row,) = [r for r in found if all(
+      r.claim[name] == value for name, value in key.items())]
+  return row
+
+
+def test_rows_of_a_claims_file():
+  answer = answers.Answer("fig1", "Fig1", "a", "MA-FSVRG", "test_accuracy",
+                          "98.2", "98.4", rule.NOT_COMPARABLE, "test")
+  stated = answer._replace(method="MA-FSVRG (stated)", ours="46.7",
+                           verdict=rule.BELOW, settings="stated")
+  sentences = [answers.Answer(
+      f"fig{n}", f"Fig{n}", "", "", "", text, "+1", verdict, "")
+               for n, text, verdict in (
+                   (1, "GA-FSVRG above MA-FSVRG ...", "holds"),
+                   (2, "both above every other ...", "holds"),
+                   (5, "both above every other ...", "does not hold"))]
+  found = claims_page.rows("diversified", ("MA-", "GA-"), [
+      answer, stated, *sentences])
+  row = row_of(found, artifact="Fig1", panel="a", method="MA-FSVRG")
+  # Settings chosen on test data give way to the stated ones.
+  assert (row.verdict, row.ours, row.met) == ("below", "46.7 (stated)", False)
+  assert "found on test accuracy" in row.tried
+  assert row_of(found, artifact="Fig1-4").met
+  assert row_of(found, artifact="Fig5-7").verdict == "does not hold"
+  assert row_of(found, artifact="Fig1", panel="a",
+                method="GA-FSVRG").verdict == rule.NOT_RUN
+  above = answer._replace(verdict=rule.ABOVE)
+  assert row_of(claims_page.rows("diversified", ("MA-",), [above]),
+                artifact="Fig1", panel="a", method="MA-FSVRG").met
+  # A baseline above its number is not met.
+  assert not row_of(claims_page.rows("diversified", ("X",), [above]),
+                    artifact="Fig1", panel="a", method="MA-FSVRG").met
+
+
+@pytest.mark.parametrize("name", publish.PAPERS)
+def test_no_row_is_silent(name):
+  """Without a run each row says what was tried or why it has no number."""
+  paper = publish.PAPERS[name]
+  texts = [s.text for figure in paper.figures.values()
+           for s in figure.statements]
+  found = claims_page.rows(name, paper.own, [])
+  assert all(row.tried or row.verdict != rule.NOT_RUN for row in found)
+  assert all(row.verdict in claims_page.VERDICTS for row in found)
+  page = claims_page.page({name: found})
+  assert page.count("\n| ") == len(found) + len(claims_page.VERDICTS) + 7
+  for pattern in claims_page._judged(name):
+    if pattern["kind"] == "sentences" and pattern["artifact"] not in (
+        "Fig7", "Fig8", "Fig5", "Intro"):
+      for word in pattern["text"].split(" & "):
+        start = word.rpartition("|")[2]
+        assert any(text.startswith(start) for text in texts), start
+
+
+def test_counts():
+  row = claims_page.Row(collections.defaultdict(str), "1", rule.SAME, "", True,
+                        "")
+  lines = claims_page._counts({"p": [row, row._replace(
+      verdict=rule.UNDECIDED, met=False)]})
+  assert "| same | 1 | 1 |" in lines and "| **met** | 1 | 1 |" in lines
+  assert "| **decided** | 1 | 1 |" in lines and "| **all rows** | 2 | 2 |" in (
+      lines)

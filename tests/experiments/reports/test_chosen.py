@@ -1,0 +1,82 @@
+"""How settings were chosen is read from the flag files of a run."""
+
+import pytest
+
+from experiments import publish
+from experiments.cli import config
+from experiments.reports import chosen, figures
+from fedjax_alg.errors import OptionError
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(name="preset")
+def _preset(tmp_path, monkeypatch):
+  monkeypatch.setattr(config, "PRESETS", tmp_path)
+
+  def write(name, *lines):
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    return f"--flagfile={name}"
+
+  return write
+
+
+def said(*words, **more):
+  return chosen.said(chosen.of_flags(words, **more))
+
+
+def test_the_worst_choice_comes_first(preset):
+  data = preset("data.flags", "# chosen: test, l2 and features", "--l2=1")
+  one = preset("one.flags", "--flagfile=data.flags", "# chosen: stated",
+               "--mu=1", "# chosen: untuned, mu")
+  assert said(one) == "test (not comparable): l2, features; not tuned: mu"
+  assert chosen.incomparable(chosen.of_flags([data])) == {"l2", "features"}
+  assert said(preset("two.flags", "# chosen: stated")) == "stated"
+  assert said("--algorithm=fedavg") == "not declared"
+
+
+def test_what_a_figure_gives_is_stated_and_the_last_file_counts(preset):
+  data = preset("data.flags", "# chosen: test, l2")
+  base = preset("base.flags", "# chosen: stated", "# chosen: untuned, lr")
+  special = preset("special.flags", "# chosen: validation, lr")
+  assert said(base, special, data, "--l2=0.01") == "validation: lr"
+  assert said(base, data, "--l2=0.01", more="test, l2").startswith("test")
+  assert said(base, "--lr=1", special) == "validation: lr"
+  # The flags of a file that is not named.
+  assert said("--lr=1", sources=[base]) == "not tuned: lr"
+
+
+@pytest.mark.parametrize("grid,value,words", [
+    ("0.1 90.00, 0.3 91.00, 1 90.00", "0.3", "validation: lr"),
+    ("0.1 90.00, 0.3 91.00, 1 92.00", "1", "edge of grid: lr"),
+    ("0 90.00; 0.3 91.00", "0", "validation: lr"),  # nothing lies beyond
+    ("client 90.00; table 91.00", "table", "validation: lr")])
+def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(
+    preset, grid, value, words):
+  assert said(preset(
+      "a.flags", f"# tuned: lr, value and validation accuracy: {grid}",
+      f"--lr={value}")) == words
+
+
+def test_an_unknown_word_is_refused(preset):
+  with pytest.raises(OptionError, match="a.flags: # chosen: luck: must be"):
+    said(preset("a.flags", "# chosen: luck"))
+
+
+@pytest.mark.parametrize("name", publish.PAPERS)
+def test_every_line_of_every_figure_declares_its_choice(name):
+  paper = publish.PAPERS[name]
+  found = {}
+  for key, figure in paper.figures.items():
+    first = figures.only(key, figure, figure.panels[0].letter)
+    found[key] = figures.cells(paper, first, figures.Request(None, (), ""))
+    for cell in found[key]:
+      assert chosen.said(cell.choices) != "not declared", cell
+  panels = {c.label: chosen.said(c.choices)
+            for c in next(iter(found.values()))}
+  worst = {"diversified": ("MA-FSVRG", "test (not comparable): beta1, l2"),
+           "conjugate": ("CLSFSVRG", "test (not comparable): hog_norm, "
+                                     "line_search_test"),
+           "fedgroup": ("FedAvg", "test (not comparable): size_sigma"),
+           "analytic": ("FedACnnL", "")}[name]
+  assert panels[worst[0]].startswith(worst[1])

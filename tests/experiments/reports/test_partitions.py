@@ -1,0 +1,71 @@
+"""Runs on several partitions are pooled; each partition counts once."""
+
+import numpy as np
+import pytest
+
+from experiments.reports import partitions, suite, verdicts
+from fedjax_alg.records import summary as results
+from tests.experiments.reports import test_verdicts as made
+
+pytestmark = pytest.mark.fast
+
+
+def pool(*parts):
+  return suite._pool(parts)
+
+
+def test_the_interval_is_over_the_means_of_the_partitions():
+  one, two = made.flat("A", 0.9, 0.92), made.flat("A", 0.8, 0.82)
+  found = pool(one, two)
+  late = found.summary["mean_last_10"]["global"]["accuracy"]
+  assert late["values"] == pytest.approx([0.91, 0.81])
+  assert late["ci95"] == pytest.approx(results.spread([0.91, 0.81])["ci95"])
+  for measure in (verdicts.late("accuracy"), verdicts.mean_over(1, 5),
+                  verdicts.best("accuracy")):
+    np.testing.assert_allclose(measure(found), [91, 81])
+  assert {r["seed"] for r in found.rows} == {
+      0, 1, partitions.STRIDE, partitions.STRIDE + 1}
+  assert len(verdicts.rounds_to(0.85)(found)) == 4
+  assert [r["round"] for r in found.rows] == sorted(
+      r["round"] for r in found.rows)
+  assert found.summary["rounds_to"]["0.98"]["values"] == [None] * 4
+
+
+def test_another_partition_may_undo_what_seeds_show():
+  """Seeds alone are 5 points apart for sure; a second partition disagrees."""
+  above = verdicts.Statement("p", "f", "", verdicts.higher(
+      "A", "B", verdicts.late("accuracy")))
+  first = [made.flat("A", 0.9, 0.9, 0.9), made.flat("B", 0.85, 0.85, 0.85)]
+  second = [made.flat("A", 0.7, 0.7, 0.7), made.flat("B", 0.8, 0.8, 0.8)]
+  assert verdicts.judge(above, first)[1] == "holds"
+  both = [pool(*pair) for pair in zip(first, second)]
+  assert verdicts.judge(above, both)[1] == "undecided"
+
+
+def test_the_first_partition_is_that_of_the_plain_run():
+  assert partitions.flags(5, 3) == [
+      (), ("--partition_seed=6",), ("--partition_seed=7",)]
+
+
+def test_a_table_says_what_its_intervals_cover():
+  plain = made.flat("A", 0.9, 0.9, 0.9)
+  assert "over 3 seeds of one partition" in partitions.said([plain])
+  words = partitions.said([pool(plain, plain)])
+  assert "over 2 partitions of the data" in words
+  assert words.endswith("each with the mean of 3 seeds.")
+  assert "no interval" in partitions.said([made.flat("A", 0.9)])
+
+
+def test_several_models_are_shown_by_their_mean():
+  """The best of K on test data is never what is judged."""
+  run = made.flat("MA", 0.9, 0.9)
+  rows = [row | {"protocol": "global_mean", "accuracy": 0.6}
+          for row in run.rows if row["protocol"] == "global"]
+  run = run._replace(rows=[*run.rows, *rows])
+  found = suite.fair(run._replace(summary=run.summary | results.summarise(
+      run.rows, (0.98,))))
+  np.testing.assert_allclose(verdicts.late("accuracy")(found), 60)
+  np.testing.assert_allclose(
+      verdicts.late("accuracy", "global_best")(found), 90)
+  np.testing.assert_allclose(verdicts.mean_over(1, 5)(found), 60)
+  assert suite.fair(made.flat("A", 0.9)).rows == made.flat("A", 0.9).rows
