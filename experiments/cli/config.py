@@ -162,6 +162,9 @@ def asks_help(argv: Sequence[str]) -> bool:
 #: A command line with its flag files has at most so many words.
 _MOST_WORDS = 10_000
 
+#: So many flag files at most stand one within another.
+_MOST_NESTED = 9
+
 
 def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   """Replaces each ``--flagfile=FILE`` by the flags in the file.
@@ -171,8 +174,8 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   any folder. Later flags override earlier ones.
 
   Raises:
-    UsageError: a file does not exist or is no text, files include one another,
-      or there are too many words.
+    UsageError: a file does not exist or is no text, too many are
+      nested, or there are too many words.
   """
   out: list[str] = []
   for word in argv:
@@ -188,8 +191,10 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
     if not path.is_file():
       raise UsageError(f"--flagfile={name}: no such file, nor a preset (there "
                        f"are {', '.join(presets())})")
-    if depth > 8:
-      raise UsageError(f"--flagfile={name}: flagfiles include one another")
+    if depth >= _MOST_NESTED:
+      raise UsageError(
+          f"--flagfile={name}: more than {_MOST_NESTED} flag files one within "
+          "another; does one include itself?")
     try:
       words = _words(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

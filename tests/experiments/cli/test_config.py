@@ -492,8 +492,20 @@ def test_later_flags_win_over_a_flagfile():
 def test_flagfiles_that_include_one_another(tmp_path):
   file = tmp_path / "loop.flags"
   file.write_text(f"--flagfile={file}\n", encoding="utf-8")
-  with pytest.raises(config.UsageError, match="one another"):
+  with pytest.raises(config.UsageError, match=(
+      "loop.flags: more than 9 flag files one within another; does one")):
     config.parse([f"--flagfile={file}"])
+
+
+def test_flagfiles_one_within_another(tmp_path):
+  for number in range(1, 10):
+    (tmp_path / f"{number}.flags").write_text(
+        f"--flagfile={tmp_path}/{number - 1}.flags\n", encoding="utf-8")
+  (tmp_path / "0.flags").write_text("--rounds=3\n", encoding="utf-8")
+  assert config.expand_flagfiles([f"--flagfile={tmp_path}/8.flags"]) == [
+      "--rounds=3"]
+  with pytest.raises(config.UsageError, match="/0.flags: more than 9 flag"):
+    config.expand_flagfiles([f"--flagfile={tmp_path}/9.flags"])
 
 
 def test_epochs_replace_the_default_steps():
