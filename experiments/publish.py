@@ -157,12 +157,8 @@ def command(argv: Sequence[str]) -> None:
              + (f" (default {values[name].value})" if values[name].value
                 else "") for name in ("paper", "from", "to")]
     raise config_lib.HelpRequested("\n".join([__doc__.strip(), "", *lines]))
-  try:
-    rest = values(["publish", *argv])
-  except absl_flags.Error as error:
-    raise config_lib.UsageError(
-        config_lib.flag_error(error, values)) from error
-  if len(rest) > 1 or values.paper is None:
+  config_lib.refuse_words(config_lib.read_flags(values, argv))
+  if values.paper is None:
     raise config_lib.UsageError(
         f"--paper: missing (one of {', '.join(PAPERS)})")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")

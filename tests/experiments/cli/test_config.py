@@ -258,6 +258,10 @@ REFUSED = [
     ("--algorithm=fedavg --dataset=npz --data_path=~nosuchuser/x",
      ["--data_path=~nosuchuser/x", "no such user"]),
     ("--flagfile=~nosuchuser/x", ["--flagfile=~nosuchuser/x", "user"]),
+    ("--algorithm=fedavg --out_dir --resume",
+     ["--out_dir: has no value; must be --out_dir=VALUE"]),
+    ("--algorithm=fedavg --out_dir", ["--out_dir"]),
+    ("--algorithm=fedavg --resume yes", ["'yes': not a flag"]),
     ("--algorithm=fedavg --dataset=synthetic --partition=iid",
      ["--partition=iid", "synthetic comes with its clients"]),
 ]
@@ -271,6 +275,11 @@ def test_refused_in_one_line(words, named):
   assert "\n" not in message
   for part in named:
     assert part in message
+
+
+def test_a_value_may_be_a_word_of_its_own():
+  assert config.parse("--algorithm fedavg --client_lr 1e-2 --resume --rounds 3"
+                      .split()).run.rounds == 3
 
 
 def test_parsing_does_not_start_jax():
