@@ -226,11 +226,7 @@ def command(argv: Sequence[str]) -> None:
   if config_lib.asks_help(argv):
     raise config_lib.HelpRequested(usage())
   values = _flag_values()
-  try:
-    words = values(["compare", *argv])[1:]
-  except absl_flags.Error as error:
-    raise config_lib.UsageError(
-        config_lib.flag_error(error, values)) from error
+  words = config_lib.read_flags(values, argv)
   if not words:
     raise config_lib.UsageError(
         "no runs: give the folders of two or more, e.g. out/a out/b")

@@ -55,6 +55,8 @@ def command(argv: Sequence[str]) -> None:
   root = pathlib.Path("out/demo")
   common = []
   for word in argv:
+    if word == "--out_dir":
+      raise config_lib.UsageError(f"{word}: must be --out_dir=DIR, in one word")
     if word.startswith("--out_dir="):
       root = expanded(word.split("=", 1)[1])
     else:

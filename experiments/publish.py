@@ -199,11 +199,7 @@ def command(argv: Sequence[str]) -> None:
              + (f" (default {values[name].value})" if values[name].value
                 else "") for name in ("paper", "all", "from", "to")]
     raise config_lib.HelpRequested("\n".join([__doc__.strip(), "", *lines]))
-  try:
-    rest = values(["publish", *argv])
-  except absl_flags.Error as error:
-    raise config_lib.UsageError(
-        config_lib.flag_error(error, values)) from error
+  config_lib.refuse_words(config_lib.read_flags(values, argv))
   if values.all:
     for flag in ("paper", "from"):
       if values[flag].present:
@@ -211,7 +207,7 @@ def command(argv: Sequence[str]) -> None:
             f"--{flag}: not read with --all, which takes out/<paper> of each")
     print(*publish_all(expanded(values.to)), sep="\n")
     return
-  if len(rest) > 1 or values.paper is None:
+  if values.paper is None:
     raise config_lib.UsageError(
         f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")

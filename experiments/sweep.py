@@ -102,14 +102,7 @@ def split_flags(
   for word in config_lib.expand_flagfiles(argv):
     mine = word.lstrip("-").split("=")[0] in _NAMES
     (own if mine else rest).append(word)
-  try:
-    left = values(["sweep", *own])
-  except absl_flags.Error as error:
-    raise config_lib.UsageError(
-        config_lib.flag_error(error, values)) from error
-  if len(left) > 1:
-    raise config_lib.UsageError(
-        f"{left[1]!r}: not a flag; flags are --name=value")
+  config_lib.refuse_words(config_lib.read_flags(values, own))
   return values, rest
 
 

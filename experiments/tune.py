@@ -469,14 +469,7 @@ def command(argv: Sequence[str]) -> None:
   values = _flag_values()
   own = [w for w in argv if w.lstrip("-").split("=")[0].removeprefix(
       "no") in _NAMES or w.lstrip("-").split("=")[0] in _NAMES]
-  try:
-    rest = values(["tune", *own])
-  except absl_flags.Error as error:
-    raise config_lib.UsageError(
-        config_lib.flag_error(error, values)) from error
-  if len(rest) > 1:
-    raise config_lib.UsageError(f"{rest[1]!r}: not a flag; flags are "
-                                "--name=value")
+  config_lib.refuse_words(config_lib.read_flags(values, own))
   extra = [w for w in argv if w not in own]
   # The analytic paper's runs read a file of their own.
   if values.data_dir and values.paper != analytic.PAPER.name:

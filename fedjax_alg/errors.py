@@ -94,6 +94,19 @@ def reason(error: BaseException) -> str:
   return lines[0].strip() if lines else type(error).__name__
 
 
+def raised(error: BaseException) -> str:
+  """Says in one line what code of somebody else's raised.
+
+  Args:
+    error: an error of a model, a builder or a sampler that is not ours.
+
+  Returns:
+    The type of the error and its ``reason``; ``ValueError: too heavy``.
+  """
+  name, said = type(error).__name__, reason(error)
+  return name if said == name else f"{name}: {said}"
+
+
 #: Similarity, from 0 to 1, from which a known name is suggested. One wrong
 #: letter in a name of four gives 0.75; fedadam and pfedme have 0.62.
 _SIMILAR = 0.75

@@ -3,22 +3,21 @@
 Importing JAX takes a second or two. Python would show a traceback of the
 imports, or lose an interrupt that comes while a C library is being loaded.
 The package imports this module before all others, which calls ``begin``. So
-it imports little itself: the earlier it begins, the better.
+it imports little itself (not even ``re``): the earlier it begins, the better.
+What comes before is Python's own start.
 """
 
 import os
-import re
 import signal
 import sys
-
-_COMMAND = re.compile(r"(fedjax_alg\.)?experiments(\.\w+)?")
 
 
 def _is_command() -> bool:
   """Whether this process is a command of ours, not somebody's program."""
   words = sys.orig_argv
   return os.path.basename(sys.argv[0]).startswith("fedjax-alg") or any(
-      word == "-m" and _COMMAND.fullmatch(module)
+      word == "-m" and (module.removeprefix("fedjax_alg.").partition(".")[0]
+                        == "experiments")
       for word, module in zip(words, words[1:]))
 
 

@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import closest, did_you_mean, one_line, OptionError
+from fedjax_alg.errors import (
+    closest, did_you_mean, one_line, OptionError, raised, reason)
 from fedjax_alg.errors import squeezed, with_names
 
 TEXT = "`num_clients`=0: `x2` must be at least 1, not `--`, `A` or `a b`"
@@ -45,6 +46,17 @@ def test_a_message_is_one_line_that_can_be_printed():
   assert one_line(f"{long}: must be") == f"{short} must be"
   assert one_line("9" * 500) == "9" * 500
   assert str(OptionError("`hidden`=\n3")) == "hidden= 3"
+
+
+@pytest.mark.parametrize("error, why, what", [
+    (ValueError("too\nheavy"), "too", "ValueError: too"),
+    (ValueError(), "ValueError", "ValueError"),
+    (FileNotFoundError(2, "No such file", "a.txt"), "a.txt: No such file",
+     "FileNotFoundError: a.txt: No such file"),
+    (OSError("odd"), "odd", "OSError: odd"),
+])
+def test_an_error_of_somebody_else_in_one_line(error, why, what):
+  assert (reason(error), raised(error)) == (why, what)
 
 
 NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes")

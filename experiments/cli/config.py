@@ -162,6 +162,9 @@ def asks_help(argv: Sequence[str]) -> bool:
 #: A command line with its flag files has at most so many words.
 _MOST_WORDS = 10_000
 
+#: So many flag files at most stand one within another.
+_MOST_NESTED = 9
+
 
 def flag_file(name: str) -> pathlib.Path:
   """The path of a flag file, or of the preset of this name.
@@ -186,8 +189,8 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   any folder. Later flags override earlier ones.
 
   Raises:
-    UsageError: a file does not exist or is no text, files include one another,
-      or there are too many words.
+    UsageError: a file does not exist or is no text, too many are
+      nested, or there are too many words.
   """
   out: list[str] = []
   for word in argv:
@@ -198,8 +201,10 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
       continue
     name = word.split("=", 1)[1]
     path = flag_file(name)
-    if depth > 8:
-      raise UsageError(f"--flagfile={name}: flagfiles include one another")
+    if depth >= _MOST_NESTED:
+      raise UsageError(
+          f"--flagfile={name}: more than {_MOST_NESTED} flag files one within "
+          "another; does one include itself?")
     try:
       words = _words(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -241,14 +246,10 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
       more = flags.own_fields(methods.method_of(first.algorithm))
     flags.define(parsed, more)
     _refuse_absl_flags(argv)
-    try:
-      rest = parsed([program, *argv])
-    except absl_flags.Error as error:
-      raise UsageError(flag_error(error, parsed)) from error
+    rest = read_flags(parsed, argv)
     if wants_help:
       raise HelpRequested(flags.help_text(program, parsed.algorithm))
-    if len(rest) > 1:
-      raise OptionError(f"{rest[1]!r}: not a flag; flags are --name=value")
+    refuse_words(rest)
     given = {name: parsed[name].value for name in parsed
              if parsed[name].present}
     values = {flag.name: flags.typed(flag, parsed[flag.name].value)
@@ -271,7 +272,39 @@ _VALUES = {"int": "a whole number", "float": "a number",
            "comma separated list of strings": "a list such as a,b,c"}
 
 
-def flag_error(
+def read_flags(
+    parsed: absl_flags.FlagValues, argv: Sequence[str]) -> list[str]:
+  """Reads a command line into flags.
+
+  Args:
+    parsed: the flags that are known; they get their values.
+    argv: the words after the program's name.
+
+  Returns:
+    The words that are no flags.
+
+  Raises:
+    UsageError: a flag is unknown or cannot be read.
+  """
+  for word, after in zip(argv, argv[1:]):
+    name = word.lstrip("-")
+    # absl takes the next word for the value, which would lose that flag.
+    if (word[:1] == "-" and after.startswith("--") and name in parsed
+        and not parsed[name].boolean):
+      raise UsageError(f"{word}: has no value; must be --{name}=VALUE")
+  try:
+    return parsed(["", *argv])[1:]
+  except absl_flags.Error as error:
+    raise UsageError(_flag_error(error, parsed)) from error
+
+
+def refuse_words(words: Sequence[str]) -> None:
+  """Refuses the words of a command line that are no flags."""
+  if words:
+    raise UsageError(f"{words[0]!r}: not a flag; flags are --name=value")
+
+
+def _flag_error(
     error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
   """Says what absl found wrong, in one line and not in Python's words.
 

@@ -483,18 +483,14 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   values = _flag_values(paper)
   of_command = [w for w in argv if w.lstrip("-").split("=")[0] in values]
   of_runs = [w for w in argv if w not in of_command]
-  try:
-    rest = values([paper.name, *of_command])
-  except absl_flags.Error as error:
-    raise config_lib.UsageError(
-        config_lib.flag_error(error, values)) from error
+  rest = config_lib.read_flags(values, of_command)
   for word in of_runs:
     flag = word.lstrip("-").partition("=")[0]
     if flag in _NOT_OF_FIGURES:
       raise config_lib.UsageError(
           f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
   names = [*paper.figures, *paper.tables]
-  if len(rest) > 1 or values.figure is None:
+  if rest or values.figure is None:
     raise config_lib.UsageError(
         f"--figure: missing (one of {', '.join([*names, 'all'])})")
   for flag in ("panels", "lines", "x_axis", "html"):

@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import did_you_mean
+from fedjax_alg.errors import did_you_mean, reason
 from fedjax_alg.files import expanded
 
 #: Data sets of TFDS that are offered by name -> the shape of their images. All
@@ -188,7 +188,7 @@ def unreadable(directory: pathlib.Path, error: BaseException) -> DataError:
     The error, with a message of one line.
   """
   return DataError(
-      f"cannot read {directory}: {_one_line(error)} (damaged, or not"
+      f"cannot read {directory}: {reason(error)} (damaged, or not"
       " prepared with file_format=array_record?)")
 
 
@@ -218,11 +218,7 @@ def prepare_tfds(name: str, data_dir: str | os.PathLike | None = None) -> None:
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise DataError(
         f"could not prepare {name} in `data_dir`={tfds_dir(data_dir)}:"
-        f" {_one_line(error)}") from error
-
-
-def _one_line(error: BaseException) -> str:
-  return " ".join(str(error).split())[:300] or type(error).__name__
+        f" {reason(error)}") from error
 
 
 def _place(name: str) -> str:

@@ -19,8 +19,7 @@ from fedjax_alg.base import RoundAux, State
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
-from fedjax_alg.errors import OptionError
-from fedjax_alg.models.adapt import first_line
+from fedjax_alg.errors import OptionError, raised
 
 #: (data, S, key, rounds played so far) -> ids [S] int32 of the participants,
 #: each at most once; C in a slot that stays empty. It is traced; ``key`` is of
@@ -448,7 +447,7 @@ def checked(sampler: Sampler, said: str = "") -> Sampler:
     except OptionError:
       raise
     except Exception as error:  # whatever the caller's code raises
-      raise OptionError(f"{said}: raises {first_line(error)}") from error
+      raise OptionError(f"{said}: raises {raised(error)}") from error
     shape, dtype = getattr(ids, "shape", ()), getattr(ids, "dtype", type(ids))
     if shape != (cohort_size,) or not jnp.issubdtype(dtype, jnp.integer):
       raise OptionError(

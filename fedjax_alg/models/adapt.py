@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Key, Model, Params
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, raised
 from fedjax_alg.models.flops import forward_flops
 
 #: Name of the argument -> its value in training.
@@ -40,12 +40,6 @@ def mode_arguments(
   return {name: not value for name, value in training.items()}, training
 
 
-def first_line(error: BaseException) -> str:
-  """Describes an error by its type and the first line of its message."""
-  lines = str(error).strip().splitlines() or [""]
-  return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
-
-
 def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
   """Calls ``jax.eval_shape`` and turns every error into one line.
 
@@ -66,7 +60,7 @@ def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
     raise
   except Exception as error:  # whatever the user's code raises
     raise OptionError(
-        f"`model`: {what} fails ({first_line(error)})") from error
+        f"`model`: {what} fails ({raised(error)})") from error
 
 
 def _is_float(dtype: Any) -> bool:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer, Model, Params
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, raised
 from fedjax_alg.models import adapt
 from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models import lstm
@@ -193,7 +193,7 @@ def _without(name: str, where: str, run: Callable[[], Array]) -> Array:
   except flax.errors.InvalidRngError as error:
     raise OptionError(
         f"`model`: {name} draws random numbers {where}: "
-        f"{adapt.first_line(error)}") from error
+        f"{raised(error)}") from error
 
 
 #: Name -> function (num_classes, options of ``make_model``) -> module.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array, Key, Model, Params
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, raised
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import cross_entropy
 
@@ -140,4 +140,4 @@ def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:
     raise
   except Exception as error:  # whatever the user's code raises
     raise OptionError(f"`model`: {name}(rngs) fails "
-                      f"({adapt.first_line(error)})") from error
+                      f"({raised(error)})") from error

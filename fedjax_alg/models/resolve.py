@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import own
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.errors import OptionError, did_you_mean, raised
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.models.nnx_modules import from_nnx
@@ -173,4 +173,4 @@ def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
   except Exception as error:  # whatever the user's code raises
     name = getattr(maker, "__name__", type(maker).__name__)
     raise OptionError(f"`model`: {name}({', '.join(asked)}) fails "
-                      f"({adapt.first_line(error)})") from error
+                      f"({raised(error)})") from error

@@ -11,12 +11,11 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import did_you_mean, OptionError, raised
 from fedjax_alg.hparams import condition, of_type, reads, resolved
 from fedjax_alg.hparams import traced_names, validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model
-from fedjax_alg.models.adapt import first_line
 
 #: Name of a hyper-parameter -> its values, one for each row of a program.
 Numbers = dict[str, np.ndarray]
@@ -114,7 +113,7 @@ class Method(NamedTuple):
       if self.registered:
         raise
       raise OptionError(f"`algorithm`={self.name}: its builder raises "
-                        f"{first_line(error)}") from error
+                        f"{raised(error)}") from error
     if not isinstance(made, Algorithm):
       raise OptionError(f"`algorithm`={self.name}: its builder returns a "
                         f"{type(made).__name__}; must return an Algorithm")

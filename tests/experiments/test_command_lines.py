@@ -6,7 +6,7 @@ from hypothesis import given, HealthCheck, settings
 import numpy as np
 import pytest
 
-from experiments import compare, publish, sweep, tune
+from experiments import compare, conjugate, demo, publish, sweep, tune
 from experiments.cli import config, execute, flags, part
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.prepare import cautions
@@ -109,6 +109,11 @@ def test_refused(word, said):
     (tune, ("--paper=none",), "--paper=none: must be one of analytic, conj"),
     (publish, ("--paper=none",), "--paper=none: must be one of diversified"),
     (compare, ("--x_axis=none",), "--x_axis=none: must be one of rounds"),
+    (compare, ("--out", "--metric=loss"), "--out: has no value; must be --out"),
+    (conjugate, ("--out_dir", "--figure=fig2"), "--out_dir: has no value; mus"),
+    (conjugate, ("figure",), "--figure: missing (one of fig2"),
+    (demo, ("--out_dir", "mine"), "--out_dir: must be --out_dir=DIR, in one"),
+    (publish, ("mine",), "'mine': not a flag; flags are --name=value"),
 ])
 def test_the_words_of_other_commands(capsys, command, words, said):
   assert command.main(["--algorithm=fedavg", *words]

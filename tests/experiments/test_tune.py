@@ -126,6 +126,8 @@ def test_what_is_wrong_is_one_line(capsys):
   assert "--paper=mine" in capsys.readouterr().err
   assert tune.main(["--validation_clients=3", "--by=global"]) == 2
   assert "--by=global" in capsys.readouterr().err
+  assert tune.main(["--methods", "--paper=conjugate"]) == 2
+  assert "--methods: has no value" in capsys.readouterr().err
   assert tune.main(["--paper=conjugate", "--methods=fedavgg"]) == 2
   assert "--methods=fedavgg" in capsys.readouterr().err
   assert tune.main(["--help"]) == 0

@@ -258,6 +258,10 @@ REFUSED = [
     ("--algorithm=fedavg --dataset=npz --data_path=~nosuchuser/x",
      ["--data_path=~nosuchuser/x", "no such user"]),
     ("--flagfile=~nosuchuser/x", ["--flagfile=~nosuchuser/x", "user"]),
+    ("--algorithm=fedavg --out_dir --resume",
+     ["--out_dir: has no value; must be --out_dir=VALUE"]),
+    ("--algorithm=fedavg --out_dir", ["--out_dir"]),
+    ("--algorithm=fedavg --resume yes", ["'yes': not a flag"]),
     ("--algorithm=fedavg --dataset=synthetic --partition=iid",
      ["--partition=iid", "synthetic comes with its clients"]),
 ]
@@ -271,6 +275,11 @@ def test_refused_in_one_line(words, named):
   assert "\n" not in message
   for part in named:
     assert part in message
+
+
+def test_a_value_may_be_a_word_of_its_own():
+  assert config.parse("--algorithm fedavg --client_lr 1e-2 --resume --rounds 3"
+                      .split()).run.rounds == 3
 
 
 def test_parsing_does_not_start_jax():
@@ -492,8 +501,20 @@ def test_later_flags_win_over_a_flagfile():
 def test_flagfiles_that_include_one_another(tmp_path):
   file = tmp_path / "loop.flags"
   file.write_text(f"--flagfile={file}\n", encoding="utf-8")
-  with pytest.raises(config.UsageError, match="one another"):
+  with pytest.raises(config.UsageError, match=(
+      "loop.flags: more than 9 flag files one within another; does one")):
     config.parse([f"--flagfile={file}"])
+
+
+def test_flagfiles_one_within_another(tmp_path):
+  for number in range(1, 10):
+    (tmp_path / f"{number}.flags").write_text(
+        f"--flagfile={tmp_path}/{number - 1}.flags\n", encoding="utf-8")
+  (tmp_path / "0.flags").write_text("--rounds=3\n", encoding="utf-8")
+  assert config.expand_flagfiles([f"--flagfile={tmp_path}/8.flags"]) == [
+      "--rounds=3"]
+  with pytest.raises(config.UsageError, match="/0.flags: more than 9 flag"):
+    config.expand_flagfiles([f"--flagfile={tmp_path}/9.flags"])
 
 
 def test_epochs_replace_the_default_steps():
