@@ -162,6 +162,8 @@ def make_run_rounds(
         cohorts.play_round, build(numbers), data, cohort_size, keys,
         sampler=sampler)
 
+    # A function of its own, so that its trace serves the shapes and the loop.
+    @functools.partial(jax.jit, inline=True)
     def logged(number, state):
       state, aux = play(number, state)
       return state, RunLog(aux, all_finite(state))
@@ -174,7 +176,9 @@ def make_run_rounds(
     def body(i, carry):
       state, log = carry
       state, entry = logged(start + i, state)
-      log = jax.tree.map(lambda rows, row: rows.at[i].set(row), log, entry)
+      log = jax.tree.map(
+          lambda rows, row: jax.lax.dynamic_update_index_in_dim(
+              rows, row, i, 0), log, entry)
       return state, log
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
