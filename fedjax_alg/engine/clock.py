@@ -7,13 +7,14 @@ The setting follows the experiments of the analytic paper, whose machines have
 one to four cores.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Devices, RoundCost
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Devices, Key, RoundCost
 from fedjax_alg.base import RoundTimes, Work
 from fedjax_alg.errors import OptionError
 
@@ -92,23 +93,28 @@ def make_devices(
   """
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
-
-  @jax.jit  # one small program, not one for every operation
-  def draw(key, clients):
-
-    def one(client):
-      first, second = jax.random.split(jax.random.fold_in(key, client))
-      return (jax.random.randint(first, (), cores[0], cores[1] + 1),
-              jax.random.uniform(second))
-
-    return jax.vmap(one)(clients)
-
-  held, share = draw(
-      jax.random.key(seed), jnp.arange(num_clients, dtype=jnp.int32))
-  gbps = slow * (fast / slow) ** share
-  return Devices(held.astype(jnp.float32) * (core_gflops * 1e9),
-                 gbps * (1e9 / 8), jnp.float32(batch_ms / 1e3),
+  flops_per_s, bytes_per_s = _drawn(
+      jax.random.key(seed), num_clients, cores[0], cores[1], core_gflops * 1e9,
+      slow, fast / slow, 1e9 / 8)
+  return Devices(flops_per_s, bytes_per_s, jnp.float32(batch_ms / 1e3),
                  jnp.float32(server_gflops * 1e9))
+
+
+# One small program, not one for every operation. All numbers are arguments, so
+# that a process compiles it once for each C.
+@functools.partial(jax.jit, static_argnums=1)
+def _drawn(
+    key: Key, num_clients: int, fewest: int, most: int, core_flops: float,
+    slow: float, ratio: float, gbps: float) -> tuple[Array, Array]:
+  """``flops_per_s`` and ``bytes_per_s`` of C machines, [C] float32."""
+
+  def draw(client):
+    first, second = jax.random.split(jax.random.fold_in(key, client))
+    return (jax.random.randint(first, (), fewest, most + 1),
+            jax.random.uniform(second))
+
+  cores, share = jax.vmap(draw)(jnp.arange(num_clients, dtype=jnp.int32))
+  return cores.astype(jnp.float32) * core_flops, slow * ratio ** share * gbps
 
 
 def round_times(

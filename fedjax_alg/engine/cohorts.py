@@ -50,6 +50,10 @@ def run_keys(seed: int | Array) -> RunKeys:
   return RunKeys(*jax.random.split(jax.random.key(seed), 5))
 
 
+#: [N] seeds -> their keys. Here, so that a process compiles it once for each N.
+_keys_of_seeds = jax.jit(jax.vmap(run_keys))
+
+
 def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
   """Makes the keys of all rows of a program, in one small program.
 
@@ -61,7 +65,7 @@ def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
     The keys of every row, each [settings * N].
   """
   rows = np.tile(np.asarray(seeds, np.uint32), settings)
-  return jax.jit(jax.vmap(run_keys))(jnp.asarray(rows))
+  return _keys_of_seeds(jnp.asarray(rows))
 
 
 def client_keys(key: Key, ids: Array) -> Key:

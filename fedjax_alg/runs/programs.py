@@ -86,9 +86,11 @@ class Programs:
     # These shapes carry the sharding of the real states, so that the program
     # accepts the states without moving them. It is that of the keys.
     where = p.keys.model.sharding
+    start = jax.jit(_start(p), out_shardings=sharding.replicated(mesh)).trace(
+        data.train, p.keys, p.numbers)
     self.shapes = shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=where), state_shapes(p))
+            leaf.shape, leaf.dtype, sharding=where), start.out_info)
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
     # The host of every process reads what all of them have computed.
@@ -107,9 +109,7 @@ class Programs:
       self._log = lowered.out_info[1]
       rounds = pool.submit(
           lowered.compile, compiling.options(sharding.platform(mesh)))
-      self._init = _compile_once(jax.jit(
-          _start(p), out_shardings=sharding.replicated(mesh)).lower(
-              data.train, p.keys, p.numbers))
+      self._init = _compile_once(start.lower())
       self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None
