@@ -398,10 +398,7 @@ def tune_any(argv: Sequence[str]) -> None:
       "widen", grid_lib.MOST_WIDENINGS, "", lower_bound=0, flag_values=own)
   mine = [w for w in argv if w.lstrip("-").split("=")[0] == "widen"]
   argv = [w for w in argv if w not in mine]
-  try:
-    own(["tune", *mine])
-  except absl_flags.Error as error:
-    raise config_lib.UsageError(config_lib.flag_error(error, own)) from error
+  config_lib.refuse_words(config_lib.read_flags(own, mine))
   values, words = sweep.split_flags(argv)
   given = {word.lstrip("-").split("=")[0] for word in words}
   if "validation_clients" not in given:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 import contextlib
+import functools
+import gc
 import os
 import resource
 import sys
@@ -70,6 +72,7 @@ def guarded(
     once, with the status of the one that has failed, or 75 if one was lost.
   """
   starting.end()
+  _keep_imports()
   with streams.lasting() as out:
     status = _status(
         command, sys.argv[1:] if argv is None else list(argv), again)
@@ -78,6 +81,12 @@ def guarded(
       print(f"error: standard output: {reason(out.failed)}", file=sys.stderr)
       status = status or 1
   return status
+
+
+@functools.cache
+def _keep_imports() -> None:
+  """Has collections of garbage, which tracing causes, pass over imports."""
+  gc.freeze()
 
 
 def _status(

@@ -1,6 +1,7 @@
 """Loaders of data sets; every loader returns ``Examples``."""
 
 from collections.abc import Sequence
+import importlib.util
 import os
 import pathlib
 
@@ -37,11 +38,14 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
   Returns:
     Images float32 [n, 8, 8, 1] in [0, 1], 10 classes.
   """
-  from sklearn import datasets  # pylint: disable=g-import-not-at-top
-
-  digits = datasets.load_digits()
-  x = (digits.images / 16).astype(np.float32)[..., None]
-  y = digits.target.astype(np.int32)
+  # Its file alone is read: to import scikit-learn takes a second.
+  found = importlib.util.find_spec("sklearn")
+  assert found is not None and found.origin is not None
+  rows = np.loadtxt(
+      pathlib.Path(found.origin).parent / "datasets/data/digits.csv.gz",
+      delimiter=",")
+  x = (rows[:, :-1].reshape(-1, 8, 8, 1) / 16).astype(np.float32)
+  y = rows[:, -1].astype(np.int32)
   rng = np.random.default_rng(seed)
   is_test = np.zeros(len(y), bool)
   for label in range(10):

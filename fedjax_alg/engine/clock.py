@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Devices, RoundCost
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Devices, Key, RoundCost
 from fedjax_alg.base import RoundTimes, Work
 from fedjax_alg.errors import OptionError
 
@@ -65,20 +65,6 @@ def check_machines(
                        f"at most {_MOST:g}")
 
 
-# One small program for all runs of C clients, not one for every operation.
-@functools.partial(jax.jit, static_argnames="cores")
-def _draw(key: Array, clients: Array, cores: tuple[int, int]
-          ) -> tuple[Array, Array]:
-  """Draws the number of cores and a uniform share of each client."""
-
-  def one(client):
-    first, second = jax.random.split(jax.random.fold_in(key, client))
-    return (jax.random.randint(first, (), cores[0], cores[1] + 1),
-            jax.random.uniform(second))
-
-  return jax.vmap(one)(clients)
-
-
 def make_devices(
     seed: int, num_clients: int, *, cores: tuple[int, int] = (1, 4),
     core_gflops: float = 10.0,
@@ -107,14 +93,28 @@ def make_devices(
   """
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
-
-  held, share = _draw(
-      jax.random.key(seed), jnp.arange(num_clients, dtype=jnp.int32),
-      tuple(cores))
-  gbps = slow * (fast / slow) ** share
-  return Devices(held.astype(jnp.float32) * (core_gflops * 1e9),
-                 gbps * (1e9 / 8), jnp.float32(batch_ms / 1e3),
+  flops_per_s, bytes_per_s = _drawn(
+      jax.random.key(seed), num_clients, cores[0], cores[1], core_gflops * 1e9,
+      slow, fast / slow, 1e9 / 8)
+  return Devices(flops_per_s, bytes_per_s, jnp.float32(batch_ms / 1e3),
                  jnp.float32(server_gflops * 1e9))
+
+
+# One small program, not one for every operation. All numbers are arguments, so
+# that a process compiles it once for each C.
+@functools.partial(jax.jit, static_argnums=1)
+def _drawn(
+    key: Key, num_clients: int, fewest: int, most: int, core_flops: float,
+    slow: float, ratio: float, gbps: float) -> tuple[Array, Array]:
+  """``flops_per_s`` and ``bytes_per_s`` of C machines, [C] float32."""
+
+  def draw(client):
+    first, second = jax.random.split(jax.random.fold_in(key, client))
+    return (jax.random.randint(first, (), fewest, most + 1),
+            jax.random.uniform(second))
+
+  cores, share = jax.vmap(draw)(jnp.arange(num_clients, dtype=jnp.int32))
+  return cores.astype(jnp.float32) * core_flops, slow * ratio ** share * gbps
 
 
 def round_times(

@@ -181,7 +181,9 @@ def make_run_rounds(
     def body(i, carry):
       state, log = carry
       state, entry = logged(start + i, state)
-      log = jax.tree.map(lambda rows, row: rows.at[i].set(row), log, entry)
+      log = jax.tree.map(
+          lambda rows, row: jax.lax.dynamic_update_index_in_dim(
+              rows, row, i, 0), log, entry)
       return state, log
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, log))
