@@ -442,7 +442,8 @@ def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
 def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
   """Whether code, or code that it calls, computes in float64."""
   for eqn in jaxpr.eqns:
-    if any(var.aval.dtype == jnp.float64 for var in eqn.outvars):
+    made: list[Any] = [var.aval for var in eqn.outvars]
+    if any(aval.dtype == jnp.float64 for aval in made):
       return True
     called = [
         getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(
