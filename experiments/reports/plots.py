@@ -35,7 +35,8 @@ BAND = "band: 95 % CI of the mean over seeds"
 BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
-PAPER_BESIDE = "hollow, beside a panel: the paper's number, of no stated round"
+PAPER_BESIDE = "hollow, beside: the paper's, at no stated round"
+_NOTES = (BAND, BAND_OF_PARTITIONS, PAPER, PAPER_BESIDE)
 
 #: About so many markers are on a line.
 _MARKERS = 6
@@ -176,12 +177,13 @@ def legend(figure: Any) -> None:
   named = _named(figure)
   if not named:
     return
-  words = [textwrap.fill(label, 48) for label in named]
+  words = [textwrap.fill(label, 24 if label in _NOTES else 48)
+           for label in named]
   longest = max(len(line) for label in words for line in label.split("\n"))
   # About so many characters and the sample of a line fit side by side.
   room = int(15 * figure.get_figwidth() / (longest + 8))
   figure.legend(named.values(), words, fontsize=8, loc="outside lower center",
-                handlelength=3.6, ncols=max(1, min(
+                handlelength=4.0, ncols=max(1, min(
                     len(named), 7 if figure.axes[1:] else 3, room)))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import pathlib
 
 import pytest
 
