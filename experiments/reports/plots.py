@@ -35,7 +35,7 @@ BAND = "band: 95 % CI of the mean over seeds"
 BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
-PAPER_BESIDE = "hollow, beside: the paper's, at no stated round"
+PAPER_BESIDE = "hollow, beside: the paper's number"
 _NOTES = (BAND, BAND_OF_PARTITIONS, PAPER, PAPER_BESIDE)
 
 #: About so many markers are on a line.
@@ -421,7 +421,7 @@ def _error_axis(axis: Any, low: float, best: float) -> None:
   axis.yaxis.set_major_locator(ticker.FixedLocator(kept[1:]))
   axis.yaxis.set_minor_locator(ticker.NullLocator())
   axis.yaxis.set_major_formatter("{x:g}")
-  axis.set_ylabel(f"{axis.get_ylabel()} (log scale of the errors)")
+  axis.set_ylabel(f"{axis.get_ylabel()} (log scale of errors)")
 
 
 def bars(

@@ -2,8 +2,9 @@
 
 ``METHODS`` is the only place where a method gets its look, so it looks the same
 in every figure. Two methods differ in their dashes, or else in a colour that is
-of another lightness: nobody needs to see colours, and a copy in grey will do.
-Each colour has a marker of its own, which says in grey which colour it is.
+of another lightness. In pictures a marker follows from both, and any two of
+colour, dash pattern and marker tell the third: a copy in grey will do, and so
+will a line that is too rough to show its dashes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,11 +14,10 @@ from typing import Any, NamedTuple
 _BLACK, _INDIGO, _WINE, _BLUE = "#000000", "#332288", "#882255", "#006BAA"
 _RED, _GREEN, _ORANGE = "#D55E00", "#22AD82", "#EAA60A"
 
-#: Colour -> marker. Any two colours are at least 8 units of lightness (CIE L*)
-#: apart, and colour-blind readers can tell them apart, too.
-_MARKERS = {_BLUE: "o", _RED: "s", _GREEN: "^", _WINE: "D", _BLACK: "v",
-            _ORANGE: "P", _INDIGO: "X"}
-COLOURS = tuple(_MARKERS)
+#: Any two are at least 8 units of lightness (CIE L*) apart, and colour-blind
+#: readers can tell them apart, too.
+COLOURS = (_BLUE, _RED, _GREEN, _WINE, _BLACK, _ORANGE, _INDIGO)
+_MARKERS = "os^DvPX"
 
 #: Dash pattern in Plotly -> (in matplotlib, width of the line, hatch of a bar).
 #: The more of a line is drawn, the lower it lies and the wider it is, so that
@@ -43,7 +43,8 @@ class Style(NamedTuple):
   @property
   def marker(self) -> str:
     """The marker in matplotlib."""
-    return _MARKERS[self.colour]
+    place = COLOURS.index(self.colour) + list(_DASHES).index(self.dash)
+    return _MARKERS[place % len(_MARKERS)]
 
   def matplotlib(self) -> dict[str, Any]:
     """The options of ``axis.plot``."""

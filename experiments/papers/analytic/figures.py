@@ -458,7 +458,7 @@ def _draw_ablations(
   last = claims.end("local")
   plots.dots(paths, {
       suite.heading(runs[0].cell): {o.cell.label: plots.Dot(
-          *metrics.confidence_95(last(o))) for o in runs}
+          *metrics.confidence_95(last(o).tolist())) for o in runs}
       for runs in suite.by_panel(outcomes)}, "accuracy, clients' own data, %",
              FIGURES["ablations"].title, "95 % CI of the mean over seeds")
 
@@ -475,10 +475,10 @@ def _draw_table2(
     own = parts[suite.heading(runs[0].cell)] = {}
     for column, (label, protocol) in claims.COLUMNS.items():
       said = stated.get((runs[0].cell.panel, label))
-      own[column] = plots.Dot(
-          *(_mean_and_sd(claims.score(protocol)(found[label]))
-            if label in found else (None, math.nan)),
-          said if protocol == "local" else None)
+      mean, sd = None, math.nan
+      if label in found:
+        mean, sd = _mean_and_sd(claims.score(protocol)(found[label]))
+      own[column] = plots.Dot(mean, sd, said if protocol == "local" else None)
   plots.dots(paths, parts, "accuracy, clients' own data, %",
              FIGURES["table2"].title, "standard deviation over seeds")
 

@@ -115,7 +115,7 @@ def test_protocols_with_the_same_values_are_all_seen(monkeypatch):
       "global", "local", "train") for row in rows(
           NUMBERS, protocol=protocol)], "a run")
   lines = seen[0].axes[0].get_lines()
-  assert len({line.get_linestyle() for line in lines}) == 3
+  assert len({line.get_marker() for line in lines}) == 3
   widths = [line.get_linewidth() for line in lines]
   assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
   plt.close(seen[0])
@@ -136,9 +136,14 @@ def _drawn(monkeypatch):
     plt.close(figure)
 
 
-def marks_of(figure, axis):
+def words_of(figure):
+  """The entries of a figure's legend."""
+  (legend,) = figure.legends
+  return [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+
+
+def marks_of(axis):
   """(colour, x, y) of the paper's numbers in data units of y."""
-  del figure
   return [(line.get_markeredgecolor(), line.get_xdata()[0],
            line.get_ydata()[0]) for line in axis.lines
           if line.get_label() in (plots.PAPER, plots.PAPER_BESIDE)]
@@ -153,20 +158,18 @@ def test_the_papers_numbers_are_marked_where_they_are(drawn):
                  marks={"(a) x": marks})
   (axis,) = figure.axes
   blue, red = (styles.METHODS[label].colour for label in runs)
-  (one, two, three) = marks_of(figure, axis)
+  (one, two, three) = marks_of(axis)
   assert one == (blue, 2, 0.7) and two[0] == blue and three[0] == red
   assert two[2] == three[2] == 0.3 and 1 < two[1] < three[1] < 1.1
   low, high = axis.get_ylim()
   assert low < 0.3 and high > 0.7  # although the lines end at 0.6 and more
   assert axis.get_title() == "(a) x"
-  (legend,) = figure.legends
-  words = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
-  assert words == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
+  assert words_of(figure) == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
   over = drawn(plots.panels, {"(a) x": {
       label: [row | {"total_floats": row["round"]} for row in table]
       for label, table in runs.items()}}, "global", "accuracy", "t", "floats",
                {"(a) x": marks})
-  assert len(marks_of(over, over.axes[0])) == 2  # those of no round
+  assert len(marks_of(over.axes[0])) == 2  # those of no round
 
 
 def test_lines_close_below_one_are_drawn_apart(drawn):
@@ -212,9 +215,7 @@ def test_bars_of_very_different_heights_have_a_log_axis(drawn):
   assert low < 0.8 < 1.2 < high
   hatches = {bar.get_hatch() for bar in near.patches}
   assert len(hatches) == 2  # apart in grey
-  (legend,) = figure.legends
-  assert [text.get_text() for text in legend.get_texts()] == [
-      "FedAvg", "FedProx", "not reached", "the paper"]
+  assert words_of(figure) == ["FedAvg", "FedProx", "not reached", "the paper"]
 
 
 def test_dots_are_the_numbers_and_their_intervals(drawn):
@@ -238,9 +239,7 @@ def test_dots_are_the_numbers_and_their_intervals(drawn):
       ("not run", 1)]
   (paper,) = [line for line in axis.lines if line.get_label() == plots.PAPER]
   assert (paper.get_xdata()[0], paper.get_ydata()[0]) == (96.9, 0)
-  (legend,) = figure.legends
-  assert [text.get_text() for text in legend.get_texts()] == [
-      "the interval", plots.PAPER]
+  assert words_of(figure) == ["the interval", plots.PAPER]
 
 
 def test_two_axes_with_the_papers_numbers(drawn):

@@ -64,7 +64,10 @@ def test_every_method_has_a_style_of_its_own():
   assert len(set(styles.METHODS.values())) == len(styles.METHODS)
   # Of one colour or one dash pattern, no two methods have both.
   assert {label: found[label] for label in styles.METHODS} == styles.METHODS
-  assert len({style.marker for style in found.values()}) == len(styles.COLOURS)
+  for pair in ("colour marker", "dash marker"):
+    looks = {tuple(getattr(style, name) for name in pair.split())
+             for style in styles.METHODS.values()}
+    assert len(looks) == len(styles.METHODS), pair
 
 
 def test_a_method_looks_the_same_in_every_figure():
