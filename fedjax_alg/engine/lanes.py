@@ -22,6 +22,7 @@ longest row in every loop.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+import contextlib
 import functools
 from typing import Any
 
@@ -198,6 +199,8 @@ class _Code:
                operands: Sequence[Array], per_row: int):
     inputs = [*jaxpr.constvars, *jaxpr.invars]
     self._jaxpr, self._per_row = jaxpr, per_row
+    # Else what it computes in float64 would be float32 where it is vectorised.
+    self._double = _has_double(jaxpr)
     self._inputs = {
         var: (kind, operand) for var, kind, operand in zip(
             inputs, kinds, operands, strict=True) if kind != _SHARED}
@@ -238,8 +241,14 @@ class _Code:
     part = self._jaxpr.replace(
         constvars=[], invars=inputs, outvars=list(wanted), eqns=kept,
         effects=every)
-    return jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(part, ()))(
-        *map(value, inputs))
+    return self._evaluate(
+        jex_core.ClosedJaxpr(part, ()), *map(value, inputs))
+
+  def _evaluate(
+      self, part: jex_core.ClosedJaxpr, *operands: Array) -> list[Array]:
+    """What a part of the code returns."""
+    with jax.enable_x64(True) if self._double else contextlib.nullcontext():
+      return jex_core.jaxpr_as_fun(part)(*operands)
 
   def _value(self, slot: Array, left: dict[Var, Array], var: Var) -> Array:
     """What the code of the client in ``slot`` reads."""
@@ -275,13 +284,12 @@ class _Code:
   def goes_on(self, loop: Any, operands: Sequence[Array]) -> Array:
     """Whether the client takes a further step, [] bool."""
     for_cond, _, carry = self._all_operands(loop, operands)
-    return jex_core.jaxpr_as_fun(loop.params["cond_jaxpr"])(
-        *for_cond, *carry)[0]
+    return self._evaluate(loop.params["cond_jaxpr"], *for_cond, *carry)[0]
 
   def step(self, loop: Any, operands: Sequence[Array]) -> tuple[Array, ...]:
     """One step of the client."""
     _, for_body, carry = self._all_operands(loop, operands)
-    after = jex_core.jaxpr_as_fun(loop.params["body_jaxpr"])(*for_body, *carry)
+    after = self._evaluate(loop.params["body_jaxpr"], *for_body, *carry)
     return (*operands[:len(operands) - len(carry)], *after)
 
   def _all_operands(
@@ -429,6 +437,22 @@ def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
       axes=(0, 0)) > 0
   return jnp.where(lost, jnp.full_like(total, jnp.nan), total).reshape(
       share.shape[1:] + leaf.shape[1:])
+
+
+def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
+  """Whether code, or code that it calls, computes in float64."""
+  for eqn in jaxpr.eqns:
+    made: list[Any] = [var.aval for var in eqn.outvars]
+    if any(aval.dtype == jnp.float64 for aval in made):
+      return True
+    called = [
+        getattr(leaf, "jaxpr", leaf) for leaf in jax.tree.leaves(
+            list(eqn.params.values()),
+            is_leaf=lambda leaf: isinstance(leaf, jex_core.ClosedJaxpr))]
+    if any(_has_double(part) for part in called
+           if isinstance(part, jex_core.Jaxpr)):
+      return True
+  return False
 
 
 def _variables(atoms: Iterable[Atom]) -> list[Var]:

@@ -132,3 +132,27 @@ def test_a_lane_takes_the_next_client():
   rows = [[7, 1, 1], [3, 3, 6]]
   assert counted_steps(rows, mode="lanes", lanes=1) == [2] * 11
   assert counted_steps(rows, mode="vmap") == [6] * 7
+
+
+@pytest.mark.parametrize("mode", ["lanes", "sequential"])
+def test_float64_inside_a_client_stays(inputs, mode):
+  """A client may compute in float64 where its arguments are float32."""
+  _, shards, _ = inputs
+
+  @jax.jit
+  def third(size):  # rounding in float32 would give another number
+    sizes = jnp.full((2, 2), size.astype(jnp.float64))
+    return (sizes @ jnp.array([1e7 / 3, 0.0])).astype(jnp.int32)
+
+  def one_client(_, shard):
+    with jax.enable_x64(True):
+      start = third(shard.size)
+    return start, jax.lax.while_loop(
+        lambda i: i < shard.size, lambda i: i + jnp.int32(1), jnp.int32(0))
+
+  map_clients = clients.make_map_clients(mode=mode)
+  thirds, counted = jax.jit(lambda: map_clients(one_client, (), shards))()
+  size = np.asarray(shards.size)
+  np.testing.assert_array_equal(counted, size)
+  np.testing.assert_array_equal(
+      thirds[:, 1], (size * (1e7 / 3)).astype(np.int32))

@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,7 +14,6 @@ from experiments.reports import suite, verdicts
 from fedjax_alg.records import summary as results
 from experiments.papers.analytic import claims
 from fedjax_alg import registry
-from tests.problems import quick_options
 
 #: Beside the preset's Dirichlet partition: 6 clients, a tiny network.
 DIGITS = ("--dataset=digits", "--dirichlet_alpha=1", "--num_clients=6",
@@ -355,8 +353,6 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
     own, _, fedavg, *_ = analytic._time_lines(panel)
     return [own, (claims.WA, own[1]), fedavg]  # one run for both
 
-  monkeypatch.setattr(jax, "jit", functools.partial(  # compiles faster
-      jax.jit, compiler_options=quick_options()))
   monkeypatch.setitem(analytic.FIGURES, "fig4", analytic.FIGURES[
       "fig4"]._replace(lines_of=lines_of))
   monkeypatch.setitem(analytic.QUICK_ROUNDS, "fedavg", 4)

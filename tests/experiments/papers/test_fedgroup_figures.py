@@ -15,7 +15,6 @@ from experiments.papers.fedgroup import tables
 from experiments.reports import suite, verdicts
 from experiments.papers.fedgroup import claims
 from fedjax_alg.engine import loop
-from tests.problems import quick_options
 
 #: 60 clients, so that FedGroup finds the 60 it pre-trains.
 DIGITS = ("--dataset=digits", "--features=flatten", "--partition=iid",
@@ -246,8 +245,6 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
       fedgroup.PAPER, figures.only("table3", fedgroup.FIGURES["table3"], "a"),
       request("--num_seeds=1", *DIGITS, "--num_clients=70"))
               if c.label == "FG-EDC")
-  monkeypatch.setattr(jax, "jit", functools.partial(  # compiles faster
-      jax.jit, compiler_options=quick_options()))
   found, = pool.pretrained(cell)
   made = prepared_run(cell.config)
   state = jax.jit(lambda data, keys: loop.initial_states(
