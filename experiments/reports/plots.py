@@ -150,12 +150,18 @@ def _styles(
   return {label: style.matplotlib() for label, style in found.items()}
 
 
-def _named(figure: Any) -> dict[str, Any]:
-  """label -> handle of everything that a figure names, the bands last."""
+def _named(figure: Any, *last: str) -> dict[str, Any]:
+  """label -> handle of everything that a figure names.
+
+  ``last`` and the notes come after the lines.
+  """
   named: dict[str, Any] = {}
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
       named.setdefault(label, handle)
+  for label in last:
+    if label in named:
+      named[label] = named.pop(label)
   # Bands and marks have the colours of their lines.
   for label in (BAND, BAND_OF_PARTITIONS):
     if named.pop(label, None) is not None:
@@ -172,9 +178,9 @@ _HOLLOW: dict[str, Any] = {
     "markerfacecolor": "white", "markeredgewidth": 1.4}
 
 
-def legend(figure: Any) -> None:
-  """Draws one legend for all panels, below them."""
-  named = _named(figure)
+def legend(figure: Any, *last: str) -> None:
+  """Draws one legend for all panels, below them, with ``last`` at its end."""
+  named = _named(figure, *last)
   if not named:
     return
   words = [textwrap.fill(label, 24 if label in _NOTES else 48)
@@ -350,52 +356,58 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.legend(fontsize=7)
 
 
-def _reach(
-    curves: Iterable[np.ndarray], marks: Sequence[Mark]
-) -> tuple[float, float] | None:
-  """What the y axis of a share shows: its lower end, and the best value.
+class _Reach(NamedTuple):
+  """What the y axis of a share shows."""
 
-  It is fitted to the last rounds; the first ones would squeeze the curves.
+  low: float  #: its lower end
+  best: float  #: the largest value
+  close: bool  #: whether the lines lie close together below 1
+
+
+#: Lines lie close together if the errors at the lower end of the axis are so
+#: many times those of the best line.
+_CLOSE = 5.0
+
+
+def _reach(
+    curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()
+) -> _Reach | None:
+  """Fits an axis to the last rounds; the first ones would squeeze the curves.
 
   Args:
     curves: the values of each line, [seeds, rounds].
-    marks: what the axis must reach, too.
+    marks: what the axis must show, too.
   """
   known = [c for c in curves if c.size and np.isfinite(c).all()]
   if not known:
     return None
+  low = max(min(c[:, -1].min() for c in known) - 0.08, 0.0)
+  best = max(c.mean(0).max() for c in known)
   marked = [mark.value for mark in marks]
-  low = min([*(c[:, -1].min() - 0.08 for c in known),
-             *(value - 0.01 for value in marked)])
-  return max(low, 0.0), max([*(c.mean(0).max() for c in known), *marked])
+  return _Reach(
+      max(min([low, *(value - 0.01 for value in marked)]), 0.0),
+      max([best, *marked]), bool(1.0 - low >= _CLOSE * (1.0 - best)))
 
 
-#: So many times the errors of the best line are those at the lower end of an
-#: axis that is logarithmic in the errors.
-_CLOSE = 5.0
-
-
-def _of_errors(reaches: Iterable[tuple[float, float] | None]) -> bool:
+def _of_errors(reaches: Iterable[_Reach | None]) -> bool:
   """Whether the axes of shares are logarithmic in the errors.
 
-  They are where the lines of a panel lie close together below 1, so that a
-  linear axis would hide some.
+  They are where a linear axis would hide lines below one another.
   """
   known = [reach for reach in reaches if reach is not None]
-  return all(best < 1.0 for _, best in known) and any(
-      1.0 - low >= _CLOSE * (1.0 - best) for low, best in known)
+  return all(reach.best < 1.0 for reach in known) and any(
+      reach.close for reach in known)
 
 
-def _fit(
-    axis: Any, reach: tuple[float, float] | None, errors: bool = False) -> None:
+def _fit(axis: Any, reach: _Reach | None, errors: bool = False) -> None:
   """Fits the y axis of a share to what it shows."""
   if reach is None:
     return
-  low, best = reach
   if errors:
-    _error_axis(axis, low, best)
+    _error_axis(axis, reach.low, reach.best)
   else:
-    axis.set_ylim(low, min(1.0, max(axis.get_ylim()[1], best) + 0.01))
+    axis.set_ylim(reach.low, min(
+        1.0, max(axis.get_ylim()[1], reach.best) + 0.01))
 
 
 #: Where an axis that is logarithmic in the errors may have its ticks.
@@ -463,8 +475,9 @@ def bars(
     for i, (label, heights) in enumerate(methods.items()):
       x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
       there = [h is not None for h in heights]
-      axis.bar(x[there], [h for h in heights if h is not None], 0.92 * width,
-               label=label, **drawn[label].bar())
+      # A bar of height NaN is not drawn, but the legend has its colour.
+      axis.bar(x, [math.nan if h is None else h for h in heights],
+               0.92 * width, label=label, **drawn[label].bar())
       absent += [at for at, known in zip(x, there) if not known]
       none += [at for at, height in zip(x, heights) if height == 0.0]
     _log_bars(axis, [h for heights in methods.values() for h in heights])
@@ -483,7 +496,7 @@ def bars(
     axis.set_ylabel(name)
     axis.grid(alpha=0.3, axis="y")
     axis.set_axisbelow(True)
-  legend(figure)
+  legend(figure, missing, marked)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -495,7 +508,9 @@ _LOW = 20.0
 def _log_bars(axis: Any, heights: Iterable[float | None]) -> None:
   """Makes the y axis of bars logarithmic if that shows more of them."""
   known = [h for h in heights if h]
-  if known and max(known) > _LOW * min(known) > 0:
+  if not known:
+    axis.set_yticks([])
+  elif max(known) > _LOW * min(known) > 0:
     axis.set_yscale("log")
     axis.set_ylim(min(known) / 2.0, 1.6 * max(known))
 
@@ -530,8 +545,7 @@ def dots(
       figsize=(4.6 * columns + 1, lines * (0.24 * rows + 1.0)))
   for axis, (name, found) in zip(axes.flat, panels_of.items()):
     if interval and any(math.isfinite(dot.half) for dot in found.values()):
-      axis.errorbar([], [], xerr=[], fmt="o", color="grey", capsize=3,
-                    label=interval)
+      axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
     for y, (label, dot) in enumerate(found.items()):
       style = styles_lib.method(label) or styles_lib.Style(
           styles_lib.COLOURS[0], "solid")
@@ -579,7 +593,7 @@ def panels(
     title: above all panels.
     x_axis: one of ``X_AXES``.
     marks: panel title -> the paper's numbers. Those at a round are drawn over
-      rounds alone.
+      rounds alone, if so many were played.
   """
   columns = min(2, len(cells))
   lines = -(-len(cells) // columns)
@@ -589,8 +603,9 @@ def panels(
       lines, columns, figsize=(width, 3.4 * lines), squeeze=False)
   styles = _styles(cells)
   drawn = {name: [mark for mark in (marks or {}).get(name, ())
-                  if mark.round is None or x_axis == "rounds"]
-           for name in cells}
+                  if mark.round is None or x_axis == "rounds" and any(
+                      row["round"] >= mark.round for row in runs[mark.label])]
+           for name, runs in cells.items()}
   reaches = {name: _reach([results.by_seed(rows, protocol, metric)
                            for rows in runs.values()], drawn[name])
              for name, runs in cells.items()}
@@ -640,7 +655,7 @@ def grid(
         log_axis(axis)
       elif metric in metrics.METRICS:
         _fit(axis, _reach([results.by_seed(rows, protocol, metric)
-                           for rows in runs.values()], ()))
+                           for rows in runs.values()]))
   legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
@@ -689,6 +704,7 @@ def twins(
     axis.label_outer()
     if other is not others[-1]:
       other.set_ylabel("")
+      other.tick_params(labelright=False)
   legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)

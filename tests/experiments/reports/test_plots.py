@@ -138,8 +138,8 @@ def _drawn(monkeypatch):
 
 def words_of(figure):
   """The entries of a figure's legend."""
-  (legend,) = figure.legends
-  return [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+  return [text.get_text().replace("\n", " ")
+          for text in figure.legends[0].get_texts()]
 
 
 def marks_of(axis):
@@ -153,7 +153,8 @@ def test_the_papers_numbers_are_marked_where_they_are(drawn):
   """At their round, or beside the panel; two of the same side by side."""
   runs = {"MA-FSVRG": rows(NUMBERS), "GA-FSVRG": rows(NUMBERS)}
   marks = [plots.Mark("MA-FSVRG", 0.7, 2), plots.Mark("MA-FSVRG", 0.3),
-           plots.Mark("GA-FSVRG", 0.3)]
+           plots.Mark("GA-FSVRG", 0.3),
+           plots.Mark("GA-FSVRG", 0.99, 4)]  # three rounds were played
   figure = drawn(plots.panels, {"(a) x": runs}, "global", "accuracy", "t",
                  marks={"(a) x": marks})
   (axis,) = figure.axes
@@ -164,7 +165,8 @@ def test_the_papers_numbers_are_marked_where_they_are(drawn):
   low, high = axis.get_ylim()
   assert low < 0.3 and high > 0.7  # although the lines end at 0.6 and more
   assert axis.get_title() == "(a) x"
-  assert words_of(figure) == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
+  assert words_of(figure) == [
+      *runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
   over = drawn(plots.panels, {"(a) x": {
       label: [row | {"total_floats": row["round"]} for row in table]
       for label, table in runs.items()}}, "global", "accuracy", "t", "floats",
@@ -188,6 +190,11 @@ def test_lines_close_below_one_are_drawn_apart(drawn):
   assert set(ticks) <= set(plots._TICKS) and len(ticks) >= 4
   assert "errors" in axis.get_ylabel()
   assert np.isfinite(places).all()
+  # Numbers of the paper far above the lines do not squeeze these.
+  far = drawn(plots.panels, {"p": {"x": rows([[0.1, 0.2, 0.3]])}}, "global",
+              "accuracy", "t", marks={"p": [plots.Mark("x", 0.99)]})
+  assert far.axes[0].get_yscale() == "linear"
+  assert far.axes[0].get_ylim()[1] > 0.99
   # Lines that reach 1 have no error to draw.
   ones = drawn(plots.panels, {"p": near | {"x": rows([[0.5, 0.9, 1.0]])}},
                "global", "accuracy", "t")
@@ -203,7 +210,8 @@ def test_bars_of_very_different_heights_have_a_log_axis(drawn):
   assert (far.get_yscale(), near.get_yscale()) == ("log", "linear")
   assert far.get_ylim()[0] < 0.1
   # What is missing has no bar, but a cross that the legend explains.
-  assert [bar.get_height() for bar in far.patches] == [0.1, 50, 2]
+  np.testing.assert_array_equal(
+      [bar.get_height() for bar in far.patches], [0.1, np.nan, 50, 2])
   cross = next(line for line in far.lines if line.get_marker() == "x")
   assert cross.get_xdata()[0] == pytest.approx(0.8)
   # A height of nothing is a number.
