@@ -646,6 +646,11 @@ def grid(
       len(curves), len(cells), figsize=(4.6 * len(cells), 2.9 * len(curves)),
       squeeze=False)
   styles = _styles(cells)
+  reaches = {(name, protocol, metric): _reach([
+      results.by_seed(rows, protocol, metric) for rows in runs.values()])
+             for name, runs in cells.items() for protocol, metric in curves
+             if metric in metrics.METRICS and metric != "loss"}
+  errors = _of_errors(reaches.values())
   for column, (name, runs) in zip(axes.T, cells.items()):
     column[0].set_title(name, fontsize=9)
     for axis, (protocol, metric) in zip(column, curves):
@@ -653,9 +658,8 @@ def grid(
                   x_axis if protocol == curves[0][0] else "rounds", styles)
       if metric.endswith("loss"):
         log_axis(axis)
-      elif metric in metrics.METRICS:
-        _fit(axis, _reach([results.by_seed(rows, protocol, metric)
-                           for rows in runs.values()]))
+      else:
+        _fit(axis, reaches.get((name, protocol, metric)), errors)
   legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
