@@ -38,7 +38,7 @@ from .papers.analytic import figures as analytic
 from .papers.conjugate import figures as conjugate
 from .papers.diversified import figures as diversified
 from .papers.fedgroup import figures as fedgroup
-from .reports import answers, claims_page, figures
+from .reports import answers, claims_page, figures, styles
 
 PAPERS: dict[str, figures.Paper] = {
     paper.name: paper
@@ -73,10 +73,23 @@ def _small_png(path: pathlib.Path) -> bytes:
     small = image.resize(
         (width, round(image.height * width / image.width)))
     buffer = io.BytesIO()
-    small.quantize(64, dither=Image.Dither.NONE).save(
-        buffer, "PNG", optimize=True)
+    _few_colours(small).save(buffer, "PNG", optimize=True)
     raw, width = buffer.getvalue(), round(0.85 * width)
   return raw
+
+
+def _few_colours(image: Image.Image, most: int = 64) -> Image.Image:
+  """The picture with few colours, those of the lines among them.
+
+  Without these, one method would have different colours in two pictures.
+  """
+  lines = [int(colour[i:i + 2], 16) for colour in styles.COLOURS
+           for i in (1, 3, 5)]
+  common = image.quantize(
+      most - len(styles.COLOURS), dither=Image.Dither.NONE).getpalette() or []
+  palette = Image.new("P", (1, 1))
+  palette.putpalette(lines + common[:3 * most - len(lines)])
+  return image.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def _lower(path: pathlib.Path) -> tuple[str, str]:

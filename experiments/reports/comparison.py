@@ -14,7 +14,7 @@ from fedjax_alg.records import tables
 from fedjax_alg.runs.compare import Comparison, Estimate, Line
 from fedjax_alg.runs.compare import shown_options
 from fedjax_alg.runs.result import RunResult
-from . import plots, report, styles
+from . import plots, report
 
 #: Powers of ten of large numbers, and their names in the head of a column.
 _UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
@@ -399,8 +399,7 @@ def draw(
   runs = {label: with_seconds(result)
           for label, result in comparison.results.items()}
   plots.draw_curves(
-      axis, runs, comparison.protocol, comparison.metric, x_axis,
-      {label: style.matplotlib() for label, style in styles.of(runs).items()})
+      axis, runs, comparison.protocol, comparison.metric, x_axis)
   if comparison.metric == "loss":
     plots.log_axis(axis)
   else:

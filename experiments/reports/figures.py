@@ -368,7 +368,8 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     else:
       plots.panels(
           paths, suite.rows_by_panel(chosen), figure.protocol, figure.metric,
-          figure.title, request.x_axis)
+          figure.title, request.x_axis, report.marks(
+              paper.name, name, chosen, figure.metric))
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text

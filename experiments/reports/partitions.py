@@ -33,9 +33,32 @@ def flags(first: int, number: int) -> list[tuple[str, ...]]:
 
 def joined(tables: Sequence[list[records.Row]]) -> list[records.Row]:
   """The rows of all partitions in one table, in the order of a single run."""
-  rows = [row | {"seed": row["seed"] + STRIDE * number}
+  rows = [row | {"seed": row["seed"] + STRIDE * number, "partition": number}
           for number, table in enumerate(tables) for row in table]
   return sorted(rows, key=lambda row: row["round"])
+
+
+def curves(
+    rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
+  """The curves over which an interval is taken.
+
+  Args:
+    rows: rows of metrics.csv, of one run or ``joined``.
+    protocol: the protocol.
+    metric: the metric.
+
+  Returns:
+    [runs, evaluated rounds]: a curve for each seed, or for each partition the
+    mean of its seeds.
+  """
+  values = results.by_seed(rows, protocol, metric)
+  owner = {row["seed"]: row.get("partition") for row in rows
+           if row["protocol"] == protocol}
+  if len(set(owner.values())) < 2:
+    return values
+  of_row = np.array(list(owner.values()))
+  return np.array([values[of_row == part].mean(0)
+                   for part in dict.fromkeys(of_row)])
 
 
 def pooled(found: Sequence[Any]) -> Any:

@@ -1,19 +1,21 @@
-"""Pictures: curves over rounds or costs, bars, and the clients' classes."""
+"""Pictures: curves over rounds or costs, bars, dots, the clients' classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+import math
 import pathlib
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 
 from fedjax_alg import files, metrics
 from fedjax_alg.records import tables as records, summary as results
-from . import styles as styles_lib
+from . import partitions, styles as styles_lib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt, ticker  # noqa: E402  (after the backend)
+from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
 
 #: --x_axis -> column of the rows, label of the axis.
@@ -27,8 +29,25 @@ X_AXES = {
     "simulated_s": ("simulated_s", "seconds on the simulated machines"),
 }
 
-#: Label of the bands in a legend.
+#: Labels of the bands in a legend: of runs on one partition of the data, and on
+#: several.
 BAND = "band: 95 % CI of the mean over seeds"
+BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
+#: Labels of the marks of the paper's numbers: at a round, and at none.
+PAPER = "hollow: the paper's number"
+PAPER_BESIDE = "hollow, beside: the paper's number"
+_NOTES = (BAND, BAND_OF_PARTITIONS, PAPER, PAPER_BESIDE)
+
+#: About so many markers are on a line.
+_MARKERS = 6
+
+
+class Mark(NamedTuple):
+  """A number that the paper gives for a line."""
+
+  label: str  #: of the line
+  value: float  #: in the unit of the axis
+  round: float | None = None  #: None: the paper states none
 
 
 def draw_curves(
@@ -38,8 +57,12 @@ def draw_curves(
   """Draws one line per run: the mean over its seeds, with a band.
 
   The band is the 95 % confidence interval of the mean (Student t), the one
-  that tables report; a single seed has none. It is cut off where a metric
+  that tables report: over seeds, or over partitions of the data, each with the
+  mean of its seeds. A single one has none. It is cut off where a metric
   cannot lie: shares at 0 and 1, the loss at 0.
+
+  Each line has its markers at other rounds than the other lines, so that those
+  of the same values are all seen.
 
   Args:
     axis: matplotlib axes.
@@ -48,59 +71,125 @@ def draw_curves(
     protocol: the protocol that is drawn.
     metric: the column that is drawn.
     x_axis: one of ``X_AXES``; a point's x is the mean over the seeds.
-    styles: label -> options of its line; by default a line has the next colour.
+    styles: label -> options of its line; by default those of ``styles.of``.
   """
   column, x_label = X_AXES[x_axis]
-  for label, rows in runs.items():
-    values = results.by_seed(rows, protocol, metric)
+  if styles is None:
+    styles = _styles({"": runs})
+  for place, (label, rows) in enumerate(runs.items()):
+    values = partitions.curves(rows, protocol, metric)
     if not values.size:
       continue
     x = results.by_seed(rows, protocol, column).mean(0)
     mean = values.mean(0)
-    line, = axis.plot(x, mean, label=label, **{
-        "linewidth": 1.5, **(styles or {}).get(label, {})})
+    line, = axis.plot(
+        x, mean, label=label, markersize=5, markeredgecolor="white",
+        markeredgewidth=0.4, markevery=_marked(len(x), place, len(runs)),
+        **styles[label])
     if len(values) > 1:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
       most = 1.0 if metric in metrics.METRICS and metric != "loss" else None
+      pooled = any("partition" in row for row in rows)
       axis.fill_between(
           x, np.clip(mean - half, 0.0, None), np.clip(mean + half, None, most),
-          color=line.get_color(), alpha=0.15, linewidth=0, label=BAND)
+          color=line.get_color(), alpha=0.15, linewidth=0,
+          label=BAND_OF_PARTITIONS if pooled else BAND)
   axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)
 
 
+def _marked(points: int, place: int, lines: int) -> list[int]:
+  """The points of a line that have a marker.
+
+  Args:
+    points: how many it has.
+    place: the number of the line.
+    lines: how many lines there are. No two have a marker at the same point, if
+      there are at least as many points.
+  """
+  step = max(min(lines, points), round(points / _MARKERS))
+  start = place * step // lines if step >= lines else place % step
+  return list(range(start, points, step))
+
+
+def draw_marks(
+    axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, Any]]
+) -> None:
+  """Draws the paper's numbers, as hollow markers of the lines they are for.
+
+  A number of no stated round stands to the right of the panel, and marks at the
+  same height beside each other. The y axis is not changed, so it should reach
+  as far as the marks.
+  """
+  limits = axis.get_ylim()
+  taken: list[tuple[float, float]] = []  # of marks beside the panel
+  for label, value, number in marks:
+    x, where, words = number, axis.transData, PAPER
+    if number is None:
+      where = axis.get_yaxis_transform()
+      height = axis.transAxes.inverted().transform(
+          axis.transData.transform((0.0, value)))[1]
+      column = 0
+      while any(column == c and abs(height - h) < 0.035 for h, c in taken):
+        column += 1
+      taken.append((height, column))
+      x, words = 1.025 + 0.03 * column, PAPER_BESIDE
+    colour, shape = (styles[label][key] for key in ("color", "marker"))
+    axis.plot([x], [value], shape, transform=where, markersize=7,
+              markerfacecolor="white", markeredgecolor=colour,
+              markeredgewidth=1.4, clip_on=False, zorder=4, label=words)
+  axis.set_ylim(limits)
+
+
 def _styles(
     cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-  """label -> colour and dash, the same in every panel."""
+  """label -> options of its line, the same in every panel."""
   found = styles_lib.of(label for runs in cells.values() for label in runs)
   return {label: style.matplotlib() for label, style in found.items()}
 
 
-def _named(figure: Any) -> dict[str, Any]:
-  """label -> handle of everything that a figure names, the bands last."""
+def _named(figure: Any, *last: str) -> dict[str, Any]:
+  """label -> handle of everything that a figure names.
+
+  ``last`` and the notes come after the lines.
+  """
   named: dict[str, Any] = {}
   for axis in figure.axes:
     for handle, label in zip(*axis.get_legend_handles_labels()):
       named.setdefault(label, handle)
-  if named.pop(BAND, None) is not None:
-    # Bands have the colours of their lines.
-    named[BAND] = Patch(color="grey", alpha=0.3, linewidth=0)
+  for label in last:
+    if label in named:
+      named[label] = named.pop(label)
+  # Bands and marks have the colours of their lines.
+  for label in (BAND, BAND_OF_PARTITIONS):
+    if named.pop(label, None) is not None:
+      named[label] = Patch(color="grey", alpha=0.3, linewidth=0)
+  for label in (PAPER, PAPER_BESIDE):
+    if named.pop(label, None) is not None:
+      named[label] = Line2D([], [], **_HOLLOW)
   return named
 
 
-def legend(figure: Any) -> None:
-  """Draws one legend for all panels, below them."""
-  named = _named(figure)
+#: Of the mark of a paper's number in a legend.
+_HOLLOW: dict[str, Any] = {
+    "linestyle": "", "marker": "o", "markersize": 7, "color": "grey",
+    "markerfacecolor": "white", "markeredgewidth": 1.4}
+
+
+def legend(figure: Any, *last: str) -> None:
+  """Draws one legend for all panels, below them, with ``last`` at its end."""
+  named = _named(figure, *last)
   if not named:
     return
-  words = [textwrap.fill(label, 48) for label in named]
+  words = [textwrap.fill(label, 24 if label in _NOTES else 48)
+           for label in named]
   longest = max(len(line) for label in words for line in label.split("\n"))
   # About so many characters and the sample of a line fit side by side.
   room = int(15 * figure.get_figwidth() / (longest + 8))
   figure.legend(named.values(), words, fontsize=8, loc="outside lower center",
-                ncols=max(1, min(
+                handlelength=4.0, ncols=max(1, min(
                     len(named), 7 if figure.axes[1:] else 3, room)))
 
 
@@ -121,15 +210,11 @@ def run_curves(
     paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
   """Draws the curves of a run: accuracy and loss, one line per protocol."""
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
-  protocols = results.protocols(rows)
-  # Protocols may have the same values: a wider line is seen below another.
-  styles = {name: style.matplotlib() | {
-      "linewidth": 1.5 + 2 * (len(protocols) - 1 - i) / len(protocols)}
-            for i, (name, style) in enumerate(
-                styles_lib.of(protocols).items())}
+  runs = {protocol: [row | {"protocol": ""} for row in rows
+                     if row["protocol"] == protocol]
+          for protocol in results.protocols(rows)}
   for axis, metric in zip(axes, ("accuracy", "loss")):
-    for protocol in protocols:
-      draw_curves(axis, {protocol: rows}, protocol, metric, styles=styles)
+    draw_curves(axis, runs, "", metric)
   log_axis(axes[1])
   legend(figure)
   figure.suptitle(title, fontsize=10)
@@ -262,7 +347,7 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   # Whole numbers in each bin: as many, or bins would seem empty.
   width = max(1, -(-(high - low + 1) // 40))
   axis.hist(sizes, np.arange(low, high + width + 1, width) - 0.5,
-            color="tab:blue")
+            color=styles_lib.COLOURS[0])
   axis.axvline(np.median(sizes), color="black", linewidth=1.0,
                label=f"median {np.median(sizes):g}")
   axis.margins(y=0.2)  # room for the legend
@@ -271,23 +356,84 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.legend(fontsize=7)
 
 
-def _zoom(axis: Any, curves: list[np.ndarray], metric: str) -> None:
-  """Fits the y axis to the last rounds; the first ones would squeeze curves.
+class _Reach(NamedTuple):
+  """What the y axis of a share shows."""
+
+  low: float  #: its lower end
+  best: float  #: the largest value
+  close: bool  #: whether the lines lie close together below 1
+
+
+#: Lines lie close together if the errors at the lower end of the axis are so
+#: many times those of the best line.
+_CLOSE = 5.0
+
+
+def _reach(
+    curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()
+) -> _Reach | None:
+  """Fits an axis to the last rounds; the first ones would squeeze the curves.
 
   Args:
-    axis: the axes with the curves.
     curves: the values of each line, [seeds, rounds].
-    metric: the metric of the curves; for the loss the axis is logarithmic
-      instead.
+    marks: what the axis must show, too.
   """
-  curves = [c for c in curves if c.size and np.isfinite(c).all()]
-  if not curves:
+  known = [c for c in curves if c.size and np.isfinite(c).all()]
+  if not known:
+    return None
+  low = max(min(c[:, -1].min() for c in known) - 0.08, 0.0)
+  best = max(c.mean(0).max() for c in known)
+  marked = [mark.value for mark in marks]
+  return _Reach(
+      max(min([low, *(value - 0.01 for value in marked)]), 0.0),
+      max([best, *marked]), bool(1.0 - low >= _CLOSE * (1.0 - best)))
+
+
+def _of_errors(reaches: Iterable[_Reach | None]) -> bool:
+  """Whether the axes of shares are logarithmic in the errors.
+
+  They are where a linear axis would hide lines below one another.
+  """
+  known = [reach for reach in reaches if reach is not None]
+  return all(reach.best < 1.0 for reach in known) and any(
+      reach.close for reach in known)
+
+
+def _fit(axis: Any, reach: _Reach | None, errors: bool = False) -> None:
+  """Fits the y axis of a share to what it shows."""
+  if reach is None:
     return
-  if metric == "loss":
-    log_axis(axis)
-    return
-  low = max(0.0, min(c[:, -1].min() for c in curves) - 0.08)
-  axis.set_ylim(low, min(1.0, axis.get_ylim()[1] + 0.01))
+  if errors:
+    _error_axis(axis, reach.low, reach.best)
+  else:
+    axis.set_ylim(reach.low, min(
+        1.0, max(axis.get_ylim()[1], reach.best) + 0.01))
+
+
+#: Where an axis that is logarithmic in the errors may have its ticks.
+_TICKS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95,
+          0.96, 0.97, 0.975, 0.98, 0.985, 0.99, 0.992, 0.995, 0.997, 0.998,
+          0.999)
+
+
+def _error_axis(axis: Any, low: float, best: float) -> None:
+  """Makes the y axis logarithmic in 1 - y, from ``low`` to beyond ``best``."""
+  least = 0.75 * (1.0 - best)  # the error at the upper end
+
+  def depth(y: Any) -> Any:
+    return -np.log(np.maximum(1.0 - np.asarray(y, float), 0.1 * least))
+
+  axis.set_yscale("function", functions=(depth, lambda d: 1.0 - np.exp(-d)))
+  axis.set_ylim(low, 1.0 - least)
+  span, kept = np.ptp(depth([low, 1.0 - least])), [math.inf]
+  for tick in reversed(_TICKS):  # the best lines have most need of them
+    if low <= tick <= 1.0 - least and (
+        kept[-1] > 1.0 or depth(kept[-1]) - depth(tick) > 0.09 * span):
+      kept.append(tick)
+  axis.yaxis.set_major_locator(ticker.FixedLocator(kept[1:]))
+  axis.yaxis.set_minor_locator(ticker.NullLocator())
+  axis.yaxis.set_major_formatter("{x:g}")
+  axis.set_ylabel(f"{axis.get_ylabel()} (log scale of errors)")
 
 
 def bars(
@@ -295,18 +441,24 @@ def bars(
     parts: Mapping[str, Mapping[str, Sequence[float | None]]],
     groups: Sequence[str],
     title: str,
-    stacked: bool = False,
+    missing: str = "",
+    marks: Mapping[str, Sequence[float | None]] | None = None,
+    marked: str = "",
 ) -> None:
   """Draws panels of grouped bars in one row.
 
+  The axis of a panel is logarithmic where a bar would be too low to be seen.
+
   Args:
     paths: files to write.
-    parts: y label of a panel -> method -> a height for each group; None is
-      drawn as a cross at the bottom.
+    parts: y label of a panel -> method -> a height for each group; None is no
+      bar, but a cross at its place.
     groups: names below the bars.
     title: above all panels.
-    stacked: whether the bars of a group are stacked, with their sum above them;
-      ``parts`` then has the parts of a whole instead of methods.
+    missing: what None means, for the legend.
+    marks: y label of a panel -> for each group a height that is marked across
+      it, None for no mark.
+    marked: what a mark means, for the legend.
   """
   longest = max(map(len, groups))
   # Long or many names would overlap if they were written horizontally.
@@ -314,28 +466,109 @@ def bars(
   figure, axes = plt.subplots(
       1, len(parts), squeeze=False,
       figsize=(4.6 * len(parts) + 1, 3.6 + upright * 0.07 * longest))
+  drawn = styles_lib.of(label for methods in parts.values()
+                        for label in methods)
   for axis, (name, methods) in zip(axes.flat, parts.items()):
-    side_by_side = 1 if stacked else max(len(methods), 1)
-    width, bottom = 0.8 / side_by_side, np.zeros(len(groups))
+    width = 0.8 / max(len(methods), 1)
+    absent: list[float] = []
+    none: list[float] = []  # a bar of no height, which is a number
     for i, (label, heights) in enumerate(methods.items()):
-      i %= side_by_side
-      x = np.arange(len(groups)) + (i - (side_by_side - 1) / 2) * width
-      known = np.array([h or 0.0 for h in heights])
-      drawn = axis.bar(x, known, width, bottom, label=label)
-      missing = [at for at, h in zip(x, heights) if h is None]
-      if missing:
-        axis.plot(missing, [0.0] * len(missing), "x", clip_on=False,
-                  color=drawn.patches[0].get_facecolor(), markersize=5)
-      if stacked:
-        bottom += known
-    if stacked:
-      axis.bar_label(drawn, [f"{sum_:.3g}" for sum_ in bottom], fontsize=8)
-      axis.margins(y=0.12)
+      x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
+      there = [h is not None for h in heights]
+      # A bar of height NaN is not drawn, but the legend has its colour.
+      axis.bar(x, [math.nan if h is None else h for h in heights],
+               0.92 * width, label=label, **drawn[label].bar())
+      absent += [at for at, known in zip(x, there) if not known]
+      none += [at for at, height in zip(x, heights) if height == 0.0]
+    _log_bars(axis, [h for heights in methods.values() for h in heights])
+    for at in none:
+      axis.annotate("0", (at, 0.0), xycoords=axis.get_xaxis_transform(),
+                    ha="center", va="bottom", fontsize=7)
+    if absent:
+      axis.plot(absent, [0.02] * len(absent), "x", color="grey", markersize=4,
+                transform=axis.get_xaxis_transform(), label=missing or None)
+    for at, height in enumerate((marks or {}).get(name, ())):
+      if height is not None:
+        axis.plot([at - 0.48, at + 0.48], [height] * 2, "--", color="black",
+                  linewidth=1.2, label=marked or None)
     axis.set_xticks(np.arange(len(groups)), groups,
                     rotation=90 if upright else 0)
     axis.set_ylabel(name)
     axis.grid(alpha=0.3, axis="y")
     axis.set_axisbelow(True)
+  legend(figure, missing, marked)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+#: A bar lower than the highest one by this factor is hardly seen.
+_LOW = 20.0
+
+
+def _log_bars(axis: Any, heights: Iterable[float | None]) -> None:
+  """Makes the y axis of bars logarithmic if that shows more of them."""
+  known = [h for h in heights if h]
+  if not known:
+    axis.set_yticks([])
+  elif max(known) > _LOW * min(known) > 0:
+    axis.set_yscale("log")
+    axis.set_ylim(min(known) / 2.0, 1.6 * max(known))
+
+
+class Dot(NamedTuple):
+  """A number with its interval, and the paper's number."""
+
+  mean: float | None  #: None: there is none
+  half: float = math.nan  #: half the width of the interval; NaN: none
+  paper: float | None = None
+
+
+def dots(
+    paths: list[pathlib.Path], panels_of: Mapping[str, Mapping[str, Dot]],
+    x_label: str, title: str, interval: str = "", missing: str = "not run",
+) -> None:
+  """Draws panels of numbers, one in a row, two panels side by side.
+
+  Args:
+    paths: files to write.
+    panels_of: panel title -> what a number is of -> the number.
+    x_label: of the numbers.
+    title: above all panels.
+    interval: what the intervals are, for the legend.
+    missing: what stands in the place of a number that there is not.
+  """
+  columns = min(2, len(panels_of))
+  lines = -(-len(panels_of) // columns)
+  rows = max(map(len, panels_of.values()))
+  figure, axes = plt.subplots(
+      lines, columns, squeeze=False,
+      figsize=(4.6 * columns + 1, lines * (0.24 * rows + 1.0)))
+  for axis, (name, found) in zip(axes.flat, panels_of.items()):
+    if interval and any(math.isfinite(dot.half) for dot in found.values()):
+      axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
+    for y, (label, dot) in enumerate(found.items()):
+      style = styles_lib.method(label) or styles_lib.Style(
+          styles_lib.COLOURS[0], "solid")
+      if dot.mean is None:
+        axis.text(0.02, y, missing, fontsize=8, color="grey", va="center",
+                  transform=axis.get_yaxis_transform())
+      else:
+        axis.errorbar(
+            [dot.mean], [y], None, [dot.half] if math.isfinite(
+                dot.half) else None, style.marker, color=style.colour,
+            markersize=6, capsize=3)
+      if dot.paper is not None:
+        axis.plot([dot.paper], [y], style.marker, markersize=8,
+                  markerfacecolor="none", markeredgecolor=style.colour,
+                  markeredgewidth=1.4, zorder=4, label=PAPER)
+    axis.set_yticks(range(len(found)), list(found))
+    axis.set_ylim(len(found) - 0.4, -0.6)
+    axis.set_title(name, fontsize=9)
+    axis.set_xlabel(x_label)
+    axis.margins(x=0.08)
+    axis.grid(alpha=0.3)
+  for axis in list(axes.flat)[len(panels_of):]:
+    axis.remove()
   legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
@@ -348,6 +581,7 @@ def panels(
     metric: str,
     title: str,
     x_axis: str = "rounds",
+    marks: Mapping[str, Sequence[Mark]] | None = None,
 ) -> None:
   """Draws panels of curves, two in a row.
 
@@ -358,6 +592,8 @@ def panels(
     metric: the column that is drawn.
     title: above all panels.
     x_axis: one of ``X_AXES``.
+    marks: panel title -> the paper's numbers. Those at a round are drawn over
+      rounds alone, if so many were played.
   """
   columns = min(2, len(cells))
   lines = -(-len(cells) // columns)
@@ -366,11 +602,22 @@ def panels(
   figure, axes = plt.subplots(
       lines, columns, figsize=(width, 3.4 * lines), squeeze=False)
   styles = _styles(cells)
+  drawn = {name: [mark for mark in (marks or {}).get(name, ())
+                  if mark.round is None or x_axis == "rounds" and any(
+                      row["round"] >= mark.round for row in runs[mark.label])]
+           for name, runs in cells.items()}
+  reaches = {name: _reach([results.by_seed(rows, protocol, metric)
+                           for rows in runs.values()], drawn[name])
+             for name, runs in cells.items()}
+  errors = _of_errors(reaches.values())
   for axis, (name, runs) in zip(axes.flat, cells.items()):
     draw_curves(axis, runs, protocol, metric, x_axis, styles)
     axis.set_title(name, fontsize=9)
-    _zoom(axis, [results.by_seed(rows, protocol, metric)
-                 for rows in runs.values()], metric)
+    if metric == "loss":
+      log_axis(axis)
+    else:
+      _fit(axis, reaches[name], errors)
+    draw_marks(axis, drawn[name], styles)
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()
   legend(figure)
@@ -399,11 +646,20 @@ def grid(
       len(curves), len(cells), figsize=(4.6 * len(cells), 2.9 * len(curves)),
       squeeze=False)
   styles = _styles(cells)
+  reaches = {(name, protocol, metric): _reach([
+      results.by_seed(rows, protocol, metric) for rows in runs.values()])
+             for name, runs in cells.items() for protocol, metric in curves
+             if metric in metrics.METRICS and metric != "loss"}
+  errors = _of_errors(reaches.values())
   for column, (name, runs) in zip(axes.T, cells.items()):
     column[0].set_title(name, fontsize=9)
     for axis, (protocol, metric) in zip(column, curves):
       draw_curves(axis, runs, protocol, metric,
                   x_axis if protocol == curves[0][0] else "rounds", styles)
+      if metric.endswith("loss"):
+        log_axis(axis)
+      else:
+        _fit(axis, reaches.get((name, protocol, metric)), errors)
   legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
@@ -415,6 +671,8 @@ def twins(
     left: tuple[str, str],
     right: tuple[str, str],
     title: str,
+    marks: Mapping[str, tuple[float | None, float | None]] | None = None,
+    marked: tuple[str, str] = ("", ""),
 ) -> None:
   """Draws panels in one row, with two y axes that all of them share.
 
@@ -424,26 +682,34 @@ def twins(
     left: protocol and metric of the left axis.
     right: protocol and metric of the right axis.
     title: above all panels.
+    marks: panel title -> the paper's numbers on both axes, None for none.
+    marked: what the paper's numbers are, for the legend.
   """
   figure, axes = plt.subplots(
-      1, len(cells), figsize=(3.6 * len(cells) + 0.6, 3.0), squeeze=False,
+      1, len(cells), figsize=(3.6 * len(cells) + 0.6, 3.4), squeeze=False,
       sharey=True)
   others = [axis.twinx() for axis in axes.flat]
   for axis in others[1:]:
     axis.sharey(others[0])
+  styles = _styles({"": dict.fromkeys((left[1], right[1]))})
   for axis, other, (name, rows) in zip(axes.flat, others, cells.items()):
-    for side, (protocol, metric), colour in (
-        (axis, left, "black"), (other, right, "tab:blue")):
-      values = results.by_seed(rows, protocol, metric)
-      side.plot(results.by_seed(rows, protocol, "round").mean(0),
-                values.mean(0), color=colour, linewidth=1.0)
-      side.set_ylabel(metric.replace("_", " "), color=colour)
-    axis.set_xlabel("communication round")
+    for side, (protocol, metric), value, words in zip(
+        (axis, other), (left, right), (marks or {}).get(name, (None, None)),
+        marked):
+      draw_curves(side, {metric: rows}, protocol, metric,
+                  styles={metric: styles[metric] | {"linewidth": 1.0}})
+      colour = styles[metric]["color"]
+      side.yaxis.label.set_color(colour)
+      if value is not None:
+        side.axhline(value, color=colour, linestyle=(0, (6, 4)), linewidth=0.9,
+                     label=words)
+    other.grid(False)
     axis.set_title(name, fontsize=9)
-    axis.grid(alpha=0.3)
     axis.label_outer()
     if other is not others[-1]:
       other.set_ylabel("")
+      other.tick_params(labelright=False)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -468,13 +734,16 @@ def scatters(
       axes.flat, cells.items()):
     # In the PDF the points are an image; thousands of vector points would take
     # much space.
-    axis.plot(x, y, ".", markersize=2, alpha=0.3, rasterized=True)
+    axis.plot(x, y, ".", color=styles_lib.COLOURS[0], markersize=2, alpha=0.3,
+              rasterized=True)
     ends = np.array([x.min(), x.max()])
-    axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0)
+    axis.plot(ends, slope * ends + intercept, color="black", linewidth=1.0,
+              label="line of least squares")
     axis.set_xlabel(labels[0])
     axis.set_ylabel(labels[1])
     axis.set_title(name, fontsize=9)
     axis.grid(alpha=0.3)
+  legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
 
@@ -496,8 +765,11 @@ def groups(
   figure, axes = plt.subplots(
       1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False)
   for axis, (name, (points, group, words)) in zip(axes.flat, cells.items()):
-    for g in sorted(set(group.tolist())):
-      axis.scatter(*points[group == g].T, s=12, label=f"group {g + 1}")
+    own = styles_lib.of(f"group {g + 1}" for g in sorted(set(group.tolist())))
+    for label, style in own.items():
+      inside = group == int(label.split()[1]) - 1
+      axis.scatter(*points[inside].T, s=16, label=label, color=style.colour,
+                   marker=style.marker, linewidths=0)
     # A word is written once, in the middle of its points.
     for word in sorted(set(words)):
       alike = np.array([other == word for other in words])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import chosen, partitions, rule, suite
+from . import chosen, partitions, plots, rule, suite
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 
@@ -89,6 +89,52 @@ def _round(setting: str) -> int | None:
   return int(found[1]) if found else None
 
 
+def marks(
+    paper: str, artifact: str, outcomes: Sequence[suite.Outcome], metric: str
+) -> dict[str, list[plots.Mark]]:
+  """The numbers of a paper that lie on the curves of a figure.
+
+  Args:
+    paper: name of the paper.
+    artifact: the figure or table.
+    outcomes: the runs that are drawn.
+    metric: the metric that is drawn.
+
+  Returns:
+    Heading of a panel -> its numbers: accuracies, at their round if one is
+    stated, and the rounds to an accuracy.
+  """
+  claims = load_claims(paper, artifact)
+  found: dict[str, list[plots.Mark]] = {}
+  for own in suite.by_panel(outcomes):
+    label = {_method(o): o.cell.label for o in own}
+    # Of two numbers of the same the later one has more digits.
+    numbers = {(c.method, where[1]): where[0] for c in claims
+               if c.panel == own[0].cell.panel and c.method in label
+               and (where := _place(c, metric)) is not None}
+    found[suite.heading(own[0].cell)] = [
+        plots.Mark(label[name], value, number)
+        for (name, number), value in numbers.items()]
+  return found
+
+
+def _place(
+    claim: Claim, metric: str) -> tuple[float, float | None] | None:
+  """(height, round) of a claim in a figure of a metric; None: it has none."""
+  named = claim.metric.removeprefix("test_")
+  if claim.unit == "%" and named in (metric, f"{metric}_max"):
+    return claim.value / 100.0, claim.round
+  target = re.fullmatch(r"rounds_to_([\d.]+)%", named)
+  if target and metric == "accuracy" and np.isfinite(claim.value):
+    return float(target[1]) / 100.0, claim.value
+  return None
+
+
+def _method(outcome: suite.Outcome) -> str:
+  """The name of a line's method in the claims, without the setting."""
+  return outcome.cell.label.split(" (")[0]
+
+
 def compare(
     outcomes: Sequence[suite.Outcome], claims: Sequence[Claim], protocol: str,
     metric: str) -> list[Comparison]:
@@ -101,7 +147,7 @@ def compare(
   rows = []
   for outcome in outcomes:
     cell, summary = outcome.cell, outcome.summary
-    method = cell.label.split(" (")[0]
+    method = _method(outcome)
     found = [c.value for c in claims if c.panel == cell.panel and (
         c.method == method) and c.metric.removeprefix("test_") == metric
              and c.round is None]

@@ -306,12 +306,17 @@ def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
   return list(panels.values())
 
 
+def heading(cell: Cell) -> str:
+  """The title of a panel with its letter, as above its curves."""
+  return f"({cell.panel}) {cell.panel_title}"
+
+
 def rows_by_panel(
     outcomes: Iterable[Outcome],
 ) -> Mapping[str, Mapping[str, list[records.Row]]]:
-  """panel title -> label -> rows, as ``plots.panels`` takes them."""
+  """heading of a panel -> label -> rows, as ``plots.panels`` takes them."""
   panels: dict[str, dict[str, list[records.Row]]] = {}
   for outcome in outcomes:
-    title = outcome.cell.panel_title
-    panels.setdefault(title, {})[outcome.cell.label] = outcome.rows
+    panels.setdefault(heading(outcome.cell), {})[
+        outcome.cell.label] = outcome.rows
   return panels

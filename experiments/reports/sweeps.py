@@ -131,9 +131,6 @@ def rows_of(settings: Sequence[Setting], metric: str, score: str) -> list[
   return out
 
 
-_MARKERS = "os^DvPX"
-
-
 def _numbers(values: Sequence[str]) -> np.ndarray | None:
   """The places of swept values; None where they have no good axis."""
   try:
@@ -186,8 +183,8 @@ def draw(
     ends = np.array([ci95, ci95] if metric == "loss" else [
         np.minimum(ci95, mean), np.minimum(ci95, np.maximum(100 - mean, 0))])
     axis.errorbar(x, mean, None if np.isnan(ci95).all() else ends,
-                  marker=_MARKERS[i % len(_MARKERS)], markersize=5, capsize=3,
-                  label=label or None, **drawn[label].matplotlib())
+                  markersize=5, capsize=3, label=label or None,
+                  **drawn[label].matplotlib())
     if winner in own:
       axis.plot(here[winner.values[names[0]]],
                 factor * scores(winner, by, metric, score).mean(), "o",

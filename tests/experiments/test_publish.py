@@ -5,7 +5,7 @@ from PIL import Image
 import pytest
 
 from experiments import publish
-from experiments.reports import answers
+from experiments.reports import answers, styles
 
 
 @pytest.fixture(name="source")
@@ -46,6 +46,22 @@ def test_page(tmp_path, source):
       "diversified_fig2.png", "diversified_fig10.png", "conjugate_fig2.png"}
   assert (source / "fig1" / "fig1_stated.png").stat().st_size > 200_000
   assert all(p.stat().st_size < 200_000 for p in folder.glob("*.png"))
+
+
+def test_a_small_picture_keeps_the_colours_of_its_lines(tmp_path):
+  """Noise needs more than all colours, and must not take those of lines."""
+  pixels = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
+  own = [[int(c[i:i + 2], 16) for i in (1, 3, 5)] for c in styles.COLOURS]
+  for place, colour in enumerate(own):
+    pixels[40 * place:40 * place + 20] = colour
+  Image.fromarray(pixels).save(tmp_path / "x.png")
+  (tmp_path / "small.png").write_bytes(publish._small_png(tmp_path / "x.png"))
+  small = Image.open(tmp_path / "small.png")
+  assert (tmp_path / "small.png").stat().st_size < publish.MOST_BYTES
+  scale = small.height / 400
+  assert small.mode == "P" and [
+      list(small.convert("RGB").getpixel((9, int((40 * place + 10) * scale))))
+      for place in range(len(own))] == own
 
 
 def test_again_gives_the_same_bytes(tmp_path, source):

@@ -7,13 +7,14 @@ are seconds on this machine.
 
 from collections.abc import Callable, Sequence
 import itertools
+import math
 import pathlib
 from typing import Any
 
 import numpy as np
 
+from fedjax_alg import metrics, registry
 from fedjax_alg.records import tables as records
-from fedjax_alg import registry
 from ...cli import config as config_lib
 from ...reports import chosen, figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets
@@ -272,18 +273,37 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
 def _time_bars(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str
 ) -> None:
-  """Draws how a client spends its seconds, for each panel."""
-  for_bars = {}
+  """Draws how a client spends its seconds, for each panel.
+
+  The paper states by how much FedACnnL's time is less than another method's. At
+  the mark of a method its time would be so much more than FedACnnL's here.
+  """
+  stated = _stated_reductions()
+  parts, marks = {}, {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
-  panels = suite.by_panel(outcomes)
-  for runs in panels:
+  for runs in suite.by_panel(outcomes):
     found = {o.cell.label: o for o in runs}
-    named = f"{runs[0].cell.panel_title}: " if panels[1:] else ""
-    for_bars[f"{named}simulated s"] = {
-        part: [float(claims.simulated(column)(found[label]).mean())
+    name = f"{suite.heading(runs[0].cell)}: simulated s"
+    measures = {part: claims.simulated(column)
+                for part, column in _PARTS.items()} | {"together": claims.TOTAL}
+    parts[name] = {
+        part: [float(seconds(found[label]).mean())
                if label in found else None for label in labels]
-        for part, column in _PARTS.items()}
-  plots.bars(paths, for_bars, labels, title, stacked=True)
+        for part, seconds in measures.items()}
+    ours = found.get(claims.ACNNL)
+    marks[name] = [
+        None if ours is None or saved is None else
+        float(claims.TOTAL(ours).mean()) / (1.0 - saved / 100.0)
+        for saved in (stated.get((runs[0].cell.panel, label))
+                      for label in labels)]
+  plots.bars(paths, parts, labels, title, "not run", marks,
+             f"by the paper's saving, from {claims.ACNNL}'s here")
+
+
+def _stated_reductions() -> dict[tuple[str, str], float]:
+  """(panel, method) -> percent that the paper's FedACnnL saves against it."""
+  return {(c.panel, c.method.removeprefix(f"{claims.ACNNL} vs ")): c.value
+          for c in report.load_claims(NAME, "Fig4")}
 
 
 def _draw_fig4(
@@ -298,7 +318,8 @@ def _draw_fig6(
 ) -> None:
   """Draws the curves, and the bars of time in a picture of their own."""
   plots.panels(paths, suite.rows_by_panel(outcomes), "local", "accuracy",
-               FIGURES["fig6"].title, x_axis)
+               FIGURES["fig6"].title, x_axis,
+               report.marks(NAME, "fig6", outcomes, "accuracy"))
   first = [o for o in outcomes if o.cell.panel == outcomes[0].cell.panel]
   _time_bars([p.with_stem(f"{p.stem}_time") for p in paths], first,
              "Fig. 6: training time of a client, CIFAR-10")
@@ -358,16 +379,26 @@ def _mean_sd(values: Any) -> str:
 
   With one seed there is no deviation.
   """
-  if len(values) == 1:
-    return f"{values[0]:.2f}"
-  return f"{np.mean(values):.2f} +- {np.std(values, ddof=1):.2f}"
+  mean, sd = _mean_and_sd(values)
+  return f"{mean:.2f}" + ("" if math.isnan(sd) else f" +- {sd:.2f}")
+
+
+def _mean_and_sd(values: Any) -> tuple[float, float]:
+  """Mean and standard deviation over seeds; NaN for that of one seed."""
+  return float(np.mean(values)), (
+      float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
+
+
+def _stated_table2() -> dict[tuple[str, str], float]:
+  """(panel, method) -> the accuracy that the paper states in Table 2."""
+  return {(c.panel, c.method): c.value
+          for c in report.load_claims(NAME, "Table2")
+          if c.metric == "test_accuracy_mean"}
 
 
 def table2(outcomes: Sequence[suite.Outcome]) -> str:
   """Table 2 in the paper's form, and a table of details for each panel."""
-  stated = {(c.panel, c.method): c.value
-            for c in report.load_claims(NAME, "Table2")
-            if c.metric == "test_accuracy_mean"}
+  stated = _stated_table2()
   by_place = {(o.cell.panel, o.cell.label): o for o in outcomes}
   columns = {column: where for column, where in claims.COLUMNS.items()
              if any(label == where[0] for _, label in by_place)}
@@ -423,28 +454,33 @@ def ablations(outcomes: Sequence[suite.Outcome]) -> str:
 def _draw_ablations(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
-  del x_axis  # bars, of the first panel
-  runs = suite.by_panel(outcomes)[0]
-  plots.bars(paths, {"accuracy, clients' own data, %": {"": [
-      float(claims.end("local")(o).mean()) for o in runs]}},
-             [o.cell.label for o in runs], FIGURES["ablations"].title,
-             stacked=True)
+  del x_axis  # dots
+  last = claims.end("local")
+  plots.dots(paths, {
+      suite.heading(runs[0].cell): {o.cell.label: plots.Dot(
+          *metrics.confidence_95(last(o).tolist())) for o in runs}
+      for runs in suite.by_panel(outcomes)}, "accuracy, clients' own data, %",
+             FIGURES["ablations"].title, "95 % CI of the mean over seeds")
 
 
 def _draw_table2(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
-  """Draws bars, because a method in closed form has only one evaluation."""
+  """Draws dots, because a method in closed form has only one evaluation."""
   del x_axis
-  parts = {}
+  stated = _stated_table2()
+  parts: dict[str, dict[str, plots.Dot]] = {}
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: o for o in runs}
-    parts[f"{runs[0].cell.panel_title}: accuracy, %"] = {"": [
-        float(claims.score(protocol)(found[label]).mean())
-        if label in found else None
-        for label, protocol in claims.COLUMNS.values()]}
-  plots.bars(paths, parts, list(claims.COLUMNS), FIGURES["table2"].title,
-             stacked=True)
+    own = parts[suite.heading(runs[0].cell)] = {}
+    for column, (label, protocol) in claims.COLUMNS.items():
+      said = stated.get((runs[0].cell.panel, label))
+      mean, sd = None, math.nan
+      if label in found:
+        mean, sd = _mean_and_sd(claims.score(protocol)(found[label]))
+      own[column] = plots.Dot(mean, sd, said if protocol == "local" else None)
+  plots.dots(paths, parts, "accuracy, clients' own data, %",
+             FIGURES["table2"].title, "standard deviation over seeds")
 
 
 def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
@@ -466,14 +502,14 @@ def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
 def _draw_afl(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
-  del x_axis  # bars
-  last, parts = claims.end("global"), {}
-  for runs in suite.by_panel(outcomes):
-    found = {o.cell.label: float(last(o).mean()) for o in runs}
-    parts[f"{runs[0].cell.panel_title}: accuracy, %"] = {
-        name: [found.get(how + tail) for how in _DEALT]
-        for name, tail in (("ridges removed", ""), ("ridges kept", _KEPT))}
-  plots.bars(paths, parts, list(_DEALT), FIGURES["afl"].title)
+  del x_axis  # dots
+  last = claims.end("global")
+  plots.dots(paths, {
+      suite.heading(runs[0].cell): {
+          o.cell.label: plots.Dot(float(last(o).mean()))
+          for o in sorted(runs, key=lambda o: o.cell.label.endswith(_KEPT))}
+      for runs in suite.by_panel(outcomes)}, "accuracy of the global model, %",
+             FIGURES["afl"].title)
 
 
 def _figure(

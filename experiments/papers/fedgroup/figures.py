@@ -139,13 +139,13 @@ def _shift_lines(panel: Panel) -> Lines:
 
 def _with_rounds(
     outcomes: Sequence[suite.Outcome]) -> dict[str, dict[str, list]]:
-  """panel title -> label -> rows of metrics.csv and rounds.csv.
+  """heading of a panel -> label -> rows of metrics.csv and rounds.csv.
 
   Rows of rounds.csv have the protocol "rounds".
   """
   panels: dict[str, dict[str, list]] = {}
   for o in outcomes:
-    panels.setdefault(o.cell.panel_title, {})[o.cell.label] = [
+    panels.setdefault(suite.heading(o.cell), {})[o.cell.label] = [
         *o.rows, *({**row, "protocol": "rounds"} for row in o.rounds())]
   return panels
 
@@ -154,10 +154,19 @@ def _draw_fig1(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
   del x_axis  # two y axes over rounds
+  stated = {(c.panel, c.metric): c.value
+            for c in report.load_claims(NAME, "Table1")}
+  marks = {}
+  for o in outcomes:
+    best, mean = (stated.get((o.cell.panel, metric)) for metric in (
+        "test_accuracy_max", "discrepancy_mean"))
+    marks[suite.heading(o.cell)] = (
+        None if best is None else best / 100.0, mean)
   plots.twins(
       paths, {title: lines["FedAvg"]
               for title, lines in _with_rounds(outcomes).items()},
-      ("global", "accuracy"), ("rounds", "discrepancy"), FIGURES["fig1"].title)
+      ("global", "accuracy"), ("rounds", "discrepancy"), FIGURES["fig1"].title,
+      marks, ("the paper's best accuracy", "the paper's mean discrepancy"))
 
 
 def _draw_fig3(

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import pathlib
 
 import pytest
 
@@ -269,13 +270,41 @@ def test_conjugate_figures_are_made(presets, tmp_path, capsys):
   assert "## Rounds to 98 %" in (root / "fig4" / "fig4.md").read_text()
 
 
+def test_the_papers_numbers_on_the_curves():
+  """As the files of claims have them, in the panels and at their rounds."""
+
+  def marks(paper, artifact, metric, *labels):
+    return report.marks(paper, artifact, [
+        suite.Outcome(suite.Cell(panel, "5 %", label, ()), pathlib.Path(),
+                      [], {}) for panel, label in labels], metric)
+
+  found = marks("conjugate", "fig2", "accuracy", *(
+      (panel, label) for panel in "ad" for label in (
+          "CLSFSVRG", "FedAvg", "LoSAC")))
+  assert found == {
+      "(a) 5 %": [("CLSFSVRG", 0.98, 48.0)],  # not the others, beyond 100
+      "(d) 5 %": [("CLSFSVRG", 0.98, 65.0),
+                  ("CLSFSVRG", pytest.approx(0.9614), 16),
+                  ("LoSAC", pytest.approx(0.9613), 61)]}
+  assert marks("conjugate", "fig3", "loss", ("a", "CLSFSVRG")) == {
+      "(a) 5 %": []}
+  assert marks("diversified", "fig2", "macro_precision", (
+      "a", "GA-FSVRG (stated)"), ("a", "SCAFFOLD")) == {
+          "(a) 5 %": [("GA-FSVRG (stated)", pytest.approx(0.965), None)]}
+  assert marks("analytic", "fig6", "accuracy", ("a", "pFedACnnL-WP")) == {
+      "(a) 5 %": [("pFedACnnL-WP", pytest.approx(0.7403), None)]}
+  assert marks("fedgroup", "table3", "accuracy", ("e", "FeSEM"), (
+      "g", "FeSEM")) == {
+          "(e) 5 %": [("FeSEM", pytest.approx(0.921), None)], "(g) 5 %": []}
+
+
 def test_a_label_looks_the_same_in_every_panel():
   cells = {"a": dict.fromkeys("xyz"), "b": dict.fromkeys("xz")}
   styles = plots._styles(cells)
   assert len({tuple(style.values()) for style in styles.values()}) == 3
-  many = plots._styles({"a": dict.fromkeys(range(35))})
+  many = plots._styles({"a": dict.fromkeys(map(str, range(49)))})
   drawn = [tuple(style.values()) for style in many.values()]
-  assert len(set(drawn)) == 35
+  assert len(set(drawn)) == 49
   # Neighbours stay apart in grey.
   assert all(one[1] != two[1] for one, two in zip(drawn, drawn[1:]))
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.reports import plots
+from experiments.reports import partitions, plots, styles
 
 NUMBERS = np.array([[0.2, 0.5, 0.6], [0.3, 0.45, 0.8], [0.1, 0.52, 0.9]])
 
@@ -40,6 +40,34 @@ def test_a_band_is_the_interval_that_tables_report(axis):
   assert high.max() > 1 > low.max()  # so that the share is cut off
   assert list(plots._named(axis.figure)) == ["A", plots.BAND]
   assert "95 % CI" in plots.BAND
+
+
+def test_a_band_of_several_partitions_is_over_their_means(axis):
+  """As the tables: each partition counts once, with the mean of its seeds."""
+  tables = [rows(0.2 * part + 0.5 * NUMBERS) for part in range(3)]
+  plots.draw_curves(
+      axis, {"A": partitions.joined(tables)}, "global", "accuracy")
+  means = np.array([0.2 * part + 0.5 * NUMBERS.mean(0) for part in range(3)])
+  np.testing.assert_allclose(axis.lines[0].get_ydata(), means.mean(0))
+  np.testing.assert_allclose(edges(axis), np.clip(stats.t.interval(
+      0.95, 2, loc=means.mean(0), scale=stats.sem(means, axis=0)), 0, 1))
+  assert list(plots._named(axis.figure)) == ["A", plots.BAND_OF_PARTITIONS]
+
+
+@pytest.mark.parametrize("points, lines", [
+    (100, 7), (300, 13), (13, 13), (20, 1), (4, 9), (1, 3)])
+def test_equal_lines_have_their_markers_at_other_rounds(axis, points, lines):
+  runs = {str(i): rows(np.full((1, points), 0.5)) for i in range(lines)}
+  plots.draw_curves(axis, runs, "global", "accuracy")
+  marked = [set(line.get_markevery()) for line in axis.lines]
+  assert all(places and max(places) < points for places in marked)
+  if points >= lines:
+    assert sum(map(len, marked)) == len(set().union(*marked))
+  assert max(map(len, marked)) <= 10
+  # The more of a line is drawn, the lower it lies.
+  solid = [line.get_zorder() for line in axis.lines
+           if line.get_linestyle() == "-"]
+  assert max(solid) == min(line.get_zorder() for line in axis.lines)
 
 
 def test_one_seed_has_no_band(axis):
@@ -87,10 +115,154 @@ def test_protocols_with_the_same_values_are_all_seen(monkeypatch):
       "global", "local", "train") for row in rows(
           NUMBERS, protocol=protocol)], "a run")
   lines = seen[0].axes[0].get_lines()
-  assert len({line.get_linestyle() for line in lines}) == 3
+  assert len({line.get_marker() for line in lines}) == 3
   widths = [line.get_linewidth() for line in lines]
   assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
   plt.close(seen[0])
+
+
+@pytest.fixture(name="drawn")
+def _drawn(monkeypatch):
+  """Calls a function of plots and gives the figure that it would save."""
+  seen = []
+  monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
+
+  def draw(function, *args, **more):
+    function([], *args, **more)
+    return seen[-1]
+
+  yield draw
+  for figure in seen:
+    plt.close(figure)
+
+
+def words_of(figure):
+  """The entries of a figure's legend."""
+  return [text.get_text().replace("\n", " ")
+          for text in figure.legends[0].get_texts()]
+
+
+def marks_of(axis):
+  """(colour, x, y) of the paper's numbers in data units of y."""
+  return [(line.get_markeredgecolor(), line.get_xdata()[0],
+           line.get_ydata()[0]) for line in axis.lines
+          if line.get_label() in (plots.PAPER, plots.PAPER_BESIDE)]
+
+
+def test_the_papers_numbers_are_marked_where_they_are(drawn):
+  """At their round, or beside the panel; two of the same side by side."""
+  runs = {"MA-FSVRG": rows(NUMBERS), "GA-FSVRG": rows(NUMBERS)}
+  marks = [plots.Mark("MA-FSVRG", 0.7, 2), plots.Mark("MA-FSVRG", 0.3),
+           plots.Mark("GA-FSVRG", 0.3),
+           plots.Mark("GA-FSVRG", 0.99, 4)]  # three rounds were played
+  figure = drawn(plots.panels, {"(a) x": runs}, "global", "accuracy", "t",
+                 marks={"(a) x": marks})
+  (axis,) = figure.axes
+  blue, red = (styles.METHODS[label].colour for label in runs)
+  (one, two, three) = marks_of(axis)
+  assert one == (blue, 2, 0.7) and two[0] == blue and three[0] == red
+  assert two[2] == three[2] == 0.3 and 1 < two[1] < three[1] < 1.1
+  low, high = axis.get_ylim()
+  assert low < 0.3 and high > 0.7  # although the lines end at 0.6 and more
+  assert axis.get_title() == "(a) x"
+  assert words_of(figure) == [
+      *runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
+  over = drawn(plots.panels, {"(a) x": {
+      label: [row | {"total_floats": row["round"]} for row in table]
+      for label, table in runs.items()}}, "global", "accuracy", "t", "floats",
+               {"(a) x": marks})
+  assert len(marks_of(over.axes[0])) == 2  # those of no round
+
+
+def test_lines_close_below_one_are_drawn_apart(drawn):
+  near = {"x": rows([[0.5, 0.9, 0.99]]), "y": rows([[0.5, 0.9, 0.985]]),
+          "z": rows([[0.5, 0.9, 0.95]])}
+  figure = drawn(plots.panels, {"p": near}, "global", "accuracy", "t")
+  (axis,) = figure.axes
+  places = axis.transAxes.inverted().transform(axis.transData.transform(
+      [(3, y) for y in (0.95, 0.985, 0.99, 1.0)]))[:, 1]
+  assert places[2] - places[1] > 0.1  # 0.05 of a linear axis
+  # As far apart as the logarithms of the errors.
+  assert (places[2] - places[1]) / (places[1] - places[0]) == pytest.approx(
+      np.log(1.5) / np.log(0.05 / 0.015))
+  assert 0.8 < places[2] < 1
+  ticks = axis.get_yticks()
+  assert set(ticks) <= set(plots._TICKS) and len(ticks) >= 4
+  assert "errors" in axis.get_ylabel()
+  assert np.isfinite(places).all()
+  # Numbers of the paper far above the lines do not squeeze these.
+  far = drawn(plots.panels, {"p": {"x": rows([[0.1, 0.2, 0.3]])}}, "global",
+              "accuracy", "t", marks={"p": [plots.Mark("x", 0.99)]})
+  assert far.axes[0].get_yscale() == "linear"
+  assert far.axes[0].get_ylim()[1] > 0.99
+  # Lines that reach 1 have no error to draw.
+  ones = drawn(plots.panels, {"p": near | {"x": rows([[0.5, 0.9, 1.0]])}},
+               "global", "accuracy", "t")
+  assert ones.axes[0].get_yscale() == "linear"
+
+
+def test_bars_of_very_different_heights_have_a_log_axis(drawn):
+  parts = {"s": {"FedAvg": [0.1, None], "FedProx": [50.0, 2.0]},
+           "t": {"FedAvg": [1.0, 0.0], "FedProx": [5.0, 2.0]}}
+  figure = drawn(plots.bars, parts, ["one", "two"], "t", "not reached",
+                 {"s": [None, 4.0]}, "the paper")
+  far, near = figure.axes
+  assert (far.get_yscale(), near.get_yscale()) == ("log", "linear")
+  assert far.get_ylim()[0] < 0.1
+  # What is missing has no bar, but a cross that the legend explains.
+  np.testing.assert_array_equal(
+      [bar.get_height() for bar in far.patches], [0.1, np.nan, 50, 2])
+  cross = next(line for line in far.lines if line.get_marker() == "x")
+  assert cross.get_xdata()[0] == pytest.approx(0.8)
+  # A height of nothing is a number.
+  assert [text.get_text() for text in near.texts] == ["0"]
+  assert not [line for line in near.lines if line.get_marker() == "x"]
+  dashed = next(line for line in far.lines if line.get_linestyle() == "--")
+  assert set(dashed.get_ydata()) == {4.0}
+  low, high = dashed.get_xdata()
+  assert low < 0.8 < 1.2 < high
+  hatches = {bar.get_hatch() for bar in near.patches}
+  assert len(hatches) == 2  # apart in grey
+  assert words_of(figure) == ["FedAvg", "FedProx", "not reached", "the paper"]
+
+
+def test_dots_are_the_numbers_and_their_intervals(drawn):
+  found = {"(a) MNIST": {
+      "pFedMe, w_k": plots.Dot(95.0, 0.5, 96.9), "AFL": plots.Dot(None),
+      "mine": plots.Dot(90.0)}}
+  figure = drawn(plots.dots, found, "accuracy, %", "t", "the interval")
+  (axis,) = figure.axes
+  assert axis.get_title() == "(a) MNIST"
+  assert [tick.get_text() for tick in axis.get_yticklabels()] == list(
+      found["(a) MNIST"])
+  points = [(line.get_color(), line.get_xdata()[0], line.get_ydata()[0])
+            for line in axis.lines if len(line.get_xdata()) == 1
+            and line.get_label() != plots.PAPER and line.get_marker() in (
+                style.marker for style in styles.METHODS.values())]
+  assert points == [(styles.METHODS["pFedMe"].colour, 95.0, 0),
+                    (styles.COLOURS[0], 90.0, 2)]
+  ends = [part for bar in axis.collections for part in bar.get_segments()]
+  np.testing.assert_allclose(ends, [[[94.5, 0], [95.5, 0]]])
+  assert [(text.get_text(), text.get_position()[1]) for text in axis.texts] == [
+      ("not run", 1)]
+  (paper,) = [line for line in axis.lines if line.get_label() == plots.PAPER]
+  assert (paper.get_xdata()[0], paper.get_ydata()[0]) == (96.9, 0)
+  assert words_of(figure) == ["the interval", plots.PAPER]
+
+
+def test_two_axes_with_the_papers_numbers(drawn):
+  table = [*rows(NUMBERS), *rows(2 * NUMBERS, "discrepancy", "rounds")]
+  figure = drawn(
+      plots.twins, {"(a) x": table, "(b) y": table}, ("global", "accuracy"),
+      ("rounds", "discrepancy"), "t", {"(a) x": (0.879, 0.767)},
+      ("best", "mean"))
+  left, right = figure.axes[0], figure.axes[2]
+  assert len(left.collections) == len(right.collections) == 1  # bands
+  styles_of = {axis: axis.lines[0].get_linestyle() for axis in (left, right)}
+  assert styles_of[left] != styles_of[right]
+  for axis, value in ((left, 0.879), (right, 0.767)):
+    assert list(axis.lines[1].get_ydata()) == [value] * 2
+  assert len(figure.axes[1].lines) == 1  # the paper has none there
 
 
 @pytest.mark.parametrize("names", [None, ("Ann", "Bob", "Cy")])

@@ -24,8 +24,8 @@ def test_outcomes_by_panel_keep_their_order():
   found = [outcome(*words) for words in ("bX", "aX", "bY")]
   assert suite.by_panel(found) == [[found[0], found[2]], [found[1]]]
   assert suite.rows_by_panel(found) == {
-      "panel b": {"X": [{"round": 1}], "Y": [{"round": 1}]},
-      "panel a": {"X": [{"round": 1}]}}
+      "(b) panel b": {"X": [{"round": 1}], "Y": [{"round": 1}]},
+      "(a) panel a": {"X": [{"round": 1}]}}
 
 
 def test_the_first_call_is_not_timed():
