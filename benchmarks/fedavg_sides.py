@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import timing, workloads
+from experiments.papers.trust import against_fedjax
 from fedjax_alg import base, data, models
 from fedjax_alg.engine import clients, loop, sharding
 from fedjax_alg.engine import cohorts as cohorts_lib
@@ -96,10 +97,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
 
 def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   """Prepares FedJAX, on one device."""
-  if not hasattr(jax, "tree_map"):
-    setattr(jax, "tree_map", jax.tree.map)
-  import fedjax as fj  # pylint: disable=g-import-not-at-top
-  from fedjax.algorithms import fed_avg  # pylint: disable=g-import-not-at-top
+  fj = against_fedjax.import_fedjax()
 
   class Client(fj.ClientDataset):
     """A client that takes EPOCHS * ceil(n / BATCH) local steps."""
@@ -137,7 +135,7 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   model = fj.Model(
       init, logits, logits, lambda batch, out:
       fj.metrics.unreduced_cross_entropy_loss(batch["y"], out), {})
-  algorithm = fed_avg.federated_averaging(
+  algorithm = fj.algorithms.fed_avg.federated_averaging(
       fj.model_grad(model), fj.optimizers.sgd(LEARNING_RATE),
       fj.optimizers.sgd(1.0), fj.ShuffleRepeatBatchHParams(
           batch_size=BATCH, num_epochs=EPOCHS, drop_remainder=False))

@@ -229,7 +229,7 @@ def test_words_and_layers():
 
 
 @pytest.mark.parametrize("words, said", [
-    ("conf3-4", "layers=conf3-4: unknown, must be convK-C, avgS"),
+    ("conf3-4", "layers=conf3-4: unknown, must be convK-C, validK-C"),
     ("conv3", "layers=conv3: unknown"), ("conv3-", "layers=conv3-: unkn"),
     ("conv3-4-5", "unknown"), ("avg", "unknown"), ("avg2-2", "unknown"),
     ("dense", "unknown"), ("dense-3", "unknown"), ("flatten2", "unknown"),
