@@ -128,7 +128,7 @@ def ours(one: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
   for number in range(scale.rounds):
     state, aux = play(state, everyone, round_key(seed, number))
     found.append(algorithm.global_params(state))
-    groups.append(np.asarray(aux.per_client.get(
+    groups.append(np.asarray(aux.client.get(
         "group", np.zeros(scale.clients, int))))
   return found, groups
 
