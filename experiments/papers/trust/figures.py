@@ -50,8 +50,9 @@ def _2nn_panels() -> tuple[Panel, ...]:
            ("two classes", ("--partition=shards", "--classes_per_client=2",
                             "--rounds=1000")))
   return tuple(
-      Panel(letter, f"{words}, C = {share}", (*flags, "--participation="
-                                              f"{share}"))
+      Panel(letter, f"{words}, C = {share}", (
+          *flags, f"--participation={share}",
+          "--stop_at=global:accuracy:0.97"))
       for letter, (words, flags, share) in zip("abcdefgh", (
           (*kind, share) for kind in kinds for share in (0.1, 0.2, 0.5, 1))))
 
