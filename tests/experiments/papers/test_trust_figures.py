@@ -147,7 +147,8 @@ def test_the_table_of_afl(tmp_path, capsys):
 
 
 def test_without_fedjax(tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+  monkeypatch.setattr(
+      importlib.util, "find_spec", lambda name, package=None: None)
   status, _, err = played(tmp_path, capsys, "--table=fedjax")
   assert status != 0 and err.count("\n") == 1
   assert "pip install 'fedjax_alg[bench]'" in err
