@@ -265,7 +265,8 @@ def table(quick: bool) -> str:
   scale = QUICK if quick else Scale()
   one = task(scale)
   lines = [f"Digits over {scale.clients} clients by Dirichlet(0.5), all in "
-           f"every round, {scale.epochs} epochs of batches of {scale.batch}, "
+           f"every round, {scale.epochs} epoch{'s' * (scale.epochs > 1)} "
+           f"of batches of {scale.batch}, "
            "a network of 16 units. Same rows: the largest difference of a "
            "weight, in units of the largest weight. Own rows: mean training "
            f"loss after {scale.rounds} rounds, {scale.seeds} seeds.", "",

@@ -140,7 +140,7 @@ def test_afl_has_the_joint_weights_in_every_partition(ridge):
 
 def test_the_table_of_afl(tmp_path, capsys):
   status, out, _ = played(tmp_path, capsys, "--table=afl", "--scale=quick")
-  assert status == 0 and out.count(f"| {rule.NO_NUMBER} |") == 12
+  assert status == 0 and out.count(f"| {rule.NO_NUMBER} |") == 4
   worst = [float(line.split("|")[4]) for line in out.splitlines()
            if rule.NO_NUMBER in line]
   assert max(worst) < 1e-9
