@@ -101,6 +101,23 @@ def round_key(seed: int, number: int) -> Any:
   return jax.random.fold_in(jax.random.key(seed), number)
 
 
+@functools.cache
+def _here(scale: Scale, name: str) -> tuple[Any, Any]:
+  """The algorithm of this library, and its round compiled once."""
+  more: dict[str, Any] = {}
+  if name.startswith("mime"):
+    more = {"base": "momentum", "base_momentum": MOMENTUM,
+            "client_lr": RATE / (1.0 - MOMENTUM), "client_weights": "examples"}
+  elif name == "hyp_cluster":
+    more = {"num_groups": GROUPS}
+  algorithm = registry.build(
+      ALGORITHMS[name], task(scale).model,
+      map_clients=clients_lib.make_map_clients(),
+      **{"client_lr": RATE, "batch_size": scale.batch,
+         "local_epochs": scale.epochs} | more)
+  return algorithm, jax.jit(algorithm.round)
+
+
 def ours(one: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
   """Plays the rounds here.
 
@@ -108,22 +125,12 @@ def ours(one: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
     The models [K, ...] at the start and after every round, and the groups of
     the clients [C] in every round (all 0 with one model).
   """
-  scale, more = one.scale, {}
-  if name.startswith("mime"):
-    more = {"base": "momentum", "base_momentum": MOMENTUM,
-            "client_lr": RATE / (1.0 - MOMENTUM), "client_weights": "examples"}
-  elif name == "hyp_cluster":
-    more = {"num_groups": GROUPS}
-  algorithm = registry.build(
-      ALGORITHMS[name], one.model, map_clients=clients_lib.make_map_clients(),
-      **{"client_lr": RATE, "batch_size": scale.batch,
-         "local_epochs": scale.epochs} | more)
+  scale, (algorithm, play) = one.scale, _here(one.scale, name)
   key, everyone = jax.random.key(1000 + seed), layout.everyone(one.data)
   spec = FedSpec(scale.clients, scale.clients, one.classes,
                  one.data.x.shape[1:])
   state = algorithm.setup(
       algorithm.init(one.model.init(key), spec, key), everyone, key)
-  play = jax.jit(algorithm.round)
   found, groups = [algorithm.global_params(state)], []
   for number in range(scale.rounds):
     state, aux = play(state, everyone, round_key(seed, number))
@@ -162,6 +169,30 @@ def steps_of(one: Task) -> list[int]:
   return (one.scale.epochs * -(-size // one.scale.batch)).tolist()
 
 
+@functools.cache
+def _there(scale: Scale, name: str) -> Any:
+  """The algorithm of FedJAX, which compiles its steps once."""
+  fj, model = import_fedjax(), task(scale).model
+
+  def loss(params, batch, rng):
+    del rng
+    return model.loss(model.apply(params, batch["x"]), batch["y"])
+
+  own = fj.ShuffleRepeatBatchHParams(batch_size=scale.batch)
+  whole = fj.PaddedBatchHParams(batch_size=256)
+  sgd, server = fj.optimizers.sgd(RATE), fj.optimizers.sgd(1.0)
+  momentum = fj.optimizers.sgd(RATE, momentum=MOMENTUM)
+  algorithms = fj.algorithms
+  return {
+      "fed_avg": lambda: algorithms.fed_avg.federated_averaging(
+          fj.grad(loss), sgd, server, own),
+      "mime": lambda: algorithms.mime.mime(loss, momentum, own, whole, 1.0),
+      "mime_lite": lambda: algorithms.mime_lite.mime_lite(
+          loss, momentum, own, whole, 1.0),
+      "hyp_cluster": lambda: algorithms.hyp_cluster.hyp_cluster(
+          loss, sgd, server, whole, own)}[name]()
+
+
 def theirs(
     one: Task, name: str, start: Any, seed: int, batches: Batches
 ) -> tuple[list[Any], list[np.ndarray]]:
@@ -196,23 +227,7 @@ def theirs(
     held.append(Client({"x": x[o:o + n], "y": y[o:o + n]}))
     held[-1].number = number
 
-  def loss(params, batch, rng):
-    del rng
-    return one.model.loss(one.model.apply(params, batch["x"]), batch["y"])
-
-  own = fj.ShuffleRepeatBatchHParams(batch_size=scale.batch)
-  whole = fj.PaddedBatchHParams(batch_size=256)
-  sgd, server = fj.optimizers.sgd(RATE), fj.optimizers.sgd(1.0)
-  momentum = fj.optimizers.sgd(RATE, momentum=MOMENTUM)
-  algorithms = fj.algorithms
-  algorithm = {
-      "fed_avg": lambda: algorithms.fed_avg.federated_averaging(
-          fj.grad(loss), sgd, server, own),
-      "mime": lambda: algorithms.mime.mime(loss, momentum, own, whole, 1.0),
-      "mime_lite": lambda: algorithms.mime_lite.mime_lite(
-          loss, momentum, own, whole, 1.0),
-      "hyp_cluster": lambda: algorithms.hyp_cluster.hyp_cluster(
-          loss, sgd, server, whole, own)}[name]()
+  algorithm = _there(scale, name)
   first = [jax.tree.map(lambda leaf, k=k: leaf[k], start)
            for k in range(len(jax.tree.leaves(start)[0]))]
   # FedJAX mixes dtypes and ranks.
