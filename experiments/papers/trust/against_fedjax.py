@@ -65,8 +65,7 @@ def import_fedjax() -> Any:
                          "'fedjax_alg[bench]')")
   if not hasattr(jax, "tree_map"):
     setattr(jax, "tree_map", jax.tree.map)
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+  with warnings.catch_warnings(action="ignore"):
     import fedjax  # pylint: disable=g-import-not-at-top
     import fedjax.algorithms  # pylint: disable=g-import-not-at-top
   return fedjax
@@ -107,7 +106,7 @@ def _here(scale: Scale, name: str) -> tuple[Any, Any]:
   more: dict[str, Any] = {}
   if name.startswith("mime"):
     more = {"base": "momentum", "base_momentum": MOMENTUM,
-            "client_lr": RATE / (1.0 - MOMENTUM), "client_weights": "examples"}
+            "client_weights": "examples"}
   elif name == "hyp_cluster":
     more = {"num_groups": GROUPS}
   algorithm = registry.build(
@@ -181,7 +180,7 @@ def _there(scale: Scale, name: str) -> Any:
   own = fj.ShuffleRepeatBatchHParams(batch_size=scale.batch)
   whole = fj.PaddedBatchHParams(batch_size=256)
   sgd, server = fj.optimizers.sgd(RATE), fj.optimizers.sgd(1.0)
-  momentum = fj.optimizers.sgd(RATE, momentum=MOMENTUM)
+  momentum = fj.optimizers.sgd(RATE * (1.0 - MOMENTUM), momentum=MOMENTUM)
   algorithms = fj.algorithms
   return {
       "fed_avg": lambda: algorithms.fed_avg.federated_averaging(
@@ -230,8 +229,10 @@ def theirs(
   algorithm = _there(scale, name)
   first = [jax.tree.map(lambda leaf, k=k: leaf[k], start)
            for k in range(len(jax.tree.leaves(start)[0]))]
-  # FedJAX mixes dtypes and ranks.
-  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+  # FedJAX mixes dtypes and ranks, and donates buffers that cannot be reused.
+  with (warnings.catch_warnings(action="ignore"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow")):
     state = algorithm.init(first if name == "hyp_cluster" else first[0])
     found, groups = [start], []
     for number in range(scale.rounds):

@@ -3,14 +3,12 @@
 import functools
 import importlib.util
 
-import jax
 import numpy as np
 import pytest
 
 from experiments import publish, trust as command
 from experiments.papers.trust import afl, against_fedjax, figures as trust
 from experiments.reports import figures, report, rule
-from tests.problems import quick_options
 
 PAPER = trust.PAPER
 
@@ -81,9 +79,7 @@ def played(tmp_path, capsys, *words):
 @pytest.mark.parametrize("name, more", [
     ("niid_bench", ("--lines=FedNova",)), ("fedavg_2nn", ("--panels=e",)),
     ("pfedme", ())])
-def test_a_quick_table(tmp_path, capsys, monkeypatch, name, more):
-  monkeypatch.setattr(jax, "jit", functools.partial(
-      jax.jit, compiler_options=quick_options()))
+def test_a_quick_table(tmp_path, capsys, name, more):
   asked = (f"--table={name}", "--scale=quick", *more)
   status, _, err = played(tmp_path, capsys, *asked, "--noprogress")
   assert status == 0, err
@@ -155,7 +151,6 @@ def test_without_fedjax(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.program
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", against_fedjax.ALGORITHMS)
 def test_fedjax_on_the_same_rows(name):
   """Other rows, and any other reading of the method, are far from it."""
@@ -168,4 +163,4 @@ def test_fedjax_on_the_same_rows(name):
   np.testing.assert_array_equal(groups, others)
   for a, b in zip(found[1:], other[1:]):
     assert against_fedjax.distance(a, b) < against_fedjax.ROUNDING
-  assert against_fedjax.distance(found[1], found[0]) > 1e-2
+  assert against_fedjax.distance(found[1], found[0]) > 1e-3
