@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import timing, workloads
 from experiments.papers.trust import against_fedjax
-from fedjax_alg import base, data, models
+from fedjax_alg import base as base_lib, data, models
 from fedjax_alg.engine import clients, loop, sharding
 from fedjax_alg.engine import cohorts as cohorts_lib
 from fedjax_alg.records import summary
@@ -73,7 +73,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   train = sharding.replicate(fed.data.train, mesh)
   keys = sharding.replicate(
       jax.tree.map(lambda key: key[None], cohorts_lib.run_keys(SEED)), mesh)
-  spec = base.FedSpec(fed.num_clients, COHORT, fed.num_classes,
+  spec = base_lib.FedSpec(fed.num_clients, COHORT, fed.num_classes,
                       fed.example_shape)
   state = sharding.replicate(
       loop.initial_states(build, model, spec, train, keys, numbers), mesh)
@@ -98,8 +98,9 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
 def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   """Prepares FedJAX, on one device."""
   fj = against_fedjax.import_fedjax()
+  base: Any = fj.ClientDataset
 
-  class Client(fj.ClientDataset):
+  class Client(base):
     """A client that takes EPOCHS * ceil(n / BATCH) local steps."""
 
     def shuffle_repeat_batch(self, hparams=None, **kwargs):

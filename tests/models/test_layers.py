@@ -267,8 +267,8 @@ def test_a_convolution_without_padding():
                          for name in ("kernel", "bias")))
   hidden = np.maximum(whole[:, 1:-1, 1:-1], 0).reshape(2, -1)
   np.testing.assert_allclose(
-      model.apply(params, x), hidden @ inner["Dense_0"]["kernel"]
-      + inner["Dense_0"]["bias"], rtol=1e-4, atol=1e-5)
+      model.apply(params, x), hidden @ np.asarray(
+          inner["Dense_0"]["kernel"]) + np.asarray(inner["Dense_0"]["bias"]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("words, shape, said", [

@@ -7,6 +7,7 @@ than features needs no ridge.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,8 +62,9 @@ def federated(
         params, FedSpec(clients, clients, CLASSES, (features,)), key)
     state, _ = jax.jit(algorithm.round)(
         algorithm.setup(state, everyone, key), everyone, key)
-    kernel = algorithm.global_params(state)["params"]["kernel"]
-  return np.asarray(kernel, np.float64)[0].T
+    assert algorithm.global_params is not None
+    found: Any = algorithm.global_params(state)
+  return np.asarray(found["params"]["kernel"], np.float64)[0].T
 
 
 def deviations(
@@ -89,10 +91,9 @@ def table(quick: bool) -> str:
   for panel, ridge in (("a", 1.0), ("b", 0.0)):
     for number, found in zip(numbers, deviations(
         rows, features, numbers, ridge)):
-      said = claims.get((panel, f"deviation_{number}"))
-      beside = said is not None and not quick
+      said = None if quick else claims.get((panel, f"deviation_{number}"))
+      beside = ("-", rule.NO_NUMBER) if said is None else (
+          f"{said:.1e}", rule.place(found - said, 0.0))
       lines.append(report.line([
-          number, f"{ridge:g}", f"{said:.1e}" if beside else "-",
-          f"{found:.1e}",
-          rule.place(found - said, 0.0) if beside else rule.NO_NUMBER]))
+          number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]]))
   return "\n".join(lines)

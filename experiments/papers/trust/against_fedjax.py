@@ -206,8 +206,9 @@ def theirs(
   """
   fj = import_fedjax()
   scale, steps, turn = one.scale, steps_of(one), [0]
+  base: Any = fj.ClientDataset
 
-  class Client(fj.ClientDataset):
+  class Client(base):
     """A client that takes the given batches, or as many steps of its own."""
 
     number = 0
