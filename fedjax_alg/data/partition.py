@@ -165,8 +165,8 @@ def make_partition(
                   "min_classes_per_client": min_classes_per_client},
       "shards": {"classes_per_client": classes_per_client},
       # At its default it is left out, as in the files of earlier versions.
-      "dirichlet": {"dirichlet_alpha": dirichlet_alpha} | (
-          {"dirichlet_even": True} if dirichlet_even else {}),
+      "dirichlet": {"dirichlet_alpha": dirichlet_alpha,
+                    **({"dirichlet_even": True} if dirichlet_even else {})},
   }[kind] | {"min_client_size": min_client_size}
   owner = label_skew.OWNERS[kind](
       examples.y_train, examples.num_classes, num_clients, rng, **options)

@@ -266,9 +266,10 @@ def test_a_convolution_without_padding():
   whole = convolved(x, *(np.asarray(inner["Conv_0"][name], np.float64)
                          for name in ("kernel", "bias")))
   hidden = np.maximum(whole[:, 1:-1, 1:-1], 0).reshape(2, -1)
+  weights, bias = (np.asarray(inner["Dense_0"][name])
+                   for name in ("kernel", "bias"))
   np.testing.assert_allclose(
-      model.apply(params, x), hidden @ np.asarray(
-          inner["Dense_0"]["kernel"]) + np.asarray(inner["Dense_0"]["bias"]), rtol=1e-4, atol=1e-5)
+      model.apply(params, x), hidden @ weights + bias, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("words, shape, said", [
