@@ -158,7 +158,7 @@ def make_partition(
         *published.powerlaw(examples, num_clients, rng), kind, flags)
   if min_classes_per_client is None:
     min_classes_per_client = classes_per_client
-  options = {
+  of_kind: dict[str, dict[str, Any]] = {
       "iid": {"size_sigma": size_sigma},
       "classes": {"size_sigma": size_sigma,
                   "classes_per_client": classes_per_client,
@@ -167,7 +167,8 @@ def make_partition(
       # At its default it is left out, as in the files of earlier versions.
       "dirichlet": {"dirichlet_alpha": dirichlet_alpha,
                     **({"dirichlet_even": True} if dirichlet_even else {})},
-  }[kind] | {"min_client_size": min_client_size}
+  }
+  options = of_kind[kind] | {"min_client_size": min_client_size}
   owner = label_skew.OWNERS[kind](
       examples.y_train, examples.num_classes, num_clients, rng, **options)
   held = np.zeros((num_clients, examples.num_classes), np.int64)
