@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import timing, workloads
-from fedjax_alg import base, data, models
+from experiments.papers.trust import against_fedjax
+from fedjax_alg import base as base_lib, data, models
 from fedjax_alg.engine import clients, loop, sharding
 from fedjax_alg.engine import cohorts as cohorts_lib
 from fedjax_alg.records import summary
@@ -72,7 +73,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   train = sharding.replicate(fed.data.train, mesh)
   keys = sharding.replicate(
       jax.tree.map(lambda key: key[None], cohorts_lib.run_keys(SEED)), mesh)
-  spec = base.FedSpec(fed.num_clients, COHORT, fed.num_classes,
+  spec = base_lib.FedSpec(fed.num_clients, COHORT, fed.num_classes,
                       fed.example_shape)
   state = sharding.replicate(
       loop.initial_states(build, model, spec, train, keys, numbers), mesh)
@@ -96,12 +97,10 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
 
 def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   """Prepares FedJAX, on one device."""
-  if not hasattr(jax, "tree_map"):
-    setattr(jax, "tree_map", jax.tree.map)
-  import fedjax as fj  # pylint: disable=g-import-not-at-top
-  from fedjax.algorithms import fed_avg  # pylint: disable=g-import-not-at-top
+  fj = against_fedjax.import_fedjax()
+  base: Any = fj.ClientDataset
 
-  class Client(fj.ClientDataset):
+  class Client(base):
     """A client that takes EPOCHS * ceil(n / BATCH) local steps."""
 
     def shuffle_repeat_batch(self, hparams=None, **kwargs):
@@ -137,7 +136,7 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   model = fj.Model(
       init, logits, logits, lambda batch, out:
       fj.metrics.unreduced_cross_entropy_loss(batch["y"], out), {})
-  algorithm = fed_avg.federated_averaging(
+  algorithm = fj.algorithms.fed_avg.federated_averaging(
       fj.model_grad(model), fj.optimizers.sgd(LEARNING_RATE),
       fj.optimizers.sgd(1.0), fj.ShuffleRepeatBatchHParams(
           batch_size=BATCH, num_epochs=EPOCHS, drop_remainder=False))

@@ -9,8 +9,9 @@ pictures beside it, compressed where they are large.
 
   python -m experiments.publish --all
 
-publishes every paper whose figures are in out/<paper>, and writes
-docs/results/claims.md: how many claims of each paper are met, and every one
+publishes every paper whose figures are in out/<paper>, out/trust among them
+(python -m experiments.trust), and writes docs/results/claims.md: how many
+claims of each of the four papers are met, and every one
 that is not, with what was tried. The answers of the figures are kept in
 docs/results/<paper>.answers.csv; those of a figure stay until it is published
 again.
@@ -38,12 +39,16 @@ from .papers.analytic import figures as analytic
 from .papers.conjugate import figures as conjugate
 from .papers.diversified import figures as diversified
 from .papers.fedgroup import figures as fedgroup
+from .papers.trust import figures as trust
 from .reports import answers, claims_page, figures, styles
 
-PAPERS: dict[str, figures.Paper] = {
+#: The papers whose methods the library is made for.
+CLAIMED: dict[str, figures.Paper] = {
     paper.name: paper
     for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER,
                   analytic.PAPER)}
+
+PAPERS: dict[str, figures.Paper] = CLAIMED | {trust.PAPER.name: trust.PAPER}
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
@@ -124,7 +129,7 @@ def publish(
   if not names:
     raise config_lib.UsageError(
         f"--from={source}: holds no table of {paper.name} (make them with "
-        f"python -m experiments.{paper.name} --figure=all)")
+        f"python -m experiments.{paper.name} --{paper.flag}=all)")
   file = target / f"{paper.name}.notes.md"
   notes = read_notes(file)
   known = ["intro", *paper.figures, *paper.tables]
@@ -134,7 +139,7 @@ def publish(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
   pages = {name: _lower(source / name / f"{name}.md") for name in names}
   target.mkdir(parents=True, exist_ok=True)
-  parts = [f"# Results: the {paper.name} paper"]
+  parts = [f"# Results: {paper.works}"]
   if "intro" in notes:
     parts.append(notes["intro"])
   for name, (title, rest) in pages.items():
@@ -183,7 +188,8 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   page = target / "claims.md"
   results.write_text(page, claims_page.page({
       name: claims_page.rows(name, paper.own, answers.read(
-          target / f"{name}.answers.csv")) for name, paper in PAPERS.items()}))
+          target / f"{name}.answers.csv"))
+      for name, paper in CLAIMED.items()}))
   return [*pages, page]
 
 

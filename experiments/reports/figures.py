@@ -31,7 +31,7 @@ SETTINGS = ("headline", "stated")
 QUICK = ("--rounds=30", "--num_seeds=1")
 
 #: Data sets that are read from --data_dir.
-PREPARED = ("mnist", "cifar10", "femnist", "sent140")
+PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
 
 #: Makes a Markdown section from the outcomes of a figure; "" for none.
 Section = Callable[[Sequence[suite.Outcome]], str]
@@ -80,8 +80,11 @@ class Figure(NamedTuple):
   #: letters of the panels of --scale=quick; (): the first and the last
   quick: tuple[str, ...] = ()
   num_seeds: int = 3  #: --num_seeds at full scale
+  shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
+  #: whether the table lists what the paper has, so that it needs no run
+  of_claims: bool = False
   #: metric of the claims file -> what is measured; {}: the mean of the last
   #: rounds of the figure's own metric
   measures: answers.Measures = {}
@@ -106,6 +109,7 @@ class Request(NamedTuple):
   html: bool = False  #: whether every figure gets a page, too
   part: part_lib.Part | None = None  #: play this part of the runs alone
   partitions: int = 1  #: number of partitions that every run is played on
+  finished: bool = False  #: play nothing, show the runs that are finished
 
 
 class Table(NamedTuple):
@@ -133,6 +137,14 @@ class Paper(NamedTuple):
   #: sentences about what it lacks
   fit: Callable[[Figure, Request], tuple[Figure, list[str]]] = (
       lambda figure, request: (figure, []))
+  flag: str = "figure"  #: the flag that names what is to be made
+  #: of which works its figures are, for --help and for the published page
+  subject: str = ""
+
+  @property
+  def works(self) -> str:
+    """What the figures are of, in words."""
+    return self.subject or f"the {self.name} paper"
 
 
 def participation(*percent: int) -> tuple[Panel, ...]:
@@ -201,7 +213,7 @@ def _cell(
   # MNIST serves CIFAR-10 too. Only an L2 coefficient of the line is kept.
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
   flags = (*line, data, *_stated_l2(line, data), *figure.held, *panel.flags)
-  scale = paper.quick if request.quick else (
+  scale = (*paper.quick, *figure.shrunk) if request.quick else (
       f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)
   # Some flags depend on what the others say, so these are parsed first.
@@ -291,6 +303,8 @@ def outcomes_of(
           paper, figure, request._replace(lines=None), wanted))
       raise config_lib.UsageError(
           f"--lines={label}: no such line (one of {', '.join(known)})")
+  if request.finished:
+    found = suite.finished(found, request.root, request.partitions)
   return suite.run_on_partitions(
       found, request.root, request.partitions, request.part)
 
@@ -330,12 +344,14 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     figure = only(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "
     notes.append(
-        f"Quick: `{' '.join(paper.quick)}`, {which}({' and '.join(letters)}; "
-        "--panels gives others).")
+        f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, {which}"
+        f"({' and '.join(letters)}; --panels gives others).")
   figure, lacking = paper.fit(figure, request)
-  if not figure.panels:
+  if not figure.panels and not request.finished:
     raise config_lib.UsageError(f"{name}: {' '.join(lacking)}")
   outcomes = outcomes_of(paper, figure, request)
+  if not outcomes and not figure.of_claims:
+    raise config_lib.UsageError(f"--finished: no run of {name} is")
   parts = [
       *(section(outcomes) for section in figure.sections),
       verdicts.section(figure.statements, outcomes), "\n\n".join(lacking),
@@ -404,7 +420,7 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
   """The flags of a paper's command, in the order of its help."""
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_enum(
-      "figure", None, [*paper.figures, *paper.tables, "all"],
+      paper.flag, None, [*paper.figures, *paper.tables, "all"],
       "the figure or table to make, by its name below; all: every one",
       flag_values=values)
   absl_flags.DEFINE_enum(
@@ -432,6 +448,9 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "seeds (--partitions=9 --num_seeds=1: nine independent draws of both)",
       lower_bound=1, flag_values=values)
   absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
+  absl_flags.DEFINE_bool(
+      "finished", False, "play nothing: show the runs that are finished",
+      flag_values=values)
   absl_flags.DEFINE_string(
       "data_dir", None, "folder of the data sets that experiments.prepare "
       "made; default as in experiments.run", flag_values=values)
@@ -445,16 +464,16 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
 
 def usage(paper: Paper) -> str:
   """The text of --help of a paper's command."""
-  lines = [f"usage: python -m experiments.{paper.name} --figure=NAME [flags]",
-           "",
-           f"Makes the figures and tables of the {paper.name} paper. It plays "
-           "the runs that a",
-           "figure needs and writes its picture (PNG, PDF), its points (CSV) "
-           "and a table of the", "paper's numbers beside ours (Markdown) to "
-           "the folder NAME in --out_dir.", ""]
+  lines = [f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME "
+           "[flags]", "",
+           f"Makes the figures and tables of {paper.works}. It plays the runs "
+           "that a", "figure needs and writes its picture (PNG, PDF), its "
+           "points (CSV) and a table of the", "published numbers beside ours "
+           "(Markdown) to the folder NAME in --out_dir.", ""]
   values = _flag_values(paper)
-  for name in ("figure", "scale", "panels", "lines", "x_axis", "html",
-               "partitions", "part", "data_dir", "out_dir", *paper.files):
+  for name in (paper.flag, "scale", "panels", "lines", "x_axis", "html",
+               "partitions", "part", "finished", "data_dir", "out_dir",
+               *paper.files):
     flag = values[name]
     tail = "" if flag.value is None else f" (default {flag.value})"
     lines.append(f"  --{name}: {flag.help}{tail}")
@@ -491,18 +510,22 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       raise config_lib.UsageError(
           f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
   names = [*paper.figures, *paper.tables]
-  if rest or values.figure is None:
+  asked = values[paper.flag].value
+  if rest or asked is None:
     raise config_lib.UsageError(
-        f"--figure: missing (one of {', '.join([*names, 'all'])})")
+        f"--{paper.flag}: missing (one of {', '.join([*names, 'all'])})")
   for flag in ("panels", "lines", "x_axis", "html"):
-    if values.figure in paper.tables and values[flag].present:
+    if asked in paper.tables and values[flag].present:
       raise config_lib.UsageError(
-          f"--{flag}: not read by {values.figure}, which has no curves")
+          f"--{flag}: not read by {asked}, which has no curves")
   part = part_lib.parse(values.part)
   runless = [name for name, table in paper.tables.items() if not table.plays]
-  if part is not None and values.figure in runless:
-    raise config_lib.UsageError(
-        f"--part: not read by {values.figure}, which has no runs")
+  for flag in ("part", "finished"):
+    if asked in runless and values[flag].present:
+      raise config_lib.UsageError(
+          f"--{flag}: not read by {asked}, which has no runs")
+  if part is not None and values.finished:
+    raise config_lib.UsageError("--part and --finished: give one of them")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(
@@ -514,11 +537,11 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       tuple(values.lines) if values.lines else None, values.x_axis,
       {name: str(values[name].value) for name in paper.files
        if values[name].value}, values.data_dir, values.html,
-      part, values.partitions)
+      part, values.partitions, values.finished)
   if request.html:
     page.plotly_source("`html`")  # before the first run
   incomplete = []
-  for name in names if values.figure == "all" else [values.figure]:
+  for name in names if asked == "all" else [asked]:
     if part is not None and name in runless:
       continue
     try:

@@ -293,6 +293,8 @@ def provenance(
   def all_of(values):
     return " and ".join(dict.fromkeys(values))
 
+  if not outcomes:
+    return f"{made_by(command_line)} {notes}"
   versions = "; ".join(
       f"{name} " + all_of(o.summary["versions"].get(name, "unknown")[:12]
                           for o in outcomes)

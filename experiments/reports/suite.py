@@ -264,6 +264,21 @@ def run_cells(
   return [_read(cell, folder) for folder, cell in zip(folders, cells)]
 
 
+def _each_partition(cell: Cell, number: int) -> list[Cell]:
+  """The cell on each of so many partitions."""
+  return [dataclasses.replace(cell, flags=(*cell.flags, *more))
+          for more in partitions.flags(
+              cell.config.values["partition_seed"], number)]
+
+
+def finished(
+    cells: Sequence[Cell], root: pathlib.Path, number: int) -> list[Cell]:
+  """The cells whose runs, on all of so many partitions, are finished."""
+  return [cell for cell in cells if all(
+      execute.finished(run_folder(root, one.config), one.config)
+      for one in _each_partition(cell, number))]
+
+
 def run_on_partitions(
     cells: Sequence[Cell], root: pathlib.Path, number: int,
     part: Part | None = None) -> list[Outcome]:
@@ -280,10 +295,7 @@ def run_on_partitions(
   """
   if number == 1:
     return run_cells(cells, root, part)
-  every = [dataclasses.replace(cell, flags=(*cell.flags, *more))
-           for cell in cells
-           for more in partitions.flags(
-               cell.config.values["partition_seed"], number)]
+  every = [one for cell in cells for one in _each_partition(cell, number)]
   found = run_cells(every, root, part)
   return [_pool(found[i * number:(i + 1) * number])
           for i in range(len(cells))]

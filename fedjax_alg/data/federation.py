@@ -366,7 +366,8 @@ def from_options(
         kind, held, count, options.partition_seed,
         classes_per_client=options.classes_per_client,
         min_classes_per_client=options.min_classes_per_client,
-        dirichlet_alpha=options.dirichlet_alpha, min_client_size=fewest,
+        dirichlet_alpha=options.dirichlet_alpha,
+        dirichlet_even=options.dirichlet_even, min_client_size=fewest,
         size_sigma=options.size_sigma,
         local_test_fraction=options.local_test_fraction)
   partition = hold_out(

@@ -1,4 +1,4 @@
-"""Generated partitions: iid, few classes per client, Dirichlet.
+"""Generated partitions: iid, few classes per client, shards, Dirichlet.
 
 Each kind is a function (y [n] int, L, C, rng, options) -> owner [n] int64, the
 client of every training example.
@@ -44,8 +44,13 @@ def iid(
 def dirichlet(
     y: np.ndarray, num_classes: int, num_clients: int,
     rng: np.random.Generator, *, dirichlet_alpha: float, min_client_size: int,
+    dirichlet_even: bool = False,
 ) -> np.ndarray:
   """Spreads each class over the clients with a symmetric Dirichlet(alpha).
+
+  With ``dirichlet_even`` a client that has its even share of all examples, n /
+  C, gets nothing of the classes that follow, and the others share them in the
+  proportions that were drawn (Li et al. 2022, NIID-Bench).
 
   The draw is repeated until every client has ``min_client_size`` examples.
   """
@@ -57,10 +62,14 @@ def dirichlet(
   counts = np.zeros((num_clients, num_classes), np.int64)
   best = 0
   for _ in range(_TRIES):
+    given = np.zeros(num_clients, np.int64)
     for label in np.flatnonzero(available):
       share = rng.dirichlet(np.full(num_clients, dirichlet_alpha))
+      if dirichlet_even:
+        share = _of_those(given * num_clients < len(y), share)
       counts[:, label] = allocate.largest_remainder(
           share, int(available[label]), rng)
+      given += counts[:, label]
     best = max(best, int(counts.sum(axis=1).min()))
     if best >= min_client_size:
       return allocate.deal(y, counts, rng)
@@ -69,6 +78,40 @@ def dirichlet(
       f" left a client with fewer than `min_client_size`={min_client_size}"
       f" examples in {_TRIES} draws (best {best}): raise alpha or lower the"
       " other two")
+
+
+def _of_those(some: np.ndarray, share: np.ndarray) -> np.ndarray:
+  """The shares of some clients alone; equal ones if all of theirs are 0."""
+  kept = share * some
+  return kept if kept.any() else some.astype(float)
+
+
+def shards(
+    y: np.ndarray, num_classes: int, num_clients: int,
+    rng: np.random.Generator, *, classes_per_client: int, min_client_size: int,
+) -> np.ndarray:
+  """Sorts the examples by class and deals k equal shards to every client.
+
+  McMahan et al. (AISTATS 2017), section 3. A shard may hold the end of a class
+  and the beginning of the next, and both shards of a client may be of one
+  class, so that most clients hold k classes and some hold one more or less.
+  """
+  del num_classes
+  number = num_clients * classes_per_client
+  least = classes_per_client * (len(y) // number)
+  if least < min_client_size:
+    raise DataError(
+        f"`num_clients`={num_clients} `classes_per_client`={classes_per_client}"
+        f" leave a client with {least} of the {len(y)} training examples,"
+        f" `min_client_size`={min_client_size}")
+  order = rng.permutation(len(y))
+  order = order[np.argsort(y[order], kind="stable")]
+  holder = rng.permutation(np.repeat(np.arange(num_clients),
+                                     classes_per_client))
+  owner = np.empty(len(y), np.int64)
+  for client, rows in zip(holder, np.array_split(order, number)):
+    owner[rows] = client
+  return owner
 
 
 def classes(
@@ -161,4 +204,4 @@ def _spread_classes(available, weights, held, min_client_size):
 
 #: Kind of partition -> its function.
 OWNERS: dict[str, Callable[..., np.ndarray]] = {
-    "iid": iid, "classes": classes, "dirichlet": dirichlet}
+    "iid": iid, "classes": classes, "shards": shards, "dirichlet": dirichlet}

@@ -122,9 +122,10 @@ class PartitionOptions:
       "for femnist, and all clients of the data or the file with "
       "`partition`=natural or file", minimum=1, maximum=10_000_000)
   classes_per_client: int = hyper(
-      2, "number of classes that a client holds (`partition`=classes)",
-      minimum=1,
-      when=("partition", ("classes",)))
+      2, "number of classes that a client holds (`partition`=classes), or of "
+      "shards, each a piece of the examples sorted by class "
+      "(`partition`=shards)", minimum=1,
+      when=("partition", ("classes", "shards")))
   min_classes_per_client: int | None = hyper(
       None, "if given, the number of classes of each client is drawn between "
       "this and `classes_per_client` (`partition`=classes)", minimum=1,
@@ -133,11 +134,16 @@ class PartitionOptions:
       0.5, "concentration of the Dirichlet distribution of each class over the "
       "clients (`partition`=dirichlet)", above=0,
       when=("partition", ("dirichlet",)))
+  dirichlet_even: bool = hyper(
+      False, "whether a client that has its even share of all examples gets "
+      "nothing of the classes that follow, as in NIID-Bench "
+      "(`partition`=dirichlet)", when=("partition", ("dirichlet",)), later=True)
   min_client_size: int | None = hyper(
       None, "smallest number of training examples of a client; default 10, "
       "with `partition`=natural 1. With `dataset`=sent140: smallest number of "
       "tweets of a user, default 20", minimum=1,
-      when=("partition", ("iid", "classes", "dirichlet", "natural")))
+      when=("partition", (
+          "iid", "classes", "shards", "dirichlet", "natural")))
   size_sigma: float = hyper(
       0.5, "sigma of the log-normal distribution of the clients' numbers of "
       "examples; 0: equal numbers (`partition`=iid or classes)",
@@ -268,7 +274,8 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
         not comes and self.dataset in _PREPARED)
     if images and partition == "natural":
       raise DataError(f"`partition`=natural: {self.dataset} names no clients "
-                      "(use iid, classes, dirichlet, powerlaw or file)")
+                      "(use iid, classes, shards, dirichlet, powerlaw or "
+                      "file)")
     if comes and partition not in ("natural", "file"):
       raise DataError(f"`partition`={partition}: {self.dataset} comes with its "
                       "clients (only natural)")

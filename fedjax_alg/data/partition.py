@@ -11,7 +11,7 @@ from fedjax_alg.data import published
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory, Examples
 
-PARTITIONS = ("iid", "classes", "dirichlet", "powerlaw", "natural")
+PARTITIONS = ("iid", "classes", "shards", "dirichlet", "powerlaw", "natural")
 
 
 class HeldOut(NamedTuple):
@@ -63,6 +63,7 @@ def make_partition(
     classes_per_client: int = 2,
     min_classes_per_client: int | None = None,
     dirichlet_alpha: float = 0.5,
+    dirichlet_even: bool = False,
     min_client_size: int | None = None,
     size_sigma: float = 0.5,
     local_test_fraction: float = 0.1,
@@ -74,13 +75,16 @@ def make_partition(
     ``classes``: every client holds few classes; sizes are log-normal.
     ``dirichlet``: the shares of the clients in each class are drawn from
       Dirichlet(alpha). (This is the usual definition; Hsu et al. 2019 draw the
-      shares of the classes in each client instead.)
+      shares of the classes in each client instead.) With ``dirichlet_even``
+      by the rule of NIID-Bench, see ``label_skew.dirichlet``.
+    ``shards``: the examples sorted by class, cut into C k equal shards, of
+      which every client gets k (McMahan et al. 2017).
     ``powerlaw``: the FedProx MNIST generator, see ``published.powerlaw``.
     ``natural``: the clients that the data set names.
 
-  With iid, classes and dirichlet every training example is used exactly once,
-  and the official test set is spread over the clients in proportion to their
-  training counts of each class (``allocate.spread_test``).
+  With iid, classes, shards and dirichlet every training example is used exactly
+  once, and the official test set is spread over the clients in proportion to
+  their training counts of each class (``allocate.spread_test``).
 
   Args:
     kind: one of ``PARTITIONS``.
@@ -89,12 +93,14 @@ def make_partition(
       a random choice of so many clients.
     seed: seed of all random numbers.
     classes_per_client: k, the maximum number of classes of a client
-      (``classes``).
+      (``classes``), or its number of shards (``shards``).
     min_classes_per_client: minimum number of classes of a client
       (``classes``); the number is uniform on [min, k]. By default every client
       has k classes. A minimum of 1 with k = 2 gives the clients of one or two
       classes of the diversified paper.
     dirichlet_alpha: concentration, > 0 (``dirichlet``).
+    dirichlet_even: whether a client gets no more classes when it has n / C
+      examples (``dirichlet``).
     min_client_size: minimum number of training examples of a client, >= 1;
       default 10. ``natural`` leaves out clients with fewer rows; its default
       of 1 leaves out none. ``powerlaw`` ignores it: its clients have at least
@@ -152,13 +158,17 @@ def make_partition(
         *published.powerlaw(examples, num_clients, rng), kind, flags)
   if min_classes_per_client is None:
     min_classes_per_client = classes_per_client
-  options = {
+  of_kind: dict[str, dict[str, Any]] = {
       "iid": {"size_sigma": size_sigma},
       "classes": {"size_sigma": size_sigma,
                   "classes_per_client": classes_per_client,
                   "min_classes_per_client": min_classes_per_client},
-      "dirichlet": {"dirichlet_alpha": dirichlet_alpha},
-  }[kind] | {"min_client_size": min_client_size}
+      "shards": {"classes_per_client": classes_per_client},
+      # At its default it is left out, as in the files of earlier versions.
+      "dirichlet": {"dirichlet_alpha": dirichlet_alpha,
+                    **({"dirichlet_even": True} if dirichlet_even else {})},
+  }
+  options = of_kind[kind] | {"min_client_size": min_client_size}
   owner = label_skew.OWNERS[kind](
       examples.y_train, examples.num_classes, num_clients, rng, **options)
   held = np.zeros((num_clients, examples.num_classes), np.int64)

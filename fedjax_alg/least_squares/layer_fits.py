@@ -134,7 +134,7 @@ def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
   if model.layers is None:
     raise OptionError(
         f"`algorithm`={name}: least squares fits dense layers and convolutions "
-        "only, the model has others")
+        "with padding only, the model has others")
   return model.layers
 
 

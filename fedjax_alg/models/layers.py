@@ -1,8 +1,9 @@
 """Models that are a sequence of layers.
 
-A model is described by a tuple of ``Dense``, ``Conv``, ``AvgPool``,
-``MaxPool`` and ``Flatten``. The flax module ``Stack`` computes it, and
-``layer_views`` gives access to the single layers, for layer-wise least squares.
+A model is described by a tuple of ``Dense``, ``Conv``, ``ValidConv``,
+``AvgPool``, ``MaxPool`` and ``Flatten``. The flax module ``Stack`` computes it,
+and ``layer_views`` gives access to the single layers, for layer-wise least
+squares.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,6 +50,17 @@ class Conv:
 
 
 @dataclasses.dataclass(frozen=True)
+class ValidConv(Conv):
+  """A ``Conv`` without padding: the image loses kernel - 1 rows and columns.
+
+  Least squares does not fit it.
+  """
+
+  def __str__(self) -> str:
+    return f"valid{self.kernel}-{self.channels}"
+
+
+@dataclasses.dataclass(frozen=True)
 class AvgPool:
   """Means of adjacent size x size squares; incomplete squares are dropped."""
 
@@ -78,15 +90,17 @@ class Flatten:
 
 StackLayer = Union[Dense, Conv, AvgPool, MaxPool, Flatten]
 
-_WORDS: dict[str, type] = {"conv": Conv, "avg": AvgPool, "max": MaxPool,
-                           "dense": Dense, "flatten": Flatten}
+_WORDS: dict[str, type] = {
+    "conv": Conv, "valid": ValidConv, "avg": AvgPool, "max": MaxPool,
+    "dense": Dense, "flatten": Flatten}
 
 
 def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
   """Parses words such as conv5-64, avg2, dense1024.
 
   Args:
-    words: each is convK-C (kernel, channels), avgS, maxS, denseW or flatten.
+    words: each is convK-C (kernel, channels), validK-C (without padding),
+      avgS, maxS, denseW or flatten.
 
   Returns:
     The layers.
@@ -103,8 +117,8 @@ def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
     # Of more digits than Python reads, the first decide as well.
     sizes = [int(size[:20]) for size in re.findall("[0-9]+", word)]
     if kind is None or len(sizes) != len(dataclasses.fields(kind)):
-      raise OptionError(f"`layers`={word}: unknown, must be convK-C, avgS, "
-                       "maxS, denseW or flatten")
+      raise OptionError(f"`layers`={word}: unknown, must be convK-C, "
+                       "validK-C, avgS, maxS, denseW or flatten")
     if not 1 <= min(sizes, default=1) <= max(sizes, default=1) <= MAX_COUNT:
       raise OptionError(f"`layers`={word}: sizes must be at least 1 and at "
                         f"most {MAX_COUNT:,}")
@@ -143,7 +157,8 @@ def _with_inputs(
     if isinstance(layer, Dense):
       shape = (layer.width,)
     elif isinstance(layer, Conv):
-      shape = (*shape[:2], layer.channels)
+      lost = layer.kernel - 1 if isinstance(layer, ValidConv) else 0
+      shape = (shape[0] - lost, shape[1] - lost, layer.channels)
     elif isinstance(layer, (AvgPool, MaxPool)):
       if layer.size > min(shape[:2]):
         raise OptionError(f"`layers`={layer}: leaves nothing of its "
@@ -186,7 +201,9 @@ def _play(layers: Sequence[StackLayer], x: Array) -> Array:
     if isinstance(layer, Dense):
       x = nn.relu(nn.Dense(layer.width)(x))
     elif isinstance(layer, Conv):
-      x = nn.relu(nn.Conv(layer.channels, (layer.kernel, layer.kernel))(x))
+      padding = "VALID" if isinstance(layer, ValidConv) else "SAME"
+      x = nn.relu(nn.Conv(
+          layer.channels, (layer.kernel, layer.kernel), padding=padding)(x))
     elif isinstance(layer, AvgPool):
       x = _average(x, layer.size)
     elif isinstance(layer, MaxPool):

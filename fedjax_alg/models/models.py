@@ -120,11 +120,12 @@ def from_flax(
 ) -> Model:
   """Makes a ``Model`` from a flax.linen module without state.
 
-  Only a ``Softmax`` or a ``Stack`` can be fitted layer by layer with least
-  squares. If the ``__call__`` of a module has an argument ``deterministic``,
-  ``train`` or ``training``, the module is in training mode in the steps of
-  local training, with a new key for ``dropout`` in every step. Everywhere else
-  it is in evaluation mode, without random numbers.
+  Only a ``Softmax`` or a ``Stack`` whose convolutions have padding can be
+  fitted layer by layer with least squares. If the ``__call__`` of a module has
+  an argument ``deterministic``, ``train`` or ``training``, the module is in
+  training mode in the steps of local training, with a new key for ``dropout``
+  in every step. Everywhere else it is in evaluation mode, without random
+  numbers.
 
   Args:
     module: maps [B, *input_shape] to logits [B, L].
@@ -145,7 +146,8 @@ def from_flax(
   layers: tuple[Layer, ...] | None = None
   if isinstance(module, Softmax):
     layers = (_softmax_view(module.num_classes, input_shape),)
-  elif isinstance(module, Stack):
+  elif isinstance(module, Stack) and not any(
+      isinstance(layer, layers_lib.ValidConv) for layer in module.layers):
     layers = layers_lib.layer_views(
         module.layers, module.num_classes, input_shape)
   name = type(module).__name__

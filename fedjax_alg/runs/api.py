@@ -249,7 +249,7 @@ def _layers_of(
   layers = make_model(model, federation, options).layers
   if layers is None:
     raise OptionError(f"`model`: {name} fits dense layers and convolutions "
-                      "only, the model has others")
+                      "with padding only, the model has others")
   return len(layers)
 
 

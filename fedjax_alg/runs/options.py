@@ -107,9 +107,10 @@ class ModelOptions:
       when=("model", ("mlp",)))
   layers: tuple[str, ...] = hyper(
       tuple(DEFAULT_LAYERS), "hidden layers in order: convK-C = convolution "
-      "with C channels, K x K pixels and zero padding; avgS or maxS = average "
-      "or maximum over S x S pixels; denseW = dense layer of W units; flatten "
-      "(`model`=stack)", when=("model", ("stack",)))
+      "with C channels, K x K pixels and zero padding; validK-C = the same "
+      "without padding; avgS or maxS = average or maximum over S x S pixels; "
+      "denseW = dense layer of W units; flatten (`model`=stack)",
+      when=("model", ("stack",)))
   embedding: str | None = hyper(
       None, "how words or characters become vectors, one of "
       + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "

@@ -104,7 +104,8 @@ def test_hash_is_of_the_data_not_of_the_split():
   assert scaled.example_shape == (8, 8, 1)
 
 
-KINDS = ["iid", "classes", "dirichlet", "powerlaw", "natural", "named"]
+KINDS = ["iid", "classes", "shards", "dirichlet", "powerlaw", "natural",
+         "named"]
 
 
 def held_out_build(kind, count=2, clients=6, seed=1):

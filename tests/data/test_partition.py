@@ -1,5 +1,7 @@
 """Every partitioner: nobody's example is lost, doubled or misplaced."""
 
+import itertools
+
 from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
@@ -115,6 +117,58 @@ def test_dirichlet(data, num_clients, alpha):
   check_complete(partition, examples, num_clients, 3)
   assert partition_hash(partition) == partition_hash(make(seed))
   assert partition_hash(partition) != partition_hash(make(seed + 1))
+
+
+@quick
+@given(data_sets(), st.integers(1, 5))
+def test_dirichlet_even(data, num_clients):
+  """Who has n / C examples gets none of the classes that follow."""
+  examples, seed = data
+  partition = make_partition(
+      "dirichlet", examples, num_clients, seed, dirichlet_alpha=0.5,
+      dirichlet_even=True, min_client_size=1)
+  check_complete(partition, examples, num_clients, 1)
+  held = label_histogram(partition, examples.y_train, examples.num_classes)
+  before = np.cumsum(held, axis=1) - held
+  assert not held[before >= len(examples.y_train) / num_clients].any()
+  assert partition.flags["dirichlet_even"]
+  plain = make_partition("dirichlet", examples, 2, seed, min_client_size=1)
+  assert "dirichlet_even" not in plain.flags
+
+
+@quick
+@given(data_sets(), st.integers(1, 6), st.integers(1, 3))
+def test_shards(data, num_clients, k):
+  """Sorted by class and cut, every client's rows are k of the pieces."""
+  examples, seed = data
+  make = lambda seed: make_partition(
+      "shards", examples, num_clients, seed, classes_per_client=k)
+  partition = make(seed)
+  check_complete(partition, examples, num_clients, 10)
+  pieces = np.array_split(np.sort(examples.y_train), num_clients * k)
+  counts = sorted(tuple(np.bincount(
+      piece, minlength=examples.num_classes)) for piece in pieces)
+  held = label_histogram(partition, examples.y_train, examples.num_classes)
+  if k == 1:
+    assert sorted(map(tuple, held)) == counts
+  sums = {tuple(np.sum(some, axis=0))
+          for some in itertools.combinations(counts, k)}
+  assert set(map(tuple, held)) <= sums
+  assert partition_hash(partition) == partition_hash(make(seed))
+  if num_clients > 1:
+    assert partition_hash(partition) != partition_hash(make(seed + 1))
+
+
+def test_clients_of_the_fedavg_paper():
+  partition = make_partition(
+      "shards", mnist_like(), 100, 0, classes_per_client=2)
+  assert set(partition.train_size.tolist()) == {600}
+  held = label_histogram(partition, mnist_like().y_train)
+  assert set(held.ravel().tolist()) == {0, 300, 600}
+  with pytest.raises(DataError, match="num_clients=90 .*leave a client with 4 "
+                                      "of the 480 .*min_client_size=10"):
+    make_partition("shards", labelled(np.arange(480) % 10, [0]), 90, 0,
+                   classes_per_client=2)
 
 
 def mnist_like():

@@ -31,7 +31,7 @@ def written(path, partition, data):
 
 @pytest.mark.parametrize("held", (0, 2))
 @pytest.mark.parametrize("kind", (
-    "iid", "classes", "dirichlet", "powerlaw", "natural"))
+    "iid", "classes", "shards", "dirichlet", "powerlaw", "natural"))
 def test_what_is_written_is_read(tmp_path, kind, held):
   data = examples()
   whole = make_partition(kind, data, 6, 3, min_client_size=2)

@@ -229,7 +229,7 @@ def test_words_and_layers():
 
 
 @pytest.mark.parametrize("words, said", [
-    ("conf3-4", "layers=conf3-4: unknown, must be convK-C, avgS"),
+    ("conf3-4", "layers=conf3-4: unknown, must be convK-C, validK-C"),
     ("conv3", "layers=conv3: unknown"), ("conv3-", "layers=conv3-: unkn"),
     ("conv3-4-5", "unknown"), ("avg", "unknown"), ("avg2-2", "unknown"),
     ("dense", "unknown"), ("dense-3", "unknown"), ("flatten2", "unknown"),
@@ -246,7 +246,34 @@ def test_words_that_are_refused(words, said):
   assert "\n" not in str(error.value)
 
 
+LENET = ("valid5-6", "max2", "valid5-16", "max2", "dense120", "dense84")
+
+
+@pytest.mark.parametrize("shape, number", [
+    ((28, 28), 44_426), ((32, 32, 3), 62_006)])
+def test_lenet_has_its_parameters(shape, number):
+  model = models.make_model("stack", shape, 10, layers=LENET)
+  assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == number
+  assert model.layers is None
+  assert tuple(map(str, models.parse_layers(LENET))) == LENET
+
+
+def test_a_convolution_without_padding():
+  model = models.make_model("stack", (5, 6, 2), 3, layers=("valid3-4",))
+  params = some_params(model)
+  inner = params["params"]
+  x = np.random.default_rng(0).normal(size=(2, 5, 6, 2)).astype(np.float32)
+  whole = convolved(x, *(np.asarray(inner["Conv_0"][name], np.float64)
+                         for name in ("kernel", "bias")))
+  hidden = np.maximum(whole[:, 1:-1, 1:-1], 0).reshape(2, -1)
+  weights, bias = (np.asarray(inner["Dense_0"][name])
+                   for name in ("kernel", "bias"))
+  np.testing.assert_allclose(
+      model.apply(params, x), hidden @ weights + bias, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("words, shape, said", [
+    ("valid5-4", (4, 8), "layers=valid5-4: kernel 5 is larger than its 4x8"),
     ("conv9-4", (8, 8), "layers=conv9-4: kernel 9 is larger than its 8x8 in"),
     ("avg2,conv5-4", (8, 12, 3), "conv5-4: kernel 5 is larger than its 4x6 in"),
     ("max9", (9, 8), "layers=max9: leaves nothing of its 9x8 input"),

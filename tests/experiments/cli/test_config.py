@@ -300,7 +300,8 @@ def test_preset_parses(preset):
     general = f"{paper}/methods/{name}"
     if general != preset and general in config.presets():
       words.insert(0, f"--flagfile={general}")
-    usual = {"fedgroup": "mnist_mclr", "analytic": "mnist_lr"}
+    usual = {"fedgroup": "mnist_mclr", "analytic": "mnist_lr",
+             "trust": "niid_bench"}
     data = folder[0].partition("_")[2] or usual.get(paper, "mnist")
     words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):

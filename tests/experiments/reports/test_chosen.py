@@ -78,5 +78,6 @@ def test_every_line_of_every_figure_declares_its_choice(name):
            "conjugate": ("CLSFSVRG", "test (not comparable): hog_norm, "
                                      "line_search_test"),
            "fedgroup": ("FedAvg", "test (not comparable): size_sigma"),
-           "analytic": ("FedACnnL", "")}[name]
+           "analytic": ("FedACnnL", ""),
+           "trust": ("FedProx", "not tuned: mu")}[name]
   assert panels[worst[0]].startswith(worst[1])

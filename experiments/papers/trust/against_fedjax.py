@@ -1,0 +1,313 @@
+"""Differential test against FedJAX 0.0.17: the same clients, the same rows.
+
+Both libraries train the same clients from the same models. Once FedJAX is given
+the rows of every mini-batch that this library draws: its models must then be
+the same but for rounding. Once each library shuffles by itself: the losses must
+then be the same within the spread over seeds.
+
+What differs in words: FedJAX's ``hyp_cluster`` is IFCA. Its optimisers have
+momentum m <- c + b m, the base optimiser of Mime here m <- (1 - b) c + b m, so
+its learning rate is (1 - b) times that of here.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+import importlib.util
+from typing import Any, NamedTuple
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_alg as fa
+from fedjax_alg import models, registry
+from fedjax_alg.base import FedSpec
+from fedjax_alg.client import minibatches
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients as clients_lib, cohorts
+from fedjax_alg.records import summary as results
+from ...cli import guard
+from ...reports import report, rule
+
+#: name in FedJAX -> name here
+ALGORITHMS = {"fed_avg": "fedavg", "mime": "mime", "mime_lite": "mime_lite",
+              "hyp_cluster": "ifca"}
+RATE, MOMENTUM, GROUPS = 0.1, 0.9, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+  """How much is played."""
+
+  clients: int = 20
+  rounds: int = 20
+  seeds: int = 5
+  batch: int = 10
+  epochs: int = 2
+
+
+QUICK = Scale(clients=4, rounds=2, seeds=1, batch=64, epochs=1)
+
+#: (number of the round, client) -> the batches of a client; None: its own
+Batches = Callable[[int, int], list[dict[str, np.ndarray]]] | None
+
+
+def import_fedjax() -> Any:
+  """FedJAX, with what it needs of JAX that JAX has removed.
+
+  Raises:
+    RunError: it is not installed.
+  """
+  if importlib.util.find_spec("fedjax") is None:
+    raise guard.RunError("FedJAX 0.0.17 is not installed (pip install "
+                         "'fedjax_alg[bench]')")
+  if not hasattr(jax, "tree_map"):
+    setattr(jax, "tree_map", jax.tree.map)
+  with warnings.catch_warnings(action="ignore"):
+    import fedjax  # pylint: disable=g-import-not-at-top
+    import fedjax.algorithms  # pylint: disable=g-import-not-at-top
+  return fedjax
+
+
+class Task(NamedTuple):
+  """The clients and the model of both sides."""
+
+  scale: Scale
+  data: Any  #: ClientData of all clients
+  model: Any
+  classes: int
+
+
+@functools.cache
+def task(scale: Scale) -> Task:
+  """Handwritten digits over clients by Dirichlet(0.5), a small network."""
+  fed = fa.federate(
+      "digits", features="flatten", partition="dirichlet",
+      dirichlet_alpha=0.5, num_clients=scale.clients, seed=0)
+  data = jax.tree.map(jnp.asarray, layout.client_data(
+      np.asarray(fed.data.train.x), np.asarray(fed.data.train.y),
+      np.arange(int(np.sum(fed.data.train.size))),
+      np.asarray(fed.data.train.offset), np.asarray(fed.data.train.size)))
+  model = models.make_model(
+      "mlp", fed.example_shape, fed.num_classes, hidden=(16,))
+  return Task(scale, data, model, fed.num_classes)
+
+
+def round_key(seed: int, number: int) -> Any:
+  """The key of a round."""
+  return jax.random.fold_in(jax.random.key(seed), number)
+
+
+@functools.cache
+def _here(scale: Scale, name: str) -> tuple[Any, Any]:
+  """The algorithm of this library, and its round compiled once."""
+  more: dict[str, Any] = {}
+  if name.startswith("mime"):
+    more = {"base": "momentum", "base_momentum": MOMENTUM,
+            "client_weights": "examples"}
+  elif name == "hyp_cluster":
+    more = {"num_groups": GROUPS}
+  algorithm = registry.build(
+      ALGORITHMS[name], task(scale).model,
+      map_clients=clients_lib.make_map_clients(),
+      **{"client_lr": RATE, "batch_size": scale.batch,
+         "local_epochs": scale.epochs} | more)
+  return algorithm, jax.jit(algorithm.round)
+
+
+def ours(one: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
+  """Plays the rounds here.
+
+  Returns:
+    The models [K, ...] at the start and after every round, and the groups of
+    the clients [C] in every round (all 0 with one model).
+  """
+  scale, (algorithm, play) = one.scale, _here(one.scale, name)
+  key, everyone = jax.random.key(1000 + seed), layout.everyone(one.data)
+  spec = FedSpec(scale.clients, scale.clients, one.classes,
+                 one.data.x.shape[1:])
+  state = algorithm.setup(
+      algorithm.init(one.model.init(key), spec, key), everyone, key)
+  found, groups = [algorithm.global_params(state)], []
+  for number in range(scale.rounds):
+    state, aux = play(state, everyone, round_key(seed, number))
+    found.append(algorithm.global_params(state))
+    groups.append(np.asarray(aux.client.get(
+        "group", np.zeros(scale.clients, int))))
+  return found, groups
+
+
+def same_batches(one: Task, seed: int) -> Batches:
+  """The mini-batches that this library draws with a seed."""
+  scale = one.scale
+  steps = steps_of(one)
+  x, y = np.asarray(one.data.x), np.asarray(one.data.y)
+
+  @jax.jit
+  def rows_of(key: Any, client: Any) -> Any:
+    bits = minibatches.shuffle_bits(cohorts.client_keys(key, client[None])[0])
+    shard = layout.shard_of(one.data, client)
+    return jax.vmap(lambda step: minibatches.batch_rows(
+        shard, bits, step, scale.batch))(
+            jnp.arange(max(steps), dtype=jnp.int32))
+
+  def batches(number: int, client: int) -> list[dict[str, np.ndarray]]:
+    rows, mask = map(np.asarray, rows_of(
+        round_key(seed, number), jnp.int32(client)))
+    return [{"x": x[r], "y": y[r], "__mask__": m} for r, m in zip(
+        rows[:steps[client]], mask)]
+
+  return batches
+
+
+def steps_of(one: Task) -> list[int]:
+  """The local steps of each client in a round."""
+  size = np.asarray(one.data.size)
+  return (one.scale.epochs * -(-size // one.scale.batch)).tolist()
+
+
+@functools.cache
+def _there(scale: Scale, name: str) -> Any:
+  """The algorithm of FedJAX, which compiles its steps once."""
+  fj, model = import_fedjax(), task(scale).model
+
+  def loss(params, batch, rng):
+    del rng
+    return model.loss(model.apply(params, batch["x"]), batch["y"])
+
+  own = fj.ShuffleRepeatBatchHParams(batch_size=scale.batch)
+  whole = fj.PaddedBatchHParams(batch_size=256)
+  sgd, server = fj.optimizers.sgd(RATE), fj.optimizers.sgd(1.0)
+  momentum = fj.optimizers.sgd(RATE * (1.0 - MOMENTUM), momentum=MOMENTUM)
+  algorithms = fj.algorithms
+  return {
+      "fed_avg": lambda: algorithms.fed_avg.federated_averaging(
+          fj.grad(loss), sgd, server, own),
+      "mime": lambda: algorithms.mime.mime(loss, momentum, own, whole, 1.0),
+      "mime_lite": lambda: algorithms.mime_lite.mime_lite(
+          loss, momentum, own, whole, 1.0),
+      "hyp_cluster": lambda: algorithms.hyp_cluster.hyp_cluster(
+          loss, sgd, server, whole, own)}[name]()
+
+
+def theirs(
+    one: Task, name: str, start: Any, seed: int, batches: Batches
+) -> tuple[list[Any], list[np.ndarray]]:
+  """Plays the rounds in FedJAX; arguments and results as ``ours``.
+
+  Args:
+    one: the task.
+    name: the algorithm.
+    start: models [K, ...].
+    seed: of its own shuffles.
+    batches: the mini-batches to take; None: it shuffles by itself.
+  """
+  fj = import_fedjax()
+  scale, steps, turn = one.scale, steps_of(one), [0]
+  base: Any = fj.ClientDataset
+
+  class Client(base):
+    """A client that takes the given batches, or as many steps of its own."""
+
+    number = 0
+
+    def shuffle_repeat_batch(self, hparams=None, **kwargs):
+      if batches is not None:
+        return batches(turn[0], self.number)
+      return super().shuffle_repeat_batch(hparams.replace(
+          num_epochs=None, num_steps=steps[self.number],
+          seed=(seed * scale.rounds + turn[0]) * scale.clients + self.number),
+                                          **kwargs)
+
+  x, y, offset, size = (np.asarray(leaf) for leaf in one.data[:4])
+  held = []
+  for number, (o, n) in enumerate(zip(offset, size)):
+    held.append(Client({"x": x[o:o + n], "y": y[o:o + n]}))
+    held[-1].number = number
+
+  algorithm = _there(scale, name)
+  first = [jax.tree.map(lambda leaf, k=k: leaf[k], start)
+           for k in range(len(jax.tree.leaves(start)[0]))]
+  # FedJAX mixes dtypes and ranks, and donates buffers that cannot be reused.
+  with (warnings.catch_warnings(action="ignore"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow")):
+    state = algorithm.init(first if name == "hyp_cluster" else first[0])
+    found, groups = [start], []
+    for number in range(scale.rounds):
+      turn[0] = number
+      keys = jax.random.split(jax.random.PRNGKey(number), scale.clients)
+      state, said = algorithm.apply(
+          state, [(i, held[i], keys[i]) for i in range(scale.clients)])
+      after = state.cluster_params if name == "hyp_cluster" else [state.params]
+      found.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *after))
+      groups.append(np.array([int(said[i].get("cluster_id", 0))
+                              for i in range(scale.clients)]))
+  return found, groups
+
+
+def distance(a: Any, b: Any) -> float:
+  """The largest difference of two models, in units of the largest entry."""
+  pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
+  largest = max(float(jnp.abs(right).max()) for _, right in pairs)
+  return max(float(jnp.abs(left - right).max())
+             for left, right in pairs) / largest
+
+
+def loss_of(one: Task, found: Any) -> float:
+  """The mean training loss; of K models every client has its best one."""
+  size = np.asarray(one.data.size)
+  rows = int(size.sum())
+  x, y = one.data.x[:rows], one.data.y[:rows]
+  losses = jax.vmap(lambda params: one.model.loss(
+      one.model.apply(params, x), y))(found)
+  ends = np.cumsum(size)
+  sums = np.add.reduceat(np.asarray(losses, np.float64), ends - size, axis=1)
+  return float(sums.min(0).sum() / rows)
+
+
+#: Models on the same rows that differ by less, after one round, are the same.
+ROUNDING = 1e-5
+
+
+def table(quick: bool) -> str:
+  """The Markdown table.
+
+  Raises:
+    RunError: FedJAX is not installed.
+  """
+  import_fedjax()
+  scale = QUICK if quick else Scale()
+  one = task(scale)
+  lines = [f"Digits over {scale.clients} clients by Dirichlet(0.5), all in "
+           f"every round, {scale.epochs} epoch{'s' * (scale.epochs > 1)} "
+           f"of batches of {scale.batch}, "
+           "a network of 16 units. Same rows: the largest difference of a "
+           "weight, in units of the largest weight. Own rows: mean training "
+           f"loss after {scale.rounds} rounds, {scale.seeds} seeds.", "",
+           report.line(["FedJAX", "here", "same rows, round 1",
+                        f"same rows, round {scale.rounds}", "same groups",
+                        "verdict", "own rows: FedJAX", "here", "difference",
+                        "verdict"]), report.line(["---"] * 10)]
+  for name, here in ALGORITHMS.items():
+    apart, same_groups, losses = [], [], []
+    for seed in range(scale.seeds):
+      found, groups = ours(one, name, seed)
+      other, others = theirs(
+          one, name, found[0], seed, same_batches(one, seed))
+      apart.append([distance(a, b) for a, b in zip(found[1:], other[1:])])
+      same_groups.append(np.array_equal(groups, others))
+      shuffled, _ = theirs(one, name, found[0], seed, None)
+      losses.append((loss_of(one, shuffled[-1]), loss_of(one, found[-1])))
+    worst = np.max(apart, axis=0)
+    left, right = np.array(losses).T
+    gap = results.spread(right - left)
+    lines.append(report.line([
+        f"`{name}`", f"`{here}`", f"{worst[0]:.1e}", f"{worst[-1]:.1e}",
+        "yes" if all(same_groups) else "no",
+        rule.SAME if worst[0] < ROUNDING and all(same_groups) else "differs",
+        report.shown(left, 4), report.shown(right, 4), results.shown(gap, 4),
+        rule.place(gap["mean"], gap["ci95"], rule.tie_of(left.mean(), ""))]))
+  return "\n".join(lines)

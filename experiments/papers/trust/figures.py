@@ -1,0 +1,211 @@
+"""Tables of other works: their published numbers beside ours.
+
+- ``niid_bench``: Li, Diao, Chen, He, "Federated Learning on Non-IID Data
+  Silos", ICDE 2022; the numbers are those of Flower's reproduction.
+- ``fedavg_2nn``: McMahan et al., AISTATS 2017, Table 1: the rounds that FedAvg
+  takes to 97 % on MNIST.
+- ``pfedme``: Dinh, Tran, Nguyen, NeurIPS 2020: MNIST, the convex setting.
+- ``afl``: He et al., CVPR 2025: one result for every partition, in float64.
+- ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+
+import numpy as np
+
+from fedjax_alg.data import DataError
+from fedjax_alg.data.federation import load_examples
+from ...cli import config as config_lib
+from ...reports import answers, chosen, figures, report, rule, suite, verdicts
+from ...reports.figures import Figure, Lines, Panel, Request
+from . import afl, against_fedjax
+
+NAME = "trust"
+
+#: label -> file in presets/trust/methods.
+_NIID = {"FedAvg": "niid_fedavg", "FedProx": "niid_fedprox",
+         "SCAFFOLD": "niid_scaffold", "FedNova": "niid_fednova"}
+#: Partition of the panels of the FedAvg paper -> file of its method.
+_2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
+
+
+def _file(name: str) -> tuple[str, ...]:
+  """The flag that names a method's file."""
+  return (f"--flagfile={NAME}/methods/{name}.flags",)
+
+
+def _niid_lines(panel: Panel) -> Lines:
+  del panel
+  return [(label, _file(name)) for label, name in _NIID.items()]
+
+
+def _2nn_lines(panel: Panel) -> Lines:
+  kind = panel.flags[0].removeprefix("--partition=")
+  return [("FedAvg", _file(_2NN[kind]))]
+
+
+def _2nn_panels() -> tuple[Panel, ...]:
+  kinds = (("IID", ("--partition=iid", "--size_sigma=0", "--rounds=300")),
+           ("two classes", ("--partition=shards", "--classes_per_client=2",
+                            "--rounds=1000")))
+  return tuple(
+      Panel(letter, f"{words}, C = {share}", (
+          *flags, f"--participation={share}",
+          "--stop_at=global:accuracy:0.97"))
+      for letter, (words, flags, share) in zip("abcdefgh", (
+          (*kind, share) for kind in kinds for share in (0.1, 0.2, 0.5, 1))))
+
+
+def _best(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
+  """Measures the best round, as the works do, after so many rounds."""
+
+  def measure(outcome, outcomes):
+    del outcomes
+    found = verdicts.best("accuracy", protocol)(outcome)
+    played = outcome.summary["cost"]["rounds"]
+    if played < rounds:
+      raise verdicts.NotRun(
+          f"{played} of {rounds} rounds: best so far {found.mean():.2f}")
+    return found
+
+  return measure
+
+
+def _rounds_to_97(outcome, outcomes):
+  del outcomes
+  return verdicts.rounds_to(0.97)(outcome)
+
+
+def _published(name: str) -> figures.Section:
+  """The table of a figure: every published number, run or not."""
+
+  def section(outcomes: Sequence[suite.Outcome]) -> str:
+    figure = FIGURES[name]
+    titles = {panel.letter: panel.title for panel in figure.panels}
+    found = {(o.cell.panel, o.cell.label): o for o in outcomes}
+    lines = [report.line(["panel", "method", "metric", "published", "ours",
+                          "rounds played", "verdict", chosen.COLUMN]),
+             report.line(["---"] * 8)]
+    lacking: dict[str, None] = {}
+    for claim in report.load_claims(NAME, name):
+      said = [f"{claim.panel}: {titles.get(claim.panel, '')}", claim.method,
+              claim.metric, f"{claim.value:g}"]
+      outcome = found.get((claim.panel, claim.method))
+      if outcome is None:
+        lacking[claim.panel] = None
+        lines.append(report.line([*said, "-", "-", rule.NOT_RUN, "-"]))
+        continue
+      try:
+        ours, verdict = answers.number(
+            figure.measures[claim.metric](outcome, outcomes), claim,
+            outcome.cell.choices)
+      except verdicts.NotRun as error:
+        ours, verdict = str(error), rule.NOT_RUN
+      lines.append(report.line([
+          *said, ours, outcome.summary["cost"]["rounds"], verdict,
+          outcome.settings]))
+    if lacking:
+      lines += ["", "Not run: `python -m experiments.trust --table="
+                f"{name} --panels={','.join(lacking)}`."]
+    return "\n".join(lines)
+
+  return section
+
+
+def _figure(name: str, title: str, data: str, panels: tuple[Panel, ...],
+            **more) -> Figure:
+  """A table whose rows are the numbers of a work."""
+  return Figure(title, "accuracy", data, panels, eval_every=1,
+                table=_published(name), of_claims=True, **more)
+
+
+FIGURES: dict[str, Figure] = {
+    "niid_bench": _figure(
+        "niid_bench", "NIID-Bench: best round, 10 clients by Dirichlet(0.5), "
+        "test accuracy in percent", "niid_bench",
+        (Panel("a", "MNIST", ("--dataset=mnist",)),
+         Panel("b", "Fashion-MNIST", ("--dataset=fashion_mnist",)),
+         Panel("c", "CIFAR-10", ("--dataset=cifar10",))),
+        lines_of=_niid_lines, quick=("a",),
+        measures={"test_accuracy_max": _best("global", 50)},
+        shrunk=("--layers=valid3-4,max2,dense16", "--local_epochs=1")),
+    "fedavg_2nn": _figure(
+        "fedavg_2nn", "FedAvg's 2NN: rounds to 97 % on MNIST, E = 1, B = 10",
+        "2nn", _2nn_panels(), lines_of=_2nn_lines, quick=("a", "e"),
+        measures={"rounds_to_97%": _rounds_to_97},
+        shrunk=("--num_clients=20", "--hidden=16,16")),
+    "pfedme": _figure(
+        "pfedme", "pFedMe: best round, MNIST, softmax regression, 20 clients "
+        "of 2 classes, test accuracy in percent", "pfedme",
+        (Panel("a", "MNIST", ()),),
+        lines_of=lambda panel: [("pFedMe", _file("pfedme"))],
+        protocols="global,local,copy",
+        measures={"personal_accuracy_max": _best("copy", 800),
+                  "global_accuracy_max": _best("global", 800)}),
+}
+
+
+@functools.cache
+def _lacking(words: tuple[str, ...]) -> str:
+  """Why the data of a run cannot be read; "" if they can."""
+  try:
+    load_examples(config_lib.parse(words).data)
+  except DataError as error:
+    return str(error).replace("`", "")
+  return ""
+
+
+def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
+  """The figure with the panels whose data are there.
+
+  The sentences say why the other panels are not run.
+  """
+  if request.quick:
+    return figure, []
+  kept, lacking = [], []
+  path = request.files.get("fashion_mnist")
+  for panel in figure.panels:
+    if path and panel.flags == ("--dataset=fashion_mnist",):
+      panel = panel._replace(flags=("--dataset=idx", f"--data_path={path}"))
+    cell = next(figures.each_cell(
+        PAPER, figure._replace(panels=(panel,)), request._replace(lines=None)))
+    why = _lacking(cell.flags)
+    if why:
+      other = " Or give --fashion_mnist=DIR." if (
+          panel.title == "Fashion-MNIST") else ""
+      lacking.append(f"{panel.title}: not run. {why}.{other}")
+    else:
+      kept.append(panel)
+  return figure._replace(panels=tuple(kept)), lacking
+
+
+def _without_runs(
+    name: str, title: str, make: Callable[[bool], str]) -> figures.Table:
+  """A table that plays no runs; ``make`` takes whether --scale is quick."""
+
+  def make_table(request: Request) -> None:
+    for word in request.common:
+      raise config_lib.UsageError(
+          f"{word}: not read by {name}, which has settings of its own")
+    figures.write(request, name, report.join(title, [
+        make(request.quick), report.made_by(request.command_line)]))
+
+  return figures.Table(title, make_table)
+
+
+TABLES = {
+    "afl": _without_runs(
+        "afl", "AFL: the weights in every partition beside the joint ones, "
+        "float64", afl.table),
+    "fedjax": _without_runs(
+        "fedjax", "FedJAX 0.0.17 on the same clients", against_fedjax.table),
+}
+
+PAPER = figures.Paper(
+    NAME, (), FIGURES, TABLES,
+    "A best round is chosen on test data, here as in the works.", ("",),
+    quick=("--dataset=digits", "--num_seeds=1", "--rounds=3"),
+    files={"fashion_mnist": "folder of Fashion-MNIST's four IDX files, where "
+           "TFDS has not prepared it"},
+    fit=fit, flag="table", subject="other works")
