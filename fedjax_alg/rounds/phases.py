@@ -18,11 +18,12 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central.aggregation import Aggregator
+from fedjax_alg.central.attacks import Attack, forged
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS
+from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, FORGERIES
 from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.rounds import stacking
 
@@ -47,6 +48,9 @@ class ModelGrouping(NamedTuple):
   regroup: Callable[..., tuple[Params, Any]]
   #: (trained models [S, ...], cohort) -> the vectors that are grouped
   vectors: Callable[[Params, Cohort], Params] = lambda trained, cohort: trained
+  #: whether these vectors are gradients, which participants send in the place
+  #: of their trained models
+  of_gradients: bool = False
   #: number of gradients that every participant computes on all its data for it
   full_passes: int = 0
   #: (slots, P, K) -> flops of the server
@@ -71,6 +75,7 @@ class TwoHalves:
   weigh: Callable[[Cohort], Array]
   grouping: ModelGrouping | None  #: None for one model
   aggregator: Aggregator
+  attack: Attack | None = None  #: what hostile participants do
 
   @property
   def num_models(self) -> int:
@@ -81,6 +86,12 @@ class TwoHalves:
   def anchored(self) -> bool:
     """Whether a round starts with the anchor gradient."""
     return self.client.needs_anchor or self.server.when == "before"
+
+  @property
+  def sums(self) -> bool:
+    """Whether the sum of what participants send is enough."""
+    return self.aggregator.is_mean and (
+        self.attack is None or self.attack.forge is None)
 
 
 class Turn(NamedTuple):
@@ -202,7 +213,7 @@ def anchor(
   cohort, shared = turn.cohort, (models, turn.warm_up)
   one_client = _over_data(method.num_models, functools.partial(
       objective.full_value_and_grad, method.model))
-  if method.aggregator.is_mean:
+  if method.sums:
     anchors, losses = stacking.mean(
         method.map_clients, lambda *args: one_client(*args)[::-1], models,
         method.weigh(cohort), shared, cohort.shards)
@@ -215,9 +226,45 @@ def _aggregate(
     method: TwoHalves, purpose: int, sent: Params, turn: Turn) -> Params:
   """Aggregates [K, ...] of what participants sent for K models [S, K, ...]."""
   weights, cohort = method.weigh(turn.cohort), turn.cohort
-  combine = method.aggregator.combine
-  return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
-                  in_axes=(1, 0))(sent, _keys(turn, purpose, method.num_models))
+  everyone = jnp.zeros(cohort.ids.shape, jnp.int32)
+
+  def one(of_model, key):
+    received = forged(
+        method.attack, of_model, weights, everyone, 1, cohort,
+        client_keys(server_key(key, FORGERIES), cohort.ids))
+    return method.aggregator.combine(received, weights, cohort, key)
+
+  return jax.vmap(one, in_axes=(1, 0))(
+      sent, _keys(turn, purpose, method.num_models))
+
+
+def received(
+    method: TwoHalves, sent: Params, starts: Params | None, choice: Choice,
+    turn: Turn) -> Params:
+  """What the server receives in the place of ``sent`` from hostile clients.
+
+  Args:
+    method: the method.
+    sent: [S, ...], the participants' trained models or gradients.
+    starts: [K, ...], the models of which they are changed copies; None if they
+      are changes themselves.
+    choice: which of the K models each participant trained.
+    turn: what the round is played with.
+  """
+  if method.attack is None or method.attack.forge is None:
+    return sent
+  cohort, groups = turn.cohort, choice.preference
+  weights = cohort.present.astype(jnp.float32) if method.grouping else (
+      method.weigh(cohort))
+  key = server_key(server_key(turn.key, FORGERIES), UPDATES)
+  change = functools.partial(
+      forged, method.attack, weights=weights, groups=groups,
+      num_groups=method.num_models, cohort=cohort,
+      keys=client_keys(key, cohort.ids))
+  if starts is None:
+    return change(sent)
+  start = trees.index(starts, groups)
+  return trees.add(start, change(trees.subtract(sent, start)))
 
 
 def _choose(losses: Array | None, turn: Turn) -> Choice:
@@ -300,7 +347,7 @@ def train(
   table: Any = ()
   if store:
     table, places = store.get(memory), store.places(memory, cohort, keys)
-  if method.grouping or not method.aggregator.is_mean or stacking.fits(
+  if method.grouping or not method.sums or stacking.fits(
       cohort.ids.shape[0], trees.index(beginning.starts, 0)):
     if store:
       table, trained = method.map_clients.change(

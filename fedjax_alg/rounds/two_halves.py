@@ -35,6 +35,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, Shard
 from fedjax_alg.central.aggregation import Aggregator, named
+from fedjax_alg.central.attacks import Attack, poisoned
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, own_rows, Trained
@@ -64,6 +65,7 @@ def compose(
     weights: str = "examples",
     grouping: ModelGrouping | None = None,
     aggregator: Aggregator | str = "mean",
+    attack: Attack | None = None,
 ) -> Algorithm[ComposedState]:
   """Makes an algorithm of its two halves.
 
@@ -79,23 +81,29 @@ def compose(
       updates and anchor gradients, or its name in ``aggregation.AGGREGATORS``.
       With K models it combines the updates of every group. Means of what else
       clients send (``ClientUpdate.merge``) stay means.
+    attack: what hostile clients do; None if there are none. What else they send
+      is what they have computed.
 
   Raises:
     OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
-      global model and ``grouping`` several, or it needs the mean.
+      global model and ``grouping`` several, or it needs the mean, or to know
+      the updates that ``attack`` forges.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
                       f"has one global model ({client.one_model})")
-  name = aggregator if isinstance(aggregator, str) else "your own"
   if isinstance(aggregator, str):
     aggregator = named(aggregator)
   if client.mean_only and not aggregator.is_mean:
-    raise OptionError(f"`aggregator`={name}: the local method needs the mean "
+    raise OptionError(f"`aggregator`={aggregator.name}: the local method needs "
+                      f"the mean ({client.mean_only})")
+  if client.mean_only and attack is not None and attack.forge is not None:
+    raise OptionError(f"`attack`={attack.name}: the local method needs the "
+                      f"updates themselves, label_flip leaves them "
                       f"({client.mean_only})")
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
-      aggregator)
+      aggregator, attack)
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
@@ -128,8 +136,8 @@ def _setup(
 ) -> ComposedState:
   del key
   return state._replace(memory=_kept(method, method.client.setup(
-      state.memory, trees.index(state.models, 0), everyone,
-      method.map_clients)))
+      state.memory, trees.index(state.models, 0),
+      poisoned(method.attack, everyone), method.map_clients)))
 
 
 def _joined(
@@ -143,12 +151,14 @@ def _joined(
 
 def _idle(
     method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  cohort = poisoned(method.attack, cohort)
   return _joined(method, state, cohort)._replace(round=state.round + 1)
 
 
 def _round(
     method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
+  cohort = poisoned(method.attack, cohort)
   state = _joined(method, state, cohort)
   warm_up = None
   if method.grouping and method.num_models > 1:
@@ -159,8 +169,15 @@ def _round(
       method, beginning, choice, state.memory, turn)
   choice = _reported(method, choice, trained, turn)
   vectors: Params = ()
-  if method.grouping:
-    vectors = method.grouping.vectors(trained.params, cohort)
+  grouping = method.grouping
+  if grouping and grouping.of_gradients:
+    vectors = phases.received(
+        method, grouping.vectors(trained.params, cohort), None, choice, turn)
+  else:
+    trained = trained._replace(params=phases.received(
+        method, trained.params, beginning.starts, choice, turn))
+    if grouping:
+      vectors = grouping.vectors(trained.params, cohort)
   models, server, aux = _finish(
       method, beginning, memory=state.memory, choice=choice, trained=trained,
       updates=updates, vectors=vectors, turn=turn)
