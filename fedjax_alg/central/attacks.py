@@ -55,14 +55,15 @@ class Attack(NamedTuple):
   """What the hostile clients do."""
 
   name: str
-  hostile: Callable[[int], np.ndarray]  #: C -> [C] bool, who they are
+  hostile: Callable[[int], Array]  #: C -> [C] bool, who they are
   flips_labels: bool = False  #: whether they train on false labels
   #: (sent [S, ...], ``Scene``) -> what a hostile client in each slot sends,
   #: [S, ...]; None: what it has computed
   forge: Callable[[Params, Scene], Params] | None = None
 
 
-def hostile_clients(num_clients: int, share: float, seed: int) -> np.ndarray:
+def hostile_clients(
+    num_clients: int, share: Array | float, seed: int) -> Array:
   """Draws the hostile clients.
 
   Args:
@@ -71,19 +72,18 @@ def hostile_clients(num_clients: int, share: float, seed: int) -> np.ndarray:
     seed: the seed.
 
   Returns:
-    [C] bool, of which round(C share) are true. With a larger share the same
+    [C] bool, of which C share, rounded, are true. With a larger share the same
     clients are hostile and others besides.
   """
-  hostile = np.zeros(num_clients, bool)
-  order = np.random.default_rng(seed).permutation(num_clients)
-  hostile[order[:round(num_clients * share)]] = True
-  return hostile
+  place = np.random.default_rng(seed).permutation(num_clients)
+  number = jnp.round(jnp.asarray(share, jnp.float32) * num_clients)
+  return jnp.asarray(place, jnp.int32) < number.astype(jnp.int32)
 
 
 def who_is_hostile(attack: Attack, cohort: Cohort) -> Array:
   """Which participants are hostile, [S] bool; false for padding slots."""
   assert cohort.everyone is not None
-  hostile = jnp.asarray(attack.hostile(cohort.everyone.size.shape[0]))
+  hostile = attack.hostile(cohort.everyone.size.shape[0])
   return cohort.present & hostile.at[cohort.ids].get(
       mode="fill", fill_value=False)
 
@@ -108,7 +108,7 @@ def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
     return cohort
   everyone, y = cohort.everyone, cohort.shards.y
   assert everyone is not None
-  hostile = jnp.asarray(attack.hostile(everyone.size.shape[0]))
+  hostile = attack.hostile(everyone.size.shape[0])
   # A row is a hostile client's if more of them have begun than ended before.
   mark = hostile.astype(jnp.int32)
   marks = jnp.zeros(y.size + 1, jnp.int32).at[everyone.offset].add(mark).at[
@@ -265,7 +265,7 @@ class Hostility:
       later=True)
   attackers: float = hyper(
       0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0,
-      traced=False, when=("attack", ATTACKS), later=True)
+      when=("attack", ATTACKS), later=True)
   attack_seed: int = hyper(
       0, "seed of the choice of the hostile clients, which all seeds of a run "
       "share", minimum=0, maximum=MAX_SEED, when=("attack", ATTACKS),
