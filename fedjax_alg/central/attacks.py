@@ -37,12 +37,11 @@ class Scene(NamedTuple):
     """[S] bool, who takes part and is not hostile."""
     return (self.weights > 0) & ~self.hostile
 
-  def count(self, chosen: Array, weights: Array | float = 1.0) -> Array:
-    """Number or weight of the ``chosen`` in the group of each slot, [S]."""
-    of_group = jnp.where(
-        trees.members(self.groups, self.num_groups) & chosen[None],
-        weights, 0.0).sum(1)
-    return of_group[self.groups]
+  def total(self, chosen: Array, values: Array) -> Array:
+    """Sum of the values [S] of the ``chosen`` in each slot's group, [S]."""
+    held = jnp.where(chosen, values, 0.0)
+    return jnp.where(trees.members(self.groups, self.num_groups),
+                     held[None], 0.0).sum(1)[self.groups]
 
   def mean(self, sent: Params) -> Params:
     """Mean over the honest ones in the group of each slot, [S, ...]."""
@@ -184,8 +183,8 @@ def scaled(sent: Params, scene: Scene, scale: Any) -> Params:
   """
   if not is_zero(scale):
     return trees.scale(scale, sent)
-  everybody = scene.count(scene.weights > 0, scene.weights)
-  hostile = scene.count(scene.hostile, scene.weights)
+  everybody = scene.total(scene.weights > 0, scene.weights)
+  hostile = scene.total(scene.hostile, scene.weights)
   return _per_slot(everybody / jnp.maximum(hostile, 1e-30), sent)
 
 
@@ -221,8 +220,9 @@ def little_is_enough(sent: Params, scene: Scene, scale: Any) -> Params:
   steps: Any = jnp.broadcast_to(
       jnp.asarray(scale, jnp.float32), scene.weights.shape)
   if is_zero(scale):
-    steps = supporters(scene.count(scene.weights > 0),
-                       scene.count(scene.hostile))
+    one = jnp.ones(scene.weights.shape)
+    steps = supporters(scene.total(scene.weights > 0, one),
+                       scene.total(scene.hostile, one))
   return trees.subtract(
       mean, _per_slot(steps, jax.tree.map(jnp.sqrt, square)))
 

@@ -335,6 +335,7 @@ def test_flipped_labels_are_other_data(problem, mesh, name):
   """In lanes on several devices, the rounds of one on flipped data."""
   flipped, liars = np.array(problem.data.y), np.array(
       attacks.hostile_clients(12, 0.4, 1))
+  assert liars[::2].any()
   for client in np.flatnonzero(liars):
     first = int(problem.data.offset[client])
     rows = slice(first, first + problems.SIZES[client])
