@@ -118,13 +118,18 @@ def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
                          everyone=everyone._replace(y=y))
 
 
+def forges(attack: Attack | None) -> bool:
+  """Whether somebody sends another vector than the one computed."""
+  return attack is not None and attack.forge is not None
+
+
 def forged(
-    attack: Attack | None, sent: Params, weights: Array, groups: Array,
+    attack: Attack, sent: Params, weights: Array, groups: Array,
     num_groups: int, cohort: Cohort, keys: Key) -> Params:
   """What the server receives.
 
   Args:
-    attack: what the hostile clients do; None if there are none.
+    attack: what the hostile clients do (``forges``).
     sent: leaves [S, ...], what honest participants would send, as changes of
       the models that they train.
     weights: [S] float32, their weights in the mean, 0 for padding slots.
@@ -134,10 +139,9 @@ def forged(
     keys: [S], one for each participant; consumed.
 
   Returns:
-    Leaves [S, ...]; ``sent`` itself if nothing is forged.
+    Leaves [S, ...].
   """
-  if attack is None or attack.forge is None:
-    return sent
+  assert attack.forge is not None
   scene = Scene(who_is_hostile(attack, cohort), weights, groups, num_groups,
                 keys)
   return trees.where_slots(scene.hostile, attack.forge(sent, scene), sent)

@@ -32,7 +32,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
 from fedjax_alg.central.aggregation import Aggregation, Aggregator, named
-from fedjax_alg.central.attacks import Attack, forged, poisoned
+from fedjax_alg.central.attacks import Attack, forged, forges, poisoned
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
@@ -273,9 +273,9 @@ def _round(
   state = state._replace(
       member=state.member.at[cohort.ids].set(groups, mode="drop"))
   before = state.models
-  forges = method.attack is not None and method.attack.forge is not None
-  reads = rule.reads_updates or forges or not method.aggregator.is_mean
-  move = _in_sum if not reads and not stacking.fits(
+  sums = method.aggregator.is_mean and not (
+      rule.reads_updates or forges(method.attack))
+  move = _in_sum if sums and not stacking.fits(
       cohort.ids.shape[0], trees.index(before, 0)) else _kept
   state, groups, trained, distance = move(method, state, cohort, groups, key)
   state = rule.finish(
@@ -302,10 +302,11 @@ def _kept(
   rule = method.rule
   trained = _train(method, state.models, state.round, cohort, groups, key)
   starts = trees.index(state.models, groups)
-  updates = forged(
-      method.attack, trees.subtract(trained.params, starts),
-      method.weigh(cohort), groups, rule.num_groups, cohort,
-      client_keys(server_key(key, FORGERIES), cohort.ids))
+  updates = trees.subtract(trained.params, starts)
+  if method.attack is not None and forges(method.attack):
+    updates = forged(
+        method.attack, updates, method.weigh(cohort), groups, rule.num_groups,
+        cohort, client_keys(server_key(key, FORGERIES), cohort.ids))
   # The trained models as the server computes them: the models that it sent plus
   # the updates that it received.
   params = trees.add(starts, updates)

@@ -18,7 +18,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central.aggregation import Aggregator
-from fedjax_alg.central.attacks import Attack, forged
+from fedjax_alg.central.attacks import Attack, forged, forges
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
@@ -90,8 +90,7 @@ class TwoHalves:
   @property
   def sums(self) -> bool:
     """Whether the sum of what participants send is enough."""
-    return self.aggregator.is_mean and (
-        self.attack is None or self.attack.forge is None)
+    return self.aggregator.is_mean and not forges(self.attack)
 
 
 class Turn(NamedTuple):
@@ -226,13 +225,14 @@ def _aggregate(
     method: TwoHalves, purpose: int, sent: Params, turn: Turn) -> Params:
   """Aggregates [K, ...] of what participants sent for K models [S, K, ...]."""
   weights, cohort = method.weigh(turn.cohort), turn.cohort
-  everyone = jnp.zeros(cohort.ids.shape, jnp.int32)
 
   def one(of_model, key):
-    received = forged(
-        method.attack, of_model, weights, everyone, 1, cohort,
-        client_keys(server_key(key, FORGERIES), cohort.ids))
-    return method.aggregator.combine(received, weights, cohort, key)
+    if method.attack is not None and forges(method.attack):
+      of_model = forged(
+          method.attack, of_model, weights,
+          jnp.zeros(cohort.ids.shape, jnp.int32), 1, cohort,
+          client_keys(server_key(key, FORGERIES), cohort.ids))
+    return method.aggregator.combine(of_model, weights, cohort, key)
 
   return jax.vmap(one, in_axes=(1, 0))(
       sent, _keys(turn, purpose, method.num_models))
@@ -251,7 +251,7 @@ def received(
     choice: which of the K models each participant trained.
     turn: what the round is played with.
   """
-  if method.attack is None or method.attack.forge is None:
+  if method.attack is None or not forges(method.attack):
     return sent
   cohort, groups = turn.cohort, choice.preference
   weights = cohort.present.astype(jnp.float32) if method.grouping else (

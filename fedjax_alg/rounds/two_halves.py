@@ -35,7 +35,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, Shard
 from fedjax_alg.central.aggregation import Aggregator, named
-from fedjax_alg.central.attacks import Attack, poisoned
+from fedjax_alg.central.attacks import Attack, forges, poisoned
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, own_rows, Trained
@@ -97,7 +97,7 @@ def compose(
   if client.mean_only and not aggregator.is_mean:
     raise OptionError(f"`aggregator`={aggregator.name}: the local method needs "
                       f"the mean ({client.mean_only})")
-  if client.mean_only and attack is not None and attack.forge is not None:
+  if client.mean_only and attack is not None and forges(attack):
     raise OptionError(f"`attack`={attack.name}: the local method needs the "
                       f"updates themselves, label_flip leaves them "
                       f"({client.mean_only})")
