@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Cohort, Key, Params, Traffic
+from fedjax_alg.base import Params, Traffic
 from fedjax_alg.central import robust
 from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.errors import did_you_mean, OptionError
@@ -28,9 +28,12 @@ class Aggregator(NamedTuple):
   """
 
   #: (vectors [S, ...], weights [S] float32, cohort, key) -> vector [...]
-  combine: Callable[[Params, Array, Cohort, Key], Params]
+  combine: Callable[..., Params]
   #: whether it is the weighted mean, which needs nothing but a running sum
   is_mean: bool = False
+  #: whether ``combine`` gets its result of the round before as a fifth
+  #: argument [...], which is 0 at first and after a round that gave 0
+  remembers: bool = False
   # Costs besides those of the mean:
   extra_down: Traffic = 0  #: what more each participant receives in a round
   extra_up: Traffic = 0  #: what more each participant sends in a round
@@ -93,11 +96,12 @@ AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
         "geometric_median", robust.geometric_median, options.iterations,
         flops=lambda slots, size: _sorting(slots, size) + (
             5.0 * options.iterations * slots * size)),
-    "centred_clipping": lambda options: _of_sent(
-        "centred_clipping", robust.centred_clipping,
-        options.aggregator_radius, options.iterations,
-        flops=lambda slots, size: _sorting(slots, size) + (
-            6.0 * options.iterations * slots * size)),
+    "centred_clipping": lambda options: Aggregator(
+        lambda vectors, weights, cohort, key, last: robust.centred_clipping(
+            vectors, weights, last, options.aggregator_radius,
+            options.iterations),
+        remembers=True, name="centred_clipping",
+        flops=lambda slots, size: 6.0 * options.iterations * slots * size),
     "norm_bound": lambda options: _of_sent(
         "norm_bound", robust.norm_bound, options.aggregator_radius,
         flops=lambda slots, size: 5.0 * slots * size),
@@ -118,7 +122,7 @@ class Aggregation(Hostility):
       "values, krum = the one vector that is nearest to most others, "
       "multi_krum = the mean of such vectors, geometric_median = the point of "
       "least sum of distances, centred_clipping = the mean of vectors that are "
-      "clipped around their median, norm_bound = the mean of shortened "
+      "clipped around the last one, norm_bound = the mean of shortened "
       "vectors. With median, trimmed_mean and both Krums participants count "
       "alike",
       choices=tuple(AGGREGATORS),

@@ -187,24 +187,23 @@ def _clipped_mean(
 
 
 def centred_clipping(
-    vectors: Params, weights: Array, radius: Array | float, iterations: int
-) -> Params:
+    vectors: Params, weights: Array, last: Params, radius: Array | float,
+    iterations: int) -> Params:
   """The mean of vectors that are clipped to a ball around a centre.
 
   Source: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust
   Optimization", ICML 2021, (7):
-    v <- v + sum_s p_s (v_s - v) min(1, tau / ||v_s - v||).
-  The paper starts at the aggregate of the round before and has clients send
-  momenta; this one keeps nothing and starts at the coordinate-wise median.
-  ``radius`` is tau; 0 stands for the median of the distances, anew in every
-  iteration.
+    v <- v + sum_s p_s (v_s - v) min(1, tau / ||v_s - v||),
+  from v = ``last``, the result of the round before. The paper has clients send
+  momenta. ``radius`` is tau; 0 stands for the median of the distances, anew in
+  every iteration.
   """
-  weights = _finite(vectors, weights)
-  return jax.lax.fori_loop(
+  some, weights = (weights > 0).any(), _finite(vectors, weights)
+  found = jax.lax.fori_loop(
       jnp.int32(0), jnp.int32(iterations),
       lambda _, centre: trees.add(centre, _clipped_mean(
-          _gaps(vectors, centre), weights, radius)),
-      coordinate_median(vectors, weights))
+          _gaps(vectors, centre), weights, radius)), last)
+  return trees.where(some, found, jax.tree.map(jnp.zeros_like, found))
 
 
 def norm_bound(

@@ -67,6 +67,8 @@ class ClusteredState(NamedTuple):
   member: Array
   memory: Any  #: state that the rule keeps between rounds
   round: Array  #: [] int32, rounds completed
+  #: [K, ...], what an aggregator that remembers gave last; () for others
+  aggregates: Any = ()
 
 
 class Extra(NamedTuple):
@@ -246,7 +248,7 @@ def compose_clustered(
       model, client, rule, map_clients, participation(weights), aggregator,
       attack)
   return Algorithm(
-      functools.partial(_init, rule),
+      functools.partial(_init, rule, aggregator),
       lambda state, everyone, key: rule.setup(
           state, poisoned(attack, everyone), key),
       functools.partial(_round, method),
@@ -256,11 +258,13 @@ def compose_clustered(
 
 
 def _init(
-    rule: Rule, params: Params, spec: FedSpec, key: Key) -> ClusteredState:
+    rule: Rule, aggregator: Aggregator, params: Params, spec: FedSpec, key: Key
+) -> ClusteredState:
   models, memory = rule.init(params, spec, key)
   return ClusteredState(
       models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
-      jnp.zeros((), jnp.int32))
+      jnp.zeros((), jnp.int32),
+      jax.tree.map(jnp.zeros_like, models) if aggregator.remembers else ())
 
 
 def _round(
@@ -312,8 +316,9 @@ def _kept(
   params = trees.add(starts, updates)
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
-  mean = _combined(method, cohort, groups, updates, key)
-  state = state._replace(models=trees.add(state.models, mean))
+  mean, aggregates = _combined(method, state, cohort, groups, updates, key)
+  state = state._replace(
+      models=trees.add(state.models, mean), aggregates=aggregates)
 
   def distance(models):
     gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
@@ -324,22 +329,22 @@ def _kept(
 
 
 def _combined(
-    method: Clustered, cohort: Cohort, groups: Array, updates: Params, key: Key
-) -> Params:
-  """The aggregates of the K groups [K, ...]; 0 for an empty group."""
+    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
+    updates: Params, key: Key) -> tuple[Params, Params]:
+  """The moves of the K models, 0 for an empty group, and what is remembered."""
   weights, k = method.weigh(cohort), method.rule.num_groups
   whole = method.rule.whole_divisor
   if method.aggregator.is_mean:
-    return trees.group_mean(weights, groups, k, updates, whole=whole)
+    return trees.group_mean(weights, groups, k, updates, whole=whole), ()
   of_group = jnp.where(trees.members(groups, k), weights[None], 0.0)
+  last = (state.aggregates,) if method.aggregator.remembers else ()
   found = jax.vmap(
-      lambda weights, key: method.aggregator.combine(
-          updates, weights, cohort, key))(of_group, client_keys(
-              server_key(key, UPDATES), jnp.arange(k, dtype=jnp.int32)))
-  if not whole:
-    return found
-  return jax.vmap(trees.scale)(
+      lambda weights, key, last: method.aggregator.combine(
+          updates, weights, cohort, key, *last))(of_group, client_keys(
+              server_key(key, UPDATES), jnp.arange(k, dtype=jnp.int32)), last)
+  moves = found if not whole else jax.vmap(trees.scale)(
       of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), found)
+  return moves, last and found
 
 
 def _in_sum(

@@ -5,7 +5,7 @@ the K models are equal copies: what costs a pass over data is computed for the
 first of them alone, and at the end of the round it is copied (``together``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, FORGERIES
-from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
+from fedjax_alg.engine.cohorts import LAST_GRADIENTS, server_key, SERVER_STEP
+from fedjax_alg.engine.cohorts import UPDATES
 from fedjax_alg.rounds import stacking
 
 
@@ -101,6 +102,28 @@ class Turn(NamedTuple):
   round: Array  #: [] int32, rounds completed before this one
   #: [] bool, whether the K models are one, in copies; None: there is one
   warm_up: Any
+  #: what an aggregator that remembers gave in the round before, purpose
+  #: (``AGGREGATED``) -> [K, ...]; empty for others
+  last: Mapping[str, Params]
+
+  def remembered(self, purpose: int) -> tuple[Params, ...]:
+    """The last arguments of ``Aggregator.combine``, [K, ...]."""
+    return (self.last[AGGREGATED[purpose]],) if self.last else ()
+
+
+#: What is aggregated in a round, by the purpose of the key (``server_key``).
+AGGREGATED = {UPDATES: "updates", FIRST_GRADIENTS: "first_gradients",
+              LAST_GRADIENTS: "last_gradients"}
+
+
+def remembers(method: TwoHalves, models: Params) -> dict[str, Params]:
+  """What the server keeps for an aggregator that remembers, at the start."""
+  if not method.aggregator.remembers:
+    return {}
+  zeros = jax.tree.map(jnp.zeros_like, models)
+  kept = {UPDATES: True, FIRST_GRADIENTS: method.anchored,
+          LAST_GRADIENTS: method.server.when == "after"}
+  return {AGGREGATED[purpose]: zeros for purpose in kept if kept[purpose]}
 
 
 class Beginning(NamedTuple):
@@ -226,16 +249,16 @@ def _aggregate(
   """Aggregates [K, ...] of what participants sent for K models [S, K, ...]."""
   weights, cohort = method.weigh(turn.cohort), turn.cohort
 
-  def one(of_model, key):
+  def one(of_model, key, last):
     if method.attack is not None and forges(method.attack):
       of_model = forged(
           method.attack, of_model, weights,
           jnp.zeros(cohort.ids.shape, jnp.int32), 1, cohort,
           client_keys(server_key(key, FORGERIES), cohort.ids))
-    return method.aggregator.combine(of_model, weights, cohort, key)
+    return method.aggregator.combine(of_model, weights, cohort, key, *last)
 
-  return jax.vmap(one, in_axes=(1, 0))(
-      sent, _keys(turn, purpose, method.num_models))
+  return jax.vmap(one, in_axes=(1, 0, 0))(
+      sent, _keys(turn, purpose, method.num_models), turn.remembered(purpose))
 
 
 def received(
@@ -386,8 +409,14 @@ def remember(
 
 def update(
     method: TwoHalves, beginning: Beginning, memory: Any, trained: Params,
-    updates: Updates, vectors: Params, turn: Turn) -> tuple[Params, Any]:
-  """The updates of the K models [K, ...], and the groups or None."""
+    updates: Updates, vectors: Params, turn: Turn
+) -> tuple[Params, Any, Params]:
+  """The updates of the K models, the groups or None, and the aggregates.
+
+  Updates and aggregates [K, ...] differ by what ``ClientUpdate.scale`` does,
+  and where groups are empty. Aggregates of groups by the mean are ().
+  """
+  aggregates: Params = ()
   cohort, k = turn.cohort, method.num_models
   scale = functools.partial(method.client.scale, memory, cohort)
   starts, groups = beginning.starts, None
@@ -402,8 +431,9 @@ def update(
         starts, vectors, beginning.anchors, cohort,
         Stage(turn.warm_up, splitting), scale)
     if not method.aggregator.is_mean:
-      target = trees.add(starts, _changes_of_groups(
-          method, starts, vectors, groups, scale, turn))
+      aggregates = _changes_of_groups(
+          method, starts, vectors, groups, scale, turn)
+      target = trees.add(starts, aggregates)
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)
@@ -412,9 +442,10 @@ def update(
     if updates.squares is None:
       mean = method.aggregator.combine(
           trees.subtract(trained, starts), method.weigh(cohort), cohort,
-          _keys(turn, UPDATES, 1)[0])
-    update = jax.tree.map(lambda leaf: leaf[None], mean)
-  return _over_models(scale, k)(update), groups  # (60)
+          _keys(turn, UPDATES, 1)[0],
+          *trees.index(turn.remembered(UPDATES), 0))
+    update = aggregates = jax.tree.map(lambda leaf: leaf[None], mean)
+  return _over_models(scale, k)(update), groups, aggregates  # (60)
 
 
 def _changes_of_groups(
@@ -426,11 +457,12 @@ def _changes_of_groups(
   weights = (trees.members(groups.assignment, k) & cohort.present[None]).astype(
       jnp.float32)
 
-  def one(start, weights, key):
+  def one(start, weights, key, last):
     return method.aggregator.combine(
-        changes(start, vectors, scale), weights, cohort, key)
+        changes(start, vectors, scale), weights, cohort, key, *last)
 
-  return _over_models(one, k)(starts, weights, _keys(turn, UPDATES, k))
+  return _over_models(one, k)(
+      starts, weights, _keys(turn, UPDATES, k), turn.remembered(UPDATES))
 
 
 def discrepancy(

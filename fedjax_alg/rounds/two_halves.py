@@ -39,7 +39,7 @@ from fedjax_alg.central.attacks import Attack, forges, poisoned
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, own_rows, Trained
-from fedjax_alg.engine.cohorts import LAST_GRADIENTS
+from fedjax_alg.engine.cohorts import FIRST_GRADIENTS, LAST_GRADIENTS, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
@@ -54,6 +54,8 @@ class ComposedState(NamedTuple):
   server: Any  #: state of the server step, [K, ...]
   memory: Any  #: ``memory`` of the client's half
   round: Array  #: [] int32, rounds completed
+  #: what an aggregator that remembers gave last (``phases.AGGREGATED``)
+  aggregates: Any = {}
 
 
 def compose(
@@ -120,7 +122,7 @@ def _init(
   return ComposedState(
       models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
       _kept(method, method.client.init(params, spec)),
-      jnp.zeros((), jnp.int32))
+      jnp.zeros((), jnp.int32), phases.remembers(method, models))
 
 
 def _kept(method: TwoHalves, memory: Any) -> Any:
@@ -163,7 +165,7 @@ def _round(
   warm_up = None
   if method.grouping and method.num_models > 1:
     warm_up = state.round < method.grouping.threshold
-  turn = Turn(cohort, key, state.round, warm_up)
+  turn = Turn(cohort, key, state.round, warm_up, state.aggregates)
   beginning, choice = phases.begin(method, state.models, state.server, turn)
   trained, updates, kept = phases.train(
       method, beginning, choice, state.memory, turn)
@@ -178,13 +180,15 @@ def _round(
         method, trained.params, beginning.starts, choice, turn))
     if grouping:
       vectors = grouping.vectors(trained.params, cohort)
-  models, server, aux = _finish(
+  models, server, aggregates, aux = _finish(
       method, beginning, memory=state.memory, choice=choice, trained=trained,
       updates=updates, vectors=vectors, turn=turn)
   memory = phases.remember(
       method, state.memory, kept, beginning.anchors, turn)
-  models, server = phases.together(turn, (models, server))
-  return ComposedState(models, server, memory, state.round + 1), aux
+  models, server, aggregates = phases.together(
+      turn, (models, server, aggregates))
+  return ComposedState(
+      models, server, memory, state.round + 1, aggregates), aux
 
 
 def _client_params(
@@ -215,11 +219,11 @@ def _reported(
 def _finish(
     method: TwoHalves, beginning: Beginning, *, memory: Any, choice: Choice,
     trained: Trained, updates: Updates, vectors: Params, turn: Turn
-) -> tuple[Params, Any, RoundAux]:
+) -> tuple[Params, Any, Any, RoundAux]:
   """Updates the models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
   starts, cohort = beginning.starts, turn.cohort
-  update, groups = phases.update(
+  update, groups, aggregates = phases.update(
       method, beginning, memory, trained.params, updates, vectors, turn)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
@@ -229,8 +233,10 @@ def _finish(
   discrepancy = phases.discrepancy(
       method, models, starts, trained.params, updates, choice.preference,
       groups, cohort)
+  found = {FIRST_GRADIENTS: beginning.anchors, UPDATES: aggregates}
   if server.when == "after":
     _, gradients = phases.anchor(method, LAST_GRADIENTS, models, turn)
+    found[LAST_GRADIENTS] = gradients
     models, server_state = phases.server_step(
         method, gradients, server_state, models, turn)
   per_client, logged = halves_report.log(
@@ -239,4 +245,6 @@ def _finish(
   cost, work = halves_report.cost(
       method, ledger.model_size(models, method.num_models), server_state,
       trained.gradients, turn)
-  return models, server_state, RoundAux(per_client, logged, cost, work)
+  kept = {phases.AGGREGATED[purpose]: value for purpose, value in found.items()
+          if phases.AGGREGATED[purpose] in turn.last}
+  return models, server_state, kept, RoundAux(per_client, logged, cost, work)

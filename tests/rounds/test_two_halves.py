@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_alg import grouping, registry, trees
 from fedjax_alg.algorithms import diversified
-from fedjax_alg.central import attacks
+from fedjax_alg.central import aggregation, attacks
 from fedjax_alg.central.aggregation import Aggregator, coordinate_median
 from fedjax_alg.central.aggregation import weighted_mean
 from fedjax_alg.central.steps import average, ServerStep
@@ -273,6 +273,38 @@ def test_the_median_of_every_group(problem):
                          aggregator="median")
   problems.assert_close(
       end.models, jax.tree.map(lambda leaf: leaf + 3.5, start.models))
+
+
+def test_an_aggregator_may_remember_its_last_result(problem):
+  """Clipping to 1 around 0, then around the mean of 0, 1, 1, 1, 1, 1.
+
+  In two groups around the mean of 0, 1, 1, 1 and of 1, 1.
+  """
+  ids = [0, 1, 2, 5, 7, 10]
+  clipping = aggregation.named("centred_clipping", aggregation.Aggregation(
+      aggregator="centred_clipping", aggregator_radius=52 ** 0.5))
+  first = np.clip(ids, -1, 1)
+  for grouping_, groups in (
+      (None, [slice(None)]),
+      (ModelGrouping(2, 0, by_half), [slice(4), slice(4, 6)])):
+    states, _ = play(
+        problem, numbered(), average(), ids, rounds=2, weights="uniform",
+        grouping=grouping_, aggregator=clipping)
+    for k, of_group in enumerate(groups):
+      before = first[of_group].mean()
+      again = np.clip(np.array(ids)[of_group] - before, -1, 1).mean()
+      for state, moved in ((states[1], before), (states[2], 2 * before + again)
+                           ):
+        problems.assert_close(
+            trees.index(state.models, k), jax.tree.map(
+                lambda leaf, moved=moved: leaf[k] + np.float32(moved),
+                states[0].models))
+  (_, after), _ = play(problem, probe(), server("after"), [1, 4, 7],
+                       aggregator=clipping)
+  assert after.aggregates.keys() == {
+      "updates", "first_gradients", "last_gradients"}
+  problems.assert_close(trees.index(after.aggregates["first_gradients"], 0),
+                        after.memory[2])
 
 
 def hostile(*ids, **more):
