@@ -88,8 +88,8 @@ def compose(
 
   Raises:
     OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
-      global model and ``grouping`` several, or it needs the mean, or to know
-      the updates that ``attack`` forges.
+      global model and ``grouping`` several, or it needs the mean, or ``attack``
+      forges updates that it reads itself.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
@@ -100,9 +100,9 @@ def compose(
     raise OptionError(f"`aggregator`={aggregator.name}: the local method needs "
                       f"the mean ({client.mean_only})")
   if client.mean_only and attack is not None and forges(attack):
-    raise OptionError(f"`attack`={attack.name}: the local method needs the "
-                      f"updates themselves, label_flip leaves them "
-                      f"({client.mean_only})")
+    raise OptionError(f"`attack`={attack.name}: the local method's server adds "
+                      "up what clients have computed, so their updates cannot "
+                      "be forged (label_flip leaves them)")
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
       aggregator, attack)

@@ -450,8 +450,8 @@ def test_halves_that_do_not_fit(problem):
                        "mean .for a reason.$"):
       play(problem, needs_mean, average(), [1], rounds=0,
            aggregator=aggregator)
-  with pytest.raises(ValueError, match="^attack=sign_flip: .* needs the "
-                     "updates themselves"):
+  with pytest.raises(ValueError, match="^attack=sign_flip: .* cannot be "
+                     "forged"):
     play(problem, needs_mean, average(), [1], rounds=0, attack=hostile(1))
   play(problem, needs_mean, average(), [1], rounds=0,
        attack=hostile(1, flips_labels=True))
