@@ -40,9 +40,10 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   found = problems.quick_jit(
       lambda cohort: attacks.poisoned(attack, cohort))(cohort)
   expected = np.array(problem.data.y)
-  for client, is_hostile in enumerate(attack.hostile(len(problem.clients))):
-    rows = slice(problem.data.offset[client],
-                 problem.data.offset[client] + problem.data.size[client])
+  hostile, offset = map(np.asarray, (
+      attack.hostile(len(problem.clients)), problem.data.offset))
+  for client, is_hostile in enumerate(hostile):
+    rows = slice(offset[client], offset[client] + problems.SIZES[client])
     np.testing.assert_array_equal(expected[rows], problem.clients[client][1])
     if is_hostile:
       expected[rows] = problems.CLASSES - 1 - expected[rows]
@@ -116,8 +117,8 @@ def test_a_little_is_enough_and_inner_products(round_, scale):
   negative, _ = forge(round_, "inner_product", attack_scale=scale)
   for slot, honest, members in of_groups(round_, hostile):
     n, m = members.sum(), (members & hostile).sum()
-    z = scale or scipy.stats.norm.ppf(
-        max(0.5, (n - m - (n // 2 + 1 - m)) / (n - m)))
+    z = scale or scipy.stats.norm.ppf(np.clip(
+        (n - m - (n // 2 + 1 - m)) / (n - m), 0.5, 0.999))
     np.testing.assert_allclose(
         found[slot], honest.mean(0) - z * honest.std(0), rtol=0, atol=1e-5)
     np.testing.assert_allclose(
