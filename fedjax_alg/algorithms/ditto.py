@@ -168,7 +168,7 @@ def ditto(
   algorithm = compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
       map_clients=map_clients, weights=hparams.client_weights,
-      aggregator=hparams.aggregator)
+      **hparams.received())
 
   def client_params(state, client_id, shard, key):
     memory, centre = state.memory, trees.index(state.models, 0)

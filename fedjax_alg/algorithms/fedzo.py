@@ -123,7 +123,7 @@ def fedzo(
   return compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
       map_clients=map_clients, weights=hparams.client_weights,
-      aggregator=hparams.aggregator)
+      **hparams.received())
 
 
 def caution(hparams: SphereDirections, num_params: int) -> str:
