@@ -201,4 +201,4 @@ def composed(
   return compose(
       model, _client(model, hparams), _server(hparams),
       map_clients=map_clients, weights=hparams.client_weights,
-      grouping=groups, aggregator=hparams.aggregator)
+      grouping=groups, **hparams.received())

@@ -138,7 +138,7 @@ def cfsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
-                 map_clients=map_clients, aggregator=hparams.aggregator)
+                 map_clients=map_clients, **hparams.received())
 
 
 def clsfsvrg(
@@ -166,4 +166,4 @@ def clsfsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),
-                 map_clients=map_clients, aggregator=hparams.aggregator)
+                 map_clients=map_clients, **hparams.received())

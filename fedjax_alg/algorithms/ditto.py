@@ -168,10 +168,10 @@ def ditto(
   algorithm = compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
       map_clients=map_clients, weights=hparams.client_weights,
-      aggregator=hparams.aggregator)
+      **hparams.received())
 
   def client_params(state, client_id, shard, key):
-    memory, centre = state.memory, trees.index(state.models, 0)
+    memory, centre = state.own_memory, trees.index(state.models, 0)
     kept, met, _ = trees.rows(memory._replace(start=()), client_id)
     met = met & (client_id < memory.met.shape[0])
     start = centre

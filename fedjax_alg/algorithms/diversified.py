@@ -173,7 +173,7 @@ def by_gradient(
 
   return ModelGrouping(
       options.num_models, options.threshold, regroup, vectors=gradients,
-      full_passes=1, flops=_grouping_flops,
+      of_gradients=True, full_passes=1, flops=_grouping_flops,
       changes=lambda model, vectors, scale: trees.scale(
           -gradient_step, jax.vmap(scale)(vectors)))
 
@@ -223,7 +223,7 @@ def ma_fsvrg(
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
                  map_clients=map_clients, grouping=by_model(hparams),
-                 aggregator=hparams.aggregator)
+                 **hparams.received())
 
 
 def ga_fsvrg(
@@ -251,4 +251,4 @@ def ga_fsvrg(
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)
   return compose(model, svrg_update(model, hparams), _server(hparams),
                  map_clients=map_clients, grouping=groups,
-                 aggregator=hparams.aggregator)
+                 **hparams.received())

@@ -84,7 +84,7 @@ def fedavg(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams, optimizer)),
       steps.average(hparams.server_lr), map_clients=map_clients,
-      aggregator=hparams.aggregator)
+      **hparams.received())
 
 
 def fedprox(
@@ -116,4 +116,4 @@ def fedprox(
       model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
                         local_optimizer(hparams, optimizer)),
       steps.average(hparams.server_lr), map_clients=map_clients,
-      aggregator=hparams.aggregator)
+      **hparams.received())

@@ -177,7 +177,7 @@ def fednova(
       hparams.client_momentum, hparams.tau_eff)
   return compose(model, client, steps.average(hparams.server_lr),
                  map_clients=map_clients, weights=hparams.client_weights,
-                 aggregator=hparams.aggregator)
+                 **hparams.received())
 
 
 def caution(hparams: FedNovaHParams, num_params: int) -> str:

@@ -88,7 +88,7 @@ def _build(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)), server,
       map_clients=map_clients, weights=hparams.client_weights,
-      aggregator=hparams.aggregator)
+      **hparams.received())
 
 
 def fedavgm(

@@ -157,4 +157,5 @@ def fesem(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)),
       nearest_rule(model, hparams), map_clients=map_clients,
-      weights=hparams.client_weights)
+      weights=hparams.client_weights,
+      **hparams.received())

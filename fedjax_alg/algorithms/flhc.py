@@ -174,4 +174,5 @@ def flhc(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)),
       once_rule(model, hparams, map_clients), map_clients=map_clients,
-      weights=hparams.client_weights)
+      weights=hparams.client_weights,
+      **hparams.received())

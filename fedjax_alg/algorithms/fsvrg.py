@@ -106,4 +106,4 @@ def fsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),
-                 map_clients=map_clients, aggregator=hparams.aggregator)
+                 map_clients=map_clients, **hparams.received())

@@ -207,4 +207,5 @@ def ifca(
     client = _gradient_update(model, hparams.client_lr)
   return compose_clustered(
       model, client, least_loss_rule(model, hparams, map_clients),
-      map_clients=map_clients, weights=hparams.client_weights)
+      map_clients=map_clients, weights=hparams.client_weights,
+      **hparams.received())

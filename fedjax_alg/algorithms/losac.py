@@ -341,4 +341,4 @@ def losac(
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)
   return compose(model, client, steps.average(hparams.server_lr),
                  map_clients=map_clients, weights=hparams.client_weights,
-                 aggregator=hparams.aggregator)
+                 **hparams.received())

@@ -184,7 +184,7 @@ def _mime(model, hparams, options, lite, map_clients):
       hparams.client_weights == "uniform")
   return compose(model, client, steps.average(hparams.server_lr),
                  map_clients=map_clients, weights=hparams.client_weights,
-                 aggregator=hparams.aggregator)
+                 **hparams.received())
 
 
 def mime(

@@ -159,7 +159,7 @@ def per_fedavg(
   algorithm = compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
       map_clients=map_clients, weights=hparams.client_weights,
-      aggregator=hparams.aggregator)
+      **hparams.received())
 
   def client_params(state, client_id, shard, key):
     del client_id

@@ -149,7 +149,7 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
   algorithm = compose(
       model, ClientUpdate(train, hparams, **ledger),
       steps.average(hparams.server_lr), map_clients=map_clients,
-      weights=hparams.client_weights, aggregator=hparams.aggregator)
+      weights=hparams.client_weights, **hparams.received())
   return algorithm._replace(
       client_params=lambda state, _, shard, key: trained(
           state, shard, key).personal,

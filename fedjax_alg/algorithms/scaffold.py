@@ -166,4 +166,4 @@ def scaffold(
                            local_optimizer(hparams))
   return compose(model, client, steps.average(hparams.server_lr),
                  map_clients=map_clients, weights=hparams.client_weights,
-                 aggregator=hparams.aggregator)
+                 **hparams.received())

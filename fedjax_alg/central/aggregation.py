@@ -7,13 +7,14 @@ anchor gradients.
 
 from collections.abc import Callable
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params, Traffic
+from fedjax_alg.client.compression import Compression
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import hyper
 
@@ -99,7 +100,7 @@ def named(name: str) -> Aggregator:
 
 
 @dataclasses.dataclass(frozen=True)
-class Aggregation:
+class Aggregation(Compression):
   """The choice of an aggregator, for methods made by ``compose``."""
 
   aggregator: str = hyper(
@@ -108,3 +109,7 @@ class Aggregation:
       "coordinate, in which participants count alike",
       choices=tuple(AGGREGATORS), source="median: Yin et al., ICML 2018",
       later=True)
+
+  def received(self) -> dict[str, Any]:
+    """The arguments of ``compose`` that say what the server gets of whom."""
+    return dict(super().received(), aggregator=self.aggregator)

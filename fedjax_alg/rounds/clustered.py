@@ -29,12 +29,14 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
-from fedjax_alg.base import round_cost
+from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
+from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import ClientUpdate, Received, Trained
+from fedjax_alg.client.update import Beside, ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import ledger, stacking
 from fedjax_alg.rounds.weights import WEIGHTS, participation
@@ -45,7 +47,7 @@ STARTS = ("shared", "independent")
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupWork(ClientOptimizer, LocalWork):
+class GroupWork(ClientOptimizer, Compression, LocalWork):
   """Hyper-parameters that every clustered method has."""
 
   client_lr: float = hyper(
@@ -214,7 +216,8 @@ def compose_clustered(
     *,
     map_clients: MapClients,
     weights: str = "examples",
-) -> Algorithm[ClusteredState]:
+    compression: Compression | None = None,
+) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
 
   Args:
@@ -224,18 +227,58 @@ def compose_clustered(
     map_clients: how one client's code is mapped over the participants.
     weights: weights of the participants in their group's mean, one of
       ``weights.WEIGHTS``.
+    compression: whether updates are sent in fewer bytes; None: they are not.
+
+  Returns:
+    The algorithm. Its state is a ``ClusteredState``; with the table of what
+    clients keep for their compressors beside it, a ``Beside``.
 
   Raises:
-    OptionError: ``weights`` is unknown.
+    OptionError: ``weights`` is unknown, or what is sent cannot be compressed.
   """
+  if compression:
+    up, down = compression.compressors()
+    if down:
+      raise OptionError(
+          f"`compress_down`={compression.compress_down}: clients receive the "
+          "model of their group, and have not followed its changes while they "
+          "were in another (only none)")
+    if up:
+      client = compressed(client, up, shapes(model),
+                          f"`compress_up`={compression.compress_up}")
   method = Clustered(
       model, client, rule, map_clients, participation(weights))
+  if client.store:
+    return _with_table(method)
   return Algorithm(
       functools.partial(_init, rule), rule.setup,
       functools.partial(_round, method),
       functools.partial(_client_params, rule), lambda state: state.models,
       rule.membership,
       idle=lambda state, cohort: state._replace(round=state.round + 1))
+
+
+def _with_table(method: Clustered) -> Algorithm[Beside]:
+  """The algorithm whose clients keep rows of a table (``Beside.extra``)."""
+  rule, store = method.rule, method.client.store
+  assert store is not None
+
+  def init(params: Params, spec: FedSpec, key: Key) -> Beside:
+    table = store.get(method.client.init(params, spec))
+    return Beside(_init(rule, params, spec, key),
+                  method.map_clients.keep(table))
+
+  def round_(state: Beside, cohort: Cohort, key: Key):
+    own, table, aux = _play(method, state.own, state.extra, cohort, key)
+    return Beside(own, table), aux
+
+  return Algorithm(
+      init, lambda state, everyone, key: state._replace(
+          own=rule.setup(state.own, everyone, key)),
+      round_, lambda state, *args: _client_params(rule, state.own, *args),
+      lambda state: state.own.models, lambda state: rule.membership(state.own),
+      idle=lambda state, cohort: state._replace(
+          own=state.own._replace(round=state.own.round + 1)))
 
 
 def _init(
@@ -249,6 +292,14 @@ def _init(
 def _round(
     method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
 ) -> tuple[ClusteredState, RoundAux]:
+  state, _, aux = _play(method, state, (), cohort, key)
+  return state, aux
+
+
+def _play(
+    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
+    key: Key) -> tuple[ClusteredState, Any, RoundAux]:
+  """One round; ``table``: the rows that clients keep, or ()."""
   rule, at_start = method.rule, state
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
   groups, notes = _assign(method, state, cohort, key)
@@ -257,30 +308,32 @@ def _round(
   before = state.models
   move = _in_sum if not rule.reads_updates and not stacking.fits(
       cohort.ids.shape[0], trees.index(before, 0)) else _kept
-  state, groups, trained, distance = move(method, state, cohort, groups, key)
+  state, table, groups, trained, distance = move(
+      method, state, table, cohort, groups, key)
   state = rule.finish(
       state, cohort, TrainingResult(before, groups, trained.params, notes))
   state = state._replace(round=state.round + 1)
   cost, work = _cost(
       method, at_start, state, cohort, trained.gradients, notes)
-  return state, RoundAux(
+  return state, table, RoundAux(
       {"loss": trained.loss, "group": groups},
       _log(rule, state, cohort, groups, trained.loss) | distance(state.models),
       cost, work)
 
 
-#: The new state, the participants' groups [S], their training, and a function
-#: that logs their distance from the models that it is given
+#: The new state and table, the participants' groups [S], their training, and a
+#: function that logs their distance from the models that it is given
 Moved = tuple[
-    ClusteredState, Array, Trained, Callable[[Params], dict[str, Array]]]
+    ClusteredState, Any, Array, Trained, Callable[[Params], dict[str, Array]]]
 
 
 def _kept(
-    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
-    key: Key) -> Moved:
+    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
+    groups: Array, key: Key) -> Moved:
   """Trains, and moves every model by the mean update of its group."""
   rule = method.rule
-  trained = _train(method, state.models, state.round, cohort, groups, key)
+  table, trained = _train(
+      method, state.models, state.round, table, cohort, groups, key)
   starts = trees.index(state.models, groups)
   updates = trees.subtract(trained.params, starts)
   # The trained models as the server computes them: the models that it sent plus
@@ -298,26 +351,33 @@ def _kept(
     return {"discrepancy": trees.slot_mean(
         cohort.present.astype(jnp.float32), gap)}
 
-  return state, groups, trained._replace(params=params), distance
+  return state, table, groups, trained._replace(params=params), distance
 
 
 def _in_sum(
-    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
-    key: Key) -> Moved:
+    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
+    groups: Array, key: Key) -> Moved:
   """As ``_kept``, for a rule that reads no updates, and without keeping any."""
   rule, before, given = method.rule, state.models, groups
   weights, groups = method.weigh(cohort), _last_group(state, cohort.ids)
   shares = trees.group_shares(
       weights, groups, rule.num_groups, whole=rule.whole_divisor)
 
-  def one_client(shared, shard, group, *args):
-    trained = _one_client(method, shared, shard, group, *args)
+  def one_client(shared, shard, row, group, *args):
+    trained = _one_client(method, shared, shard, row, group, *args)
     update = trees.subtract(trained.params, trees.index(shared[0], group))
-    return update, (trained._replace(params=()), stacking.square(update))
+    return trained.kept, update, (
+        trained._replace(params=(), kept=()), stacking.square(update))
 
-  mean, (trained, squares) = method.map_clients.reduce(
-      one_client, shares.T, (before, state.round), cohort.shards, given,
-      cohort.ids, client_keys(key, cohort.ids))
+  of_slots = given, cohort.ids, client_keys(key, cohort.ids)
+  if method.client.store:
+    table, mean, (trained, squares) = method.map_clients.update(
+        one_client, method.client.store.write, table, cohort.ids, shares.T,
+        (before, state.round), cohort.shards, *of_slots)
+  else:
+    mean, (trained, squares) = method.map_clients.reduce(
+        lambda shared, shard, *args: one_client(shared, shard, (), *args)[1:],
+        shares.T, (before, state.round), cohort.shards, *of_slots)
   state = state._replace(models=trees.add(before, mean))
 
   def distance(models):
@@ -330,7 +390,7 @@ def _in_sum(
         weights, squares, trees.subtract(models, before), mean, divisors,
         of_group)}
 
-  return state, groups, trained, distance
+  return state, table, groups, trained, distance
 
 
 def _assign(
@@ -351,22 +411,33 @@ def _assign(
 
 
 def _train(
-    method: Clustered, models: Params, rounds: Array, cohort: Cohort,
-    groups: Array, key: Key) -> Trained:
-  """Local training of every participant, leaves [S, ...]."""
-  return method.map_clients(
-      functools.partial(_one_client, method), (models, rounds), cohort.shards,
-      groups, cohort.ids, client_keys(key, cohort.ids))
+    method: Clustered, models: Params, rounds: Array, table: Any,
+    cohort: Cohort, groups: Array, key: Key) -> tuple[Any, Trained]:
+  """Local training of every participant: the table, and leaves [S, ...]."""
+  one_client = functools.partial(_one_client, method)
+  of_slots = groups, cohort.ids, client_keys(key, cohort.ids)
+  if not method.client.store:
+    return table, method.map_clients(
+        lambda shared, shard, *args: one_client(shared, shard, (), *args),
+        (models, rounds), cohort.shards, *of_slots)
+
+  def and_keep(*args):
+    trained = one_client(*args)
+    return trained.kept, trained._replace(kept=())
+
+  return method.map_clients.change(
+      and_keep, method.client.store.write, table, cohort.ids, (models, rounds),
+      cohort.shards, *of_slots)
 
 
 def _one_client(
-    method: Clustered, shared: Any, shard: Shard, group: Array,
+    method: Clustered, shared: Any, shard: Shard, row: Any, group: Array,
     client_id: Array, key: Key) -> Trained:
   """Local training of one participant."""
   models, rounds = shared
   start = trees.index(models, group)
   return method.client.train(
-      Received(start, start, (), (), rounds, client_id), shard, (), key)
+      Received(start, start, (), (), rounds, client_id), shard, row, key)
 
 
 def _last_group(state: ClusteredState, ids: Array) -> Array:
@@ -403,9 +474,17 @@ def _cost(
       work.flops + ledger.GRADIENT_PASSES * model.flops * own,
       work.batches + jnp.asarray(extra.own_batches, jnp.float32))
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
+  more_up = extra.up // participants
+  up: dict[str, Any] = {"up": size + more_up}
+  if method.client.upload_bytes:
+    update = ledger.communication(0, ledger.sent_bytes(
+        size, method.client.upload_bytes))
+    up = {"up": update["up"] + more_up,
+          "bytes_up": update.get("bytes_up", BYTES_PER_FLOAT * update["up"]) + (
+              BYTES_PER_FLOAT * more_up)}
   return round_cost(
-      down=size + extra.down // participants,
-      up=size + extra.up // participants, exchanges=1 + extra.exchanges,
+      down=size + extra.down // participants, **up,
+      exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + extra.example_gradients,
       central_flops=extra.flops), work
 

@@ -21,8 +21,9 @@ from fedjax_alg.central.aggregation import Aggregator
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
+from fedjax_alg.client.compression import Compressor
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS
+from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, MESSAGES
 from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.rounds import stacking
 
@@ -47,6 +48,9 @@ class ModelGrouping(NamedTuple):
   regroup: Callable[..., tuple[Params, Any]]
   #: (trained models [S, ...], cohort) -> the vectors that are grouped
   vectors: Callable[[Params, Cohort], Params] = lambda trained, cohort: trained
+  #: whether these vectors are gradients, which participants send instead of
+  #: their trained models
+  of_gradients: bool = False
   #: number of gradients that every participant computes on all its data for it
   full_passes: int = 0
   #: (slots, P, K) -> flops of the server
@@ -71,6 +75,9 @@ class TwoHalves:
   weigh: Callable[[Cohort], Array]
   grouping: ModelGrouping | None  #: None for one model
   aggregator: Aggregator
+  #: how anchor gradients are sent; None: whole
+  compress_gradients: Compressor | None = None
+  compress_down: Compressor | None = None  #: how models are; None: whole
 
   @property
   def num_models(self) -> int:
@@ -202,13 +209,33 @@ def anchor(
   cohort, shared = turn.cohort, (models, turn.warm_up)
   one_client = _over_data(method.num_models, functools.partial(
       objective.full_value_and_grad, method.model))
+  args: tuple[Any, ...] = ()
+  compressor = method.compress_gradients
+  if compressor:
+    one_client = _compressed(one_client, compressor, method.num_models)
+    key = server_key(server_key(turn.key, MESSAGES), purpose)
+    args = (client_keys(key, cohort.ids),)
   if method.aggregator.is_mean:
     anchors, losses = stacking.mean(
         method.map_clients, lambda *args: one_client(*args)[::-1], models,
-        method.weigh(cohort), shared, cohort.shards)
+        method.weigh(cohort), shared, cohort.shards, *args)
     return losses, anchors
-  losses, gradients = method.map_clients(one_client, shared, cohort.shards)
+  losses, gradients = method.map_clients(
+      one_client, shared, cohort.shards, *args)
   return losses, _aggregate(method, purpose, gradients, turn)
+
+
+def _compressed(
+    measure: Callable[..., Any], compressor: Compressor, k: int
+) -> Callable[..., Any]:
+  """A client's code that sends its K gradients compressed, with one key."""
+
+  def one_client(shared, shard, key):
+    losses, gradients = measure(shared, shard)
+    return losses, _over_models(
+        lambda gradient: compressor.send(gradient, (), key)[0], k)(gradients)
+
+  return one_client
 
 
 def _aggregate(
@@ -270,13 +297,13 @@ def train(
   client, cohort = method.client, turn.cohort
   store, weigh_uploads = client.store, client.upload_weights
 
-  def one_client(shared, shard, client_row, preference, client_id, key):
+  def one_client(shared, shard, client_row, preference, client_id, key, *more):
     beginning, extra, rounds = shared
     pick = preference if method.num_models > 1 else 0
     models, starts, anchors = trees.index(beginning, pick)
     return client.train(
         Received(starts, models, anchors, extra, rounds, client_id), shard,
-        client_row, key)
+        (client_row, *more) if more else client_row, key)
 
   def and_keep(*args):
     trained = one_client(*args)
@@ -296,10 +323,12 @@ def train(
 
   keys = client_keys(turn.key, cohort.ids)
   shared = beginning[:3], client.shared(memory), turn.round
-  others = choice.preference, cohort.ids, keys
+  others: tuple[Any, ...] = choice.preference, cohort.ids, keys
   table: Any = ()
   if store:
     table, places = store.get(memory), store.places(memory, cohort, keys)
+    more = client.client_rows(memory, cohort, keys)
+    others += (more,) if jax.tree.leaves(more) else ()
   if method.grouping or not method.aggregator.is_mean or stacking.fits(
       cohort.ids.shape[0], trees.index(beginning.starts, 0)):
     if store:
