@@ -325,12 +325,14 @@ class Compression:
       OptionError: a name or an amount is wrong, or nothing reads
         `error_feedback`.
     """
-    made = tuple(named(getattr(self, name), name, self.error_feedback)
-                 for name in ("compress_up", "compress_down"))
-    if not self.error_feedback and made == (None, None):
-      raise OptionError("`error_feedback`=False: nothing is compressed, give "
-                        "`compress_up` or `compress_down`")
-    return made[0], made[1]
+    up, down = (named(getattr(self, name), name, self.error_feedback)
+                for name in ("compress_up", "compress_down"))
+    if not self.error_feedback and all(
+        text.startswith(("none", "qsgd"))
+        for text in (self.compress_up, self.compress_down)):
+      raise OptionError("`error_feedback`=False: not read without a "
+                        "`compress_up` or `compress_down` other than qsgd")
+    return up, down
 
 
 def shapes(model: Model) -> Params:
