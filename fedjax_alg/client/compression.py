@@ -279,7 +279,7 @@ def named(text: str, parameter: str, feedback: bool) -> Compressor | None:
       amounts.append(math.nan)
     if not form.least <= amounts[0] <= form.most:
       raise OptionError(
-          f"`{parameter}`={text}: must be {form.text}, {form.must}")
+          f"`{parameter}`={text}: must be {form.text} with {form.must}")
   elif colon:
     raise OptionError(f"`{parameter}`={text}: must be {form.text} alone")
   if name == "randk":

@@ -117,7 +117,7 @@ def test_seeds_and_numbers_are_the_update(problem):
       w, model, baselines.server_step(w, received, weights, h.server_lr),
       rtol=5e-4)
   assert aux.cost.central_flops == 2 * 12 * 52 * len(IDS)
-  with pytest.raises(ValueError, match="uplink=seeds: needs `local_steps`"):
+  with pytest.raises(ValueError, match="uplink=seeds: needs local_steps"):
     registry.build("fedzo", problem.model, map_clients=None, uplink="seeds",
                    local_steps=0)
 
