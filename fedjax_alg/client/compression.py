@@ -162,22 +162,22 @@ def powersgd(rank: int) -> Compressor:
   The last axis of a leaf are the columns of its matrix, all others its rows.
   """
 
-  def sides(leaf) -> tuple[int, int] | None:
-    """Rows and columns of a leaf that is sent as factors."""
+  def sides(leaf) -> tuple[int, int]:
+    """Rows and columns of a leaf's matrix."""
     columns = leaf.shape[-1] if leaf.ndim else 1
-    rows = leaf.size // max(columns, 1)
-    if rank * (rows + columns) < leaf.size:
-      return rows, columns
-    return None
+    return leaf.size // columns, columns
+
+  def shortens(leaf) -> bool:
+    return rank * sum(sides(leaf)) < leaf.size
 
   def init(like):
     leaves = jax.tree.leaves(like)
     return tuple(
         jax.random.normal(jax.random.key(i), (sides(leaf)[1], rank))
-        if sides(leaf) else () for i, leaf in enumerate(leaves))
+        if shortens(leaf) else () for i, leaf in enumerate(leaves))
 
   def one(leaf, right):
-    if not sides(leaf):
+    if not shortens(leaf):
       return leaf, ()
     matrix = leaf.reshape(sides(leaf))
     left, _ = jnp.linalg.qr(jnp.matmul(
@@ -194,7 +194,7 @@ def powersgd(rank: int) -> Compressor:
 
   def nbytes(like):
     return BYTES_PER_FLOAT * sum(
-        rank * sum(sides(leaf)) if sides(leaf) else leaf.size
+        rank * sum(sides(leaf)) if shortens(leaf) else leaf.size
         for leaf in jax.tree.leaves(like))
 
   return Compressor(send, nbytes, init)
