@@ -336,8 +336,11 @@ class Compression:
 
 
 def shapes(model: Model) -> Params:
-  """The parameters of a model, shapes and dtypes alone."""
-  return jax.eval_shape(model.init, jax.random.key(0))
+  """The parameters of a model, shapes and dtypes alone.
+
+  Nothing is computed: processes of a run join after its options were checked.
+  """
+  return jax.eval_shape(lambda: model.init(jax.random.key(0)))
 
 
 def keeps(compressor: Compressor, like: Params) -> bool:
