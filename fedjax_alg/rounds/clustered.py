@@ -474,7 +474,7 @@ def _cost(
       work.flops + ledger.GRADIENT_PASSES * model.flops * own,
       work.batches + jnp.asarray(extra.own_batches, jnp.float32))
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
-  more_up = extra.up // participants
+  down, more_up = size + extra.down // participants, extra.up // participants
   up: dict[str, Any] = {"up": size + more_up}
   if method.client.upload_bytes:
     update = ledger.communication(0, ledger.sent_bytes(
@@ -483,8 +483,7 @@ def _cost(
           "bytes_up": update.get("bytes_up", BYTES_PER_FLOAT * update["up"]) + (
               BYTES_PER_FLOAT * more_up)}
   return round_cost(
-      down=size + extra.down // participants, **up,
-      exchanges=1 + extra.exchanges,
+      down=down, **up, exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + extra.example_gradients,
       central_flops=extra.flops), work
 
