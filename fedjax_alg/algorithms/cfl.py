@@ -245,5 +245,4 @@ def cfl(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)),
       bipartition_rule(model, hparams), map_clients=map_clients,
-      weights=hparams.client_weights,
-      **hparams.received())
+      weights=hparams.client_weights, **hparams.received())

@@ -435,8 +435,7 @@ def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
       model, sgd_update(model, hparams, hparams.client_lr, mu,
                         local_optimizer(hparams)),
       direction_rule(model, hparams, map_clients), map_clients=map_clients,
-      weights=hparams.client_weights,
-      **hparams.received())
+      weights=hparams.client_weights, **hparams.received())
 
 
 def fedgroup(

@@ -157,5 +157,4 @@ def fesem(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)),
       nearest_rule(model, hparams), map_clients=map_clients,
-      weights=hparams.client_weights,
-      **hparams.received())
+      weights=hparams.client_weights, **hparams.received())

@@ -174,5 +174,4 @@ def flhc(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)),
       once_rule(model, hparams, map_clients), map_clients=map_clients,
-      weights=hparams.client_weights,
-      **hparams.received())
+      weights=hparams.client_weights, **hparams.received())
