@@ -248,37 +248,36 @@ def compose_clustered(
                           f"`compress_up`={compression.compress_up}")
   method = Clustered(
       model, client, rule, map_clients, participation(weights))
-  if client.store:
-    return _with_table(method)
-  return Algorithm(
+  plain = Algorithm(
       functools.partial(_init, rule), rule.setup,
       functools.partial(_round, method),
       functools.partial(_client_params, rule), lambda state: state.models,
       rule.membership,
       idle=lambda state, cohort: state._replace(round=state.round + 1))
+  return _with_table(method, plain) if client.store else plain
 
 
-def _with_table(method: Clustered) -> Algorithm[Beside]:
+def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
   """The algorithm whose clients keep rows of a table (``Beside.extra``)."""
-  rule, store = method.rule, method.client.store
-  assert store is not None
+  store, membership = method.client.store, plain.membership
+  assert store is not None and membership is not None
 
   def init(params: Params, spec: FedSpec, key: Key) -> Beside:
     table = store.get(method.client.init(params, spec))
-    return Beside(_init(rule, params, spec, key),
-                  method.map_clients.keep(table))
+    return Beside(
+        plain.init(params, spec, key), method.map_clients.keep(table))
 
   def round_(state: Beside, cohort: Cohort, key: Key):
     own, table, aux = _play(method, state.own, state.extra, cohort, key)
     return Beside(own, table), aux
 
   return Algorithm(
-      init, lambda state, everyone, key: state._replace(
-          own=rule.setup(state.own, everyone, key)),
-      round_, lambda state, *args: _client_params(rule, state.own, *args),
-      lambda state: state.own.models, lambda state: rule.membership(state.own),
+      init, lambda state, *args: state._replace(
+          own=plain.setup(state.own, *args)),
+      round_, lambda state, *args: plain.client_params(state.own, *args),
+      lambda state: state.own.models, lambda state: membership(state.own),
       idle=lambda state, cohort: state._replace(
-          own=state.own._replace(round=state.own.round + 1)))
+          own=plain.idle(state.own, cohort)))
 
 
 def _init(
