@@ -25,7 +25,8 @@ FedAvg, sum_k n_k f_k. The paper's m is the number of clients that are present
 and have examples. A newcomer's D_k is zero, so the mean is scaled down to that
 over more clients when clients join. Where the clients' data change in size
 (`shift`), the mean keeps the old weights. No other aggregator can take the
-place of the mean of the v_k, because the server moves h by the same mean.
+place of the mean of the v_k, because the server moves h by the same mean; and
+hostile clients (`attack`) may train on false labels, but not send false v_k.
 """
 
 import dataclasses
@@ -37,6 +38,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.central import steps
+from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
@@ -56,7 +58,7 @@ class DynOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDynHParams(DynOptions, LocalWork):
+class FedDynHParams(DynOptions, Hostility, LocalWork):
   """Hyper-parameters of FedDyn."""
 
   client_lr: float = hyper(
@@ -155,4 +157,4 @@ def feddyn(
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
                       hparams.client_weights)
   return compose(model, client, steps.average(), map_clients=map_clients,
-                 weights=hparams.client_weights)
+                 weights=hparams.client_weights, attack=attack_of(hparams))

@@ -83,9 +83,9 @@ def client_keys(key: Key, ids: Array) -> Key:
 
 #: What the server draws random numbers for in a round (``server_key``): its
 #: step, and the aggregates of updates and of the gradients at the start and at
-#: the end of the round.
-SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS = (
-    2 ** 32 - 1, 2 ** 32 - 2, 2 ** 32 - 3, 2 ** 32 - 4)
+#: the end of the round. Hostile clients draw apart from all of these.
+SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS, FORGERIES = (
+    2 ** 32 - 1, 2 ** 32 - 2, 2 ** 32 - 3, 2 ** 32 - 4, 2 ** 32 - 5)
 
 #: What compressors draw: the server's for its models, the clients' for the
 #: gradients at the start and at the end of the round.

@@ -13,7 +13,8 @@ may leave out all of them but ``assign``:
   2. ``assign``: finds every participant's group from its training data;
   3. local training from the group's model;
   4. ``regroup``: the server changes groups by the updates it received (CFL);
-  5. every model moves by the mean update of its group;
+  5. every model moves by the mean update of its group, or by what an
+     ``aggregation.Aggregator`` puts in its place;
   6. ``finish``: the server changes the new models (FedGroup's inter-group step)
      or stores something for later rounds (FeSEM's local models).
 """
@@ -30,12 +31,15 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
+from fedjax_alg.central.aggregation import Aggregation, Aggregator, named
+from fedjax_alg.central.attacks import Attack, forged, forges, poisoned
 from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import Beside, ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.cohorts import client_keys, FORGERIES, server_key
+from fedjax_alg.engine.cohorts import UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import ledger, stacking
@@ -47,7 +51,7 @@ STARTS = ("shared", "independent")
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupWork(ClientOptimizer, Compression, LocalWork):
+class GroupWork(ClientOptimizer, Aggregation, LocalWork):
   """Hyper-parameters that every clustered method has."""
 
   client_lr: float = hyper(
@@ -65,6 +69,8 @@ class ClusteredState(NamedTuple):
   member: Array
   memory: Any  #: state that the rule keeps between rounds
   round: Array  #: [] int32, rounds completed
+  #: [K, ...], what an aggregator that remembers gave last; () for others
+  aggregates: Any = ()
 
 
 class Extra(NamedTuple):
@@ -207,6 +213,8 @@ class Clustered:
   map_clients: MapClients
   #: cohort -> weights of the participants in their group's mean, [S]
   weigh: Callable[[Cohort], Array]
+  aggregator: Aggregator
+  attack: Attack | None = None  #: what hostile participants do
 
 
 def compose_clustered(
@@ -216,6 +224,8 @@ def compose_clustered(
     *,
     map_clients: MapClients,
     weights: str = "examples",
+    aggregator: Aggregator | str = "mean",
+    attack: Attack | None = None,
     compression: Compression | None = None,
 ) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
@@ -227,6 +237,10 @@ def compose_clustered(
     map_clients: how one client's code is mapped over the participants.
     weights: weights of the participants in their group's mean, one of
       ``weights.WEIGHTS``.
+    aggregator: what takes the place of the mean over a group, or its name in
+      ``aggregation.AGGREGATORS``.
+    attack: what hostile clients do; None if there are none. Their choice of a
+      group, and what they send for the choice, is by their own data.
     compression: whether updates are sent in fewer bytes; None: they are not.
 
   Returns:
@@ -234,7 +248,8 @@ def compose_clustered(
     clients keep for their compressors beside it, a ``Beside``.
 
   Raises:
-    OptionError: ``weights`` is unknown, or what is sent cannot be compressed.
+    OptionError: ``weights`` or ``aggregator`` is unknown, or what is sent
+      cannot be compressed.
   """
   if compression:
     up, down = compression.compressors()
@@ -246,10 +261,15 @@ def compose_clustered(
     if up:
       client = compressed(client, up, shapes(model),
                           f"`compress_up`={compression.compress_up}")
+  if isinstance(aggregator, str):
+    aggregator = named(aggregator)
   method = Clustered(
-      model, client, rule, map_clients, participation(weights))
+      model, client, rule, map_clients, participation(weights), aggregator,
+      attack)
   plain = Algorithm(
-      functools.partial(_init, rule), rule.setup,
+      functools.partial(_init, rule, aggregator),
+      lambda state, everyone, key: rule.setup(
+          state, poisoned(attack, everyone), key),
       functools.partial(_round, method),
       functools.partial(_client_params, rule), lambda state: state.models,
       rule.membership,
@@ -281,11 +301,13 @@ def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
 
 
 def _init(
-    rule: Rule, params: Params, spec: FedSpec, key: Key) -> ClusteredState:
+    rule: Rule, aggregator: Aggregator, params: Params, spec: FedSpec, key: Key
+) -> ClusteredState:
   models, memory = rule.init(params, spec, key)
   return ClusteredState(
       models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
-      jnp.zeros((), jnp.int32))
+      jnp.zeros((), jnp.int32),
+      jax.tree.map(jnp.zeros_like, models) if aggregator.remembers else ())
 
 
 def _round(
@@ -300,12 +322,15 @@ def _play(
     key: Key) -> tuple[ClusteredState, Any, RoundAux]:
   """One round; ``table``: the rows that clients keep, or ()."""
   rule, at_start = method.rule, state
+  cohort = poisoned(method.attack, cohort)
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
   groups, notes = _assign(method, state, cohort, key)
   state = state._replace(
       member=state.member.at[cohort.ids].set(groups, mode="drop"))
   before = state.models
-  move = _in_sum if not rule.reads_updates and not stacking.fits(
+  sums = method.aggregator.is_mean and not (
+      rule.reads_updates or forges(method.attack))
+  move = _in_sum if sums and not stacking.fits(
       cohort.ids.shape[0], trees.index(before, 0)) else _kept
   state, table, groups, trained, distance = move(
       method, state, table, cohort, groups, key)
@@ -335,15 +360,18 @@ def _kept(
       method, state.models, state.round, table, cohort, groups, key)
   starts = trees.index(state.models, groups)
   updates = trees.subtract(trained.params, starts)
+  if method.attack is not None and forges(method.attack):
+    updates = forged(
+        method.attack, updates, method.weigh(cohort), groups, rule.num_groups,
+        cohort, client_keys(server_key(key, FORGERIES), cohort.ids))
   # The trained models as the server computes them: the models that it sent plus
   # the updates that it received.
   params = trees.add(starts, updates)
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
-  mean = trees.group_mean(
-      method.weigh(cohort), groups, rule.num_groups, updates,
-      whole=rule.whole_divisor)
-  state = state._replace(models=trees.add(state.models, mean))
+  mean, aggregates = _combined(method, state, cohort, groups, updates, key)
+  state = state._replace(
+      models=trees.add(state.models, mean), aggregates=aggregates)
 
   def distance(models):
     gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
@@ -351,6 +379,25 @@ def _kept(
         cohort.present.astype(jnp.float32), gap)}
 
   return state, table, groups, trained._replace(params=params), distance
+
+
+def _combined(
+    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
+    updates: Params, key: Key) -> tuple[Params, Params]:
+  """The moves of the K models, 0 for an empty group, and what is remembered."""
+  weights, k = method.weigh(cohort), method.rule.num_groups
+  whole = method.rule.whole_divisor
+  if method.aggregator.is_mean:
+    return trees.group_mean(weights, groups, k, updates, whole=whole), ()
+  of_group = jnp.where(trees.members(groups, k), weights[None], 0.0)
+  last = (state.aggregates,) if method.aggregator.remembers else ()
+  found = jax.vmap(
+      lambda weights, key, last: method.aggregator.combine(
+          updates, weights, cohort, key, *last))(of_group, client_keys(
+              server_key(key, UPDATES), jnp.arange(k, dtype=jnp.int32)), last)
+  moves = found if not whole else jax.vmap(trees.scale)(
+      of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), found)
+  return moves, last and found
 
 
 def _in_sum(
@@ -472,19 +519,27 @@ def _cost(
   work = Work(
       work.flops + ledger.GRADIENT_PASSES * model.flops * own,
       work.batches + jnp.asarray(extra.own_batches, jnp.float32))
+  aggregator, flops = method.aggregator, extra.flops
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
-  down, more_up = size + extra.down // participants, extra.up // participants
-  up: dict[str, Any] = {"up": size + more_up}
+  if not aggregator.is_mean:
+    flops = flops + rule.num_groups * aggregator.flops(
+        cohort.ids.shape[0], size)
+  down, up = (
+      size + -(-ledger.sent_bytes(size, more) // BYTES_PER_FLOAT)
+      for more in (aggregator.extra_down, aggregator.extra_up))
+  down, more_up = down + extra.down // participants, extra.up // participants
+  cost_up: dict[str, Any] = {"up": up + more_up}
   if method.client.upload_bytes:
-    update = ledger.communication(0, ledger.sent_bytes(
-        size, method.client.upload_bytes))
-    up = {"up": update["up"] + more_up,
-          "bytes_up": update.get("bytes_up", BYTES_PER_FLOAT * update["up"]) + (
-              BYTES_PER_FLOAT * more_up)}
+    update = ledger.communication(0, BYTES_PER_FLOAT * (up - size) + (
+        ledger.sent_bytes(size, method.client.upload_bytes)))
+    cost_up = {
+        "up": update["up"] + more_up,
+        "bytes_up": update.get("bytes_up", BYTES_PER_FLOAT * update["up"]) + (
+            BYTES_PER_FLOAT * more_up)}
   return round_cost(
-      down=down, **up, exchanges=1 + extra.exchanges,
+      down=down, **cost_up, exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + extra.example_gradients,
-      central_flops=extra.flops), work
+      central_flops=flops), work
 
 
 def _client_params(

@@ -5,7 +5,7 @@ the K models are equal copies: what costs a pass over data is computed for the
 first of them alone, and at the end of the round it is copied (``together``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -18,13 +18,15 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central.aggregation import Aggregator
+from fedjax_alg.central.attacks import Attack, forged, forges
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.compression import Compressor
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, MESSAGES
-from fedjax_alg.engine.cohorts import server_key, SERVER_STEP, UPDATES
+from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, FORGERIES
+from fedjax_alg.engine.cohorts import LAST_GRADIENTS, MESSAGES, server_key
+from fedjax_alg.engine.cohorts import SERVER_STEP, UPDATES
 from fedjax_alg.rounds import stacking
 
 
@@ -48,8 +50,8 @@ class ModelGrouping(NamedTuple):
   regroup: Callable[..., tuple[Params, Any]]
   #: (trained models [S, ...], cohort) -> the vectors that are grouped
   vectors: Callable[[Params, Cohort], Params] = lambda trained, cohort: trained
-  #: whether these vectors are gradients, which participants send instead of
-  #: their trained models
+  #: whether these vectors are gradients, which participants send in the place
+  #: of their trained models
   of_gradients: bool = False
   #: number of gradients that every participant computes on all its data for it
   full_passes: int = 0
@@ -75,6 +77,7 @@ class TwoHalves:
   weigh: Callable[[Cohort], Array]
   grouping: ModelGrouping | None  #: None for one model
   aggregator: Aggregator
+  attack: Attack | None = None  #: what hostile participants do
   #: how anchor gradients are sent; None: whole
   compress_gradients: Compressor | None = None
   compress_down: Compressor | None = None  #: how models are; None: whole
@@ -89,6 +92,11 @@ class TwoHalves:
     """Whether a round starts with the anchor gradient."""
     return self.client.needs_anchor or self.server.when == "before"
 
+  @property
+  def sums(self) -> bool:
+    """Whether the sum of what participants send is enough."""
+    return self.aggregator.is_mean and not forges(self.attack)
+
 
 class Turn(NamedTuple):
   """What a round is played with."""
@@ -98,6 +106,28 @@ class Turn(NamedTuple):
   round: Array  #: [] int32, rounds completed before this one
   #: [] bool, whether the K models are one, in copies; None: there is one
   warm_up: Any
+  #: what an aggregator that remembers gave in the round before, purpose
+  #: (``AGGREGATED``) -> [K, ...]; empty for others
+  last: Mapping[str, Params]
+
+  def remembered(self, purpose: int) -> tuple[Params, ...]:
+    """The last arguments of ``Aggregator.combine``, [K, ...]."""
+    return (self.last[AGGREGATED[purpose]],) if self.last else ()
+
+
+#: What is aggregated in a round, by the purpose of the key (``server_key``).
+AGGREGATED = {UPDATES: "updates", FIRST_GRADIENTS: "first_gradients",
+              LAST_GRADIENTS: "last_gradients"}
+
+
+def remembers(method: TwoHalves, models: Params) -> dict[str, Params]:
+  """What the server keeps for an aggregator that remembers, at the start."""
+  if not method.aggregator.remembers:
+    return {}
+  zeros = jax.tree.map(jnp.zeros_like, models)
+  kept = {UPDATES: True, FIRST_GRADIENTS: method.anchored,
+          LAST_GRADIENTS: method.server.when == "after"}
+  return {AGGREGATED[purpose]: zeros for purpose in kept if kept[purpose]}
 
 
 class Beginning(NamedTuple):
@@ -215,7 +245,7 @@ def anchor(
     one_client = _compressed(one_client, compressor, method.num_models)
     key = server_key(server_key(turn.key, MESSAGES), purpose)
     args = (client_keys(key, cohort.ids),)
-  if method.aggregator.is_mean:
+  if method.sums:
     anchors, losses = stacking.mean(
         method.map_clients, lambda *args: one_client(*args)[::-1], models,
         method.weigh(cohort), shared, cohort.shards, *args)
@@ -242,9 +272,46 @@ def _aggregate(
     method: TwoHalves, purpose: int, sent: Params, turn: Turn) -> Params:
   """Aggregates [K, ...] of what participants sent for K models [S, K, ...]."""
   weights, cohort = method.weigh(turn.cohort), turn.cohort
-  combine = method.aggregator.combine
-  return jax.vmap(lambda of_model, key: combine(of_model, weights, cohort, key),
-                  in_axes=(1, 0))(sent, _keys(turn, purpose, method.num_models))
+
+  def one(of_model, key, last):
+    if method.attack is not None and forges(method.attack):
+      of_model = forged(
+          method.attack, of_model, weights,
+          jnp.zeros(cohort.ids.shape, jnp.int32), 1, cohort,
+          client_keys(server_key(key, FORGERIES), cohort.ids))
+    return method.aggregator.combine(of_model, weights, cohort, key, *last)
+
+  return jax.vmap(one, in_axes=(1, 0, 0))(
+      sent, _keys(turn, purpose, method.num_models), turn.remembered(purpose))
+
+
+def received(
+    method: TwoHalves, sent: Params, starts: Params | None, choice: Choice,
+    turn: Turn) -> Params:
+  """What the server receives in the place of ``sent`` from hostile clients.
+
+  Args:
+    method: the method.
+    sent: [S, ...], the participants' trained models or gradients.
+    starts: [K, ...], the models of which they are changed copies; None if they
+      are changes themselves.
+    choice: which of the K models each participant trained.
+    turn: what the round is played with.
+  """
+  if method.attack is None or not forges(method.attack):
+    return sent
+  cohort, groups = turn.cohort, choice.preference
+  weights = cohort.present.astype(jnp.float32) if method.grouping else (
+      method.weigh(cohort))
+  key = server_key(server_key(turn.key, FORGERIES), UPDATES)
+  change = functools.partial(
+      forged, method.attack, weights=weights, groups=groups,
+      num_groups=method.num_models, cohort=cohort,
+      keys=client_keys(key, cohort.ids))
+  if starts is None:
+    return change(sent)
+  start = trees.index(starts, groups)
+  return trees.add(start, change(trees.subtract(sent, start)))
 
 
 def _choose(losses: Array | None, turn: Turn) -> Choice:
@@ -329,7 +396,7 @@ def train(
     table, places = store.get(memory), store.places(memory, cohort, keys)
     more = client.client_rows(memory, cohort, keys)
     others += (more,) if jax.tree.leaves(more) else ()
-  if method.grouping or not method.aggregator.is_mean or stacking.fits(
+  if method.grouping or not method.sums or stacking.fits(
       cohort.ids.shape[0], trees.index(beginning.starts, 0)):
     if store:
       table, trained = method.map_clients.change(
@@ -368,8 +435,14 @@ def remember(
 
 def update(
     method: TwoHalves, beginning: Beginning, memory: Any, trained: Params,
-    updates: Updates, vectors: Params, turn: Turn) -> tuple[Params, Any]:
-  """The updates of the K models [K, ...], and the groups or None."""
+    updates: Updates, vectors: Params, turn: Turn
+) -> tuple[Params, Any, Params]:
+  """The updates of the K models, the groups or None, and the aggregates.
+
+  Updates and aggregates [K, ...] differ by what ``ClientUpdate.scale`` does,
+  and where groups are empty. Aggregates of groups by the mean are ().
+  """
+  aggregates: Params = ()
   cohort, k = turn.cohort, method.num_models
   scale = functools.partial(method.client.scale, memory, cohort)
   starts, groups = beginning.starts, None
@@ -384,8 +457,9 @@ def update(
         starts, vectors, beginning.anchors, cohort,
         Stage(turn.warm_up, splitting), scale)
     if not method.aggregator.is_mean:
-      target = trees.add(starts, _changes_of_groups(
-          method, starts, vectors, groups, scale, turn))
+      aggregates = _changes_of_groups(
+          method, starts, vectors, groups, scale, turn)
+      target = trees.add(starts, aggregates)
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)
@@ -394,9 +468,10 @@ def update(
     if updates.squares is None:
       mean = method.aggregator.combine(
           trees.subtract(trained, starts), method.weigh(cohort), cohort,
-          _keys(turn, UPDATES, 1)[0])
-    update = jax.tree.map(lambda leaf: leaf[None], mean)
-  return _over_models(scale, k)(update), groups  # (60)
+          _keys(turn, UPDATES, 1)[0],
+          *trees.index(turn.remembered(UPDATES), 0))
+    update = aggregates = jax.tree.map(lambda leaf: leaf[None], mean)
+  return _over_models(scale, k)(update), groups, aggregates  # (60)
 
 
 def _changes_of_groups(
@@ -408,11 +483,12 @@ def _changes_of_groups(
   weights = (trees.members(groups.assignment, k) & cohort.present[None]).astype(
       jnp.float32)
 
-  def one(start, weights, key):
+  def one(start, weights, key, last):
     return method.aggregator.combine(
-        changes(start, vectors, scale), weights, cohort, key)
+        changes(start, vectors, scale), weights, cohort, key, *last)
 
-  return _over_models(one, k)(starts, weights, _keys(turn, UPDATES, k))
+  return _over_models(one, k)(
+      starts, weights, _keys(turn, UPDATES, k), turn.remembered(UPDATES))
 
 
 def discrepancy(

@@ -36,11 +36,13 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, Shard
 from fedjax_alg.central.aggregation import Aggregator, named
+from fedjax_alg.central.attacks import Attack, forges, poisoned
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.update import ClientUpdate, own_memory, Trained
-from fedjax_alg.engine.cohorts import BROADCAST, LAST_GRADIENTS, server_key
+from fedjax_alg.engine.cohorts import BROADCAST, FIRST_GRADIENTS
+from fedjax_alg.engine.cohorts import LAST_GRADIENTS, server_key, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import broadcast, halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
@@ -55,6 +57,8 @@ class ComposedState(NamedTuple):
   server: Any  #: state of the server step, [K, ...]
   memory: Any  #: ``memory`` of the client's half
   round: Array  #: [] int32, rounds completed
+  #: what an aggregator that remembers gave last (``phases.AGGREGATED``)
+  aggregates: Any = {}
 
   @property
   def own_memory(self) -> Any:
@@ -71,6 +75,7 @@ def compose(
     weights: str = "examples",
     grouping: ModelGrouping | None = None,
     aggregator: Aggregator | str = "mean",
+    attack: Attack | None = None,
     compression: Compression | None = None,
 ) -> Algorithm[ComposedState]:
   """Makes an algorithm of its two halves.
@@ -87,25 +92,30 @@ def compose(
       updates and anchor gradients, or its name in ``aggregation.AGGREGATORS``.
       With K models it combines the updates of every group. Means of what else
       clients send (``ClientUpdate.merge``) stay means.
+    attack: what hostile clients do; None if there are none. What else they send
+      is what they have computed.
     compression: which updates and models are sent in fewer bytes; None: none.
 
   Raises:
     OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
-      global model and ``grouping`` several, it needs the mean, or what is sent
-      cannot be compressed.
+      global model and ``grouping`` several, or it needs the mean, ``attack``
+      forges updates that it reads itself, or what is sent cannot be compressed.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
                       f"has one global model ({client.one_model})")
-  name = aggregator if isinstance(aggregator, str) else "your own"
   if isinstance(aggregator, str):
     aggregator = named(aggregator)
   if client.mean_only and not aggregator.is_mean:
-    raise OptionError(f"`aggregator`={name}: the local method needs the mean "
-                      f"({client.mean_only})")
+    raise OptionError(f"`aggregator`={aggregator.name}: the local method needs "
+                      f"the mean ({client.mean_only})")
+  if client.mean_only and attack is not None and forges(attack):
+    raise OptionError(f"`attack`={attack.name}: the local method's server adds "
+                      "up what clients have computed, so their updates cannot "
+                      "be forged (label_flip leaves them)")
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
-      aggregator)
+      aggregator, attack)
   if compression:
     method = _sent_in_fewer_bytes(method, compression)
   return Algorithm(
@@ -142,7 +152,7 @@ def _init(
   return ComposedState(
       models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
       _kept(method, method.client.init(params, spec)),
-      jnp.zeros((), jnp.int32))
+      jnp.zeros((), jnp.int32), phases.remembers(method, models))
 
 
 def _kept(method: TwoHalves, memory: Any) -> Any:
@@ -158,8 +168,8 @@ def _setup(
 ) -> ComposedState:
   del key
   return state._replace(memory=_kept(method, method.client.setup(
-      state.memory, trees.index(state.models, 0), everyone,
-      method.map_clients)))
+      state.memory, trees.index(state.models, 0),
+      poisoned(method.attack, everyone), method.map_clients)))
 
 
 def _joined(
@@ -173,35 +183,46 @@ def _joined(
 
 def _idle(
     method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  cohort = poisoned(method.attack, cohort)
   return _joined(method, state, cohort)._replace(round=state.round + 1)
 
 
 def _round(
     method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
+  cohort = poisoned(method.attack, cohort)
   state = _joined(method, state, cohort)
   warm_up = None
   if method.grouping and method.num_models > 1:
     warm_up = state.round < method.grouping.threshold
-  turn = Turn(cohort, key, state.round, warm_up)
+  turn = Turn(cohort, key, state.round, warm_up, state.aggregates)
   beginning, choice = phases.begin(method, state.models, state.server, turn)
   trained, updates, kept = phases.train(
       method, beginning, choice, state.memory, turn)
   choice = _reported(method, choice, trained, turn)
   vectors: Params = ()
-  if method.grouping:
-    vectors = method.grouping.vectors(trained.params, cohort)
-  models, server, aux = _finish(
+  grouping = method.grouping
+  if grouping and grouping.of_gradients:
+    vectors = phases.received(
+        method, grouping.vectors(trained.params, cohort), None, choice, turn)
+  else:
+    trained = trained._replace(params=phases.received(
+        method, trained.params, beginning.starts, choice, turn))
+    if grouping:
+      vectors = grouping.vectors(trained.params, cohort)
+  models, server, aggregates, aux = _finish(
       method, beginning, memory=state.memory, choice=choice, trained=trained,
       updates=updates, vectors=vectors, turn=turn)
   memory = phases.remember(
       method, state.memory, kept, beginning.anchors, turn)
-  models, server = phases.together(turn, (models, server))
+  models, server, aggregates = phases.together(
+      turn, (models, server, aggregates))
   if method.compress_down:
     models, memory = broadcast.send(
         method.compress_down, state.models, models, memory, cohort,
         server_key(key, BROADCAST))
-  return ComposedState(models, server, memory, state.round + 1), aux
+  return ComposedState(
+      models, server, memory, state.round + 1, aggregates), aux
 
 
 def _client_params(
@@ -232,11 +253,11 @@ def _reported(
 def _finish(
     method: TwoHalves, beginning: Beginning, *, memory: Any, choice: Choice,
     trained: Trained, updates: Updates, vectors: Params, turn: Turn
-) -> tuple[Params, Any, RoundAux]:
+) -> tuple[Params, Any, Any, RoundAux]:
   """Updates the models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
   starts, cohort = beginning.starts, turn.cohort
-  update, groups = phases.update(
+  update, groups, aggregates = phases.update(
       method, beginning, memory, trained.params, updates, vectors, turn)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
@@ -246,8 +267,10 @@ def _finish(
   discrepancy = phases.discrepancy(
       method, models, starts, trained.params, updates, choice.preference,
       groups, cohort)
+  found = {FIRST_GRADIENTS: beginning.anchors, UPDATES: aggregates}
   if server.when == "after":
     _, gradients = phases.anchor(method, LAST_GRADIENTS, models, turn)
+    found[LAST_GRADIENTS] = gradients
     models, server_state = phases.server_step(
         method, gradients, server_state, models, turn)
   per_client, logged = halves_report.log(
@@ -256,4 +279,6 @@ def _finish(
   cost, work = halves_report.cost(
       method, ledger.model_size(models, method.num_models), server_state,
       trained.gradients, turn, memory)
-  return models, server_state, RoundAux(per_client, logged, cost, work)
+  kept = {phases.AGGREGATED[purpose]: value for purpose, value in found.items()
+          if phases.AGGREGATED[purpose] in turn.last}
+  return models, server_state, kept, RoundAux(per_client, logged, cost, work)

@@ -196,6 +196,11 @@ def test_statistics_of_several_models_are_refused(tiny, client, optimiser):
     (dict(num_models=0), "num_models=0: must be at least 1"),
     (dict(client_update="dyn", aggregator="median"),
      "aggregator=median: the local method needs the mean (which moves h"),
+    (dict(client_update="dyn", attack="scaled"),
+     "attack=scaled: the local method's server adds up what clients have"),
+    (dict(attack="sign_flop"), "attack=sign_flop: must be one of none, label"),
+    (dict(aggregator="krum", tolerated=0.5), "tolerated=0.5: must be at least "
+     "0 and less than 0.5"),
     (dict(client_lr=-1.0), "client_lr=-1.0: must be at least 0"),
 ])
 def test_a_bad_setting_is_named(tiny, settings, message):

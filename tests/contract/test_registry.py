@@ -99,6 +99,17 @@ def test_the_aggregator_reaches_the_round(name, problem):
     assert method.aggregator.is_mean == (chosen == "mean")
 
 
+@pytest.mark.parametrize("name", [
+    name for name, entry in registry.ALGORITHMS.items()
+    if hasattr(entry.hparams, "attack")])
+def test_the_attack_reaches_the_round(name, problem):
+  for chosen in ("none", "label_flip"):
+    made = registry.build(
+        name, problem.model, map_clients=MAP, attack=chosen)
+    method, = made.round.args  # of compose
+    assert (method.attack is None) == (chosen == "none")
+
+
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
 def test_builders_validate(name, problem):
   """The first number with a lower bound is set below it."""

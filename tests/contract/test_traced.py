@@ -25,7 +25,8 @@ SMALL = dict(
     max_groups=2, pretrain_scale=2, pretrain_steps=2, cluster_after=1,
     split_after=0, eps1=1e3, eps2=1e-6, gamma_max=0.1, directions=2,
     smoothing=0.1, inner_steps=2, eta_g=0.1, distance_threshold=0.2,
-    max_tries=5, aggregate_lr=0.9, mu=0.1, client_momentum=0.5)
+    max_tries=5, aggregate_lr=0.9, mu=0.1, client_momentum=0.5,
+    attack_scale=2.0, aggregator_radius=0.5)
 
 #: Settings beside those of every algorithm alone, which read other fields.
 VARIANTS = [
@@ -62,6 +63,9 @@ VARIANTS = [
     ("composed", dict(client_update="mime", base="adam", num_models=1,
                       server="conjugate_gradient")),
     ("fednova", dict(tau_eff="steps")),
+    ("fedavg", dict(aggregator="multi_krum", attack="scaled")),
+    ("ga_fsvrg", dict(aggregator="krum", attack="inner_product")),
+    ("ifca", dict(aggregator="centred_clipping", attack="little_is_enough")),
     ("ditto", dict(personal_steps=3)),
     ("composed", dict(client_update="nova", server="adaptive")),
     ("composed", dict(client_update="dyn", num_models=1)),
@@ -151,6 +155,7 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
                      client_lr_schedule="exponential"), 4),
     ("ga_fsvrg", dict(threshold=0), 1),
     ("mime", dict(base="adam"), 1),
+    ("fedavg", dict(aggregator="centred_clipping", attack="scaled"), 1),
     ("composed", dict(server="cg_line_search", num_models=1), 1),
 ])
 def test_traced_values_give_the_numbers_of_constants(

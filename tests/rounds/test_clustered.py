@@ -7,6 +7,7 @@ import pytest
 
 from fedjax_alg import trees
 from fedjax_alg.base import num_params
+from fedjax_alg.central import attacks
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.data import layout
@@ -84,6 +85,22 @@ def test_groups_move_by_their_own_mean(problem, weights, whole):
   deployed = algorithm.client_params(
       state, jnp.int32(7), layout.shard_of(problem.data, 7), KEY)
   problems.assert_equal(deployed, trees.index(state.models, 1))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_medians_of_groups_with_a_liar(problem, whole):
+  """Updates -45, 20 and 15 in group 0, and 90 in group 1."""
+  liar = attacks.Attack(
+      "sign_flip", lambda num_clients: jnp.arange(num_clients) == 4,
+      forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))
+  _, start, state, aux = play(
+      problem, by_parity(whole_divisor=whole), weights="uniform",
+      aggregator="median", attack=liar)
+  shares = np.array([3, 1, 0]) / 4 if whole else 1.0
+  np.testing.assert_allclose(
+      moved(start, state), shares * np.array([15.0, 90.0, 0.0]), rtol=1e-4)
+  size = num_params(problem.model.init(KEY))
+  assert aux.cost.central_flops == K * size * 5 * 3  # of five slots
 
 
 def test_updates_go_where_the_server_puts_the_clients(problem):

@@ -93,6 +93,21 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights,
         other.server["discrepancy_rms"], squared ** 0.5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "ifca"])
+def test_forged_updates_are_kept(problem, monkeypatch, name):
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  cohort = layout.take_cohort(problem.data, jnp.arange(4))
+  for chosen, kept in ((dict(attack="label_flip"), False),
+                       (dict(attack="sign_flip"), True),
+                       (dict(aggregator="norm_bound"), True)):
+    algorithm = registry.build(name, problem.model, local_steps=1,
+                               map_clients=clients.make_map_clients(), **chosen)
+    state = algorithm.init(
+        problems.some_params(problem.model), problem.spec, KEY)
+    _, aux = jax.eval_shape(algorithm.round, state, cohort, KEY)
+    assert ("discrepancy" in aux.server) == kept
+
+
 @pytest.mark.parametrize("name", ["fsvrg", "scaffold"])
 def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
     problem, monkeypatch, name):

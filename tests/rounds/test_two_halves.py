@@ -8,6 +8,7 @@ import pytest
 
 from fedjax_alg import grouping, registry, trees
 from fedjax_alg.algorithms import diversified
+from fedjax_alg.central import aggregation, attacks
 from fedjax_alg.central.aggregation import Aggregator, coordinate_median
 from fedjax_alg.central.aggregation import weighted_mean
 from fedjax_alg.central.steps import average, ServerStep
@@ -274,6 +275,119 @@ def test_the_median_of_every_group(problem):
       end.models, jax.tree.map(lambda leaf: leaf + 3.5, start.models))
 
 
+def test_an_aggregator_may_remember_its_last_result(problem):
+  """Clipping to 1 around 0, then around the mean of 0, 1, 1, 1, 1, 1.
+
+  In two groups around the mean of 0, 1, 1, 1 and of 1, 1.
+  """
+  ids = [0, 1, 2, 5, 7, 10]
+  clipping = aggregation.named("centred_clipping", aggregation.Aggregation(
+      aggregator="centred_clipping", aggregator_radius=52 ** 0.5))
+  first = np.clip(ids, -1, 1)
+  for grouping_, groups in (
+      (None, [slice(None)]),
+      (ModelGrouping(2, 0, by_half), [slice(4), slice(4, 6)])):
+    states, _ = play(
+        problem, numbered(), average(), ids, rounds=2, weights="uniform",
+        grouping=grouping_, aggregator=clipping)
+    for k, of_group in enumerate(groups):
+      before = first[of_group].mean()
+      again = np.clip(np.array(ids)[of_group] - before, -1, 1).mean()
+      for state, moved in ((states[1], before), (states[2], 2 * before + again)
+                           ):
+        problems.assert_close(
+            trees.index(state.models, k), jax.tree.map(
+                lambda leaf, moved=moved: leaf[k] + np.float32(moved),
+                states[0].models))
+  (_, after), _ = play(problem, probe(), server("after"), [1, 4, 7],
+                       aggregator=clipping)
+  assert after.aggregates.keys() == {
+      "updates", "first_gradients", "last_gradients"}
+  problems.assert_close(trees.index(after.aggregates["first_gradients"], 0),
+                        after.memory[2])
+
+
+def hostile(*ids, **more):
+  """These clients send the negative of what they should."""
+  return attacks.Attack(
+      "sign_flip", lambda num_clients: jnp.isin(
+          jnp.arange(num_clients), jnp.array(ids)), **(more or dict(
+              forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))))
+
+
+def test_the_server_receives_what_is_forged(problem):
+  """Updates 0, 1, 2, 5, -7, -10 of one model, and in the groups of two."""
+  ids, attack = [0, 1, 2, 5, 7, 10], hostile(7, 10)
+  (start, end), _ = play(problem, numbered(), average(), ids, attack=attack,
+                         weights="uniform")
+  problems.assert_close(
+      end.models, jax.tree.map(lambda leaf: leaf - 1.5, start.models))
+  np.testing.assert_array_equal(end.memory[0], ids)  # is not forged
+  (start, end), _ = play(
+      problem, numbered(), average(), ids, attack=attack, aggregator="median",
+      grouping=ModelGrouping(2, 0, by_half))
+  for k, median in ((0, 1.5), (1, -8.5)):
+    problems.assert_close(*(jax.tree.map(
+        lambda leaf, shift=shift: leaf[k] + shift, state.models)
+                            for state, shift in ((end, 0.0), (start, median))))
+
+
+def test_anchor_gradients_are_forged_too(problem):
+  """That of 4 has the other sign, and counts by its examples."""
+  ids = [1, 4, 7]
+  (before, after), _ = play(
+      problem, probe(), server("after"), ids, attack=hostile(4))
+  w = trees.index(before.models, 0)
+  of_four = gradient(problem, w, [4])
+  share = problems.SIZES[4] / sum(problems.SIZES[i] for i in ids)
+  problems.assert_close(after.memory[2], trees.add_scaled(
+      gradient(problem, w, ids), -2.0 * share, of_four), rtol=1e-4)
+
+
+def test_the_gradients_of_ga_are_forged_as_they_are(problem):
+  """One model: it moves along the gradients at the trained models."""
+  step, ids = 0.2, [1, 4, 7]
+  grouped = diversified.by_gradient(
+      problem.model, diversified.KModels(num_models=1), step,
+      clients.make_map_clients())
+  client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(needs_anchor=True)
+  (before, after), _ = play(problem, client, average(), ids, grouping=grouped,
+                            attack=hostile(4))
+  w, move = trees.index(before.models, 0), None
+  for i, sign in ((1, 1.0), (4, -1.0), (7, 1.0)):
+    trained = trees.add_scaled(w, -0.3, gradient(problem, w, [i]))
+    one = trees.scale(-step * sign / 3, gradient(problem, trained, [i]))
+    move = one if move is None else trees.add(move, one)
+  problems.assert_close(
+      trees.index(after.models, 0), trees.add(w, move), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mime_svrg", "ifca"])
+def test_flipped_labels_are_other_data(problem, mesh, name):
+  """In lanes on several devices, the rounds of one on flipped data."""
+  flipped, liars = np.array(problem.data.y), np.array(
+      attacks.hostile_clients(12, 0.4, 1))
+  assert liars[::2].any()
+  for client in np.flatnonzero(liars):
+    first = int(problem.data.offset[client])
+    rows = slice(first, first + problems.SIZES[client])
+    flipped[rows] = problems.CLASSES - 1 - flipped[rows]
+  settings = dict(local_steps=3, batch_size=5)
+  ends = []
+  for y, map_clients, more in (
+      (flipped, clients.make_map_clients(), {}),
+      (problem.data.y, clients.make_map_clients("lanes", mesh=mesh), dict(
+          attack="label_flip", attackers=0.4, attack_seed=1))):
+    algorithm = registry.build(
+        name, problem.model, map_clients=map_clients, **settings, **more)
+    cohort = layout.take_cohort(
+        problem.data._replace(y=jnp.asarray(y)), jnp.arange(12)[::2])
+    state = algorithm.init(problems.some_params(problem.model), problem.spec,
+                           KEY)
+    ends.append(problems.quick_jit(algorithm.round)(state, cohort, KEY))
+  problems.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
 def noisy():
   """Moves a model by a number drawn with the server's key, plus the round."""
 
@@ -306,7 +420,8 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
       drawn.add(float(value))
   assert len(drawn) == 4
   purposes = (cohorts.SERVER_STEP, cohorts.UPDATES, cohorts.FIRST_GRADIENTS,
-              cohorts.LAST_GRADIENTS, cohorts.BROADCAST, cohorts.MESSAGES)
+              cohorts.LAST_GRADIENTS, cohorts.FORGERIES, cohorts.BROADCAST,
+              cohorts.MESSAGES)
   words = {tuple(np.asarray(jax.random.key_data(key))) for key in [
       *cohorts.client_keys(KEY, jnp.arange(13)),
       *(cohorts.server_key(KEY, purpose) for purpose in purposes)]}
@@ -336,6 +451,11 @@ def test_halves_that_do_not_fit(problem):
                        "mean .for a reason.$"):
       play(problem, needs_mean, average(), [1], rounds=0,
            aggregator=aggregator)
+  with pytest.raises(ValueError, match="^attack=sign_flip: .* cannot be "
+                     "forged"):
+    play(problem, needs_mean, average(), [1], rounds=0, attack=hostile(1))
+  play(problem, needs_mean, average(), [1], rounds=0,
+       attack=hostile(1, flips_labels=True))
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
     play(problem, client, average(), [1], rounds=0, aggregator="modal")
   with pytest.raises(ValueError, match="examples, uniform"):

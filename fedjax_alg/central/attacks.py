@@ -1,0 +1,296 @@
+"""What hostile clients train on, and what they send.
+
+A share of all clients, drawn once from a seed, is hostile in every round. They
+hold false labels (``poisoned``), or send false vectors in the place of their
+updates and anchor gradients (``forged``), or both. They know what the honest
+participants of the round send, and which of K models each of them trains.
+
+What clients send besides (SCAFFOLD's variates, the choice of a group, the
+updates of FedGroup's pre-training) is what their data give, and so are their
+losses.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Cohort, Key, Params
+from fedjax_alg.hparams import hyper, is_zero, MAX_SEED
+
+
+class Scene(NamedTuple):
+  """The participants of a round as hostile ones see them."""
+
+  hostile: Array  #: [S] bool, false for padding slots
+  weights: Array  #: [S] float32, in the mean; 0 for padding slots
+  groups: Array  #: [S] int32, the model that each one trains, in [0, K)
+  num_groups: int  #: K
+  keys: Key  #: [S], one key of each participant
+
+  @property
+  def honest(self) -> Array:
+    """[S] bool, who takes part and is not hostile."""
+    return (self.weights > 0) & ~self.hostile
+
+  def total(self, chosen: Array, values: Array) -> Array:
+    """Sum of the values [S] of the ``chosen`` in each slot's group, [S]."""
+    held = jnp.where(chosen, values, 0.0)
+    return jnp.where(trees.members(self.groups, self.num_groups),
+                     held[None], 0.0).sum(1)[self.groups]
+
+  def mean(self, sent: Params) -> Params:
+    """Mean over the honest ones in the group of each slot, [S, ...]."""
+    means = trees.group_mean(
+        self.honest.astype(jnp.float32), self.groups, self.num_groups, sent)
+    return trees.index(means, self.groups)
+
+
+class Attack(NamedTuple):
+  """What the hostile clients do."""
+
+  name: str
+  hostile: Callable[[int], Array]  #: C -> [C] bool, who they are
+  flips_labels: bool = False  #: whether they train on false labels
+  #: (sent [S, ...], ``Scene``) -> what a hostile client in each slot sends,
+  #: [S, ...]; None: what it has computed
+  forge: Callable[[Params, Scene], Params] | None = None
+
+
+def hostile_clients(
+    num_clients: int, share: Array | float, seed: int) -> Array:
+  """Draws the hostile clients.
+
+  Args:
+    num_clients: C.
+    share: their share of all clients.
+    seed: the seed.
+
+  Returns:
+    [C] bool, of which C share, rounded, are true. With a larger share the same
+    clients are hostile and others besides.
+  """
+  place = np.random.default_rng(seed).permutation(num_clients)
+  number = jnp.round(jnp.asarray(share, jnp.float32) * num_clients)
+  return jnp.asarray(place, jnp.int32) < number.astype(jnp.int32)
+
+
+def who_is_hostile(attack: Attack, cohort: Cohort) -> Array:
+  """Which participants are hostile, [S] bool; false for padding slots."""
+  assert cohort.everyone is not None
+  hostile = attack.hostile(cohort.everyone.size.shape[0])
+  return cohort.present & hostile.at[cohort.ids].get(
+      mode="fill", fill_value=False)
+
+
+def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
+  """The cohort with the labels that the hostile clients train on.
+
+  A label y becomes L - 1 - y, where L - 1 is the largest label that anybody
+  holds (Karimireddy, He, Jaggi, "Byzantine-Robust Learning on Heterogeneous
+  Datasets via Bucketing", ICLR 2022, section 6). All of a hostile client's
+  gradients and losses in the round are on these labels. The data stay as they
+  are, and so do all evaluations.
+
+  Args:
+    attack: what the hostile clients do; None if there are none.
+    cohort: the participants.
+
+  Returns:
+    The cohort; ``cohort`` itself if no labels are flipped.
+  """
+  if attack is None or not attack.flips_labels:
+    return cohort
+  everyone, y = cohort.everyone, cohort.shards.y
+  assert everyone is not None
+  hostile = attack.hostile(everyone.size.shape[0])
+  # A row is a hostile client's if more of them have begun than ended before.
+  mark = hostile.astype(jnp.int32)
+  marks = jnp.zeros(y.size + 1, jnp.int32).at[everyone.offset].add(mark).at[
+      everyone.offset + everyone.size].add(-mark)
+  inside = (jnp.cumsum(marks, dtype=jnp.int32)[:-1] > 0).reshape(y.shape)
+  y = jnp.where(inside, y.max() - y, y)
+  return cohort._replace(shards=cohort.shards._replace(y=y),
+                         everyone=everyone._replace(y=y))
+
+
+def forges(attack: Attack | None) -> bool:
+  """Whether somebody sends another vector than the one computed."""
+  return attack is not None and attack.forge is not None
+
+
+def forged(
+    attack: Attack, sent: Params, weights: Array, groups: Array,
+    num_groups: int, cohort: Cohort, keys: Key) -> Params:
+  """What the server receives.
+
+  Args:
+    attack: what the hostile clients do (``forges``).
+    sent: leaves [S, ...], what honest participants would send, as changes of
+      the models that they train.
+    weights: [S] float32, their weights in the mean, 0 for padding slots.
+    groups: [S] int32, the model that each one trains.
+    num_groups: K.
+    cohort: the participants.
+    keys: [S], one for each participant; consumed.
+
+  Returns:
+    Leaves [S, ...].
+  """
+  assert attack.forge is not None
+  scene = Scene(who_is_hostile(attack, cohort), weights, groups, num_groups,
+                keys)
+  return trees.where_slots(scene.hostile, attack.forge(sent, scene), sent)
+
+
+def _per_slot(factors: Array, sent: Params) -> Params:
+  return jax.vmap(trees.scale)(factors, sent)
+
+
+def sign_flip(sent: Params, scene: Scene, scale: Any) -> Params:
+  """The update with the other sign, ``scale`` times as long; 0: as long.
+
+  Source: Li, Xu, Chen, Giannakis, Ling, "RSA: Byzantine-Robust Stochastic
+  Aggregation Methods", AAAI 2019, section 5 (with -4).
+  """
+  del scene
+  return trees.scale(-1.0 if is_zero(scale) else -scale, sent)
+
+
+def gaussian(sent: Params, scene: Scene, scale: Any) -> Params:
+  """Normal numbers of mean 0 and standard deviation ``scale``; 0: of 1.
+
+  Source: Blanchard et al., NeurIPS 2017, section 6 (with 200).
+  """
+  deviation = 1.0 if is_zero(scale) else scale
+
+  def noise(key, one):
+    leaves, treedef = jax.tree.flatten(one)
+    return jax.tree.unflatten(treedef, [
+        deviation * jax.random.normal(part, leaf.shape, leaf.dtype)
+        for part, leaf in zip(jax.random.split(key, len(leaves)), leaves)])
+
+  return jax.vmap(noise)(scene.keys, sent)
+
+
+def scaled(sent: Params, scene: Scene, scale: Any) -> Params:
+  """The update, ``scale`` times as long; 0: so that it replaces the model.
+
+  Source: Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS
+  2020, (3). Hostile clients train on false labels. With the default factor,
+  weight of all / weight of the hostile ones, the mean is the mean of hostile
+  updates alone plus what the honest ones add.
+  """
+  if not is_zero(scale):
+    return trees.scale(scale, sent)
+  everybody = scene.total(scene.weights > 0, scene.weights)
+  hostile = scene.total(scene.hostile, scene.weights)
+  return _per_slot(everybody / jnp.maximum(hostile, 1e-30), sent)
+
+
+def supporters(number: Array, hostile: Array) -> Array:
+  """z_max, by which hostile ones still look like the majority; at least 0.
+
+  Source: Baruch et al., NeurIPS 2019, (2) and Algorithm 3: the largest z with
+  Phi(z) < (n - m - s) / (n - m), s = floor(n / 2 + 1) - m. It is less than 0
+  where even the mean of the honest ones would be passed by a majority; and of
+  a majority of hostile ones nothing is needed, for which z is that of 0.999.
+
+  Args:
+    number: n, participants, float32 of any shape.
+    hostile: m, hostile ones among them.
+  """
+  needed = jnp.floor(number / 2.0 + 1.0) - hostile
+  honest = jnp.maximum(number - hostile, 1.0)
+  share = jnp.clip((honest - needed) / honest, 0.5, 0.999)
+  return jax.scipy.special.ndtri(share)
+
+
+def little_is_enough(sent: Params, scene: Scene, scale: Any) -> Params:
+  """mu - z sigma of every coordinate, with z = ``scale``; 0: z_max.
+
+  Source: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses
+  For Distributed Learning", NeurIPS 2019, Algorithm 3. The paper estimates mean
+  and deviation from the hostile clients' own data; here they are those of the
+  honest participants, which makes the attack stronger.
+  """
+  mean = scene.mean(sent)
+  square = scene.mean(jax.tree.map(
+      lambda one, centre: jnp.square(one - centre), sent, mean))
+  steps: Any = jnp.broadcast_to(
+      jnp.asarray(scale, jnp.float32), scene.weights.shape)
+  if is_zero(scale):
+    one = jnp.ones(scene.weights.shape)
+    steps = supporters(scene.total(scene.weights > 0, one),
+                       scene.total(scene.hostile, one))
+  return trees.subtract(
+      mean, _per_slot(steps, jax.tree.map(jnp.sqrt, square)))
+
+
+def inner_product(sent: Params, scene: Scene, scale: Any) -> Params:
+  """The negative mean of the honest ones, times ``scale``; 0: times 0.5.
+
+  Source: Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD
+  by Inner Product Manipulation", UAI 2019, section 3 (epsilon).
+  """
+  return trees.scale(-0.5 if is_zero(scale) else -scale, scene.mean(sent))
+
+
+#: Attacks that forge what is sent: (sent, scene, scale) -> what hostile clients
+#: send.
+FORGERIES: dict[str, Callable[[Params, Scene, Any], Params]] = {
+    "sign_flip": sign_flip, "gaussian": gaussian, "scaled": scaled,
+    "little_is_enough": little_is_enough, "inner_product": inner_product}
+#: Attacks of clients that train on false labels.
+FLIPPING = ("label_flip", "scaled")
+ATTACKS = ("label_flip", *FORGERIES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hostility:
+  """Which clients are hostile, and what they do."""
+
+  attack: str = hyper(
+      "none", "what hostile clients do: label_flip = train on the labels L-1-y,"
+      " sign_flip = send the negative update, gaussian = send normal numbers, "
+      "scaled = train on false labels and send so long an update that it "
+      "replaces the model, little_is_enough = send mean - z deviations of the "
+      "honest updates, inner_product = send the negative mean of the honest "
+      "updates. Anchor gradients are forged as updates are",
+      choices=("none", *ATTACKS),
+      source="Karimireddy et al., ICLR 2022 (label_flip); Li et al., AAAI 2019 "
+      "(sign_flip); Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et "
+      "al., AISTATS 2020 (scaled); Baruch et al., NeurIPS 2019 "
+      "(little_is_enough); Xie et al., UAI 2019 (inner_product)",
+      later=True)
+  attackers: float = hyper(
+      0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0,
+      when=("attack", ATTACKS), later=True)
+  attack_seed: int = hyper(
+      0, "seed of the choice of the hostile clients, which all seeds of a run "
+      "share", minimum=0, maximum=MAX_SEED, when=("attack", ATTACKS),
+      later=True)
+  attack_scale: float = hyper(
+      0.0, "strength of the attack: factor of the update (sign_flip, scaled), "
+      "standard deviation (gaussian), z (little_is_enough), epsilon "
+      "(inner_product); 0 stands for the default, which is 1 with sign_flip "
+      "and gaussian, 0.5 with inner_product, and follows from the numbers of "
+      "honest and hostile participants with the others", minimum=0.0,
+      neutral=0.0, when=("attack", tuple(FORGERIES)), later=True)
+
+
+def attack_of(options: Hostility) -> Attack | None:
+  """The attack that the options name; None without one."""
+  if options.attack == "none":
+    return None
+  forge, scale = FORGERIES.get(options.attack), options.attack_scale
+  return Attack(
+      options.attack,
+      lambda num_clients: hostile_clients(
+          num_clients, options.attackers, options.attack_seed),
+      options.attack in FLIPPING,
+      None if forge is None else lambda sent, scene: forge(sent, scene, scale))

@@ -1,0 +1,154 @@
+"""Attacks against NumPy: who is hostile, on what labels, and what is sent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from fedjax_alg.central import attacks
+from fedjax_alg.central.attacks import Hostility
+from fedjax_alg.data import layout
+from fedjax_alg.engine import cohorts
+from tests import problems
+
+KEY = jax.random.key(0)
+IDS = [0, 2, 3, 4, 7, 9, 10, 12]  # the last is a padding slot
+GROUPS = [0, 0, 1, 0, 1, 1, 0, 1]
+P = 5
+
+
+def attack_of(name, **more):
+  return attacks.attack_of(Hostility(attack=name, attackers=0.4, **more))
+
+
+def test_the_hostile_clients_are_a_share_and_grow_with_it():
+  before = np.zeros(40, bool)
+  for share in (0.0, 0.1, 0.3, 1.0):
+    hostile = np.asarray(attacks.hostile_clients(40, share, 3))
+    assert hostile.sum() == 40 * share and not (before & ~hostile).any()
+    before = hostile
+  assert not np.array_equal(
+      *(attacks.hostile_clients(40, 0.5, seed) for seed in (0, 1)))
+  assert attacks.attack_of(Hostility()) is None
+
+
+def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
+  """In the rows of a round; those of the data stay as they are."""
+  attack = attack_of("label_flip")
+  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
+  found = problems.quick_jit(
+      lambda cohort: attacks.poisoned(attack, cohort))(cohort)
+  expected = np.array(problem.data.y)
+  for client, is_hostile in enumerate(attack.hostile(len(problem.clients))):
+    rows = slice(problem.data.offset[client],
+                 problem.data.offset[client] + problem.data.size[client])
+    np.testing.assert_array_equal(expected[rows], problem.clients[client][1])
+    if is_hostile:
+      expected[rows] = problems.CLASSES - 1 - expected[rows]
+  assert (expected != problem.data.y).any()
+  np.testing.assert_array_equal(found.shards.y, expected)
+  np.testing.assert_array_equal(found.everyone.y, expected)
+  np.testing.assert_array_equal(found.validation.y, problem.data.y)
+  # As several processes hold the rows: in blocks.
+  blocks = jnp.stack([problem.data.y, problem.data.y])
+  found = attacks.poisoned(attack, cohort._replace(
+      shards=cohort.shards._replace(y=blocks),
+      everyone=cohort.everyone._replace(y=blocks)))
+  np.testing.assert_array_equal(found.shards.y, [expected, problem.data.y])
+  for other in (attack_of("sign_flip"), None):
+    assert attacks.poisoned(other, cohort) is cohort
+
+
+@pytest.fixture(scope="module", name="round_")
+def fixture_round(problem):
+  """A cohort of two groups, and what its members would send, [S, P]."""
+  cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
+  sent = np.random.default_rng(0).normal(size=(len(IDS), P)).astype("f4")
+  sent[-1] = np.nan
+  return cohort, sent
+
+
+def forge(round_, name, **more):
+  cohort, sent = round_
+  attack = attack_of(name, **more)
+  hostile = np.asarray(attacks.who_is_hostile(attack, cohort))
+  found = problems.quick_jit(lambda sent: attacks.forged(
+      attack, {"w": sent}, cohort.weight, jnp.array(GROUPS), 2, cohort,
+      cohorts.client_keys(KEY, cohort.ids))["w"])(sent)
+  assert 0 < hostile.sum() < len(IDS) - 1 and not hostile[-1]
+  np.testing.assert_array_equal(found[~hostile], sent[~hostile])
+  return np.asarray(found), hostile
+
+
+def of_groups(round_, hostile):
+  """(slot, the honest updates of its group, who is in it) of hostile ones."""
+  present = np.array(round_[0].present)
+  for slot in np.flatnonzero(hostile):
+    members = present & (np.array(GROUPS) == GROUPS[slot])
+    yield slot, round_[1][members & ~hostile], members
+
+
+@pytest.mark.parametrize("name, more, factor", [
+    ("sign_flip", {}, -1.0), ("sign_flip", dict(attack_scale=4.0), -4.0),
+    ("scaled", dict(attack_scale=3.0), 3.0)])
+def test_updates_with_a_factor(round_, name, more, factor):
+  found, hostile = forge(round_, name, **more)
+  np.testing.assert_array_equal(found[hostile], factor * round_[1][hostile])
+
+
+def test_the_scaled_updates_replace_the_model(round_):
+  """The mean is what the honest ones add and the mean of the others whole."""
+  found, hostile = forge(round_, "scaled")
+  sizes = np.asarray(round_[0].weight)
+  for _, honest, members in of_groups(round_, hostile):
+    good, bad = members & ~hostile, members & hostile
+    total = sizes[members].sum()
+    np.testing.assert_allclose(
+        np.average(found[members], axis=0, weights=sizes[members]),
+        (sizes[good] / total) @ honest + np.average(
+            round_[1][bad], axis=0, weights=sizes[bad]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.5])
+def test_a_little_is_enough_and_inner_products(round_, scale):
+  found, hostile = forge(round_, "little_is_enough", attack_scale=scale)
+  negative, _ = forge(round_, "inner_product", attack_scale=scale)
+  for slot, honest, members in of_groups(round_, hostile):
+    n, m = members.sum(), (members & hostile).sum()
+    z = scale or scipy.stats.norm.ppf(
+        max(0.5, (n - m - (n // 2 + 1 - m)) / (n - m)))
+    np.testing.assert_allclose(
+        found[slot], honest.mean(0) - z * honest.std(0), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        negative[slot], -(scale or 0.5) * honest.mean(0), rtol=0, atol=1e-6)
+
+
+def test_the_supporters_that_are_needed():
+  """The paper's n = 50, m = 24; others; too few; and a majority."""
+  n, m = np.float32([50, 51, 10, 9]), np.float32([24, 12, 2, 6])
+  found = problems.quick_jit(attacks.supporters)(n, m)
+  expected = scipy.stats.norm.ppf([24 / 26, 25 / 39, 0.5, 0.999])
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+  assert 1.4 < found[0] < 1.5
+
+
+def test_noise_is_of_the_client_and_of_the_scale(problem):
+  """A client draws the same in any slot, another one something else."""
+  attack, drawn = attack_of("gaussian", attack_scale=3.0), []
+  forge_all = problems.quick_jit(lambda cohort: attacks.forged(
+      attack, {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))},
+      cohort.weight, jnp.zeros(12, jnp.int32), 1, cohort,
+      cohorts.client_keys(KEY, cohort.ids)))
+  for ids in ([*range(12)], [*range(12)][::-1]):
+    cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
+    drawn.append(forge_all(cohort))
+  problems.assert_equal(
+      jax.tree.map(lambda leaf: leaf[::-1], drawn[1]), drawn[0])
+  hostile = np.asarray(attack.hostile(12))
+  numbers = np.asarray(drawn[0]["w"])
+  assert not numbers[~hostile].any()
+  numbers = numbers[hostile].reshape(hostile.sum(), -1)
+  np.testing.assert_allclose(numbers.std(1), 3.0, rtol=0.1)
+  np.testing.assert_allclose(numbers.mean(1), 0.0, atol=0.3)
+  assert np.abs(np.corrcoef(numbers) - np.eye(len(numbers))).max() < 0.15
