@@ -12,6 +12,7 @@ from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
 from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
 from fedjax_alg.algorithms import references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.client.compression import Compression
 from fedjax_alg.errors import did_you_mean, OptionError, squeezed
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
@@ -48,6 +49,9 @@ class Entry(NamedTuple):
   #: (hparams, C) -> n, the number of clients that are compared in pairs at
   #: once, in matrices [n, n]
   in_pairs: Callable[[Any, int], int] = lambda hparams, num_clients: 0
+  #: why nothing that is sent can be compressed (``client.compression``); empty
+  #: if updates or models can
+  whole_only: str = ""
   #: what a round costs, as the contract tests expect it; they ask for it
   ledger: Ledger | None = None
   #: hyper-parameters with which the contract tests play the method on a small
@@ -62,6 +66,7 @@ _ANALYTIC = "Gu et al., arXiv:2502.06915"
 _SINGULAR = "a layer's Gram matrix is singular, give "
 _FEDOPT = "Reddi et al., ICLR 2021"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
+_SUMS = "it sends sums over its data, not updates"
 #: One model down and one up; and with an anchor gradient before.
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
@@ -124,6 +129,8 @@ ALGORITHMS: dict[str, Entry] = {
                      small={"mu": 0.1, "client_momentum": 0.5}),
     "feddyn": Entry(feddyn.FedDynHParams, feddyn.feddyn, "FedDyn",
                     "Acar et al., ICLR 2021",
+                    whole_only="h is the mean of all clients' linear terms, "
+                    "so updates are sent whole",
                     ledger=_PLAIN),
     "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
                         "PFedAvg", "Fallah et al., NeurIPS 2020",
@@ -153,23 +160,25 @@ ALGORITHMS: dict[str, Entry] = {
     "fedacnnl": Entry(
         fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,
         all_clients=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0",
+        nonfinite=_SINGULAR + "`ridge` more than 0", whole_only=_SUMS,
         ledger=expected.closed_form()),
     "pfedacnnl": Entry(
         fedacnnl.PFedACnnLHParams, fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
         all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0",
+        nonfinite=_SINGULAR + "`ridge` more than 0", whole_only=_SUMS,
         ledger=expected.closed_form(grouped=1)),
     "afl": Entry(afl.AFLHParams, afl.afl, "AFL", "He et al., CVPR 2025",
                  all_clients=True, rounds=afl.num_rounds,
                  nonfinite=_SINGULAR + "`remove_ridge` false and "
-                 "`client_ridge` more than 0",
+                 "`client_ridge` more than 0", whole_only=_SUMS,
                  ledger=expected.closed_form(bias=0)),
     "fedzo": Entry(fedzo.FedZOHParams, fedzo.fedzo, "FedZO",
                    "Fang et al., IEEE TSP 2022", caution=fedzo.caution,
                    ledger=expected.vectors(1, 1, steps=0)),
     "baffle": Entry(baffle.BaffleHParams, baffle.baffle, "BAFFLE",
                     "Feng et al., ECCV 2024", caution=baffle.caution,
+                    whole_only="it sends loss differences or estimates of a "
+                    "gradient, not updates (see `uplink`)",
                     ledger=lambda r: Expected(
                         3 * r.params, 3 * r.hparams.directions, 3, 0)),
     "pfedme": Entry(pfedme.PFedMeHParams, pfedme.pfedme, "pFedMe",
@@ -195,9 +204,11 @@ ALGORITHMS: dict[str, Entry] = {
         small={"gradient_step": 0.1}),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True,
+                     whole_only="nothing is sent",
                      ledger=expected.vectors(0, 0, 0, passes=1, steps=0)),
     "local": Entry(references.LocalHParams, references.local,
                    "each client alone", "reference",
+                   whole_only="nothing is sent",
                    ledger=expected.vectors(0, 0, 0)),
 }
 
@@ -220,6 +231,23 @@ def get(name: str) -> Entry:
         f"`algorithm`={name}: {_instead(name)} (one of "
         f"{', '.join(ALGORITHMS)}; or your own, {own.FORMS})")
   return ALGORITHMS[name]
+
+
+_COMPRESSION = {field.name for field in dataclasses.fields(Compression)}
+
+
+def why_unread(name: str, field: str) -> str:
+  """Why an algorithm does not read a hyper-parameter that others do.
+
+  Args:
+    name: the algorithm, perhaps not one of ``ALGORITHMS``.
+    field: the hyper-parameter.
+
+  Returns:
+    The reason; empty if there is none but that it has no such thing.
+  """
+  entry = ALGORITHMS.get(name)
+  return entry.whole_only if entry and field in _COMPRESSION else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.
@@ -284,6 +312,7 @@ def build(
   known = {field.name for field in dataclasses.fields(entry.hparams)}
   for field in hparams:
     if field not in known:
+      why = why_unread(name, field)
       raise OptionError(f"`{field}`: {name} does not read it"
-                       f"{did_you_mean(field, known)}")
+                        f"{f' ({why})' if why else did_you_mean(field, known)}")
   return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)

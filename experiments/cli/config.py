@@ -429,6 +429,7 @@ def _method(name: str, given: dict[str, Any]) -> Method:
   asked = {flag: value for flag, value in given.items() if flag in known}
   for flag in asked:
     if flag not in read:
-      raise OptionError(f"`{flag}`: {name} does not read it (read by "
-                        f"{', '.join(flags.readers(flag))})")
+      why = registry.why_unread(name, flag) or (
+          f"read by {', '.join(flags.readers(flag))}")
+      raise OptionError(f"`{flag}`: {name} does not read it ({why})")
   return methods.with_keywords(method, asked)

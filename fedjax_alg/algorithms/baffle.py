@@ -14,7 +14,9 @@ The server's optimiser takes a step on the estimated gradient
 The protocol of the public code is ``per_client``. Every client draws directions
 of its own, scales its estimate down until no entry exceeds ``clip``, and sends
 this vector. The server averages the vectors with weights 1 / |S|. This uses |S|
-times as many directions, but clients must send vectors instead of scalars.
+times as many directions, but clients must send vectors instead of scalars; or
+(``uplink``=seeds) the seed of their directions and K scalars, of which the
+server makes the same vector and scales it down itself.
 
 Each step needs one exchange with the clients, and a round has
 ``steps_per_round`` steps. The global model is a moving average of the server's
@@ -41,7 +43,7 @@ import optax
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, Shard, Work, no_setup
-from fedjax_alg.base import round_cost, shared_client_params
+from fedjax_alg.base import BYTES_PER_FLOAT, round_cost, shared_client_params
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
@@ -54,7 +56,7 @@ PROTOCOLS = ("shared", "per_client")
 
 
 @dataclasses.dataclass(frozen=True)
-class BaffleHParams:
+class BaffleHParams(zeroth_order.Uplink):
   """Hyper-parameters of BAFFLE."""
 
   protocol: str = hyper(
@@ -286,22 +288,26 @@ def baffle(
     aux = RoundAux(
         {"loss": losses},
         {"train_loss": trees.slot_mean(cohort.weight, losses)},
-        _cost(flat.size), _work(cohort))
+        _cost(flat.size, cohort.ids.shape[0]), _work(cohort))
     return BaffleState(params, ema, optimiser_state, number), aux
 
-  def _cost(size: int):
+  def _cost(size: int, slots: int):
     """The cost of a round of ``size`` parameters.
 
     Each step sends the model down, and a scalar for each direction or one
-    vector up. With shared directions the server multiplies the scalars by the
-    directions. The seed of the directions is not counted.
+    vector up. The server multiplies scalars by directions, shared ones once,
+    and those of each client where it sends their seed. The seed of shared
+    directions is not counted.
     """
-    shared = h.protocol == "shared"
+    up, flops = size, 0.0
+    if h.protocol == "shared":
+      up, flops = h.directions, zeroth_order.replay_flops(h.directions, size)
+    elif h.sends_seeds:
+      up = zeroth_order.seeds_bytes(h.directions) // BYTES_PER_FLOAT
+      flops = slots * zeroth_order.replay_flops(h.directions, size)
     return round_cost(
-        h.steps_per_round * size,
-        h.steps_per_round * (h.directions if shared else size),
-        h.steps_per_round, 0,
-        2.0 * h.steps_per_round * h.directions * size if shared else 0.0)
+        h.steps_per_round * size, h.steps_per_round * up, h.steps_per_round, 0,
+        h.steps_per_round * flops)
 
   def _work(cohort: Cohort) -> Work:
     size = cohort.shards.size

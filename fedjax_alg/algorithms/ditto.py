@@ -171,7 +171,7 @@ def ditto(
       **hparams.received())
 
   def client_params(state, client_id, shard, key):
-    memory, centre = state.memory, trees.index(state.models, 0)
+    memory, centre = state.own_memory, trees.index(state.models, 0)
     kept, met, _ = trees.rows(memory._replace(start=()), client_id)
     met = met & (client_id < memory.met.shape[0])
     start = centre

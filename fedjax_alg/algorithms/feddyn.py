@@ -127,7 +127,8 @@ def dyn_update(
       upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
       merge=merge, scale=scale,
       one_model="a client's linear term belongs to one model",
-      mean_only="which moves h as well")
+      mean_only="which moves h as well",
+      whole_only="h is the mean of all the clients' linear terms")
 
 
 def feddyn(

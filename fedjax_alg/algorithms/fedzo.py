@@ -9,6 +9,10 @@ on Signal Processing 2022, Algorithm 1.
     where u_n is uniform on the unit sphere in the space of all d parameters
   server:         w <- w + (server_lr / |S|) sum_i (v_i - w)
 
+With ``uplink``=seeds a client sends the seed of all u_n and the H b2
+differences. The server knows w and the L2 term, so it repeats the client's
+steps and has v_i without any data; only the ledger differs.
+
 Deviations: mini-batches come from the client's shuffled stream, in which every
 example comes once per epoch; the authors draw a new batch without replacement
 in each step. The gradient of the L2 term is exact. The average over a noisy
@@ -20,6 +24,7 @@ with 0.02 and 0.05, too.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +36,7 @@ from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -49,7 +55,8 @@ class SphereDirections:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedZOHParams(SphereDirections, Aggregation, LocalWork):
+class FedZOHParams(
+    SphereDirections, zeroth_order.Uplink, Aggregation, LocalWork):
   """Hyper-parameters of FedZO."""
 
   local_steps: int = hyper(
@@ -90,9 +97,19 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
         differentiate=estimates)
     return Trained(params, loss)
 
+  sent: dict[str, Any] = {}
+  if hparams.sends_seeds:
+    if not hparams.local_steps:
+      raise OptionError("`uplink`=seeds: needs `local_steps`; by epochs every "
+                        "client sends another number of numbers")
+    numbers = hparams.local_steps * hparams.directions
+    sent = dict(
+        upload_bytes=lambda size: zeroth_order.seeds_bytes(numbers),
+        server_flops=lambda slots, size: slots * zeroth_order.replay_flops(
+            numbers, size))
   return ClientUpdate(
       train, hparams, forward_passes=lambda size: hparams.examples_read(size)
-      * zeroth_order.passes(hparams.directions))
+      * zeroth_order.passes(hparams.directions), **sent)
 
 
 def fedzo(

@@ -14,6 +14,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Params, Traffic
 from fedjax_alg.central import robust
 from fedjax_alg.central.attacks import attack_of, Hostility
+from fedjax_alg.client.compression import Compression
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import hyper
 
@@ -109,7 +110,7 @@ AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Aggregation(Hostility):
+class Aggregation(Hostility, Compression):
   """The choice of an aggregator, and of hostile clients.
 
   For methods made by ``compose`` and ``compose_clustered``.
@@ -159,7 +160,7 @@ class Aggregation(Hostility):
 
   def received(self) -> dict[str, Any]:
     """The arguments of ``compose`` that say what the server makes of whom."""
-    return dict(aggregator=named(self.aggregator, self),
+    return dict(super().received(), aggregator=named(self.aggregator, self),
                 attack=attack_of(self))
 
 

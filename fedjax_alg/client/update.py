@@ -54,6 +54,11 @@ class Store(NamedTuple):
   #: [S, N] int32; those out of range are not written
   places: Callable[[Any, Cohort, Key], Array] = own_rows
 
+  @property
+  def one_row(self) -> bool:
+    """Whether the table has one row for each client."""
+    return self.places is own_rows
+
 
 class ClientUpdate(NamedTuple):
   """The client's half of a method.
@@ -82,8 +87,8 @@ class ClientUpdate(NamedTuple):
   #: where participants keep what ``train`` gets as their row, and return as
   #: ``Trained.kept``; None: nothing
   store: Store | None = None
-  #: (memory, cohort, keys [S] of ``train``) -> the rows for ``train`` of a
-  #: method without a store, [S, ...]
+  #: (memory, cohort, keys [S] of ``train``) -> rows for ``train`` that are kept
+  #: nowhere, [S, ...]; with a store ``train`` gets the pair (kept row, this)
   client_rows: Callable[[Any, Cohort, Key], Any] = (
       lambda memory, cohort, keys: ())
   #: (memory, cohort) -> [S], the participants' weights in the sum of what they
@@ -102,6 +107,9 @@ class ClientUpdate(NamedTuple):
   one_model: str = ""
   #: why no other aggregator can replace the mean; empty if one can
   mean_only: str = ""
+  #: why updates cannot be sent in fewer bytes (``client.compression``); empty
+  #: if they can
+  whole_only: str = ""
   # Costs besides those of the model itself and of the anchor gradient:
   extra_down: Traffic = 0  #: what more each participant receives in a round
   extra_up: Traffic = 0  #: what more each participant sends in a round
@@ -113,3 +121,54 @@ class ClientUpdate(NamedTuple):
   #: n_i [] int32 -> number of forward passes over single examples in the local
   #: steps, [], of a method without gradients; None for a method with gradients
   forward_passes: Callable[[Array], Array] | None = None
+  #: (slots, P) -> the server's flops to make the updates of what was sent
+  server_flops: Callable[[int, int], float] = lambda slots, size: 0.0
+
+
+class Beside(NamedTuple):
+  """The memory of a client's half with something beside it."""
+
+  own: Any  #: the memory of the method itself
+  extra: Any  #: what the method does not know of
+
+
+def beside(
+    client: ClientUpdate, extra: Callable[[Params, FedSpec], Any]
+) -> ClientUpdate:
+  """The client's half with something else in its memory (``Beside``).
+
+  Args:
+    client: the client's half.
+    extra: (params, spec) -> what is kept beside its memory.
+
+  Returns:
+    The client's half, which reads and changes its own memory alone.
+  """
+
+  def reads(fn: Any) -> Any:
+    return lambda memory, *args: fn(memory.own, *args)
+
+  def changes(fn: Any) -> Any:
+    return lambda memory, *args: memory._replace(own=fn(memory.own, *args))
+
+  store = client.store
+  if store:
+    store = Store(
+        reads(store.get), changes(store.put), store.write,
+        own_rows if store.one_row else reads(store.places))
+  weights = client.upload_weights
+  return client._replace(
+      init=lambda params, spec: Beside(
+          client.init(params, spec), extra(params, spec)),
+      setup=changes(client.setup), refresh=changes(client.refresh),
+      shared=reads(client.shared), store=store,
+      client_rows=reads(client.client_rows),
+      upload_weights=reads(weights) if weights else None,
+      merge=changes(client.merge), scale=reads(client.scale))
+
+
+def own_memory(memory: Any) -> Any:
+  """The memory of the method itself."""
+  while isinstance(memory, Beside):
+    memory = memory.own
+  return memory

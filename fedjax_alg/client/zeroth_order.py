@@ -22,6 +22,7 @@ computed with it.
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 from typing import Any
 
@@ -30,8 +31,13 @@ import jax.flatten_util
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Key, Model, Params, Shard
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches, objective
+from fedjax_alg.client.compression import SEED_BYTES
+from fedjax_alg.hparams import hyper
+
+#: What a client sends of its estimates.
+UPLINKS = ("vector", "seeds")
 
 KINDS = ("sphere", "gaussian")
 SCHEMES = ("forward", "central")
@@ -45,6 +51,33 @@ RESOLUTION = 2.4e-7
 # Differences are small compared with the losses, and accelerators round the
 # factors of float32 products unless they are told not to.
 _EXACT_PRODUCTS = functools.partial(jax.default_matmul_precision, "highest")
+
+
+@dataclasses.dataclass(frozen=True)
+class Uplink:
+  """How estimates along a client's own directions are sent."""
+
+  uplink: str = hyper(
+      "vector", "what a client sends of estimates along directions of its own: "
+      "vector = what they add up to, seeds = the seed of the directions and "
+      "one number for each of them, from which the server makes the same "
+      "vector", choices=UPLINKS, when=("protocol", ("per_client",)),
+      later=True)
+
+  @property
+  def sends_seeds(self) -> bool:
+    """Whether numbers are sent in the place of vectors."""
+    return self.uplink == "seeds"
+
+
+def seeds_bytes(numbers: int) -> int:
+  """The bytes of the seed of all directions and of a number for each."""
+  return SEED_BYTES + BYTES_PER_FLOAT * numbers
+
+
+def replay_flops(numbers: int, size: int) -> float:
+  """The server's flops to add up directions times numbers, of one client."""
+  return 2.0 * numbers * size
 
 
 def chunk_size(directions: int) -> int:

@@ -87,6 +87,10 @@ def client_keys(key: Key, ids: Array) -> Key:
 SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS, FORGERIES = (
     2 ** 32 - 1, 2 ** 32 - 2, 2 ** 32 - 3, 2 ** 32 - 4, 2 ** 32 - 5)
 
+#: What compressors draw: the server's for its models, the clients' for the
+#: gradients at the start and at the end of the round.
+BROADCAST, MESSAGES = 2 ** 32 - 33, 2 ** 32 - 34
+
 
 def server_key(key: Key, purpose: int) -> Key:
   """Makes a key of the server, fold_in(key, purpose).

@@ -33,12 +33,14 @@ from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
 from fedjax_alg.central.aggregation import Aggregation, Aggregator, named
 from fedjax_alg.central.attacks import Attack, forged, forges, poisoned
+from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import ClientUpdate, Received, Trained
+from fedjax_alg.client.update import Beside, ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys, FORGERIES, server_key
 from fedjax_alg.engine.cohorts import UPDATES
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import ledger, stacking
 from fedjax_alg.rounds.weights import WEIGHTS, participation
@@ -224,7 +226,8 @@ def compose_clustered(
     weights: str = "examples",
     aggregator: Aggregator | str = "mean",
     attack: Attack | None = None,
-) -> Algorithm[ClusteredState]:
+    compression: Compression | None = None,
+) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
 
   Args:
@@ -238,16 +241,32 @@ def compose_clustered(
       ``aggregation.AGGREGATORS``.
     attack: what hostile clients do; None if there are none. Their choice of a
       group, and what they send for the choice, is by their own data.
+    compression: whether updates are sent in fewer bytes; None: they are not.
+
+  Returns:
+    The algorithm. Its state is a ``ClusteredState``; with the table of what
+    clients keep for their compressors beside it, a ``Beside``.
 
   Raises:
-    OptionError: ``weights`` or ``aggregator`` is unknown.
+    OptionError: ``weights`` or ``aggregator`` is unknown, or what is sent
+      cannot be compressed.
   """
+  if compression:
+    up, down = compression.compressors()
+    if down:
+      raise OptionError(
+          f"`compress_down`={compression.compress_down}: clients receive the "
+          "model of their group, and have not followed its changes while they "
+          "were in another (only none)")
+    if up:
+      client = compressed(client, up, shapes(model),
+                          f"`compress_up`={compression.compress_up}")
   if isinstance(aggregator, str):
     aggregator = named(aggregator)
   method = Clustered(
       model, client, rule, map_clients, participation(weights), aggregator,
       attack)
-  return Algorithm(
+  plain = Algorithm(
       functools.partial(_init, rule, aggregator),
       lambda state, everyone, key: rule.setup(
           state, poisoned(attack, everyone), key),
@@ -255,6 +274,30 @@ def compose_clustered(
       functools.partial(_client_params, rule), lambda state: state.models,
       rule.membership,
       idle=lambda state, cohort: state._replace(round=state.round + 1))
+  return _with_table(method, plain) if client.store else plain
+
+
+def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
+  """The algorithm whose clients keep rows of a table (``Beside.extra``)."""
+  store, membership = method.client.store, plain.membership
+  assert store is not None and membership is not None
+
+  def init(params: Params, spec: FedSpec, key: Key) -> Beside:
+    table = store.get(method.client.init(params, spec))
+    return Beside(
+        plain.init(params, spec, key), method.map_clients.keep(table))
+
+  def round_(state: Beside, cohort: Cohort, key: Key):
+    own, table, aux = _play(method, state.own, state.extra, cohort, key)
+    return Beside(own, table), aux
+
+  return Algorithm(
+      init, lambda state, *args: state._replace(
+          own=plain.setup(state.own, *args)),
+      round_, lambda state, *args: plain.client_params(state.own, *args),
+      lambda state: state.own.models, lambda state: membership(state.own),
+      idle=lambda state, cohort: state._replace(
+          own=plain.idle(state.own, cohort)))
 
 
 def _init(
@@ -270,6 +313,14 @@ def _init(
 def _round(
     method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
 ) -> tuple[ClusteredState, RoundAux]:
+  state, _, aux = _play(method, state, (), cohort, key)
+  return state, aux
+
+
+def _play(
+    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
+    key: Key) -> tuple[ClusteredState, Any, RoundAux]:
+  """One round; ``table``: the rows that clients keep, or ()."""
   rule, at_start = method.rule, state
   cohort = poisoned(method.attack, cohort)
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
@@ -281,30 +332,32 @@ def _round(
       rule.reads_updates or forges(method.attack))
   move = _in_sum if sums and not stacking.fits(
       cohort.ids.shape[0], trees.index(before, 0)) else _kept
-  state, groups, trained, distance = move(method, state, cohort, groups, key)
+  state, table, groups, trained, distance = move(
+      method, state, table, cohort, groups, key)
   state = rule.finish(
       state, cohort, TrainingResult(before, groups, trained.params, notes))
   state = state._replace(round=state.round + 1)
   cost, work = _cost(
       method, at_start, state, cohort, trained.gradients, notes)
-  return state, RoundAux(
+  return state, table, RoundAux(
       {"loss": trained.loss, "group": groups},
       _log(rule, state, cohort, groups, trained.loss) | distance(state.models),
       cost, work)
 
 
-#: The new state, the participants' groups [S], their training, and a function
-#: that logs their distance from the models that it is given
+#: The new state and table, the participants' groups [S], their training, and a
+#: function that logs their distance from the models that it is given
 Moved = tuple[
-    ClusteredState, Array, Trained, Callable[[Params], dict[str, Array]]]
+    ClusteredState, Any, Array, Trained, Callable[[Params], dict[str, Array]]]
 
 
 def _kept(
-    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
-    key: Key) -> Moved:
+    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
+    groups: Array, key: Key) -> Moved:
   """Trains, and moves every model by the mean update of its group."""
   rule = method.rule
-  trained = _train(method, state.models, state.round, cohort, groups, key)
+  table, trained = _train(
+      method, state.models, state.round, table, cohort, groups, key)
   starts = trees.index(state.models, groups)
   updates = trees.subtract(trained.params, starts)
   if method.attack is not None and forges(method.attack):
@@ -325,7 +378,7 @@ def _kept(
     return {"discrepancy": trees.slot_mean(
         cohort.present.astype(jnp.float32), gap)}
 
-  return state, groups, trained._replace(params=params), distance
+  return state, table, groups, trained._replace(params=params), distance
 
 
 def _combined(
@@ -348,22 +401,29 @@ def _combined(
 
 
 def _in_sum(
-    method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
-    key: Key) -> Moved:
+    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
+    groups: Array, key: Key) -> Moved:
   """As ``_kept``, for a rule that reads no updates, and without keeping any."""
   rule, before, given = method.rule, state.models, groups
   weights, groups = method.weigh(cohort), _last_group(state, cohort.ids)
   shares = trees.group_shares(
       weights, groups, rule.num_groups, whole=rule.whole_divisor)
 
-  def one_client(shared, shard, group, *args):
-    trained = _one_client(method, shared, shard, group, *args)
+  def one_client(shared, shard, row, group, *args):
+    trained = _one_client(method, shared, shard, row, group, *args)
     update = trees.subtract(trained.params, trees.index(shared[0], group))
-    return update, (trained._replace(params=()), stacking.square(update))
+    return trained.kept, update, (
+        trained._replace(params=(), kept=()), stacking.square(update))
 
-  mean, (trained, squares) = method.map_clients.reduce(
-      one_client, shares.T, (before, state.round), cohort.shards, given,
-      cohort.ids, client_keys(key, cohort.ids))
+  of_slots = given, cohort.ids, client_keys(key, cohort.ids)
+  if method.client.store:
+    table, mean, (trained, squares) = method.map_clients.update(
+        one_client, method.client.store.write, table, cohort.ids, shares.T,
+        (before, state.round), cohort.shards, *of_slots)
+  else:
+    mean, (trained, squares) = method.map_clients.reduce(
+        lambda shared, shard, *args: one_client(shared, shard, (), *args)[1:],
+        shares.T, (before, state.round), cohort.shards, *of_slots)
   state = state._replace(models=trees.add(before, mean))
 
   def distance(models):
@@ -376,7 +436,7 @@ def _in_sum(
         weights, squares, trees.subtract(models, before), mean, divisors,
         of_group)}
 
-  return state, groups, trained, distance
+  return state, table, groups, trained, distance
 
 
 def _assign(
@@ -397,22 +457,33 @@ def _assign(
 
 
 def _train(
-    method: Clustered, models: Params, rounds: Array, cohort: Cohort,
-    groups: Array, key: Key) -> Trained:
-  """Local training of every participant, leaves [S, ...]."""
-  return method.map_clients(
-      functools.partial(_one_client, method), (models, rounds), cohort.shards,
-      groups, cohort.ids, client_keys(key, cohort.ids))
+    method: Clustered, models: Params, rounds: Array, table: Any,
+    cohort: Cohort, groups: Array, key: Key) -> tuple[Any, Trained]:
+  """Local training of every participant: the table, and leaves [S, ...]."""
+  one_client = functools.partial(_one_client, method)
+  of_slots = groups, cohort.ids, client_keys(key, cohort.ids)
+  if not method.client.store:
+    return table, method.map_clients(
+        lambda shared, shard, *args: one_client(shared, shard, (), *args),
+        (models, rounds), cohort.shards, *of_slots)
+
+  def and_keep(*args):
+    trained = one_client(*args)
+    return trained.kept, trained._replace(kept=())
+
+  return method.map_clients.change(
+      and_keep, method.client.store.write, table, cohort.ids, (models, rounds),
+      cohort.shards, *of_slots)
 
 
 def _one_client(
-    method: Clustered, shared: Any, shard: Shard, group: Array,
+    method: Clustered, shared: Any, shard: Shard, row: Any, group: Array,
     client_id: Array, key: Key) -> Trained:
   """Local training of one participant."""
   models, rounds = shared
   start = trees.index(models, group)
   return method.client.train(
-      Received(start, start, (), (), rounds, client_id), shard, (), key)
+      Received(start, start, (), (), rounds, client_id), shard, row, key)
 
 
 def _last_group(state: ClusteredState, ids: Array) -> Array:
@@ -456,9 +527,17 @@ def _cost(
   down, up = (
       size + -(-ledger.sent_bytes(size, more) // BYTES_PER_FLOAT)
       for more in (aggregator.extra_down, aggregator.extra_up))
+  down, more_up = down + extra.down // participants, extra.up // participants
+  cost_up: dict[str, Any] = {"up": up + more_up}
+  if method.client.upload_bytes:
+    update = ledger.communication(0, BYTES_PER_FLOAT * (up - size) + (
+        ledger.sent_bytes(size, method.client.upload_bytes)))
+    cost_up = {
+        "up": update["up"] + more_up,
+        "bytes_up": update.get("bytes_up", BYTES_PER_FLOAT * update["up"]) + (
+            BYTES_PER_FLOAT * more_up)}
   return round_cost(
-      down=down + extra.down // participants,
-      up=up + extra.up // participants, exchanges=1 + extra.exchanges,
+      down=down, **cost_up, exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + extra.example_gradients,
       central_flops=flops), work
 

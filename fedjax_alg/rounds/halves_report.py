@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, round_cost
 from fedjax_alg.base import RoundCost, Work
-from fedjax_alg.rounds import ledger
+from fedjax_alg.client.compression import shapes
+from fedjax_alg.rounds import broadcast, ledger
 from fedjax_alg.rounds.phases import Choice, Turn, TwoHalves
 
 
@@ -35,11 +36,16 @@ def log(
 
 
 def cost(
-    method: TwoHalves, size: int, server_state: Any, gradients: Any, turn: Turn
-) -> tuple[RoundCost, Work]:
+    method: TwoHalves, size: int, server_state: Any, gradients: Any, turn: Turn,
+    memory: Any) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
+  model_bytes = None
+  if method.compress_down:
+    model_bytes = broadcast.mean_bytes(
+        method.compress_down, shapes(method.model), memory, turn.cohort)
   of_models = functools.partial(
-      _cost, method, size=size, cohort=turn.cohort, gradients=gradients)
+      _cost, method, size=size, cohort=turn.cohort, gradients=gradients,
+      model_bytes=model_bytes)
   of_all = of_models(method.num_models, server_state)
   if turn.warm_up is None:
     return of_all
@@ -49,8 +55,8 @@ def cost(
 
 def _cost(
     method: TwoHalves, k: int, server_state: Any, *, size: int, cohort: Cohort,
-    gradients: Any) -> tuple[RoundCost, Work]:
-  """As ``cost``, for k models."""
+    gradients: Any, model_bytes: Any) -> tuple[RoundCost, Work]:
+  """As ``cost``, for k models; ``model_bytes`` of each, None if it is whole."""
   client, server, grouping = method.client, method.server, method.grouping
   anchored, aggregator = method.anchored, method.aggregator
   before, after = server.when == "before", server.when == "after"
@@ -60,10 +66,19 @@ def _cost(
   # preference, and the second gradients (errata D-20). Forward passes for the
   # preference alone do not count as example gradients.
   sent = functools.partial(ledger.sent_bytes, size)
-  down = sent(k + client.needs_anchor + before + k * after) + sent(
-      client.extra_down) + sent(aggregator.extra_down)
-  up = sent(client.upload_bytes or 1) + sent(k * anchored + k * after) + sent(
-      client.extra_up) + sent(aggregator.extra_up)
+  whole = model_bytes is None
+  down: Any = sent(
+      k * whole + client.needs_anchor + before + k * after) + sent(
+          client.extra_down) + sent(aggregator.extra_down)
+  if not whole:
+    down = jnp.uint32(down) + k * model_bytes
+  gradients_up = k * anchored + k * after
+  up = sent(client.upload_bytes or 1) + sent(client.extra_up) + sent(
+      aggregator.extra_up)
+  if method.compress_gradients:
+    up += gradients_up * method.compress_gradients.nbytes(shapes(method.model))
+  else:
+    up += sent(gradients_up)
   if grouping:
     up += BYTES_PER_FLOAT
   passes = k * anchored + k * after + client.full_passes + (
@@ -72,7 +87,8 @@ def _cost(
       method.model, client, cohort.shards.size, gradients, full_passes=passes,
       evaluations=k if k > 1 and not anchored else 0)
   slots = cohort.ids.shape[0]
-  flops: Any = k * (1 + anchored + after) * aggregator.flops(slots, size)
+  flops: Any = k * (1 + anchored + after) * aggregator.flops(slots, size) + (
+      client.server_flops(slots, size))
   if grouping:
     flops = flops + grouping.flops(slots, size, k)
   if server.needs_validation and cohort.validation is not None:

@@ -37,12 +37,17 @@ def sent_bytes(size: int, traffic: Traffic) -> int:
   return math.ceil(round(sent, 6))  # 0.7 vectors of 10 floats are 28 bytes
 
 
-def communication(down: int, up: int) -> dict[str, int]:
-  """The arguments of ``round_cost`` for bytes to and from each participant."""
-  cost = {}
+def communication(down: Any, up: Any) -> dict[str, Any]:
+  """The arguments of ``round_cost`` for bytes to and from each participant.
+
+  Args:
+    down: bytes, an int, or [] uint32 if they depend on the round.
+    up: likewise.
+  """
+  cost: dict[str, Any] = {}
   for name, sent in (("down", down), ("up", up)):
-    cost[name] = -(-sent // BYTES_PER_FLOAT)
-    if sent % BYTES_PER_FLOAT:
+    cost[name] = (sent + (BYTES_PER_FLOAT - 1)) // BYTES_PER_FLOAT
+    if not isinstance(sent, int) or sent % BYTES_PER_FLOAT:
       cost["bytes_" + name] = sent
   return cost
 

@@ -22,10 +22,11 @@ from fedjax_alg.central.attacks import Attack, forged, forges
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
+from fedjax_alg.client.compression import Compressor
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, FORGERIES
-from fedjax_alg.engine.cohorts import LAST_GRADIENTS, server_key, SERVER_STEP
-from fedjax_alg.engine.cohorts import UPDATES
+from fedjax_alg.engine.cohorts import LAST_GRADIENTS, MESSAGES, server_key
+from fedjax_alg.engine.cohorts import SERVER_STEP, UPDATES
 from fedjax_alg.rounds import stacking
 
 
@@ -77,6 +78,9 @@ class TwoHalves:
   grouping: ModelGrouping | None  #: None for one model
   aggregator: Aggregator
   attack: Attack | None = None  #: what hostile participants do
+  #: how anchor gradients are sent; None: whole
+  compress_gradients: Compressor | None = None
+  compress_down: Compressor | None = None  #: how models are; None: whole
 
   @property
   def num_models(self) -> int:
@@ -235,13 +239,33 @@ def anchor(
   cohort, shared = turn.cohort, (models, turn.warm_up)
   one_client = _over_data(method.num_models, functools.partial(
       objective.full_value_and_grad, method.model))
+  args: tuple[Any, ...] = ()
+  compressor = method.compress_gradients
+  if compressor:
+    one_client = _compressed(one_client, compressor, method.num_models)
+    key = server_key(server_key(turn.key, MESSAGES), purpose)
+    args = (client_keys(key, cohort.ids),)
   if method.sums:
     anchors, losses = stacking.mean(
         method.map_clients, lambda *args: one_client(*args)[::-1], models,
-        method.weigh(cohort), shared, cohort.shards)
+        method.weigh(cohort), shared, cohort.shards, *args)
     return losses, anchors
-  losses, gradients = method.map_clients(one_client, shared, cohort.shards)
+  losses, gradients = method.map_clients(
+      one_client, shared, cohort.shards, *args)
   return losses, _aggregate(method, purpose, gradients, turn)
+
+
+def _compressed(
+    measure: Callable[..., Any], compressor: Compressor, k: int
+) -> Callable[..., Any]:
+  """A client's code that sends its K gradients compressed, with one key."""
+
+  def one_client(shared, shard, key):
+    losses, gradients = measure(shared, shard)
+    return losses, _over_models(
+        lambda gradient: compressor.send(gradient, (), key)[0], k)(gradients)
+
+  return one_client
 
 
 def _aggregate(
@@ -340,13 +364,13 @@ def train(
   client, cohort = method.client, turn.cohort
   store, weigh_uploads = client.store, client.upload_weights
 
-  def one_client(shared, shard, client_row, preference, client_id, key):
+  def one_client(shared, shard, client_row, preference, client_id, key, *more):
     beginning, extra, rounds = shared
     pick = preference if method.num_models > 1 else 0
     models, starts, anchors = trees.index(beginning, pick)
     return client.train(
         Received(starts, models, anchors, extra, rounds, client_id), shard,
-        client_row, key)
+        (client_row, *more) if more else client_row, key)
 
   def and_keep(*args):
     trained = one_client(*args)
@@ -366,10 +390,12 @@ def train(
 
   keys = client_keys(turn.key, cohort.ids)
   shared = beginning[:3], client.shared(memory), turn.round
-  others = choice.preference, cohort.ids, keys
+  others: tuple[Any, ...] = choice.preference, cohort.ids, keys
   table: Any = ()
   if store:
     table, places = store.get(memory), store.places(memory, cohort, keys)
+    more = client.client_rows(memory, cohort, keys)
+    others += (more,) if jax.tree.leaves(more) else ()
   if method.grouping or not method.sums or stacking.fits(
       cohort.ids.shape[0], trees.index(beginning.starts, 0)):
     if store:

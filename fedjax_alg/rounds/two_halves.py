@@ -25,6 +25,7 @@ prefers the first one and is in the first group. So these rounds are the same
 program as the later ones, and what follows from the first model is copied.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -38,10 +39,12 @@ from fedjax_alg.central.aggregation import Aggregator, named
 from fedjax_alg.central.attacks import Attack, forges, poisoned
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
-from fedjax_alg.client.update import ClientUpdate, own_rows, Trained
-from fedjax_alg.engine.cohorts import FIRST_GRADIENTS, LAST_GRADIENTS, UPDATES
+from fedjax_alg.client.compression import compressed, Compression, shapes
+from fedjax_alg.client.update import ClientUpdate, own_memory, Trained
+from fedjax_alg.engine.cohorts import BROADCAST, FIRST_GRADIENTS
+from fedjax_alg.engine.cohorts import LAST_GRADIENTS, server_key, UPDATES
 from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds import halves_report, ledger, phases
+from fedjax_alg.rounds import broadcast, halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
 from fedjax_alg.rounds.phases import Turn, TwoHalves, Updates
 from fedjax_alg.rounds.weights import participation
@@ -57,6 +60,11 @@ class ComposedState(NamedTuple):
   #: what an aggregator that remembers gave last (``phases.AGGREGATED``)
   aggregates: Any = {}
 
+  @property
+  def own_memory(self) -> Any:
+    """``memory`` without what senders keep of what they have not sent."""
+    return own_memory(self.memory)
+
 
 def compose(
     model: Model,
@@ -68,6 +76,7 @@ def compose(
     grouping: ModelGrouping | None = None,
     aggregator: Aggregator | str = "mean",
     attack: Attack | None = None,
+    compression: Compression | None = None,
 ) -> Algorithm[ComposedState]:
   """Makes an algorithm of its two halves.
 
@@ -85,11 +94,12 @@ def compose(
       clients send (``ClientUpdate.merge``) stay means.
     attack: what hostile clients do; None if there are none. What else they send
       is what they have computed.
+    compression: which updates and models are sent in fewer bytes; None: none.
 
   Raises:
     OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
-      global model and ``grouping`` several, or it needs the mean, or ``attack``
-      forges updates that it reads itself.
+      global model and ``grouping`` several, or it needs the mean, ``attack``
+      forges updates that it reads itself, or what is sent cannot be compressed.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
@@ -106,11 +116,31 @@ def compose(
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
       aggregator, attack)
+  if compression:
+    method = _sent_in_fewer_bytes(method, compression)
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
       functools.partial(_client_params, method), lambda state: state.models,
       idle=functools.partial(_idle, method))
+
+
+def _sent_in_fewer_bytes(
+    method: TwoHalves, compression: Compression) -> TwoHalves:
+  """The method, with what is compressed and what that keeps."""
+  up, down = compression.compressors()
+  client, gradients = method.client, None
+  if up:
+    said = f"`compress_up`={compression.compress_up}"
+    if method.grouping and method.grouping.of_gradients:
+      raise OptionError(f"{said}: the participants of a grouping by gradient "
+                        "send gradients, not updates")
+    client = compressed(client, up, shapes(method.model), said)
+    gradients = up if up.unbiased else None
+  if down:
+    client = broadcast.with_memory(client, down, method.num_models)
+  return dataclasses.replace(
+      method, client=client, compress_gradients=gradients, compress_down=down)
 
 
 def _init(
@@ -128,7 +158,7 @@ def _init(
 def _kept(method: TwoHalves, memory: Any) -> Any:
   """The memory, what clients keep shared out over processes."""
   store = method.client.store
-  if store is None or store.places is not own_rows:
+  if store is None or not store.one_row:
     return memory
   return store.put(memory, method.map_clients.keep(store.get(memory)))
 
@@ -187,6 +217,10 @@ def _round(
       method, state.memory, kept, beginning.anchors, turn)
   models, server, aggregates = phases.together(
       turn, (models, server, aggregates))
+  if method.compress_down:
+    models, memory = broadcast.send(
+        method.compress_down, state.models, models, memory, cohort,
+        server_key(key, BROADCAST))
   return ComposedState(
       models, server, memory, state.round + 1, aggregates), aux
 
@@ -244,7 +278,7 @@ def _finish(
   logged |= discrepancy
   cost, work = halves_report.cost(
       method, ledger.model_size(models, method.num_models), server_state,
-      trained.gradients, turn)
+      trained.gradients, turn, memory)
   kept = {phases.AGGREGATED[purpose]: value for purpose, value in found.items()
           if phases.AGGREGATED[purpose] in turn.last}
   return models, server_state, kept, RoundAux(per_client, logged, cost, work)

@@ -257,8 +257,9 @@ def with_keywords(method: Method, keywords: Mapping[str, Any]) -> Method:
   known = {field.name: field for field in dataclasses.fields(method.hparams)}
   for name in keywords:
     if name not in known:
+      why = registry.why_unread(method.name, name)
       raise OptionError(f"`{name}`: {method.name} does not read it"
-                        f"{did_you_mean(name, known)}")
+                        f"{f' ({why})' if why else did_you_mean(name, known)}")
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
   # two different programs.
   given = {name: of_type(name, value, type(known[name].default))

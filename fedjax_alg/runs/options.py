@@ -685,6 +685,9 @@ def split_keywords(
       hparams[key] = value
     elif key in run_names:
       options[key] = value
+    elif registry.why_unread(name, key):
+      raise OptionError(f"`{key}`: {name} does not read it "
+                        f"({registry.why_unread(name, key)})")
     else:
       raise OptionError(
           f"`{key}`: neither an option of a run nor a hyper-parameter of {name}"

@@ -89,7 +89,8 @@ def expected_rounds(problem, params, h):
          directions=11, ema=0.2),
     dict(scheme="forward", server="sgd", batch_size=0, server_lr=0.2,
          steps_per_round=2, ema=0.0),
-    dict(protocol="per_client", server="sgd", server_lr=0.3, ema=0.1),
+    dict(protocol="per_client", server="sgd", server_lr=0.3, ema=0.1,
+         uplink="seeds"),
     dict(protocol="per_client", scheme="central", clip=0.0, server="adam",
          server_lr=0.05, eps=0.01, steps_per_round=2),
 ])
@@ -110,6 +111,8 @@ def test_rounds_are_the_loops(problem, settings):
   d = start["kernel"].size + start["bias"].size
   steps = h.steps_per_round
   up = d if h.protocol == "per_client" else h.directions
+  if h.sends_seeds:  # and the two words of a key
+    up = h.directions + 2
   passes = 2 * h.directions if h.scheme == "central" else h.directions + 1
   for aux, cohort in zip(log, cohorts):
     assert [int(n) for n in aux.cost[:4]] == [steps * d, steps * up, steps, 0]

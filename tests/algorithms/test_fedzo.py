@@ -74,6 +74,54 @@ def test_many_directions_are_nearly_fedavg(problem):
     assert low < np.linalg.norm(error) / np.linalg.norm(step) < high
 
 
+def test_seeds_and_numbers_are_the_update(problem):
+  """The server repeats the steps from what it was sent, without any data."""
+  h = FedZOHParams(**BASE, local_steps=3, batch_size=7, uplink="seeds")
+  params = problems.some_params(problem.model)
+  model, aux, _ = bridge.play(
+      problem, "fedzo", IDS, KEY, params, **BASE, local_steps=3, batch_size=7,
+      uplink="seeds")
+
+  def moves(draws, number):
+    return loops.moves(params, jax.random.fold_in(draws, number),
+                       h.directions, "sphere")
+
+  def step(v, numbers, moves_):
+    d = oracle.to_vector(v).size
+    direction = oracle.add(oracle.zeros_like(v), v, problems.L2)
+    for change, move in zip(numbers, moves_, strict=True):
+      direction = oracle.add(
+          direction, move, d / (h.directions * h.smoothing) * change)
+    return oracle.add(v, direction, -h.client_lr)
+
+  w, messages, received = bridge.to_oracle(params), [], []
+  for i in IDS:
+    rows_key, draws = jax.random.split(jax.random.fold_in(KEY, i))
+    x, y = problem.clients[i]
+    v, numbers = w, []
+    for number, rows in enumerate(bridge.client_batches(
+        problem, i, rows_key, h)):
+      moves_ = moves(draws, number)
+      numbers.append(loops.changes(v, x[rows], y[rows], moves_, h.smoothing))
+      v = step(v, numbers[-1], moves_)
+    messages.append((np.asarray(jax.random.key_data(draws)),
+                     np.array(numbers, np.float32)))
+  for words, numbers in messages:
+    assert words.nbytes + numbers.nbytes == 4 * int(aux.cost.up) == 56
+    draws, v = jax.random.wrap_key_data(words), w
+    for number, sent in enumerate(numbers):
+      v = step(v, sent, moves(draws, number))
+    received.append(v)
+  weights = baselines.average_weights(problem.clients, IDS, h.client_weights)
+  bridge.assert_step_close(
+      w, model, baselines.server_step(w, received, weights, h.server_lr),
+      rtol=5e-4)
+  assert aux.cost.central_flops == 2 * 12 * 52 * len(IDS)
+  with pytest.raises(ValueError, match="uplink=seeds: needs local_steps"):
+    registry.build("fedzo", problem.model, map_clients=None, uplink="seeds",
+                   local_steps=0)
+
+
 def test_it_warns_of_differences_that_float32_cannot_see():
   assert registry.get("fedzo").caution is caution
   assert not caution(FedZOHParams(), 7850)

@@ -65,10 +65,11 @@ def test_the_models_of_the_page_are_models():
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
 
 
-def test_an_optimiser_of_ones_own():
-  text = (ROOT / "docs" / "optimizers.md").read_text("utf-8")
+@pytest.mark.parametrize("page", ["optimizers", "compression"])
+def test_the_example_of_a_page_runs(page):
+  text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
   (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
-  exec(compile(block, "optimizers.md", "exec"), {"__name__": "optimizers"})
+  exec(compile(block, f"{page}.md", "exec"), {"__name__": page})
 
 
 @pytest.mark.fast

@@ -420,7 +420,8 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
       drawn.add(float(value))
   assert len(drawn) == 4
   purposes = (cohorts.SERVER_STEP, cohorts.UPDATES, cohorts.FIRST_GRADIENTS,
-              cohorts.LAST_GRADIENTS, cohorts.FORGERIES)
+              cohorts.LAST_GRADIENTS, cohorts.FORGERIES, cohorts.BROADCAST,
+              cohorts.MESSAGES)
   words = {tuple(np.asarray(jax.random.key_data(key))) for key in [
       *cohorts.client_keys(KEY, jnp.arange(13)),
       *(cohorts.server_key(KEY, purpose) for purpose in purposes)]}

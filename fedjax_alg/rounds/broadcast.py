@@ -1,0 +1,97 @@
+"""The models of a round as the server sends them in fewer bytes.
+
+Clients hold the models w_k. At the end of a round, when the server would have
+moved them to w_k + u_k, it sends C(u_k + e_k), keeps e_k <- u_k + e_k - C, and
+w_k + C are the models of the next round, the server's own too (Tang et al.,
+"DoubleSqueeze", ICML 2019). So all that is measured is measured on models that
+clients hold.
+
+A participant is sent every message since it last took part, or whole models if
+these are shorter; the first time whole models.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, num_params
+from fedjax_alg.base import Params
+from fedjax_alg.client.compression import Compressor
+from fedjax_alg.client.update import beside, ClientUpdate
+
+
+class Heard(NamedTuple):
+  """What the server keeps."""
+
+  memory: Any  #: [K, ...], of the compressor of each model
+  sent: Array  #: [] int32, messages sent so far
+  #: [C] int32, messages that each client knows; -1 before its first round
+  known: Array
+
+
+def with_memory(
+    client: ClientUpdate, compressor: Compressor, k: int) -> ClientUpdate:
+  """The client's half with a ``Heard`` beside its memory."""
+  return beside(client, lambda params, spec: Heard(
+      trees.repeat(compressor.init(params), k), jnp.zeros((), jnp.int32),
+      jnp.full(spec.num_clients, -1, jnp.int32)))
+
+
+def send(
+    compressor: Compressor, old: Params, new: Params, memory: Any,
+    cohort: Cohort, key: Key) -> tuple[Params, Any]:
+  """Sends the change of all models.
+
+  Args:
+    compressor: C.
+    old: [K, ...], the models that clients hold.
+    new: [K, ...], where the server would move them.
+    memory: ``Beside``, with ``Heard`` as its extra.
+    cohort: the participants, who hold the old models.
+    key: of the random numbers, which the models share: equal copies stay equal.
+
+  Returns:
+    The models that clients hold now, and the memory.
+  """
+  heard: Heard = memory.extra
+  moved, kept = jax.vmap(
+      lambda change, kept: compressor.send(change, kept, key))(
+          trees.subtract(new, old), heard.memory)
+  known = heard.known.at[cohort.ids].set(heard.sent, mode="drop")
+  return trees.add(old, moved), memory._replace(
+      extra=Heard(kept, heard.sent + 1, known))
+
+
+def mean_bytes(
+    compressor: Compressor, like: Params, memory: Any, cohort: Cohort
+) -> Array:
+  """The bytes of one model to a participant, the mean of all, rounded up.
+
+  Args:
+    compressor: C.
+    like: the parameters of one model, arrays or shapes.
+    memory: as ``send`` gets it.
+    cohort: the participants.
+
+  Returns:
+    [] uint32.
+  """
+  heard: Heard = memory.extra
+  message = compressor.nbytes(like)
+  whole = BYTES_PER_FLOAT * num_params(like)
+  known = heard.known.at[cohort.ids].get(mode="clip")
+  missed = heard.sent - known
+  anew = cohort.present & ((known < 0) | (missed > whole // message))
+  missed = jnp.where(cohort.present & ~anew, missed, 0)
+  count = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
+  return _share(missed.sum(dtype=jnp.int32), count, message) + _share(
+      anew.sum(dtype=jnp.int32), count, whole)
+
+
+def _share(total: Array, count: Array, unit: int) -> Array:
+  """total x unit / count [] uint32, rounded up; the product may overflow."""
+  rest = (total % count).astype(jnp.float32) / count.astype(jnp.float32)
+  return jnp.uint32(unit) * (total // count).astype(jnp.uint32) + jnp.ceil(
+      unit * rest).astype(jnp.uint32)

@@ -1,0 +1,388 @@
+"""Compressors against NumPy, real messages, and what the theory promises."""
+
+import functools
+
+import hypothesis
+from hypothesis import strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import base, registry, trees
+from fedjax_alg.central.steps import average
+from fedjax_alg.client import compression
+from fedjax_alg.client.compression import Compression, named
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from fedjax_alg.rounds.two_halves import compose
+from tests import problems
+
+KEY = jax.random.key(7)
+RNG = np.random.default_rng(0)
+#: 607 entries, two buckets of qsgd; the bias is no matrix.
+TREE = {"kernel": jnp.asarray(RNG.normal(size=(30, 4, 5)), jnp.float32),
+        "bias": jnp.asarray(RNG.normal(size=7), jnp.float32)}
+FLAT = np.concatenate([TREE["bias"], np.ravel(TREE["kernel"])])
+SEVERAL = ["topk:0.1", "randk:0.1", "sign", "powersgd:2"]
+
+
+def made(text, feedback=False):
+  compressor = named(text, "compress_up", feedback)
+  assert compressor is not None
+  return compressor
+
+
+@functools.cache
+def sender(text, feedback=False):
+  compressor = made(text, feedback)
+  return compressor, problems.quick_jit(compressor.send)
+
+
+def sent(text, tree=TREE):
+  compressor, send = sender(text)
+  return compressor, send(tree, compressor.init(tree), KEY)[0]
+
+
+def flat(tree):
+  """In the order of the leaves, the bias first."""
+  return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def test_the_largest_entries_are_sent():
+  _, found = sent("topk:0.1")
+  order = np.argsort(-np.abs(FLAT))[:61]
+  expected = np.zeros_like(FLAT)
+  expected[order] = FLAT[order]
+  np.testing.assert_array_equal(flat(found), expected)
+  np.testing.assert_array_equal(flat(sent("topk:1")[1]), FLAT)
+
+
+def test_random_entries_are_sent():
+  _, found = sent("randk:0.1")
+  held = flat(found) != 0
+  assert held.sum() == 61
+  np.testing.assert_allclose(
+      flat(found)[held], FLAT[held] * np.float32(607 / 61), rtol=1e-6)
+  with_memory = made("randk:0.1", feedback=True)
+  found, kept = with_memory.send(TREE, with_memory.init(TREE), KEY)
+  np.testing.assert_array_equal(flat(found)[held], FLAT[held])
+  np.testing.assert_array_equal(flat(kept.error), np.where(held, 0, FLAT))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 16])
+def test_entries_are_rounded_to_the_level_below_or_above(bits):
+  _, found = sent(f"qsgd:{bits}")
+  levels = 2 ** (bits - 1) - 1
+  for part in (slice(0, 512), slice(512, None)):
+    step = np.abs(FLAT[part]).max() / levels
+    codes = flat(found)[part] / step
+    np.testing.assert_allclose(codes, np.round(codes), atol=levels * 1e-6)
+    assert np.abs(codes).max() <= levels + 1e-3
+    assert (np.abs(flat(found)[part] - FLAT[part]) <= 1.001 * step).all()
+
+
+def test_signs_have_the_scale_of_their_leaf():
+  bias = jnp.array([0.0, -3.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+  _, found = sent("sign", TREE | {"bias": bias})
+  np.testing.assert_allclose(
+      found["bias"], np.array([4, -4, 4, 4, 4, 4, 4]) / 7, rtol=1e-6)
+  kernel = np.asarray(TREE["kernel"])
+  np.testing.assert_allclose(
+      found["kernel"], np.sign(kernel) * np.abs(kernel).mean(), rtol=1e-5)
+
+
+def test_factors_are_a_step_of_the_power_method():
+  compressor, send = sender("powersgd:2")
+  memory = compressor.init(TREE)
+  right = np.asarray(memory[1], np.float64)
+  for _ in range(2):
+    found, memory = send(TREE, memory, KEY)
+    matrix = np.asarray(TREE["kernel"], np.float64).reshape(120, 5)
+    basis, _ = np.linalg.qr(matrix @ right)
+    right = matrix.T @ basis
+    np.testing.assert_allclose(
+        np.asarray(found["kernel"]).reshape(120, 5), basis @ right.T, atol=1e-4)
+  np.testing.assert_array_equal(found["bias"], TREE["bias"])
+  for _ in range(20):  # the factor is kept: it goes to the best one
+    found, memory = send(TREE, memory, KEY)
+  values = np.linalg.svd(matrix, compute_uv=False)
+  np.testing.assert_allclose(
+      np.linalg.norm(flat(found) - FLAT), np.linalg.norm(values[2:]), rtol=0.05)
+
+
+@pytest.mark.parametrize("text", ["randk:0.1", "qsgd:2", "qsgd:4"])
+def test_the_mean_is_what_was_to_be_sent(text):
+  """Over 4,000 keys, within five standard errors."""
+  compressor = made(text)
+  assert compressor.unbiased
+  keys = jax.random.split(KEY, 4000)
+  found = jax.jit(jax.vmap(lambda key: compressor.send(TREE, (), key)[0]))(keys)
+  found = np.concatenate([np.asarray(leaf, np.float64).reshape(4000, -1)
+                          for leaf in jax.tree.leaves(found)], axis=1)
+  if text.startswith("randk"):
+    variance = (607 / 61 - 1) * FLAT.astype(np.float64) ** 2
+  else:
+    largest = [np.abs(FLAT[:512]).max(), np.abs(FLAT[512:]).max()]
+    step = np.repeat(largest, 512)[:607] / (2 ** (int(text[-1]) - 1) - 1)
+    part = np.abs(FLAT) / step % 1
+    variance = step ** 2 * part * (1 - part)
+  error = np.abs(found.mean(0) - FLAT)
+  assert (error < 5 * (variance / 4000) ** 0.5 + 1e-6).all()
+  np.testing.assert_allclose(
+      ((found - FLAT) ** 2).sum(1).mean(), variance.sum(), rtol=0.02)
+
+
+@hypothesis.given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=35,
+                           max_size=35))
+def test_a_contraction(entries):
+  """||C(u) - u||^2 <= (1 - d) ||u||^2, with the d of each compressor."""
+  u = np.array(entries, np.float32)
+  tree = {"bias": jnp.asarray(u[:5]),
+          "kernel": jnp.asarray(u[5:].reshape(6, 5))}
+  size = (u.astype(np.float64) ** 2).sum()
+  means = sum(np.abs(part.astype(np.float64)).sum() ** 2 / len(part)
+              for part in (u[:5], u[5:]))
+  bounds = {"topk:0.1": (1 - 4 / 35) * size, "sign": size - means,
+            "powersgd:2": size}
+  for text, bound in bounds.items():
+    _, found = sent(text, tree)
+    error = ((flat(found).astype(np.float64) - u) ** 2).sum()
+    assert error <= bound + 1e-4 * size + 1e-12, text
+  assert np.linalg.matrix_rank(found["kernel"], tol=1e-3 * size ** 0.5) <= 2
+
+
+@pytest.mark.parametrize("text", SEVERAL)
+def test_what_was_sent_and_what_is_kept_are_all_there_was(text):
+  compressor, send = sender(text, True)
+  memory, total, given = compressor.init(TREE), 0.0, 0.0
+  for number in range(5):
+    u = jax.tree.map(lambda leaf: leaf * (1.0 - 0.3 * number), TREE)
+    found, memory = send(u, memory, jax.random.fold_in(KEY, number))
+    total, given = total + flat(found), given + flat(u)
+    np.testing.assert_allclose(
+        total + flat(memory.error), given, atol=2e-5 * np.abs(given).max())
+  assert np.abs(flat(memory.error)).max() > 0.1
+
+
+def bits_of(numbers, width):
+  """Whole numbers one after the other in a field of bits."""
+  rows = (np.asarray(numbers)[:, None] >> np.arange(width)) & 1
+  return np.packbits(rows.astype(np.uint8).ravel()).tobytes()
+
+
+def numbers_of(raw, width, count):
+  rows = np.unpackbits(np.frombuffer(raw, np.uint8))[:width * count]
+  return rows.reshape(count, width) @ (1 << np.arange(width))
+
+
+def test_a_message_has_the_bytes_that_are_counted():
+  """Messages are written and read again; P = 607 needs places of 10 bits."""
+  f4 = functools.partial(np.asarray, dtype=np.float32)
+
+  def check(text, *parts):
+    raw = b"".join(parts)
+    assert len(raw) == made(text).nbytes(TREE) == made(text).nbytes(
+        jax.eval_shape(lambda: TREE)), text
+
+  for share, kept in ((0.01, 7), (0.5, 304)):
+    found = flat(sent(f"topk:{share}")[1])
+    places, = np.nonzero(found)
+    values = found[places].tobytes()
+    if share < 0.1:
+      coded = bits_of(places, 10)
+      again = numbers_of(coded, 10, kept)
+    else:  # a bit for each entry is shorter
+      coded = np.packbits(found != 0).tobytes()
+      again = np.flatnonzero(np.unpackbits(
+          np.frombuffer(coded, np.uint8), count=607))
+    decoded = np.zeros_like(FLAT)
+    decoded[again] = np.frombuffer(values, np.float32)
+    np.testing.assert_array_equal(decoded, found)
+    check(f"topk:{share}", coded, values)
+
+  found = flat(sent("randk:0.1")[1])
+  check("randk:0.1", np.asarray(jax.random.key_data(KEY)).tobytes(),
+        found[found != 0].tobytes())
+
+  found = flat(sent("qsgd:4")[1])
+  scales = f4([np.abs(FLAT[:512]).max(), np.abs(FLAT[512:]).max()])
+  step = np.repeat(scales, 512)[:607] / 7
+  codes = bits_of(np.round(found / step).astype(int) + 7, 4)
+  np.testing.assert_allclose(
+      (numbers_of(codes, 4, 607) - 7) * step, found, rtol=1e-5)
+  check("qsgd:4", codes, scales.tobytes())
+
+  found = sent("sign")[1]
+  check("sign", np.packbits(flat(found) < 0).tobytes(),
+        f4([np.abs(leaf).max() for leaf in found.values()]).tobytes())
+
+  matrix = np.asarray(sent("powersgd:2")[1]["kernel"]).reshape(120, 5)
+  left, values, right = np.linalg.svd(matrix, full_matrices=False)
+  left, right = f4(left[:, :2] * values[:2]), f4(right[:2])
+  np.testing.assert_allclose(left @ right, matrix, atol=1e-4)
+  check("powersgd:2", left.tobytes(), right.tobytes(), TREE["bias"].tobytes())
+
+
+# A round.
+
+def moves_by(client, number):
+  """The update of a client in a round, without any data."""
+  return jnp.sin(jnp.arange(52.0) * (client + 2.0) + 3.0 * number)
+
+
+def probe():
+  """A client's half whose updates are known."""
+
+  def train(received, shard, client_row, key):
+    del shard, client_row, key
+    update, start = moves_by(
+        received.client_id.astype(jnp.float32),
+        received.round.astype(jnp.float32)), received.start
+    leaves, treedef = jax.tree.flatten(start)
+    parts, at = [], 0
+    for leaf in leaves:
+      parts.append(update[at:at + leaf.size].reshape(leaf.shape))
+      at += leaf.size
+    return Trained(trees.add(start, jax.tree.unflatten(treedef, parts)),
+                   jnp.zeros(()))
+
+  return ClientUpdate(train, LocalWork(local_steps=1))
+
+
+COHORTS = ([1, 4, 7], [4, 2, 12], [7, 4, 1], [1, 12, 12])
+
+
+@pytest.mark.parametrize("mode", ["sequential", "lanes", "mesh"])
+def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
+  """Rounds of top-k with feedback as a loop over clients in NumPy."""
+  map_clients = clients.make_map_clients(
+      "sequential" if mode == "mesh" else mode,
+      mesh=mesh if mode == "mesh" else None)
+  algorithm = compose(
+      problem.model, probe(), average(), map_clients=map_clients,
+      compression=Compression(compress_up="topk:0.1"))
+  params = problems.some_params(problem.model)
+  state = algorithm.init(params, problem.spec, KEY)
+  round_ = problems.quick_jit(algorithm.round)
+  w, errors = flat(params).astype(np.float64), np.zeros((12, 52))
+  for number, ids in enumerate(COHORTS):
+    cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
+    state, aux = round_(state, cohort, KEY)
+    there = [i for i in ids if i < 12]
+    mean = np.zeros(52)
+    for i in there:
+      u = np.asarray(moves_by(float(i), float(number))) + errors[i]
+      chosen = np.argsort(-np.abs(u))[:6]
+      errors[i] = u
+      errors[i][chosen] = 0
+      mean += problems.SIZES[i] * (u - errors[i])
+    w += mean / sum(problems.SIZES[i] for i in there)
+    np.testing.assert_allclose(
+        flat(trees.index(state.models, 0)), w, atol=1e-5)
+    table = state.memory.extra.error
+    np.testing.assert_allclose(np.concatenate(
+        [np.asarray(leaf).reshape(12, -1) for leaf in jax.tree.leaves(table)],
+        axis=1), errors, atol=1e-5)
+    # 6 floats, and 6 places of 6 bits.
+    assert (aux.cost.up, aux.cost.bytes_up) == (8, 29)
+    assert (aux.cost.down, aux.cost.bytes_down) == (52, None)
+
+
+@pytest.mark.parametrize("name, settings", [
+    ("scaffold", {}), ("fednova", {}), ("ifca", dict(num_groups=2))])
+def test_all_entries_are_the_update_itself(problem, name, settings):
+  """Methods with a table, with rows, with groups: as if nothing were there."""
+  cohort = layout.take_cohort(
+      problem.data, jnp.array([3, 12, 1, 0, 9], jnp.int32))
+  found = []
+  for text in ("none", "topk:1"):
+    algorithm = registry.build(
+        name, problem.model, map_clients=clients.make_map_clients(),
+        local_steps=2, compress_up=text, **settings)
+    state = algorithm.init(
+        problems.some_params(problem.model), problem.spec, KEY)
+    round_ = problems.quick_jit(algorithm.round)
+    for number in range(2):
+      state, aux = round_(state, cohort, jax.random.fold_in(KEY, number))
+    found.append((algorithm.global_params(state), aux.server))
+  problems.assert_close(*found, rtol=1e-4, atol=1e-5)
+  preference = 4 if name == "ifca" else 0
+  variates = 4 * 52 if name == "scaffold" else 0
+  assert aux.cost.bytes_up == 4 * 52 + 7 + preference + variates
+
+
+def test_unbiased_compressors_serve_anchor_gradients(problem):
+  """16 bits are nearly all; the ledger has the update and the gradient."""
+  cohort = layout.take_cohort(problem.data, jnp.array([3, 1, 9], jnp.int32))
+  found, costs = {}, {}
+  for text in ("none", "qsgd:16", "topk:0.1"):
+    algorithm = registry.build(
+        "fsvrg", problem.model, map_clients=clients.make_map_clients(),
+        local_steps=2, client_lr=1.0, compress_up=text)
+    state = algorithm.init(
+        problems.some_params(problem.model), problem.spec, KEY)
+    state, aux = problems.quick_jit(algorithm.round)(state, cohort, KEY)
+    found[text] = trees.index(state.models, 0)
+    costs[text] = aux.cost
+  problems.assert_close(found["qsgd:16"], found["none"], atol=1e-4)
+  assert problems.differ(found["qsgd:16"], found["none"])
+  assert costs["qsgd:16"].up == 2 * (2 * 52 + 4) // 4
+  assert costs["topk:0.1"].bytes_up == 4 * 52 + 29  # the gradient is whole
+
+
+# Options.
+
+@pytest.mark.parametrize("text, said", [
+    ("topk", "must be topk:SHARE with"), ("topk:0", "must be topk:SHARE"),
+    ("randk:1.5", "must be randk:SHARE"), ("qsgd:1", "BITS from 2 to 16"),
+    ("qsgd:four", "must be qsgd:BITS"), ("sign:2", "must be sign alone"),
+    ("powersgd:0", "RANK of at least 1"),
+    ("topq:0.1", "unknown, did you mean 'topk'")])
+def test_what_names_no_compressor(text, said):
+  with pytest.raises(ValueError, match=f"compress_down={text}: .*{said}"):
+    Compression(compress_down=text).compressors()
+
+
+def test_feedback_of_nothing():
+  for text in ("none", "qsgd:4"):
+    with pytest.raises(ValueError, match="error_feedback=False: not read"):
+      Compression(compress_up=text, error_feedback=False).compressors()
+  up, down = Compression(compress_up="qsgd:8").compressors()
+  assert up.unbiased and down is None and not compression.keeps(up, TREE)
+
+
+@pytest.mark.parametrize("name, settings, said", [
+    ("composed", dict(client_update="dyn"), "h is the mean of all"),
+    ("composed", dict(client_update="svrg", num_models=2, grouping="gradient"),
+     "send gradients, not updates"),
+    ("ga_fsvrg", {}, "send gradients, not updates"),
+    ("losac", dict(variant="table"), "allowed: qsgd, or error_feedback"),
+    ("fedzo", dict(uplink="seeds"), "has a message of its own"),
+    ("feddyn", {}, "does not read it .h is the mean of all"),
+    ("afl", {}, "does not read it .it sends sums over its data, not updates"),
+    ("baffle", {}, "does not read it .it sends loss differences"),
+    ("central", {}, "does not read it .nothing is sent")])
+def test_what_cannot_be_compressed(problem, name, settings, said):
+  with pytest.raises(ValueError, match=f"compress_up.*{said}"):
+    registry.build(name, problem.model, map_clients=clients.make_map_clients(),
+                   compress_up="topk:0.1", **settings)
+
+
+def test_groups_do_not_follow_each_other(problem):
+  with pytest.raises(ValueError, match="compress_down=sign: clients receive"):
+    registry.build("ifca", problem.model, compress_down="sign",
+                   map_clients=clients.make_map_clients())
+
+
+@pytest.mark.parametrize("name", [
+    name for name, entry in registry.ALGORITHMS.items()
+    if hasattr(entry.hparams, "compress_up") and name != "ga_fsvrg"])
+def test_compression_reaches_every_method(problem, name):
+  algorithm = registry.build(
+      name, problem.model, map_clients=clients.make_map_clients(),
+      compress_up="qsgd:4")
+  method, = algorithm.round.args
+  assert method.client.upload_bytes(0) == 26 + base.BYTES_PER_FLOAT

@@ -1,0 +1,73 @@
+"""Models in fewer bytes, against a NumPy server and a count by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import trees
+from fedjax_alg.algorithms import diversified
+from fedjax_alg.central.steps import average
+from fedjax_alg.client.compression import Compression
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from fedjax_alg.rounds.two_halves import compose
+from tests import problems
+from tests.client.test_compression import flat, moves_by, probe
+
+KEY = jax.random.key(2)
+COHORTS = ([1, 4], [4, 12], [4, 12], [7, 1], [4, 1], [4, 7])
+#: Of 52 entries topk:0.1 sends 6: 24 bytes, and places of 6 bits each.
+MESSAGE, WHOLE = 29, 208
+
+
+def play(problem, **settings):
+  algorithm = compose(
+      problem.model, probe(), average(0.5),
+      map_clients=clients.make_map_clients(),
+      compression=Compression(compress_down="topk:0.1"), **settings)
+  state = algorithm.init(
+      problems.some_params(problem.model), problem.spec, KEY)
+  round_ = problems.quick_jit(algorithm.round)
+  for ids in COHORTS:
+    cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
+    before = state
+    state, aux = round_(state, cohort, KEY)
+    yield ids, before, state, aux
+
+
+def test_rounds_are_the_loop(problem):
+  """The server keeps what it has not sent; clients hold what it has."""
+  error, known, sent = np.zeros(52), {}, 0
+  for number, (ids, before, after, aux) in enumerate(play(problem)):
+    ids = [i for i in ids if i < 12]
+    bytes_down = 0
+    for i in ids:
+      bytes_down += min(WHOLE, MESSAGE * (sent - known[i])) if (
+          i in known) else WHOLE
+      known[i] = sent
+    sent += 1
+    assert aux.cost.bytes_down == -(-bytes_down // len(ids))
+    assert aux.cost.down == -(-int(aux.cost.bytes_down) // 4)
+    assert (aux.cost.up, aux.cost.bytes_up) == (52, None)
+    weights = np.array([problems.SIZES[i] for i in ids])
+    u = error + 0.5 * weights @ np.stack(
+        [moves_by(float(i), float(number)) for i in ids]) / weights.sum()
+    chosen = np.argsort(-np.abs(u))[:6]
+    moved, error = np.zeros(52), u
+    moved[chosen], error[chosen] = u[chosen], 0
+    np.testing.assert_allclose(
+        flat(trees.index(after.models, 0)) - flat(
+            trees.index(before.models, 0)), moved, atol=2e-6)
+    np.testing.assert_allclose(flat(trees.index(
+        after.memory.extra.memory.error, 0)), error, atol=1e-5)
+
+
+def test_copies_stay_equal_and_models_have_an_error_each(problem):
+  options = diversified.KModels(num_models=2, threshold=2)
+  played = list(play(problem, grouping=diversified.by_model(options)))
+  for number, (ids, before, after, aux) in enumerate(played):
+    assert bool(trees.copies(after.models)) == (number < 2)
+    assert bool(trees.copies(after.memory.extra.memory.error)) == (number < 2)
+    if number in (1, 2):  # client 4 alone, which was there before
+      assert aux.cost.bytes_down == MESSAGE * (1 if number < 2 else 2)
+  assert after.own_memory == ()
