@@ -27,6 +27,22 @@ __all__ = [
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+  """scikit-learn's digits: pixels [n, 64] from 0 to 16, and labels [n]."""
+  # If its file is where it was, it is read alone: to import scikit-learn takes
+  # a second.
+  found = importlib.util.find_spec("sklearn")
+  if found is not None and found.origin is not None:
+    path = pathlib.Path(found.origin).parent / "datasets/data/digits.csv.gz"
+    if path.is_file():
+      rows = np.loadtxt(path, delimiter=",")
+      return rows[:, :-1], rows[:, -1]
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+
+  digits = datasets.load_digits()
+  return digits.data, digits.target
+
+
 def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
   """Loads the 1,797 digits of scikit-learn, which need no download.
 
@@ -38,14 +54,9 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
   Returns:
     Images float32 [n, 8, 8, 1] in [0, 1], 10 classes.
   """
-  # Its file alone is read: to import scikit-learn takes a second.
-  found = importlib.util.find_spec("sklearn")
-  assert found is not None and found.origin is not None
-  rows = np.loadtxt(
-      pathlib.Path(found.origin).parent / "datasets/data/digits.csv.gz",
-      delimiter=",")
-  x = (rows[:, :-1].reshape(-1, 8, 8, 1) / 16).astype(np.float32)
-  y = rows[:, -1].astype(np.int32)
+  pixels, labels = _digits()
+  x = (pixels.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
+  y = labels.astype(np.int32)
   rng = np.random.default_rng(seed)
   is_test = np.zeros(len(y), bool)
   for label in range(10):
