@@ -20,6 +20,8 @@ from fedjax_alg.engine import clients
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 
+pytestmark = pytest.mark.program
+
 KEY = jax.random.key(7)
 RNG = np.random.default_rng(0)
 #: 607 entries, two buckets of qsgd; the bias is no matrix.

@@ -15,6 +15,8 @@ from fedjax_alg.engine import processes
 from fedjax_alg.engine.processes import ProcessOptions
 from tests import two_processes
 
+pytestmark = pytest.mark.program  # starts Python and JAX twice
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
