@@ -197,12 +197,20 @@ def methods(
   return found
 
 
-def _stated_l2(flags: Sequence[str], data: str) -> list[str]:
-  """The last --l2 of some flags, unless the data preset has the same."""
-  own, common = ([flag for flag in config_lib.expand_flagfiles(words)
-                  if flag.startswith("--l2=")][-1:] for words in (
-                      flags, [data]))
-  return own if own != common else []
+#: What the data preset leaves as the line has it: of these the stated settings
+#: need values of their own.
+_KEPT = ("l2", "hog_norm")
+
+
+def _stated(flags: Sequence[str], data: str) -> list[str]:
+  """What ``_KEPT`` last is in some flags, where the data preset differs."""
+  found = []
+  for name in _KEPT:
+    own, common = ([flag for flag in config_lib.expand_flagfiles(words)
+                    if flag.startswith(f"--{name}=")][-1:] for words in (
+                        flags, [data]))
+    found += own if own != common else []
+  return found
 
 
 def _cell(
@@ -210,9 +218,9 @@ def _cell(
     line: Sequence[str], request: Request) -> suite.Cell:
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
-  # MNIST serves CIFAR-10 too. Only an L2 coefficient of the line is kept.
+  # MNIST serves CIFAR-10 too, but for ``_KEPT``.
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
-  flags = (*line, data, *_stated_l2(line, data), *figure.held, *panel.flags)
+  flags = (*line, data, *_stated(line, data), *figure.held, *panel.flags)
   scale = (*paper.quick, *figure.shrunk) if request.quick else (
       f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)

@@ -19,8 +19,10 @@ _TABLE_FILE = f"{NAME}/methods/losac_table.flags"
 
 _MNIST = figures.participation(20, 15, 10, 5)
 _RATES = figures.participation(30, 20, 15, 10)
-_STEPS = tuple((f"-{rate}", (f"--client_lr={rate}",))
-               for rate in ("0.1", "0.5", "0.8", "1"))
+#: The stated settings with the steps of Figs. 4 and 5.
+_STEPS = tuple(
+    (f"-{rate}", (f"--flagfile={NAME}/stated.flags", f"--client_lr={rate}"))
+    for rate in ("0.1", "0.5", "0.8", "1"))
 
 _TO_98 = {"rounds_to_98%": lambda outcome, outcomes: verdicts.rounds_to(
     0.98)(outcome)}

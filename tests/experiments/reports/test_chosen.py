@@ -74,9 +74,9 @@ def test_every_line_of_every_figure_declares_its_choice(name):
       assert chosen.said(cell.choices) != "not declared", cell
   panels = {c.label: chosen.said(c.choices)
             for c in next(iter(found.values()))}
-  worst = {"diversified": ("MA-FSVRG", "test (not comparable): beta1, l2"),
-           "conjugate": ("CLSFSVRG", "test (not comparable): hog_norm, "
-                                     "line_search_test"),
+  worst = {"diversified": ("MA-FSVRG", "test (not comparable): beta1"),
+           "conjugate": ("CLSFSVRG", "validation: hog_norm, "
+                                     "line_search_test, client_lr"),
            "fedgroup": ("FedAvg", "test (not comparable): size_sigma"),
            "analytic": ("FedACnnL", ""),
            "trust": ("FedProx", "not tuned: mu")}[name]

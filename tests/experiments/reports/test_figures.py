@@ -54,6 +54,7 @@ def _presets(tmp_path, monkeypatch):
         "--validation_clients=2", "--noprogress")
   write("headline", "--flagfile=conjugate/mnist.flags", "--algorithm=clsfsvrg",
         "--line_search_test=decrease", "--l2=0.001")
+  write("stated", "--flagfile=conjugate/headline.flags", "--client_lr=0.3")
   write("methods/losac", "--algorithm=losac", "--client_lr=0.5", "--l2=0.01")
   write("methods/fedavg", "--algorithm=fedavg", "--client_lr=0.5")
   write("methods/not_there", "--algorithm=not_there")
@@ -80,7 +81,17 @@ def test_every_cell_parses(paper, name):
 def test_data_preset_leaves_a_stated_l2():
   for cell in cells_of("fig1"):
     l2 = cell.config.values["l2"]
-    assert l2 == (0.01 if "stated" in cell.label else 1e-4)
+    assert l2 == (0.01 if "stated" in cell.label else 1e-5)
+
+
+def test_data_preset_leaves_the_features_of_the_stated_settings():
+  for cell in cells_of("fig2", conjugate.PAPER):
+    norm = cell.config.values["hog_norm"]
+    assert norm == ("none" if "stated" in cell.label else "l2")
+  for cell in cells_of("fig4", conjugate.PAPER):
+    assert cell.config.values["hog_norm"] == "none"
+    assert cell.config.hparams["line_search_test"] == "half_gradient"
+    assert cell.label.endswith(f"-{cell.config.hparams['client_lr']:g}")
 
 
 def test_panels_vary_what_the_figure_says():
@@ -139,8 +150,7 @@ def identities(paper, name):
   return [cell.config.identity() for cell in cells_of(name, paper)]
 
 
-def test_figures_of_the_same_runs_share_them(presets):
-  del presets
+def test_figures_of_the_same_runs_share_them():
   assert identities(conjugate.PAPER, "fig2") == identities(
       conjugate.PAPER, "fig3")
   assert identities(conjugate.PAPER, "fig4") == identities(
@@ -158,7 +168,8 @@ def test_methods_join_by_their_files(presets):
   figure = figures.only("fig2", conjugate.PAPER.figures["fig2"], "d")
   found = {c.label: c.config for c in figures.cells(
       conjugate.PAPER, figure, request())}
-  assert list(found) == ["CLSFSVRG", "FedAvg", "LoSAC"]
+  assert list(found) == [
+      "CLSFSVRG", "CLSFSVRG (stated)", "FedAvg", "LoSAC"]
   assert found["CLSFSVRG"].values["l2"] == 0.001
   assert found["LoSAC"].values["l2"] == 0.01
   assert {c.values["participation"] for c in found.values()} == {0.05}
