@@ -74,8 +74,7 @@ def test_every_line_of_every_figure_declares_its_choice(name):
       assert chosen.said(cell.choices) != "not declared", cell
   panels = {c.label: chosen.said(c.choices)
             for c in next(iter(found.values()))}
-  worst = {"diversified": ("MA-FSVRG", "validation: l2, server_lr, "
-                                      "beta1, client_lr"),
+  worst = {"diversified": ("MA-FSVRG", "validation: "),
            "conjugate": ("CLSFSVRG", "validation: hog_norm, "
                                      "line_search_test, client_lr"),
            "fedgroup": ("FedAvg", "test (not comparable): size_sigma"),
