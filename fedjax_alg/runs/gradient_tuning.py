@@ -3,8 +3,9 @@
 An outer step plays the run with its derivatives (``runs.hypergradient``) and
 moves all hyper-parameters at once: by Gauss and Newton's step inside a trust
 region, a box in the logarithms of the hyper-parameters. A step that makes the
-loss larger, or not finite, is taken back and the box is made smaller. The first
-outer steps play fewer rounds. All of them are calls of one compiled program.
+loss larger, or not finite, is taken back and the box is made smaller; so is one
+where the derivative explodes. The first outer steps play fewer rounds. All of
+them are calls of one compiled program.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,10 @@ _LONGEST = math.log(10.0)
 #: What a step of a factor of e has to promise, in shares of the loss: a
 #: hyper-parameter that hardly matters hardly moves.
 _WORTH = 1e-3
+#: A derivative by a logarithm of more than so many losses is one of training
+#: at the edge of stability, where it grows from round to round: it says that
+#: the step is too long, and not where to go.
+_EXPLODED = 30.0
 #: A step that was taken back is tried again with a box of this share, or of
 #: where a cubic through both ends has its minimum.
 _SHRINK = (0.1, 0.25, 0.6)
@@ -95,6 +100,19 @@ def coordinate(method: Method, name: str) -> Coordinate:
         f"`{name}`={value:g}: tuned by factors, must start between "
         f"{max(found.low, 0.0):g} and {found.high:g}")
   return found
+
+
+def check_starts(method: Method, by: str | Sequence[str]) -> tuple[str, ...]:
+  """Checks what is tuned and where it starts; returns the names.
+
+  Raises:
+    OptionError: a name that there is no derivative by, or a value at an end of
+      its range.
+  """
+  names = hypergradient.check_names(method, by)
+  for name in names:
+    coordinate(method, name)
+  return names
 
 
 class OuterStep(NamedTuple):
@@ -168,15 +186,15 @@ def _rounds_of(step: int, rounds: int, halvings: int) -> int:
   return -(-rounds // 2 ** max(halvings - step, 0))
 
 
-def outer_steps(
-    derivatives: Derivatives, *, steps: int = OUTER_STEPS,
+def descend(
+    derivatives: Derivatives, *, outer_steps: int = OUTER_STEPS,
     halvings: int = HALVINGS, last: int | None = 1,
     said: Callable[[OuterStep], None] = lambda step: None) -> GradientTuning:
   """Moves the hyper-parameters of a run by their derivatives.
 
   Args:
     derivatives: the compiled program; its run's values are the first.
-    steps: number of outer steps, more than ``halvings``.
+    outer_steps: number of outer steps, more than ``halvings``.
     halvings: see ``HALVINGS``.
     last: see ``hypergradient``.
     said: called after every step.
@@ -196,7 +214,7 @@ def outer_steps(
   place = np.array([one.to(start[name]) for name, one in zip(by, moved)])
   best: _Point | None = None
   radius, played, found = _LONGEST, 0, list[OuterStep]()
-  for number in range(steps):
+  for number in range(outer_steps):
     values = {name: one.back(at) for name, one, at in zip(by, moved, place)}
     if number == 0:  # as it was given
       values = {name: start[name] for name in by}
@@ -206,7 +224,8 @@ def outer_steps(
     new = _Point(place, got.loss, slopes * list(got.gradient.values()),
                  slopes[:, None] * got.curvature * slopes)
     played += rounds * p.rows * (1 + len(by))
-    usable = got.finite and bool(np.isfinite(got.curvature).all())
+    usable = got.finite and bool(np.isfinite(got.curvature).all()) and (
+        float(np.abs(new.gradient).max()) <= _EXPLODED * abs(got.loss))
     kept = usable and (best is None or got.loss < best.loss)
     end = got.accuracies.shape[1]
     found.append(OuterStep(
@@ -217,7 +236,7 @@ def outer_steps(
     if kept:
       best, radius = new, min(2.0 * radius, _LONGEST)
     elif best is None:
-      # Nothing is known yet but that it diverges: shorter steps do not.
+      # Nothing is known yet but that it does not train: shorter steps do.
       place = place - _LONGEST
       continue
     else:
@@ -230,7 +249,7 @@ def outer_steps(
   whole = [step for step in found
            if step.rounds == total and math.isfinite(step.loss)]
   if not whole:
-    raise OptionError("`steps`: no outer step with all rounds has a finite "
+    raise OptionError("`outer_steps`: no step with all rounds has a finite "
                       "loss; start from smaller values")
   return GradientTuning(found, min(whole, key=lambda step: step.loss))
 
@@ -246,26 +265,27 @@ def _smaller(best: _Point, new: _Point, usable: bool) -> float:
   return max(share * float(np.abs(step).max()), 1e-3)
 
 
-def check_steps(steps: Any, halvings: Any) -> None:
+def check_steps(outer_steps: Any, halvings: Any) -> None:
   """Checks the numbers of outer steps.
 
   Raises:
     OptionError: there is no step that plays all rounds.
   """
-  for name, value in (("steps", steps), ("halvings", halvings)):
+  for name, value in (
+      ("outer_steps", outer_steps), ("halvings", halvings)):
     of_type(name, value, int)
     check_count(name, value)
   if halvings < 0:
     raise OptionError(f"`halvings`={halvings}: must be at least 0")
-  if steps <= halvings:
+  if outer_steps <= halvings:
     raise OptionError(
-        f"`steps`={steps}: must be at least {halvings + 1}, the first that "
+        f"`outer_steps`={outer_steps}: must be at least {halvings + 1}, the first that "
         f"plays all rounds after `halvings`={halvings}")
 
 
 def tune_by_gradient(
     algorithm: Any, federation: Federation, *, by: str | Sequence[str],
-    steps: int = OUTER_STEPS, halvings: int = HALVINGS,
+    outer_steps: int = OUTER_STEPS, halvings: int = HALVINGS,
     model: Any = "softmax", rounds: int | None = None,
     cohort_size: int | None = None, participation: float | None = None,
     seeds: int | Sequence[int] = 1, eval_every: int = 5,
@@ -282,7 +302,7 @@ def tune_by_gradient(
     by: names of the hyper-parameters to tune, see ``hypergradient``. Each
       starts at its value in ``options``, ``hparams`` or at its default, and is
       moved by factors (in its logit if it has a largest value).
-    steps: number of outer steps.
+    outer_steps: number of outer steps.
     halvings: the first outer step plays 1 / 2^halvings of the rounds, the next
       twice as many, and so on to all of them.
     model: see ``run``.
@@ -303,16 +323,14 @@ def tune_by_gradient(
     OptionError, DataError: an argument that cannot be used; the message is one
       line.
   """
-  check_steps(steps, halvings)
+  check_steps(outer_steps, halvings)
   asked = api.request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate="validation", eval_every=eval_every, hparams=hparams,
       keywords=options, sampler=sampler)
-  names = hypergradient.check_names(asked.method, by)
-  for name in names:
-    coordinate(asked.method, name)
-  prepared, names = hypergradient.prepared_for(asked, federation, names)
+  names = check_starts(asked.method, by)
+  prepared = hypergradient.prepared_for(asked, federation, names)
   hypergradient.warn(prepared)
-  return outer_steps(Derivatives(prepared, names), steps=steps,
-                     halvings=halvings, last=last)
+  return descend(Derivatives(prepared, names), outer_steps=outer_steps,
+                 halvings=halvings, last=last)

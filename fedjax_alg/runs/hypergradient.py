@@ -34,7 +34,8 @@ from fedjax_alg.hparams import condition, reads, resolved, validate
 from fedjax_alg.hparams import with_values
 from fedjax_alg.runs import api
 from fedjax_alg.runs.methods import Method
-from fedjax_alg.runs.prepare import cautions, Prepared
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.prepare import Prepared
 
 #: Compressors whose message is a rounded number: what a derivative of it
 #: leaves out is all that was sent.
@@ -269,19 +270,16 @@ def _why_not(method: Method, name: str) -> str:
   return f"{kind}, there is no derivative"
 
 
-def check(asked: api.Request) -> api.Request:
-  """Checks that the rounds of a request can be differentiated.
+def check(method: Method, options: RunOptions) -> None:
+  """Checks that the rounds of a run can be differentiated.
 
   Args:
-    asked: the request.
-
-  Returns:
-    The request as it is differentiated.
+    method: the algorithm with its hyper-parameters.
+    options: the options of the run.
 
   Raises:
-    OptionError: a run whose rounds cannot be.
+    OptionError: they cannot be.
   """
-  method, options = asked.method, asked.options
   for name in ("compress_up", "compress_down"):
     word = str(getattr(method.hparams, name, "none"))
     if word.split(":")[0] in _ROUNDING:
@@ -294,29 +292,26 @@ def check(asked: api.Request) -> api.Request:
   if options.map_clients == "lanes":
     raise OptionError("`map_clients`=lanes: cannot be differentiated (allowed: "
                       "auto, sequential, vmap, chunks)")
-  return asked
 
 
 def prepared_for(
-    asked: api.Request, federation: Federation, by: Sequence[str]
-) -> tuple[Prepared, tuple[str, ...]]:
+    asked: api.Request, federation: Federation, by: Sequence[str]) -> Prepared:
   """Prepares a run whose rounds are differentiated.
 
   Args:
     asked: the run; its protocol is ``validation``.
     federation: the clients with their data.
-    by: names of hyper-parameters.
+    by: names of hyper-parameters, checked by ``check_names``.
 
   Returns:
-    The prepared run and the names.
+    The prepared run.
 
   Raises:
     OptionError, DataError: an argument that cannot be used.
   """
-  check(asked)
-  names = check_names(asked.method, by)
+  check(asked.method, asked.options)
   if processes.count() > 1:
-    raise OptionError("`by`: in one process only")
+    raise OptionError(f"`by`={','.join(by)}: in one process only")
   if federation.options.shift != "none":
     raise OptionError(
         f"`shift`={federation.options.shift}: the derivative is that of rounds "
@@ -330,7 +325,7 @@ def prepared_for(
     raise OptionError(
         f"`algorithm`={prepared.method.name}: asks Python for the value of a "
         "hyper-parameter, so its rounds are not a function of it")
-  return prepared, names
+  return prepared
 
 
 def caution(method: Method) -> str:
@@ -348,10 +343,11 @@ def caution(method: Method) -> str:
 
 
 def warn(prepared: Prepared) -> None:
-  """Warns the caller's caller of what a derivative does not see."""
-  for text in [*cautions(prepared, set()), caution(prepared.method)]:
-    if text:
-      warnings.warn(with_names(text), stacklevel=3)
+  """Warns the caller's caller, also of what a derivative does not see."""
+  api.warn(prepared, set())
+  text = caution(prepared.method)
+  if text:
+    warnings.warn(with_names(text), stacklevel=3)
 
 
 def hypergradient(
@@ -405,7 +401,8 @@ def hypergradient(
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate="validation", eval_every=eval_every, hparams=hparams,
       keywords=options, sampler=sampler)
-  prepared, names = prepared_for(asked, federation, by)
+  names = check_names(asked.method, by)
+  prepared = prepared_for(asked, federation, names)
   warn(prepared)
   return Derivatives(prepared, names).at(last=last)
 
