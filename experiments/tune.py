@@ -259,7 +259,7 @@ def play_by_gradient(
   """Tunes a method of a paper by derivatives, from the middle of its grids."""
   starts = [f"--{flag}={_text(tried[len(tried) // 2])}"
             for flag, tried in _stages(paper, data, name, mean_size)
-            if flag in values[gradients.FLAG].value]
+            if flag in (values[gradients.FLAG].value or ())]
   return gradients.make(
       [*run_flags(paper, data, name, root, data_dir), *starts, *extra], values,
       _last(5, LAST[paper]), root / f"{name}_by_gradient",
@@ -525,6 +525,12 @@ def command(argv: Sequence[str]) -> None:
   own = [w for w in argv if w.lstrip("-").split("=")[0].removeprefix(
       "no") in _NAMES or w.lstrip("-").split("=")[0] in _NAMES]
   config_lib.refuse_words(config_lib.read_flags(values, own))
+  if gradients.asked(own):
+    gradients.refuse_unread(argv)
+    if values.paper == analytic.PAPER.name:
+      raise config_lib.UsageError(
+          f"--{gradients.FLAG}: not of the {values.paper} paper, whose methods "
+          "have a model for each client and no validation clients")
   extra = [w for w in argv if w not in own]
   # The analytic paper's runs read a file of their own.
   if values.data_dir and values.paper != analytic.PAPER.name:
@@ -548,11 +554,6 @@ def command(argv: Sequence[str]) -> None:
   examples = {"mnist": 60000, "cifar10": 50000}.get(values.data, 0)
   mean_size = examples / int(facts["num_clients"])
   if gradients.asked(own):
-    gradients.refuse_unread(argv)
-    if values.paper == analytic.PAPER.name:
-      raise config_lib.UsageError(
-          f"--{gradients.FLAG}: not of the {values.paper} paper, whose methods "
-          "have a model for each client and no validation clients")
     for name in names:
       play_by_gradient(values.paper, values.data, name, root, extra, mean_size,
                        values.data_dir, values)

@@ -88,7 +88,8 @@ def tuned(
     gradient_tuning.check_steps(values.outer_steps, values.halvings)
     config = config_lib.parse([*words, "--eval_protocols=validation"])
     execute.refuse_several(config)
-    names = gradient_tuning.check_starts(config.method, values[FLAG].value)
+    names = gradient_tuning.check_starts(
+        config.method, list(values[FLAG].value or ()))
     hypergradient.check(config.method, config.run)
     run = api.Request(config.method, config.run, config.run.model,
                       tuple(config.seeds), {})

@@ -8,7 +8,7 @@ where the derivative explodes. The first outer steps play fewer rounds. All of
 them are calls of one compiled program.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from fedjax_alg.engine import cohorts
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import check_count, of_type, resolved
 from fedjax_alg.runs import api, hypergradient
-from fedjax_alg.runs.hypergradient import Derivatives, Hypergradient
+from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
 
 #: The outer steps of a tuning.
@@ -240,7 +240,7 @@ def descend(
       place = place - _LONGEST
       continue
     else:
-      radius = _smaller(best, new, usable)
+      radius = _smaller(best, new, usable, got.loss < best.loss)
     place = best.place + trusted_step(
         best.gradient, best.curvature, radius, _WORTH * abs(best.loss))
     place = np.where(
@@ -254,10 +254,17 @@ def descend(
   return GradientTuning(found, min(whole, key=lambda step: step.loss))
 
 
-def _smaller(best: _Point, new: _Point, usable: bool) -> float:
-  """The radius after a step that is taken back."""
+def _smaller(best: _Point, new: _Point, usable: bool, less: bool) -> float:
+  """The radius after a step that is taken back.
+
+  Args:
+    best: the point before it.
+    new: the point after it.
+    usable: whether the derivative there is.
+    less: whether the loss there is smaller all the same.
+  """
   step = new.place - best.place
-  share = _SHRINK[1]
+  share = _SHRINK[2 if less else 1]
   if usable:
     share = min(max(_cubic_minimum(
         best.loss, float(best.gradient @ step), new.loss,
@@ -279,8 +286,8 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
     raise OptionError(f"`halvings`={halvings}: must be at least 0")
   if outer_steps <= halvings:
     raise OptionError(
-        f"`outer_steps`={outer_steps}: must be at least {halvings + 1}, the first that "
-        f"plays all rounds after `halvings`={halvings}")
+        f"`outer_steps`={outer_steps}: must be at least {halvings + 1}, the "
+        f"first that plays all rounds after `halvings`={halvings}")
 
 
 def tune_by_gradient(

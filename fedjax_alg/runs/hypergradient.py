@@ -119,10 +119,15 @@ class Derivatives:
     """
     self.prepared = p = prepared
     self.by = tuple(by)
+    assert p.options.rounds is not None
+    self._rounds: int = p.options.rounds
+    self._every = min(p.options.eval_every, self._rounds)
     platform = sharding.platform(p.mesh)
     compiling.leave_frames_out(platform)
-    self._program = jax.jit(self._push).lower(
-        *self._arguments({}, 1)).compile(compiling.options(platform))
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+      lowered = jax.jit(self._push).lower(*self._arguments({}, 1))
+    more: Any = compiling.options(platform)
+    self._program = lowered.compile(more)
 
   def _arguments(self, values: Mapping[str, float], rounds: int) -> Any:
     p = self.prepared
@@ -133,8 +138,8 @@ class Derivatives:
   def _losses(self, data, keys, numbers, rounds, at):
     """((losses [N, E], models), accuracies [N, E]) at the values [k]."""
     p = self.prepared
-    every = min(p.options.eval_every, p.options.rounds)
-    number = -(-p.options.rounds // every)
+    number = -(-self._rounds // self._every)
+    every = self._every
     numbers = {**numbers, **{name: jnp.broadcast_to(value, (p.rows,))
                              for name, value in zip(self.by, at)}}
     states = loop.initial_states(
@@ -156,7 +161,8 @@ class Derivatives:
         found = validate_on(data, state, keys.evaluation)["validation"]
         total = found.confusion.sum((-2, -1))
         hits = jnp.trace(found.confusion, axis1=-2, axis2=-1)
-        return (state, losses.at[i].set((found.loss_sum.sum(-1) / total).mean()),
+        loss = (found.loss_sum.sum(-1) / total).mean()
+        return (state, losses.at[i].set(loss),
                 accuracies.at[i].set((hits / total).mean()))
 
       empty = jnp.full(number, jnp.nan)
@@ -198,12 +204,11 @@ class Derivatives:
       The loss and its derivatives.
     """
     p = self.prepared
-    assert p.options.rounds is not None
-    rounds = p.options.rounds if rounds is None else rounds
+    rounds = self._rounds if rounds is None else rounds
     *found, models = self._program(*self._arguments(values or {}, rounds))
     losses, accuracies, slopes, bent = (
         np.asarray(leaf, np.float64) for leaf in jax.device_get(found))
-    every = min(p.options.eval_every, p.options.rounds)
+    every = self._every
     when = np.minimum(np.arange(every, rounds + every, every), rounds)
     end = len(when)
     kept = slice(max(end - last, 0) if last else 0, end)

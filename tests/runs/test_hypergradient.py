@@ -21,11 +21,15 @@ NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
 ALWAYS = ("fedavg", "scaffold", "fedadam", "fedzo")
 SLOW = set(registry.ALGORITHMS) - {*ALWAYS, *(
     name for name in registry.ALGORITHMS if ":" in name)}
+#: Numbers that only decide: their derivative is 0, and what they do is a jump.
+DECIDING = ("reject_share",)
 #: Nothing to differentiate by, or no global model to differentiate.
 WITHOUT = ("fedacnnl", "pfedacnnl", "afl", "central", "local")
 #: Settings beside those of every algorithm alone: what other code they reach.
+#: The first step of adagrad is the sign of the gradient, which for entries that
+#: are 0 but for rounding is another sign in every program.
 VARIANTS = [(name, more) for name, more in test_traced.VARIANTS
-            if name != "local"]
+            if name != "local" and more.get("client_optimizer") != "adagrad"]
 
 
 @pytest.fixture(name="fed", scope="module")
@@ -70,16 +74,20 @@ def check_by_differences(fed, name, more):
   # A loss of differences in smoothing's width has that much more rounding.
   tolerance = 3e-3 if hasattr(hparams, "smoothing") else 3e-4
   for field in names:
-    if not getattr(hparams, field):
+    if not getattr(hparams, field) or field in DECIDING:
       continue
     moved = gradient_tuning.coordinate(method, field)
-    place, step = moved.to(found.values[field]), 4e-3
-    ahead, behind = (
-        run.at({field: moved.back(place + sign * step)}) for sign in (1, -1))
-    np.testing.assert_allclose(
-        found.gradient[field] * moved.slope(found.values[field]),
-        (ahead.loss - behind.loss) / (2 * step),
-        rtol=0.02, atol=tolerance, err_msg=f"{name} {more} {field}")
+    place = moved.to(found.values[field])
+    slope = found.gradient[field] * moved.slope(found.values[field])
+    seen = []
+    for step in (4e-3, 1e-3):  # the longer one may meet a jump
+      ahead, behind = (
+          run.at({field: moved.back(place + sign * step)}) for sign in (1, -1))
+      seen.append((ahead.loss - behind.loss) / (2 * step))
+      if abs(slope - seen[-1]) <= 0.02 * abs(seen[-1]) + tolerance:
+        break
+    else:
+      pytest.fail(f"{name} {more} {field}: {slope}, by differences {seen}")
 
 
 @pytest.mark.parametrize("name", [

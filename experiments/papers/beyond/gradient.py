@@ -3,7 +3,7 @@
 Three methods of the diversified paper on its MNIST clients (a hundred rounds)
 are tuned on validation clients twice:
 
-- by the grid of ``experiments.tune``: one flag after the other, 3 seeds, widened
+- by the grid of ``experiments.tune``: one flag after the other, 3 seeds, wider
   where the best lies at an edge;
 - by ``--tune_by_gradient``: all numbers at once, one seed, from the smallest
   learning rate of that grid and the defaults of the others.
@@ -146,9 +146,9 @@ def _draw(paths: list[pathlib.Path], studies: Mapping[str, Any]) -> None:
   figure, axes = plt.subplots(
       1, len(studies), figsize=(3.6 * len(studies), 3.4), squeeze=False)
   for axis, (name, study) in zip(axes[0], studies.items()):
-    x, y = zip(*study["grid"])
-    axis.step(x, _best_so_far(y), where="post", color="#1f77b4", marker="s",
-              markersize=4, label="grid, best so far")
+    played, scores = zip(*study["grid"])
+    axis.step(played, _best_so_far(scores), where="post", color="#1f77b4",
+              marker="s", markersize=4, label="grid, best so far")
     x, y = _steps_curve(study)
     axis.step(x, y, where="post", color="#d62728", marker="o", markersize=4,
               label="derivatives, outer steps")
@@ -189,7 +189,8 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
         _words(step["values"]), report.shown(grid), report.shown(own),
         f"{gap:+.2f} +- {ci95:.2f}", str(all_rounds),
         f"{rounds} ({rounds / all_rounds:.2f})",
-        f"{study['grid_seconds']:.0f}", f"{study['seconds']:.0f}", place, holds])
+        f"{study['grid_seconds']:.0f}", f"{study['seconds']:.0f}", place,
+        holds])
   return rows
 
 
