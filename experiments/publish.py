@@ -12,9 +12,9 @@ pictures beside it, compressed where they are large.
 publishes every paper whose figures are in out/<paper>, those of the commands
 experiments.trust and experiments.beyond among them, and writes
 docs/results/claims.md: how many claims of each of the four papers are met, and
-every one that is not, with what was tried. The answers of the figures are kept in
-docs/results/<paper>.answers.csv; those of a figure stay until it is published
-again.
+every one that is not, with what was tried. The answers of the figures are kept
+in docs/results/<paper>.answers.csv; those of a figure stay until it is
+published again.
 
 Text of your own goes into docs/results/diversified.notes.md: a section with the
 heading "## fig1" is put below that figure, and "## intro" at the top of the

@@ -40,8 +40,6 @@ METHODS = {"fedavg": ("client_lr",), "fedprox": ("client_lr", "mu"),
            "ma_fsvrg": ("client_lr", "server_lr", "beta1")}
 #: Training examples, for the unit of the grid's rates (``tune.DIVIDED``).
 _EXAMPLES = {"mnist": 60_000, "digits": 1438}
-#: Points of validation accuracy that count as equal.
-TIE = 0.1
 #: Share of the grid's rounds that a tuning by derivatives may play.
 SHARE = 1 / 3
 QUICK = ("--dataset=digits", "--features=none", "--num_clients=70",
@@ -115,7 +113,7 @@ def _studied(name: str, request: figures.Request) -> dict[str, Any]:
   path = request.root / "gradient" / f"{name}.json"
   key = [*request.common, request.quick]
   if path.is_file():
-    kept = files.read_json(path)
+    kept = _numbers(files.read_json(path))
     if kept.get("key") == key:
       return kept
   study = _study(name, request) | {"key": key}
@@ -124,20 +122,28 @@ def _studied(name: str, request: figures.Request) -> dict[str, Any]:
   return study
 
 
+def _numbers(found: Any) -> Any:
+  """What JSON has for NaN, null, is a number again."""
+  if isinstance(found, dict):
+    return {key: _numbers(value) for key, value in found.items()}
+  if isinstance(found, list):
+    return list(map(_numbers, found))
+  return math.nan if found is None else found
+
+
 def _best_so_far(values: Sequence[float]) -> np.ndarray:
   return np.fmax.accumulate(np.array(values, float))
 
 
 def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-  """The score of where the outer steps are, over the rounds played."""
-  x, y = [], []
+  """The score of the point of least loss so far, over the rounds played."""
+  x, y, least = [], [], math.inf
   for step in study["steps"]:
-    if step["kept"] and step["scores"]:
+    if step["scores"] and step["loss"] < least:
+      least, score = step["loss"], float(np.mean(step["scores"]))
+    if math.isfinite(least):
       x.append(step["played"])
-      y.append(float(np.mean(step["scores"])))
-    elif y:
-      x.append(step["played"])
-      y.append(y[-1])
+      y.append(score)
   return x, y
 
 
@@ -180,7 +186,7 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
     if len(grid) < 2:
       ci95 = math.nan
     all_rounds, rounds = study["grid"][-1][0], study["steps"][-1]["played"]
-    place = rule.place(float(gap), float(ci95), TIE)
+    place = rule.place(float(gap), float(ci95), rule.TIE)
     fewer = rounds <= SHARE * all_rounds
     holds = rule.UNDECIDED if place == rule.UNDECIDED else (
         "holds" if place != rule.BELOW and fewer else "does not hold")
@@ -204,8 +210,8 @@ def _make(request: figures.Request) -> None:
   lines += [report.line(row) for row in _rows(studies)]
   folder = figures.write(request, "gradient", report.join(_TITLE, [
       "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{tune.SEEDS} seeds; {TIE} points count as equal. Rounds are those of "
-      "all seeds, of the grid with its widenings; a run with k derivatives "
+      f"{tune.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
+      "of all seeds, of the grid with its widenings; a run with k derivatives "
       "counts as 1 + k. The derivatives are those of one seed.",
       "\n".join(lines),
       *(f"{registry.get(name).label}:\n\n" + _outer(study)
