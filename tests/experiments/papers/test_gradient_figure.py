@@ -1,4 +1,4 @@
-"""Tuning by derivatives beside the grid: curves and verdicts of made studies."""
+"""Tuning by derivatives beside the grid: curves and verdicts of studies."""
 
 import pathlib
 
