@@ -106,11 +106,15 @@ def tuned(
 
 
 def table(found: GradientTuning) -> str:
-  """The outer steps as Markdown, the best in bold."""
+  """The outer steps as Markdown, the best in bold.
+
+  A slope is the derivative of the loss by the logarithm, or the logit, in which
+  a number is moved.
+  """
   names = list(found.best.values)
   lines = ["| " + " | ".join(
       [*names, "rounds", "validation loss", "accuracy", *(
-          f"d loss / d log {name}" for name in names), "rounds played"]) + " |"]
+          f"slope, {name}" for name in names), "rounds played"]) + " |"]
   lines.append("|---" * (2 * len(names) + 4) + "|")
   for step in found.steps:
     cells = [*(f"{step.values[name]:.4g}" for name in names), str(step.rounds),

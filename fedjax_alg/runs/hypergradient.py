@@ -394,7 +394,7 @@ def hypergradient(
 
   Examples:
     >>> import fedjax_alg as fa
-    >>> fed = fa.federate("digits", partition="classes", num_clients=20,
+    >>> fed = fa.federate("digits", partition="iid", num_clients=20,
     ...                   validation_clients=4)
     >>> found = fa.hypergradient("fedavg", fed, by="client_lr", rounds=3,
     ...                          cohort_size=5, client_lr=0.01)

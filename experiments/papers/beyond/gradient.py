@@ -212,7 +212,8 @@ def _make(request: figures.Request) -> None:
       "Validation accuracy of the last ten rounds in percent, mean of "
       f"{tune.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
       "of all seeds, of the grid with its widenings; a run with k derivatives "
-      "counts as 1 + k. The derivatives are those of one seed.",
+      "counts as 1 + k. The derivatives are those of one seed; a slope is the "
+      "derivative of the loss by the logarithm, or the logit, of a number.",
       "\n".join(lines),
       *(f"{registry.get(name).label}:\n\n" + _outer(study)
         for name, study in studies.items()),
@@ -224,7 +225,7 @@ def _outer(study: Mapping[str, Any]) -> str:
   """The outer steps of a method as a table."""
   names = list(study["steps"][0]["values"])
   lines = [report.line([*names, "rounds", "loss", *(
-      f"d loss / d log {name}" for name in names), "kept",
+      f"slope, {name}" for name in names), "kept",
                         "accuracy of all rounds, 3 seeds"])]
   lines.append(report.line(["---"] * (2 * len(names) + 4)))
   for step in study["steps"]:
