@@ -28,6 +28,15 @@ multiplied by the mean of n_i. The other settings of a method that its paper
 does not fix (mu of FedProx, the variant of LoSAC, ...) are chosen first, one
 after the other, at the middle learning rate of the clients. A grid whose best
 value lies at its edge is widened there, in both forms, at most --widen times.
+
+In place of a grid, in both forms:
+
+  python -m experiments.tune --algorithm=fedavgm --dataset=digits \\
+      --validation_clients=10 --tune_by_gradient=client_lr,server_lr
+
+plays the run a few times with the derivatives of the validation loss by these
+hyper-parameters, and moves them all at once. A start is the value of the flag;
+with --paper it is the middle of the grid.
 """
 
 from collections.abc import Sequence
@@ -47,10 +56,11 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
+from fedjax_alg.runs.gradient_tuning import GradientTuning
 from . import sweep
 from .cli import config as config_lib
 from .cli import grid as grid_lib
-from .cli import guard
+from .cli import gradients, guard
 from .cli import part as part_lib
 from .cli import program, sweeps
 from .papers.analytic import figures as analytic
@@ -114,6 +124,9 @@ OWN_OF_DATA: dict[tuple[str, str], tuple[tuple[str, tuple[Any, ...]], ...]] = {
 
 #: paper -> how many last rounds decide by their validation accuracy; None: all.
 LAST = {"conjugate": None, "diversified": 10, "analytic": 1}
+
+#: --score -> how many last rounds count; None: all.
+_SCORED = {"final": 1, "last_10": 10, "all": None}
 
 #: Number of seeds for each value.
 SEEDS = 3
@@ -225,6 +238,34 @@ def _stages(
   return stages
 
 
+def run_flags(
+    paper: str, data: str, name: str, root: pathlib.Path,
+    data_dir: str | None = None) -> tuple[str, ...]:
+  """The flags of the runs in which a method is tuned, but for the protocol."""
+  return (*_method_flags(paper, data, name), *_data_flags(
+      paper, data, root, data_dir), *_SHARED[paper], f"--num_seeds={SEEDS}",
+          "--eval_every=5")
+
+
+def _last(every: int, rounds: int | None) -> int | None:
+  """How many evaluations lie in the last rounds; None: all."""
+  return None if rounds is None else -(-rounds // every)
+
+
+def play_by_gradient(
+    paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
+    mean_size: float, data_dir: str | None,
+    values: absl_flags.FlagValues) -> GradientTuning:
+  """Tunes a method of a paper by derivatives, from the middle of its grids."""
+  starts = [f"--{flag}={_text(tried[len(tried) // 2])}"
+            for flag, tried in _stages(paper, data, name, mean_size)
+            if flag in (values[gradients.FLAG].value or ())]
+  return gradients.make(
+      [*run_flags(paper, data, name, root, data_dir), *starts, *extra], values,
+      _last(5, LAST[paper]), root / f"{name}_by_gradient",
+      f"{registry.get(name).label}: {paper}, {data}")
+
+
 def play(
     paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
     mean_size: float, data_dir: str | None = None,
@@ -232,9 +273,8 @@ def play(
   """Plays the grids of one method; returns the trials of each tuned flag."""
   stages = _stages(paper, data, name, mean_size)
   protocol = "local" if paper == "analytic" else "validation"
-  words = (*_method_flags(paper, data, name), *_data_flags(
-      paper, data, root, data_dir), *_SHARED[paper], f"--num_seeds={SEEDS}",
-           "--eval_every=5", f"--eval_protocols={protocol}")
+  words = (*run_flags(paper, data, name, root, data_dir),
+           f"--eval_protocols={protocol}")
   chosen: dict[str, str] = {}
   if stages[-1][0] == "client_lr" and stages[1:]:
     rates = stages[-1][1]
@@ -249,8 +289,8 @@ def play(
     def scores(values, flag=flag, flags_of=flags_of):
       found = []
       for value, one in zip(values, sweeps.play_all(
-          [_config(root, flags_of(value)) for value in values])):
-        score = math.nan if one.diverged else 100 * _validation(
+          [configured(root, flags_of(value)) for value in values])):
+        score = math.nan if one.diverged else 100 * validation(
             tables.read_rows(one.folder / "metrics.csv"), LAST[paper], protocol)
         print(f"  {name}: --{flag}={_text(value)}: {score:.2f} %", flush=True)
         found.append(score)
@@ -270,14 +310,14 @@ def play(
   return played
 
 
-def _config(root: pathlib.Path, words: Sequence[str]) -> config_lib.Config:
+def configured(root: pathlib.Path, words: Sequence[str]) -> config_lib.Config:
   """A run in a folder of its own, which is resumed if it was started before."""
   folder = suite.run_folder(root, config_lib.parse(words))
   mode = "--resume" if (folder / "config.json").is_file() else "--overwrite"
   return config_lib.parse([*words, f"--out_dir={folder}", mode])
 
 
-def _validation(
+def validation(
     rows: list[tables.Row], last: int | None, protocol: str = "validation"
 ) -> float:
   """Mean accuracy of the ``last`` rounds; None: of all rounds.
@@ -366,10 +406,12 @@ def _flag_values() -> absl_flags.FlagValues:
   absl_flags.DEFINE_string(
       "out_dir", "out/tune", "folder to write the runs and the table to",
       flag_values=values)
+  gradients.define(values)
   return values
 
 
-_NAMES = ("paper", "data", "methods", "widen", "write", "data_dir", "out_dir")
+_NAMES = ("paper", "data", "methods", "widen", "write", "data_dir", "out_dir",
+          *gradients.NAMES)
 
 
 def usage() -> str:
@@ -380,7 +422,8 @@ def usage() -> str:
     tail = "" if values[name].value is None else (
         f" (default {str(values[name].value).lower()})")
     lines.append(f"  --{name}: {values[name].help}{tail}")
-  lines += ["", "Without --paper the flags are those of",
+  lines += ["", "Without --paper the flags are --widen, --tune_by_gradient,",
+            "--outer_steps, --halvings and those of",
             "python -m experiments.sweep --help. In both forms any other "
             "--flag=value is", "passed on to every run; python -m "
             "experiments.run --help lists these flags."]
@@ -396,7 +439,11 @@ def tune_any(argv: Sequence[str]) -> None:
   own = absl_flags.FlagValues()
   absl_flags.DEFINE_integer(
       "widen", grid_lib.MOST_WIDENINGS, "", lower_bound=0, flag_values=own)
-  mine = [w for w in argv if w.lstrip("-").split("=")[0] == "widen"]
+  gradients.define(own)
+  if gradients.asked(argv):
+    gradients.refuse_unread(argv)
+  mine = [w for w in argv if w.lstrip("-").split("=")[0] in (
+      "widen", *gradients.NAMES)]
   argv = [w for w in argv if w not in mine]
   config_lib.refuse_words(config_lib.read_flags(own, mine))
   values, words = sweep.split_flags(argv)
@@ -409,6 +456,17 @@ def tune_any(argv: Sequence[str]) -> None:
     raise config_lib.UsageError(
         f"--by={values.by}: experiments.tune chooses by validation alone "
         "(experiments.sweep by any protocol)")
+  score = values.score if values["score"].present else "last_10"
+  if gradients.asked(mine):
+    every = config_lib.parse(words).run.eval_every
+    gradients.make(
+        words, own, _last(every, _SCORED[score]),
+        expanded(values.out_dir or "out/tune/gradient"), "Outer steps")
+    return
+  for word in mine:
+    if not word.lstrip("-").startswith("widen"):
+      raise config_lib.UsageError(
+          f"{word}: only read with --{gradients.FLAG}")
   grid = sweeps.read_grid(
       values.sweep or [f"client_lr={','.join(map(str, ANY_RATES))}"])
   sweeps.refuse_given(argv, grid)
@@ -416,7 +474,7 @@ def tune_any(argv: Sequence[str]) -> None:
     best = sweep.make(
         words, grid, expanded(values.out_dir or "out/tune/any"),
         by="validation", metric=values.metric,
-        score=values.score if values["score"].present else "last_10",
+        score=score,
         part=part_lib.parse(values.part))
     more = _wider(grid, best["best"], words) if best else {}
     if not more or widened == own.widen:
@@ -467,6 +525,12 @@ def command(argv: Sequence[str]) -> None:
   own = [w for w in argv if w.lstrip("-").split("=")[0].removeprefix(
       "no") in _NAMES or w.lstrip("-").split("=")[0] in _NAMES]
   config_lib.refuse_words(config_lib.read_flags(values, own))
+  if gradients.asked(own):
+    gradients.refuse_unread(argv)
+    if values.paper == analytic.PAPER.name:
+      raise config_lib.UsageError(
+          f"--{gradients.FLAG}: not of the {values.paper} paper, whose methods "
+          "have a model for each client and no validation clients")
   extra = [w for w in argv if w not in own]
   # The analytic paper's runs read a file of their own.
   if values.data_dir and values.paper != analytic.PAPER.name:
@@ -489,6 +553,11 @@ def command(argv: Sequence[str]) -> None:
       values.paper, values.data, root, values.data_dir) if "=" in word)
   examples = {"mnist": 60000, "cifar10": 50000}.get(values.data, 0)
   mean_size = examples / int(facts["num_clients"])
+  if gradients.asked(own):
+    for name in names:
+      play_by_gradient(values.paper, values.data, name, root, extra, mean_size,
+                       values.data_dir, values)
+    return
   tuned = {}
   for name in names:
     tuned[name] = play(

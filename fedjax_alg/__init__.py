@@ -27,6 +27,10 @@ from fedjax_alg.runs.api import run
 from fedjax_alg.runs.api import steps
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.compare import Comparison
+from fedjax_alg.runs.gradient_tuning import GradientTuning
+from fedjax_alg.runs.gradient_tuning import tune_by_gradient
+from fedjax_alg.runs.hypergradient import hypergradient
+from fedjax_alg.runs.hypergradient import Hypergradient
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.progress import progress_bar
@@ -39,9 +43,10 @@ from fedjax_alg.runs.tensorboard import tensorboard
 
 __all__ = [
     "Algorithm", "ClientData", "Cohort", "Comparison", "DataError", "FedSpec",
-    "Federation", "Model", "NonFiniteError", "OptionError", "RoundAux",
-    "RoundCost", "RunFolderError", "RunResult", "Shard", "Step", "Sweep",
-    "compare", "distributed", "federate", "from_arrays", "load_run",
-    "progress_bar", "run", "start", "steps", "sweep", "tensorboard",
+    "Federation", "GradientTuning", "Hypergradient", "Model", "NonFiniteError",
+    "OptionError", "RoundAux", "RoundCost", "RunFolderError", "RunResult",
+    "Shard", "Step", "Sweep", "compare", "distributed", "federate",
+    "from_arrays", "hypergradient", "load_run", "progress_bar", "run", "start",
+    "steps", "sweep", "tensorboard", "tune_by_gradient",
 ]
 __version__ = "0.3.0"

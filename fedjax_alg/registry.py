@@ -49,6 +49,10 @@ class Entry(NamedTuple):
   #: (hparams, C) -> n, the number of clients that are compared in pairs at
   #: once, in matrices [n, n]
   in_pairs: Callable[[Any, int], int] = lambda hparams, num_clients: 0
+  #: (hparams) -> what the method decides by comparing numbers, so that its
+  #: result jumps where a decision changes and a derivative does not see it
+  #: (``runs.hypergradient``); "" for a method whose rounds are smooth
+  jumps: Callable[[Any], str] = lambda hparams: ""
   #: why nothing that is sent can be compressed (``client.compression``); empty
   #: if updates or models can
   whole_only: str = ""
@@ -70,6 +74,26 @@ _SUMS = "it sends sums over its data, not updates"
 #: One model down and one up; and with an anchor gradient before.
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
+#: What methods with groups of clients decide.
+_GROUPS = "who belongs to which group is decided by comparisons"
+
+
+def _k_models(hparams: Any) -> str:
+  return _GROUPS if hparams.num_models > 1 else ""
+
+
+def _always(why: str) -> Callable[[Any], str]:
+  return lambda hparams: why
+
+
+_SEARCH = "a line search takes the first step length that passes its test"
+
+
+def _composed_jumps(hparams: Any) -> str:
+  search = _SEARCH if hparams.server == "cg_line_search" else ""
+  return " and ".join(filter(None, (_k_models(hparams), search)))
+
+
 #: The step of FSVRG's family is client_lr / n_i.
 _SLOW = {"client_lr": 1.0}
 
@@ -96,11 +120,13 @@ ALGORITHMS: dict[str, Entry] = {
     "ma_fsvrg": Entry(diversified.DiversifiedHParams, diversified.ma_fsvrg,
                       "MA-FSVRG", _DIVERSIFIED,
                       ledger=expected.of_k_models(0),
-                      small=_SLOW),
+                      small=_SLOW,
+                      jumps=_k_models),
     "ga_fsvrg": Entry(diversified.GAHParams, diversified.ga_fsvrg,
                       "GA-FSVRG", _DIVERSIFIED,
                       ledger=expected.of_k_models(1),
-                      small={**_SLOW, "gradient_step": 0.1}),
+                      small={**_SLOW, "gradient_step": 0.1},
+                      jumps=_k_models),
     "cfsvrg": Entry(conjugate.CFSVRGHParams, conjugate.cfsvrg, "CFSVRG",
                     _CONJUGATE,
                     ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
@@ -109,7 +135,8 @@ ALGORITHMS: dict[str, Entry] = {
                       "CLSFSVRG", _CONJUGATE,
                       needs_validation=lambda hparams: True,
                       ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
-                      small=_SLOW),
+                      small=_SLOW,
+                      jumps=_always(_SEARCH)),
     "scaffold": Entry(scaffold.ScaffoldHParams, scaffold.scaffold, "SCAFFOLD",
                       "Karimireddy et al., ICML 2020",
                       ledger=expected.vectors(2, 2)),
@@ -138,25 +165,31 @@ ALGORITHMS: dict[str, Entry] = {
                         ledger=expected.vectors(1, 1, batches=2)),
     "fedgroup": Entry(fedgroup.FedGroupHParams, fedgroup.fedgroup, "FedGroup",
                       _FEDGROUP, in_pairs=fedgroup.compared,
-                      ledger=_PLAIN),
+                      ledger=_PLAIN,
+                      jumps=_always(_GROUPS)),
     "fedgrouprox": Entry(fedgroup.FedGrouProxHParams, fedgroup.fedgrouprox,
                          "FedGrouProx", _FEDGROUP, in_pairs=fedgroup.compared,
- ledger=_PLAIN),
+                         ledger=_PLAIN,
+                         jumps=_always(_GROUPS)),
     "ifca": Entry(ifca.IFCAHParams, ifca.ifca, "IFCA",
                   "Ghosh et al., NeurIPS 2020",
-                  ledger=expected.preferred),
+                  ledger=expected.preferred,
+                  jumps=_always(_GROUPS)),
     "fesem": Entry(fesem.FeSEMHParams, fesem.fesem, "FeSEM",
                    "Xie et al., arXiv:2005.01026",
-                   ledger=_PLAIN),
+                   ledger=_PLAIN,
+                   jumps=_always(_GROUPS)),
     "cfl": Entry(cfl.CFLHParams, cfl.cfl, "CFL",
                  "Sattler et al., IEEE TNNLS 2020",
                  in_pairs=lambda hparams, num_clients: num_clients * (
                      hparams.max_groups > 1),
-                 ledger=_PLAIN),
+                 ledger=_PLAIN,
+                 jumps=_always(_GROUPS)),
     "flhc": Entry(flhc.FLHCHParams, flhc.flhc, "FL+HC",
                   "Briggs et al., IJCNN 2020",
                   in_pairs=lambda hparams, num_clients: num_clients,
-                  ledger=_PLAIN),
+                  ledger=_PLAIN,
+                  jumps=_always(_GROUPS)),
     "fedacnnl": Entry(
         fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,
         all_clients=True, rounds=fedacnnl.num_rounds,
@@ -201,7 +234,8 @@ ALGORITHMS: dict[str, Entry] = {
         "any `client_update` with any `server`",
         needs_validation=lambda hparams: hparams.server == "cg_line_search",
         ledger=expected.preferred,
-        small={"gradient_step": 0.1}),
+        small={"gradient_step": 0.1},
+        jumps=_composed_jumps),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True,
                      whole_only="nothing is sent",

@@ -46,6 +46,41 @@ def dot(a: Params, b: Params) -> Array:
              jnp.zeros(()))
 
 
+@jax.custom_jvp
+def root(x: Array) -> Array:
+  """The square root, whose derivative at 0 is 0 and not infinite.
+
+  A second moment or a norm that is 0 stays there if nothing moves it, and
+  infinite times 0 is NaN.
+  """
+  return jnp.sqrt(x)
+
+
+@root.defjvp
+def _root_jvp(primals, tangents):
+  (x,), (dx,) = primals, tangents
+  y = jnp.sqrt(x)
+  half = jnp.where(x > 0, 0.5 / jnp.where(x > 0, y, jnp.ones_like(y)),
+                   jnp.zeros_like(y))
+  return y, half * dx
+
+
+@jax.custom_jvp
+def settled(x: Array) -> Array:
+  """``x``; where it is 0, a derivative that is NaN is taken for 0.
+
+  For the steps of an optimiser with a square root of its own (optax): an entry
+  whose gradient has always been 0 does not move.
+  """
+  return x
+
+
+@settled.defjvp
+def _settled_jvp(primals, tangents):
+  (x,), (dx,) = primals, tangents
+  return x, jnp.where((x == 0) & jnp.isnan(dx), jnp.zeros_like(dx), dx)
+
+
 def squared_norm(tree: Params) -> Array:
   """Computes the sum of the squares of all entries, [] float32."""
   return dot(tree, tree)
@@ -268,9 +303,10 @@ def group_shares(
 
 def slot_norm(tree: Params) -> Array:
   """Computes the Euclidean norm of all entries of each slot, [S] float32."""
-  return jnp.sqrt(sum(
+  squares: Any = sum(
       (leaf * leaf).reshape(leaf.shape[0], -1).sum(1)
-      for leaf in jax.tree.leaves(tree)))
+      for leaf in jax.tree.leaves(tree))
+  return root(squares)
 
 
 def where_slots(chosen: Array, a: Params, b: Params) -> Params:

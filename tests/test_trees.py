@@ -161,3 +161,18 @@ def test_slots_added_one_by_one_are_the_weighted_sum():
     for found in summed(weights, stack):
       for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_derivatives_at_zero():
+  """Those of sqrt are infinite there, and infinite times 0 is NaN."""
+  x, dx = jnp.array([0.0, 4.0, 9.0]), jnp.array([0.0, 1.0, 3.0])
+  y, dy = jax.jvp(trees.root, (x,), (dx,))
+  np.testing.assert_array_equal(y, jnp.sqrt(x))
+  np.testing.assert_allclose(dy, [0.0, 0.25, 0.5])
+  np.testing.assert_array_equal(jax.grad(lambda x: trees.root(x).sum())(x)[0],
+                                0.0)
+  step, nan = jnp.array([0.0, 2.0, 0.0]), jnp.float32(jnp.nan)
+  same, moved = jax.jvp(
+      trees.settled, (step,), (jnp.array([nan, nan, 5.0]),))
+  np.testing.assert_array_equal(same, step)
+  np.testing.assert_array_equal(moved, [0.0, nan, 5.0])

@@ -96,7 +96,7 @@ def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
   if options.base == "momentum":
     return first
   return jax.tree.map(
-      lambda m, v: m / (jnp.sqrt(v) + options.base_eps), first, s.v)
+      lambda m, v: m / (trees.root(v) + options.base_eps), first, s.v)
 
 
 def _statistics(

@@ -95,9 +95,9 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
   def hessian_times(gradient, params, u):
     if kind == "exact":
       return jax.jvp(lambda p: gradient(p)[0][1], (params,), (u,))[1]
-    norm = jnp.sqrt(trees.squared_norm(u))
+    norm = trees.root(trees.squared_norm(u))
     delta = hparams.hf_delta * (
-        1.0 + jnp.sqrt(trees.squared_norm(params))) / jnp.maximum(norm, 1e-30)
+        1.0 + trees.root(trees.squared_norm(params))) / jnp.maximum(norm, 1e-30)
     (_, ahead), (_, behind) = gradient(
         trees.add_scaled(params, delta, u), trees.add_scaled(params, -delta, u))
     return trees.scale(0.5 / delta, trees.subtract(ahead, behind))

@@ -228,7 +228,7 @@ def little_is_enough(sent: Params, scene: Scene, scale: Any) -> Params:
     steps = supporters(scene.total(scene.weights > 0, one),
                        scene.total(scene.hostile, one))
   return trees.subtract(
-      mean, _per_slot(steps, jax.tree.map(jnp.sqrt, square)))
+      mean, _per_slot(steps, jax.tree.map(trees.root, square)))
 
 
 def inner_product(sent: Params, scene: Scene, scale: Any) -> Params:

@@ -25,9 +25,11 @@ The transformation may take these extra arguments of ``update``:
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_alg import trees
 from fedjax_alg.base import Array
 from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptivity import fedopt
@@ -80,7 +82,13 @@ def adam(
     learning_rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.999,
     eps: float = 1e-8) -> ServerStep:
   """Adam on the mean update (optax's, with bias correction)."""
-  return _step(optax.adam(learning_rate, beta1, beta2, eps), "aggregate")
+  init, update = optax.adam(learning_rate, beta1, beta2, eps)
+
+  def settled(*args):
+    updates, state = update(*args)
+    return jax.tree.map(trees.settled, updates), state
+
+  return _step(optax.GradientTransformation(init, settled), "aggregate")
 
 
 def fedopt_step(*args: Any, **kwargs: Any) -> ServerStep:

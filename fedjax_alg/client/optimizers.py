@@ -240,6 +240,7 @@ def descent(
     if transform is not None:
       with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
         gradient, state = transform.update(gradient, state, params)
+      gradient = jax.tree.map(trees.settled, gradient)
     if whole_step:
       return optax.apply_updates(params, gradient), (state, taken)
     rate = rate_of_round

@@ -11,6 +11,7 @@ from experiments.cli import config
 from experiments.cli import guard
 from experiments.cli import sweeps
 from experiments.reports import chosen
+from fedjax_alg import files
 
 DIGITS = ["--dataset=digits", "--features=none", "--num_clients=12",
           "--validation_clients=3", "--partition=iid", "--model=softmax"]
@@ -132,3 +133,56 @@ def test_what_is_wrong_is_one_line(capsys):
   assert "--methods=fedavgg" in capsys.readouterr().err
   assert tune.main(["--help"]) == 0
   assert "--write" in capsys.readouterr().out
+
+
+ANY = ["--algorithm=fedavg", *DIGITS, "--participation=0.34", "--rounds=4",
+       "--client_lr=0.01"]
+
+
+def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):
+  assert tune.main([*ANY, "--tune_by_gradient=client_lr", "--outer_steps=3",
+                    "--halvings=1", f"--out_dir={tmp_path}"]) == 0
+  found = files.read_json(tmp_path / "gradient.json")
+  assert [step["rounds"] for step in found["steps"]] == [2, 4, 4]
+  assert found["steps"][0]["values"] == {"client_lr": pytest.approx(0.01)}
+  assert found["rounds_played"] == 2 * (2 + 4 + 4)
+  assert found["best"]["client_lr"] > 0.05
+  said = capsys.readouterr().out
+  assert f"best: --client_lr={found['best']['client_lr']:.4g}\n" in said
+  rate = config.parse(found["replay"].split()).hparams["client_lr"]
+  assert rate == pytest.approx(found["best"]["client_lr"], rel=1e-3)
+  text = (tmp_path / "gradient.md").read_text()
+  assert text.count("\n| ") == 4 and "**" in text
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--tune_by_gradient=batch_size"], "--tune_by_gradient=batch_size: a "
+     "whole number, there is no derivative (one of client_lr, server_lr)"),
+    (["--tune_by_gradient=client_lr", "--sweep=client_lr=1,2"],
+     "--sweep: not read with --tune_by_gradient"),
+    (["--tune_by_gradient=client_lr", "--outer_steps=2"],
+     "--outer_steps=2: must be at least 3"),
+    (["--outer_steps=2"], "--outer_steps=2: only read with --tune_by_gradient"),
+    (["--tune_by_gradient=client_lr", "--compress_up=sign"],
+     "--compress_up=sign: what it rounds has the derivative 0"),
+])
+def test_what_cannot_be_tuned_by_derivatives(words, said, capsys):
+  assert tune.main([*ANY, *words]) == 2
+  error = capsys.readouterr().err
+  assert said in error and error.count("\n") == 1
+
+
+def test_a_paper_is_tuned_by_derivatives_from_the_middle(
+    tmp_path, monkeypatch, capsys):
+  seen = []
+  monkeypatch.setattr(tune.gradients, "make", lambda words, values, last, *_: (
+      seen.append((words, last))))
+  base = ["--paper=diversified", "--tune_by_gradient=client_lr,mu",
+          f"--out_dir={tmp_path}"]
+  assert tune.main([*base, "--methods=fedprox", "--rounds=7"]) == 0
+  ((words, last),) = seen
+  hparams = config.parse(words).hparams
+  assert (hparams["client_lr"], hparams["mu"], last) == (1.0, 0.1, 2)
+  assert config.parse(words).run.rounds == 7
+  assert tune.main(["--paper=analytic", *base[1:]]) == 2
+  assert "not of the analytic paper" in capsys.readouterr().err

@@ -1,0 +1,343 @@
+"""Hyper-parameters by the derivative of the validation loss, not by a grid.
+
+An outer step plays the run with its derivatives (``runs.hypergradient``) and
+moves all hyper-parameters at once: by Gauss and Newton's step inside a trust
+region, a box in the logarithms of the hyper-parameters. A step that makes the
+loss larger, or not finite, is taken back and the box is made smaller; so is one
+where the derivative explodes. The first outer steps play fewer rounds. All of
+them are calls of one compiled program.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine import cohorts
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import check_count, of_type, resolved
+from fedjax_alg.runs import api, hypergradient
+from fedjax_alg.runs.hypergradient import Derivatives
+from fedjax_alg.runs.methods import Method
+
+#: The outer steps of a tuning.
+OUTER_STEPS = 4
+#: The first outer step plays 1 / 2^HALVINGS of the rounds, the next twice as
+#: many, and so on to all of them.
+HALVINGS = 2
+#: The longest step of a hyper-parameter: a factor of 10.
+_LONGEST = math.log(10.0)
+#: What a step of a factor of e has to promise, in shares of the loss: a
+#: hyper-parameter that hardly matters hardly moves.
+_WORTH = 1e-3
+#: A derivative by a logarithm of more than so many losses is one of training
+#: at the edge of stability, where it grows from round to round: it says that
+#: the step is too long, and not where to go.
+_EXPLODED = 30.0
+#: A step that was taken back is tried again with a box of this share, or of
+#: where a cubic through both ends has its minimum.
+_SHRINK = (0.1, 0.25, 0.6)
+
+
+class Coordinate(NamedTuple):
+  """Where a hyper-parameter is moved: in its logarithm, or its logit."""
+
+  low: float  #: its smallest value; -inf if there is none
+  high: float  #: its largest value; inf if there is none
+
+  def to(self, value: float) -> float:
+    """The coordinate of a value; infinite at an end of the range."""
+    with np.errstate(divide="ignore"):
+      below = np.log(value - self._low) if self._low < value else -np.inf
+      above = (np.log(self.high - value) if value < self.high else -np.inf
+               ) if math.isfinite(self.high) else 0.0
+    return float(below - above)
+
+  def back(self, place: float) -> float:
+    """The value of a coordinate."""
+    if not math.isfinite(self.high):
+      return self._low + math.exp(place)
+    return self._low + (self.high - self._low) / (1.0 + math.exp(-place))
+
+  def slope(self, value: float) -> float:
+    """The derivative of the value by the coordinate."""
+    up = value - self._low
+    if not math.isfinite(self.high):
+      return up
+    return up * (self.high - value) / (self.high - self._low)
+
+  @property
+  def _low(self) -> float:
+    return self.low if math.isfinite(self.low) else 0.0
+
+
+def coordinate(method: Method, name: str) -> Coordinate:
+  """Finds in which coordinate a hyper-parameter is moved.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    name: name of the hyper-parameter.
+
+  Returns:
+    A logarithm, or with a largest value a logit.
+
+  Raises:
+    OptionError: its value is at an end of its range, from where no factor
+      leads away.
+  """
+  hparams = resolved(method.hparams)
+  meta = {f.name: f.metadata for f in dataclasses.fields(hparams)}[name]
+  ends = [next((float(meta[key]) for key in keys if meta[key] is not None), end)
+          for keys, end in ((("minimum", "above"), -math.inf),
+                            (("maximum", "below"), math.inf))]
+  found, value = Coordinate(*ends), getattr(hparams, name)
+  if not math.isfinite(found.to(value)):
+    raise OptionError(
+        f"`{name}`={value:g}: tuned by factors, must start between "
+        f"{max(found.low, 0.0):g} and {found.high:g}")
+  return found
+
+
+def check_starts(method: Method, by: str | Sequence[str]) -> tuple[str, ...]:
+  """Checks what is tuned and where it starts; returns the names.
+
+  Raises:
+    OptionError: a name that there is no derivative by, or a value at an end of
+      its range.
+  """
+  names = hypergradient.check_names(method, by)
+  for name in names:
+    coordinate(method, name)
+  return names
+
+
+class OuterStep(NamedTuple):
+  """One outer step: the run at some values, and where it leads."""
+
+  values: dict[str, float]
+  rounds: int  #: rounds of this step's run
+  loss: float  #: validation loss, mean over the seeds and last evaluations
+  accuracy: float  #: validation accuracy, likewise
+  gradient: dict[str, float]  #: of the loss by the logarithms (or logits)
+  kept: bool  #: whether the next step starts here
+  #: rounds played up to here, of all seeds; a run with the derivatives by k
+  #: hyper-parameters counts as 1 + k
+  played: int
+
+
+class GradientTuning(NamedTuple):
+  """The outer steps, and the best of those that played all rounds."""
+
+  steps: list[OuterStep]
+  best: OuterStep
+
+  @property
+  def played(self) -> int:
+    """Rounds played; see ``OuterStep.played``."""
+    return self.steps[-1].played
+
+
+def trusted_step(
+    gradient: np.ndarray, curvature: np.ndarray, radius: float,
+    worth: float) -> np.ndarray:
+  """The step of least g's + s'(H + worth I)s / 2 in a box.
+
+  Args:
+    gradient: g, [k].
+    curvature: H, [k, k]; negative eigenvalues count as 0.
+    radius: the largest entry of the step.
+    worth: more than 0.
+
+  Returns:
+    s, [k].
+  """
+  values, vectors = np.linalg.eigh(curvature)
+  root = np.sqrt(np.maximum(values, 0.0) + worth)
+  rows = root[:, None] * vectors.T
+  found = scipy.optimize.lsq_linear(
+      rows, -(vectors.T @ gradient) / root, bounds=(-radius, radius))
+  return found.x
+
+
+def _cubic_minimum(f0: float, d0: float, f1: float, d1: float) -> float:
+  """Where in [0, 1] the cubic with these values and slopes is least."""
+  s = 3.0 * (f0 - f1) + d0 + d1
+  inside = s * s - d0 * d1
+  if inside <= 0.0:
+    return 0.5
+  return 1.0 - (d1 + math.sqrt(inside) - s) / (
+      d1 - d0 + 2.0 * math.sqrt(inside))
+
+
+class _Point(NamedTuple):
+  """Where the outer steps go on from."""
+
+  place: np.ndarray  #: [k]
+  loss: float
+  gradient: np.ndarray  #: by the coordinates
+  curvature: np.ndarray
+
+
+def _rounds_of(step: int, rounds: int, halvings: int) -> int:
+  return -(-rounds // 2 ** max(halvings - step, 0))
+
+
+def descend(
+    derivatives: Derivatives, *, outer_steps: int = OUTER_STEPS,
+    halvings: int = HALVINGS, last: int | None = 1,
+    said: Callable[[OuterStep], None] = lambda step: None) -> GradientTuning:
+  """Moves the hyper-parameters of a run by their derivatives.
+
+  Args:
+    derivatives: the compiled program; its run's values are the first.
+    outer_steps: number of outer steps, more than ``halvings``.
+    halvings: see ``HALVINGS``.
+    last: see ``hypergradient``.
+    said: called after every step.
+
+  Returns:
+    The steps.
+
+  Raises:
+    OptionError: no step that played all rounds has a finite loss, or a
+      hyper-parameter starts at an end of its range.
+  """
+  p, by = derivatives.prepared, derivatives.by
+  total = p.options.rounds
+  assert total is not None
+  moved = [coordinate(p.method, name) for name in by]
+  start = p.method.values()
+  place = np.array([one.to(start[name]) for name, one in zip(by, moved)])
+  best: _Point | None = None
+  radius, played, found = _LONGEST, 0, list[OuterStep]()
+  for number in range(outer_steps):
+    values = {name: one.back(at) for name, one, at in zip(by, moved, place)}
+    if number == 0:  # as it was given
+      values = {name: start[name] for name in by}
+    rounds = _rounds_of(number, total, halvings)
+    got = derivatives.at(values, rounds, last)
+    slopes = np.array([one.slope(values[name]) for name, one in zip(by, moved)])
+    new = _Point(place, got.loss, slopes * list(got.gradient.values()),
+                 slopes[:, None] * got.curvature * slopes)
+    played += rounds * p.rows * (1 + len(by))
+    usable = got.finite and bool(np.isfinite(got.curvature).all()) and (
+        float(np.abs(new.gradient).max()) <= _EXPLODED * abs(got.loss))
+    kept = usable and (best is None or got.loss < best.loss)
+    end = got.accuracies.shape[1]
+    found.append(OuterStep(
+        values, rounds, got.loss,
+        float(got.accuracies[:, max(end - last, 0) if last else 0:].mean()),
+        dict(zip(by, new.gradient.tolist())), kept, played))
+    said(found[-1])
+    if kept:
+      best, radius = new, min(2.0 * radius, _LONGEST)
+    elif best is None:
+      # Nothing is known yet but that it does not train: shorter steps do.
+      place = place - _LONGEST
+      continue
+    else:
+      radius = _smaller(best, new, usable, got.loss < best.loss)
+    place = best.place + trusted_step(
+        best.gradient, best.curvature, radius, _WORTH * abs(best.loss))
+    place = np.where(
+        [hypergradient.in_range(p.method, {name: one.back(at)})
+         for name, one, at in zip(by, moved, place)], place, best.place)
+  whole = [step for step in found
+           if step.rounds == total and math.isfinite(step.loss)]
+  if not whole:
+    raise OptionError("`outer_steps`: no step with all rounds has a finite "
+                      "loss; start from smaller values")
+  return GradientTuning(found, min(whole, key=lambda step: step.loss))
+
+
+def _smaller(best: _Point, new: _Point, usable: bool, less: bool) -> float:
+  """The radius after a step that is taken back.
+
+  Args:
+    best: the point before it.
+    new: the point after it.
+    usable: whether the derivative there is.
+    less: whether the loss there is smaller all the same.
+  """
+  step = new.place - best.place
+  share = _SHRINK[2 if less else 1]
+  if usable:
+    share = min(max(_cubic_minimum(
+        best.loss, float(best.gradient @ step), new.loss,
+        float(new.gradient @ step)), _SHRINK[0]), _SHRINK[2])
+  return max(share * float(np.abs(step).max()), 1e-3)
+
+
+def check_steps(outer_steps: Any, halvings: Any) -> None:
+  """Checks the numbers of outer steps.
+
+  Raises:
+    OptionError: there is no step that plays all rounds.
+  """
+  for name, value in (
+      ("outer_steps", outer_steps), ("halvings", halvings)):
+    of_type(name, value, int)
+    check_count(name, value)
+  if halvings < 0:
+    raise OptionError(f"`halvings`={halvings}: must be at least 0")
+  if outer_steps <= halvings:
+    raise OptionError(
+        f"`outer_steps`={outer_steps}: must be at least {halvings + 1}, the "
+        f"first that plays all rounds after `halvings`={halvings}")
+
+
+def tune_by_gradient(
+    algorithm: Any, federation: Federation, *, by: str | Sequence[str],
+    outer_steps: int = OUTER_STEPS, halvings: int = HALVINGS,
+    model: Any = "softmax", rounds: int | None = None,
+    cohort_size: int | None = None, participation: float | None = None,
+    seeds: int | Sequence[int] = 1, eval_every: int = 5,
+    last: int | None = 1, hparams: Any = None,
+    sampler: cohorts.Sampler | None = None, **options: Any) -> GradientTuning:
+  """Tunes hyper-parameters by the derivative of the validation loss.
+
+  A few outer steps from the given values, each a run with its derivatives, take
+  the place of a grid; see docs/hypergradient.md.
+
+  Args:
+    algorithm: see ``run``.
+    federation: see ``run``; it holds validation clients out.
+    by: names of the hyper-parameters to tune, see ``hypergradient``. Each
+      starts at its value in ``options``, ``hparams`` or at its default, and is
+      moved by factors (in its logit if it has a largest value).
+    outer_steps: number of outer steps.
+    halvings: the first outer step plays 1 / 2^halvings of the rounds, the next
+      twice as many, and so on to all of them.
+    model: see ``run``.
+    rounds: see ``run``.
+    cohort_size: see ``run``.
+    participation: see ``run``.
+    seeds: see ``run``; the same in every outer step.
+    eval_every: see ``run``.
+    last: number of final evaluations whose mean loss is made small; None: all.
+    hparams: see ``run``.
+    sampler: see ``run``.
+    **options: see ``run``.
+
+  Returns:
+    The outer steps and the best of those that played all rounds.
+
+  Raises:
+    OptionError, DataError: an argument that cannot be used; the message is one
+      line.
+  """
+  check_steps(outer_steps, halvings)
+  asked = api.request(
+      algorithm, federation, model=model, rounds=rounds,
+      cohort_size=cohort_size, participation=participation, seeds=seeds,
+      evaluate="validation", eval_every=eval_every, hparams=hparams,
+      keywords=options, sampler=sampler)
+  names = check_starts(asked.method, by)
+  prepared = hypergradient.prepared_for(asked, federation, names)
+  hypergradient.warn(prepared)
+  return descend(Derivatives(prepared, names), outer_steps=outer_steps,
+                 halvings=halvings, last=last)

@@ -1,0 +1,421 @@
+"""The derivative of a validation loss after R rounds by hyper-parameters.
+
+The traced hyper-parameters of a run are inputs of its compiled program, so the
+rounds can be differentiated by them, forward (``jax.jvp``): every round carries
+the derivative of its state by each of k hyper-parameters. Memory does not grow
+with the number of rounds, and the work is that of about 1 + k runs. Random
+numbers (cohorts, mini-batches, directions) are those of the seeds and do not
+move.
+
+The derivative is that of the rounds as they are computed. Where a method
+decides (a client's group, a step of a line search, the entries that are kept),
+it holds while the decisions stay, and does not see them change
+(``registry.Entry.jumps``).
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg.base import Array, Model, Params, Shard
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine import cohorts, compiling, evaluate, loop, processes
+from fedjax_alg.engine import sharding
+from fedjax_alg.errors import did_you_mean, OptionError, with_names
+from fedjax_alg.hparams import condition, reads, resolved, validate
+from fedjax_alg.hparams import with_values
+from fedjax_alg.runs import api
+from fedjax_alg.runs.methods import Method
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.prepare import Prepared
+
+#: Compressors whose message is a rounded number: what a derivative of it
+#: leaves out is all that was sent.
+_ROUNDING = ("qsgd", "sign")
+
+
+class Hypergradient(NamedTuple):
+  """A validation loss after R rounds and its derivatives.
+
+  N seeds, E evaluations (every ``eval_every`` rounds and after the last), k
+  hyper-parameters, K global models. A loss is the mean of the K models'.
+  """
+
+  loss: float  #: mean over the seeds and the last evaluations
+  gradient: dict[str, float]  #: name -> derivative of ``loss``
+  values: dict[str, float]  #: name -> value, where the derivative is taken
+  rounds: np.ndarray  #: [E] int, the evaluated rounds
+  losses: np.ndarray  #: [N, E]
+  gradients: dict[str, np.ndarray]  #: name -> [N, E], derivatives of ``losses``
+  accuracies: np.ndarray  #: [N, E]
+  #: [k, k], the mean of J' H J over the validation examples after the last
+  #: round: J is the derivative of the logits, H the second derivative of the
+  #: loss by them (Gauss-Newton). Positive semi-definite for a convex loss
+  curvature: np.ndarray
+  models: Any  #: the global models after the last round, leaves [N, K, ...]
+
+  @property
+  def finite(self) -> bool:
+    """Whether the loss and all its derivatives are finite."""
+    return bool(np.isfinite([self.loss, *self.gradient.values()]).all())
+
+
+def _gauss_newton(
+    model: Model, models: Params, moved: Params, shard: Shard) -> Array:
+  """Sums J' H J over a shard and averages it over K models, [k, k].
+
+  Args:
+    model: the model.
+    models: parameters, leaves [K, ...].
+    moved: their derivatives, leaves [k, K, ...].
+    shard: the examples.
+  """
+
+  def of_model(params, moved):
+    k = jax.tree.leaves(moved)[0].shape[0]
+
+    def add_block(total, x, y, mask):
+      logits, change = jax.vmap(
+          lambda one: jax.jvp(lambda p: model.apply(p, x), (params,), (one,)),
+          out_axes=(None, 0))(moved)
+
+      def slope(logits):
+        return jax.grad(lambda z: jnp.where(
+            mask, model.loss(z, y), jnp.zeros(y.shape)).sum())(logits)
+
+      bent = jax.vmap(
+          lambda one: jax.jvp(slope, (logits,), (one,))[1])(change)
+      return total + jnp.einsum("ibl,jbl->ij", change, bent)
+
+    return objective.fold_blocks(shard, add_block, jnp.zeros((k, k)))
+
+  of_models = [of_model(*jax.tree.map(lambda leaf: leaf[i], (
+      models, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), moved))))
+               for i in range(jax.tree.leaves(models)[0].shape[0])]
+  return jnp.stack(of_models).mean(0) / shard.size.astype(jnp.float32)
+
+
+class Derivatives:
+  """The compiled program of a run's validation losses and derivatives.
+
+  The hyper-parameters, the seeds and the number of rounds are inputs, so one
+  program serves all outer steps of a tuning.
+  """
+
+  def __init__(self, prepared: Prepared, by: Sequence[str]):
+    """Compiles the program.
+
+    Args:
+      prepared: the run, of one setting, with the protocol ``validation`` alone.
+      by: names of the hyper-parameters, see ``check_names``.
+    """
+    self.prepared = p = prepared
+    self.by = tuple(by)
+    assert p.options.rounds is not None
+    self._rounds: int = p.options.rounds
+    self._every = min(p.options.eval_every, self._rounds)
+    platform = sharding.platform(p.mesh)
+    compiling.leave_frames_out(platform)
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+      lowered = jax.jit(self._push).lower(*self._arguments({}, 1))
+    more: Any = compiling.options(platform)
+    self._program = lowered.compile(more)
+
+  def _arguments(self, values: Mapping[str, float], rounds: int) -> Any:
+    p = self.prepared
+    given = p.method.values() | dict(values)
+    at = jnp.array([given[name] for name in self.by], jnp.float32)
+    return p.placed.data, p.keys, p.numbers, at, jnp.int32(rounds)
+
+  def _losses(self, data, keys, numbers, rounds, at):
+    """((losses [N, E], models), accuracies [N, E]) at the values [k]."""
+    p = self.prepared
+    number = -(-self._rounds // self._every)
+    every = self._every
+    numbers = {**numbers, **{name: jnp.broadcast_to(value, (p.rows,))
+                             for name, value in zip(self.by, at)}}
+    states = loop.initial_states(
+        p.build, p.model, p.spec, data.train, keys, numbers, p.map_seeds)
+
+    def one_seed(state, keys, values):
+      algorithm = p.build(values)
+      play = functools.partial(
+          cohorts.play_round, algorithm, data.train, p.spec.cohort_size, keys,
+          sampler=p.sampler)
+      validate_on = evaluate.make_evaluate(
+          algorithm, p.model, ("validation",), p.map_clients)
+
+      def stretch(i, carry):
+        state, losses, accuracies = carry
+        state = jax.lax.fori_loop(
+            i * every, jnp.minimum((i + 1) * every, rounds),
+            lambda r, state: play(r, state)[0], state)
+        found = validate_on(data, state, keys.evaluation)["validation"]
+        total = found.confusion.sum((-2, -1))
+        hits = jnp.trace(found.confusion, axis1=-2, axis2=-1)
+        loss = (found.loss_sum.sum(-1) / total).mean()
+        return (state, losses.at[i].set(loss),
+                accuracies.at[i].set((hits / total).mean()))
+
+      empty = jnp.full(number, jnp.nan)
+      state, losses, accuracies = jax.lax.fori_loop(
+          jnp.int32(0), (rounds + every - 1) // every, stretch,
+          (state, empty, empty))
+      assert algorithm.global_params is not None
+      return losses, accuracies, algorithm.global_params(state)
+
+    losses, accuracies, models = loop.over_seeds(one_seed, p.map_seeds)(
+        states, keys, numbers)
+    return (losses, models), accuracies
+
+  def _push(self, data, keys, numbers, at, rounds):
+    fn = functools.partial(self._losses, data, keys, numbers, rounds)
+    (losses, models), (slopes, moved), accuracies = jax.vmap(
+        lambda one: jax.jvp(fn, (at,), (one,), has_aux=True),
+        out_axes=(None, 0, None))(jnp.eye(len(self.by)))
+    held = layout.server_rows(data.train)
+    assert held is not None
+    bent = jnp.stack([_gauss_newton(
+        self.prepared.model, jax.tree.map(lambda leaf: leaf[i], models),
+        jax.tree.map(lambda leaf: leaf[:, i], moved), held)
+                      for i in range(self.prepared.rows)])
+    return losses, accuracies, slopes, bent.mean(0), models
+
+  def at(
+      self, values: Mapping[str, float] | None = None,
+      rounds: int | None = None, last: int | None = 1) -> Hypergradient:
+    """Plays the rounds with their derivatives.
+
+    Args:
+      values: name -> value of the hyper-parameters ``by``; those of the run
+        for the others.
+      rounds: rounds to play, at most those of the run; None: all.
+      last: number of final evaluations that ``loss`` is the mean of; None: all.
+
+    Returns:
+      The loss and its derivatives.
+    """
+    p = self.prepared
+    rounds = self._rounds if rounds is None else rounds
+    *found, models = self._program(*self._arguments(values or {}, rounds))
+    losses, accuracies, slopes, bent = (
+        np.asarray(leaf, np.float64) for leaf in jax.device_get(found))
+    every = self._every
+    when = np.minimum(np.arange(every, rounds + every, every), rounds)
+    end = len(when)
+    kept = slice(max(end - last, 0) if last else 0, end)
+    given = p.method.values() | dict(values or {})
+    return Hypergradient(
+        float(losses[:, kept].mean()),
+        {name: float(slope[:, kept].mean())
+         for name, slope in zip(self.by, slopes)},
+        {name: float(given[name]) for name in self.by}, when, losses[:, :end],
+        {name: slope[:, :end] for name, slope in zip(self.by, slopes)},
+        accuracies[:, :end], bent, models)
+
+
+def numbers_of(method: Method) -> tuple[str, ...]:
+  """Names of the hyper-parameters that the rounds can be differentiated by."""
+  return tuple(name for name, value in method.values().items()
+               if isinstance(value, float))
+
+
+def check_names(method: Method, by: Sequence[str]) -> tuple[str, ...]:
+  """Checks what is differentiated by.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    by: names of hyper-parameters; a single name is one of them.
+
+  Returns:
+    The names.
+
+  Raises:
+    OptionError: a name that is not a number that the compiled rounds take as
+      an input.
+  """
+  names = (by,) if isinstance(by, str) else tuple(by)
+  allowed = numbers_of(method)
+  said = f"one of {', '.join(allowed)}" if allowed else (
+      f"{method.name} has none that its rounds take as an input")
+  if not names:
+    raise OptionError(f"`by`: empty, give a hyper-parameter ({said})")
+  for at, name in enumerate(names):
+    if name in names[:at]:
+      raise OptionError(f"`by`={name}: given twice")
+    if name not in allowed:
+      raise OptionError(f"`by`={name}: {_why_not(method, name)} ({said})")
+  return names
+
+
+def _why_not(method: Method, name: str) -> str:
+  """Why the rounds cannot be differentiated by a hyper-parameter."""
+  hparams = resolved(method.hparams)
+  field = {f.name: f for f in dataclasses.fields(hparams)}.get(name)
+  if field is None:
+    return f"no hyper-parameter of {method.name}" + (
+        did_you_mean(name, numbers_of(method)))
+  value = getattr(hparams, name)
+  if not reads(hparams, name):
+    return f"not read, only with {condition(field.metadata['when'])}"
+  if isinstance(value, float) and field.metadata["traced"]:
+    return f"at {value:g} it is not in the rounds, give another value"
+  if isinstance(value, float):
+    return "decides on the host and not in the compiled rounds"
+  kind = {bool: "yes or no", int: "a whole number", str: "a word"}.get(
+      type(value), "no single number")
+  return f"{kind}, there is no derivative"
+
+
+def check(method: Method, options: RunOptions) -> None:
+  """Checks that the rounds of a run can be differentiated.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    options: the options of the run.
+
+  Raises:
+    OptionError: they cannot be.
+  """
+  for name in ("compress_up", "compress_down"):
+    word = str(getattr(method.hparams, name, "none"))
+    if word.split(":")[0] in _ROUNDING:
+      raise OptionError(
+          f"`{name}`={word}: what it rounds has the derivative 0, which says "
+          "nothing (allowed: none, randk, powersgd, and topk)")
+  if options.stopping_rules:
+    raise OptionError("`stop_at`, `patience`: not here, every derivative is "
+                      "that of all rounds")
+  if options.map_clients == "lanes":
+    raise OptionError("`map_clients`=lanes: cannot be differentiated (allowed: "
+                      "auto, sequential, vmap, chunks)")
+
+
+def prepared_for(
+    asked: api.Request, federation: Federation, by: Sequence[str]) -> Prepared:
+  """Prepares a run whose rounds are differentiated.
+
+  Args:
+    asked: the run; its protocol is ``validation``.
+    federation: the clients with their data.
+    by: names of hyper-parameters, checked by ``check_names``.
+
+  Returns:
+    The prepared run.
+
+  Raises:
+    OptionError, DataError: an argument that cannot be used.
+  """
+  check(asked.method, asked.options)
+  if processes.count() > 1:
+    raise OptionError(f"`by`={','.join(by)}: in one process only")
+  if federation.options.shift != "none":
+    raise OptionError(
+        f"`shift`={federation.options.shift}: the derivative is that of rounds "
+        "on data that stay")
+  prepared = asked.prepare(federation)
+  # Lanes cannot be differentiated; what is computed is the same.
+  if prepared.plan["map_clients"] == "lanes":
+    prepared = dataclasses.replace(asked, options=dataclasses.replace(
+        asked.options, map_clients="vmap")).prepare(federation)
+  if not prepared.numbers:
+    raise OptionError(
+        f"`algorithm`={prepared.method.name}: asks Python for the value of a "
+        "hyper-parameter, so its rounds are not a function of it")
+  return prepared
+
+
+def caution(method: Method) -> str:
+  """Warns of decisions that a derivative does not see; "" for none."""
+  hparams, found = method.hparams, [method.entry.jumps(method.hparams)]
+  if getattr(hparams, "aggregator", "") in ("krum", "multi_krum"):
+    found.append(f"`aggregator`={hparams.aggregator} chooses participants")
+  for name in ("compress_up", "compress_down"):
+    word = getattr(hparams, name, "none")
+    if word.startswith("topk"):
+      found.append(f"`{name}`={word} chooses entries")
+  text = " and ".join(filter(None, found))
+  return text and (f"`algorithm`={method.name}: {text}; the derivative is that "
+                   "with these choices kept, it does not see them change")
+
+
+def warn(prepared: Prepared) -> None:
+  """Warns the caller's caller, also of what a derivative does not see."""
+  api.warn(prepared, set())
+  text = caution(prepared.method)
+  if text:
+    warnings.warn(with_names(text), stacklevel=3)
+
+
+def hypergradient(
+    algorithm: Any, federation: Federation, *, by: str | Sequence[str],
+    model: Any = "softmax", rounds: int | None = None,
+    cohort_size: int | None = None, participation: float | None = None,
+    seeds: int | Sequence[int] = 1, eval_every: int = 5,
+    last: int | None = 1, hparams: Any = None,
+    sampler: cohorts.Sampler | None = None, **options: Any) -> Hypergradient:
+  """The derivative of the validation loss of a run by its hyper-parameters.
+
+  The run is that of ``run`` with the same arguments; the loss is that of its
+  protocol ``validation``, on the clients that ``federate`` holds out
+  (``validation_clients``), of K models the mean (``validation_mean``).
+
+  Args:
+    algorithm: see ``run``.
+    federation: see ``run``.
+    by: names of hyper-parameters, numbers of a client or of the server that the
+      compiled rounds take as inputs (``client_lr``, ``server_lr``, ``mu``,
+      ``beta1``, ...).
+    model: see ``run``.
+    rounds: see ``run``.
+    cohort_size: see ``run``.
+    participation: see ``run``.
+    seeds: see ``run``; ``loss`` is the mean over the seeds.
+    eval_every: rounds between evaluations, of which each has derivatives.
+    last: number of final evaluations that ``loss`` is the mean of; None: all.
+    hparams: see ``run``.
+    sampler: see ``run``.
+    **options: see ``run``.
+
+  Returns:
+    The loss and its derivatives.
+
+  Raises:
+    OptionError, DataError: an argument that cannot be used, or a method whose
+      rounds cannot be differentiated; the message is one line.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", partition="iid", num_clients=20,
+    ...                   validation_clients=4)
+    >>> found = fa.hypergradient("fedavg", fed, by="client_lr", rounds=3,
+    ...                          cohort_size=5, client_lr=0.01)
+    >>> found.gradient["client_lr"] < 0  # a longer step would do better
+    True
+  """
+  asked = api.request(
+      algorithm, federation, model=model, rounds=rounds,
+      cohort_size=cohort_size, participation=participation, seeds=seeds,
+      evaluate="validation", eval_every=eval_every, hparams=hparams,
+      keywords=options, sampler=sampler)
+  names = check_names(asked.method, by)
+  prepared = prepared_for(asked, federation, names)
+  warn(prepared)
+  return Derivatives(prepared, names).at(last=last)
+
+
+def in_range(method: Method, values: Mapping[str, float]) -> bool:
+  """Whether hyper-parameters are in their ranges."""
+  try:
+    validate(with_values(method.hparams, values))
+  except OptionError:
+    return False
+  return True

@@ -1,0 +1,225 @@
+"""Derivatives through rounds: of formulas, and of differences of runs."""
+
+import dataclasses
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import registry
+from fedjax_alg.runs import api, gradient_tuning, hypergradient
+from tests import problems
+from tests.contract import test_traced
+
+pytestmark = pytest.mark.program
+NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
+
+#: Algorithms whose derivatives are compared with differences in every run of
+#: the tests; the others of the table are in ``pytest -m slow``, a new one here.
+ALWAYS = ("fedavg", "scaffold", "fedadam", "fedzo")
+SLOW = set(registry.ALGORITHMS) - {*ALWAYS, *(
+    name for name in registry.ALGORITHMS if ":" in name)}
+#: Numbers that only decide: their derivative is 0, and what they do is a jump.
+DECIDING = ("reject_share",)
+#: Nothing to differentiate by, or no global model to differentiate.
+WITHOUT = ("fedacnnl", "pfedacnnl", "afl", "central", "local")
+#: Settings beside those of every algorithm alone: what other code they reach.
+#: The first step of adagrad is the sign of the gradient, which for entries that
+#: are 0 but for rounding is another sign in every program.
+VARIANTS = [(name, more) for name, more in test_traced.VARIANTS
+            if name != "local" and more.get("client_optimizer") != "adagrad"]
+
+
+@pytest.fixture(name="fed", scope="module")
+def _fed():
+  """The clients of ``problems``; two of them hold the validation data."""
+  clients = problems.make_clients()
+  ids = np.repeat(np.arange(len(clients)), [len(y) for _, y in clients])
+  x, y = (np.concatenate(part) for part in zip(*clients))
+  return fa.federate(fa.from_arrays(x, y, ids, x_test=x[:8], y_test=y[:8],
+                                    test_client_ids=ids[:8]),
+                     partition="natural", validation_clients=2)
+
+
+def derivatives(fed, algorithm, by, *, seeds=1, hparams=None, **options):
+  """The compiled program of a run."""
+  chosen = NUMBERS | options
+  asked = api.request(
+      algorithm, fed, model="softmax", rounds=chosen.pop("rounds"),
+      cohort_size=chosen.pop("cohort_size"), participation=None, seeds=seeds,
+      evaluate="validation", eval_every=chosen.pop("eval_every"),
+      hparams=hparams, keywords=chosen)
+  by = hypergradient.check_names(asked.method, by)
+  return hypergradient.Derivatives(
+      hypergradient.prepared_for(asked, fed, by), by)
+
+
+def check_by_differences(fed, name, more):
+  """Every derivative by central differences in the coordinates of a tuning.
+
+  In float32: rounding is about 1e-7 of a loss of 1, over the step.
+  """
+  hparams = test_traced.settings_of(name, more)
+  names = hypergradient.numbers_of(types.SimpleNamespace(
+      values=lambda: {field: getattr(hparams, field)
+                      for field in test_traced.traced_names(hparams)}))
+  entry = registry.get(name)
+  size = {} if entry.all_clients else {"cohort_size": 8}
+  run = derivatives(fed, name, names, hparams=hparams, rounds=2,
+                    **({"cohort_size": None} | size))
+  found, method = run.at(), run.prepared.method
+  assert found.finite and found.loss > 0
+  # A loss of differences in smoothing's width has that much more rounding.
+  tolerance = 3e-3 if hasattr(hparams, "smoothing") else 3e-4
+  for field in names:
+    if not getattr(hparams, field) or field in DECIDING:
+      continue
+    moved = gradient_tuning.coordinate(method, field)
+    place = moved.to(found.values[field])
+    slope = found.gradient[field] * moved.slope(found.values[field])
+    seen = []
+    for step in (4e-3, 1e-3):  # the longer one may meet a jump
+      ahead, behind = (
+          run.at({field: moved.back(place + sign * step)}) for sign in (1, -1))
+      seen.append((ahead.loss - behind.loss) / (2 * step))
+      if abs(slope - seen[-1]) <= 0.02 * abs(seen[-1]) + tolerance:
+        break
+    else:
+      pytest.fail(f"{name} {more} {field}: {slope}, by differences {seen}")
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in registry.ALGORITHMS if name not in WITHOUT])
+def test_derivatives_are_those_of_differences(fed, name):
+  check_by_differences(fed, name, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, more", VARIANTS)
+def test_derivatives_of_other_settings(fed, name, more):
+  check_by_differences(fed, name, more)
+
+
+def softmax(z):
+  z = np.exp(z - z.max(1, keepdims=True))
+  return z / z.sum(1, keepdims=True)
+
+
+def test_one_step_by_hand(fed):
+  """w1 = w0 - lr g: d loss(w1) / d lr = -<loss'(w1), g>, in float64."""
+  held = fed.data.train
+  rows = [np.arange(o, o + n) for o, n in zip(held.offset, held.size)]
+  x, y = np.asarray(held.x, np.float64), np.eye(problems.CLASSES)[held.y]
+  sizes = [len(own) for own in rows]
+
+  def gradient(own, w):
+    return (softmax(x[own] @ w) - y[own]).T @ x[own] / len(own)
+
+  zero = np.zeros((problems.FEATURES, problems.CLASSES))
+  each = np.array([gradient(own, zero) for own in rows])
+  g = np.average(each, axis=0, weights=sizes).T
+  bias = np.average([(softmax(x[own] @ zero) - y[own]).mean(0)
+                     for own in rows], axis=0, weights=sizes)
+  start, size = (int(n) for n in held.validation)
+  own = np.arange(start, start + size)
+  rate = 0.7
+  p = softmax(-rate * (x[own] @ g + bias))
+  move = -(x[own] @ g + bias)  # d logits / d rate
+  slope = ((p - y[own]) * move).sum(1).mean()
+  bent = ((p * move ** 2).sum(1) - (p * move).sum(1) ** 2).mean()
+  found = fa.hypergradient(
+      "fedavg", fed, by="client_lr", rounds=1, cohort_size=len(rows),
+      client_lr=rate, local_steps=1, batch_size=0, l2=0.0)
+  np.testing.assert_allclose(found.gradient["client_lr"], slope, rtol=1e-4)
+  np.testing.assert_allclose(found.curvature, [[bent]], rtol=1e-4)
+  loss = -np.log((p * y[own]).sum(1)).mean()
+  np.testing.assert_allclose(found.loss, loss, rtol=1e-5)
+
+
+@pytest.fixture(name="two_seeds", scope="module")
+def _two_seeds(fed):
+  """IFCA, of two models."""
+  return derivatives(fed, "ifca", "client_lr", seeds=2, num_groups=2)
+
+
+def test_the_losses_are_those_of_the_run(fed, two_seeds):
+  run = fa.run("ifca", fed, seeds=2, evaluate="validation", num_groups=2,
+               **NUMBERS)
+  found, own = two_seeds.at(last=None), run.metrics["validation_mean"]
+  np.testing.assert_array_equal(found.rounds, run.rounds)
+  np.testing.assert_allclose(found.losses, own["loss"], rtol=1e-5)
+  np.testing.assert_allclose(found.accuracies, own["accuracy"], atol=1e-6)
+  assert found.loss == pytest.approx(own["loss"].mean(), rel=1e-5)
+  assert found.gradient["client_lr"] == pytest.approx(
+      found.gradients["client_lr"].mean())
+  assert found.losses.shape == (2, 2)
+  assert found.values == {"client_lr": 0.1}
+  problems.assert_close(
+      jax.tree.map(lambda leaf: np.asarray(leaf[1]), found.models),
+      jax.tree.map(np.asarray, run.global_params(seed=1)), rtol=1e-4, atol=1e-5)
+
+
+def test_fewer_rounds_and_the_last_evaluation(two_seeds):
+  whole, half = two_seeds.at(last=None), two_seeds.at(rounds=2)
+  np.testing.assert_array_equal(half.rounds, [2])
+  np.testing.assert_array_equal(half.losses, whole.losses[:, :1])
+  np.testing.assert_array_equal(
+      half.gradients["client_lr"], whole.gradients["client_lr"][:, :1])
+  assert two_seeds.at().loss == pytest.approx(whole.losses[:, 1].mean())
+
+
+def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
+  at_once = derivatives(fed, "ifca", "client_lr", seeds=2, num_groups=2,
+                        map_clients="vmap").at()
+  assert at_once.gradient["client_lr"] == pytest.approx(
+      two_seeds.at().gradient["client_lr"], rel=1e-4)
+
+
+@pytest.mark.parametrize("algorithm, by, options, said", [
+    ("fedavg", "local_steps", {}, "`by`=local_steps: a whole number, there is "
+     "no derivative (one of client_lr, server_lr)"),
+    ("fedavg", "client_optimizer", {}, "a word"),
+    ("fedavg", "clientlr", {}, "did you mean 'client_lr'"),
+    ("fedavg", "client_momentum", {}, "not read, only with"),
+    ("fedavg", ("client_lr", "client_lr"), {}, "given twice"),
+    ("fedavg", (), {}, "empty"),
+    ("fedprox", "mu", dict(mu=0.0), "at 0 it is not in the rounds"),
+    ("fedacnnl", "ridge", dict(rounds=1, cohort_size=None), "fedacnnl has none"
+     " that its rounds take"),
+    ("afl", "client_ridge", dict(rounds=1, cohort_size=None),
+     "decides on the host"),
+    ("fedavg", "client_lr", dict(compress_up="qsgd:4"), "the derivative 0"),
+    ("fedavg", "client_lr", dict(compress_down="sign"), "the derivative 0"),
+    ("fedavg", "client_lr", dict(map_clients="lanes"), "cannot be differ"),
+    ("fedavg", "client_lr", dict(stop_at="validation:accuracy:0.9"),
+     "all rounds"),
+    ("local", "client_lr", {}, "no global model"),
+])
+def test_refusals_are_one_line(fed, algorithm, by, options, said):
+  with pytest.raises(fa.OptionError) as error:
+    fa.hypergradient(algorithm, fed, by=by, **NUMBERS | options)
+  assert said.replace("`", "") in str(error.value)
+  assert "\n" not in str(error.value)
+
+
+def test_without_validation_clients(own_fed):
+  with pytest.raises(fa.OptionError, match="validation_clients"):
+    fa.hypergradient("fedavg", own_fed, by="client_lr", **NUMBERS)
+
+
+def test_what_jumps_is_said():
+  said = {name: bool(hypergradient.caution(types.SimpleNamespace(
+      name=name, entry=entry, hparams=entry.hparams())))
+          for name, entry in registry.ALGORITHMS.items()}
+  assert {name for name, jumps in said.items() if jumps} == {
+      "ma_fsvrg", "ga_fsvrg", "clsfsvrg", "fedgroup", "fedgrouprox", "ifca",
+      "fesem", "cfl", "flhc", *(("composed",) if registry.get(
+          "composed").hparams().num_models > 1 else ())}
+  entry = registry.get("fedavg")
+  for more in (dict(aggregator="krum"), dict(compress_up="topk:0.1")):
+    hparams = dataclasses.replace(entry.hparams(), **more)
+    assert "does not see them change" in hypergradient.caution(
+        types.SimpleNamespace(name="fedavg", entry=entry, hparams=hparams))
