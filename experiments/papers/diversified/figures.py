@@ -7,7 +7,7 @@ from typing import Any
 
 from ...reports import central_time, figures, report
 from ...reports.figures import Figure, Panel
-from . import claims
+from . import ablation, claims
 
 NAME = "diversified"
 
@@ -89,6 +89,12 @@ FIGURES: dict[str, Figure] = {
                     statements=claims.FIG10),
     "readings": _alone("Readings, 10 % of the clients", _READINGS,
                        settings=figures.SETTINGS[:1]),
+    "ablation": Figure(
+        "Local steps x server step x number of models, MNIST", "accuracy",
+        "mnist", _MNIST, held=HELD["mnist"], protocols="global,validation",
+        lines_of=ablation.lines_of, table=ablation.table,
+        sections=(ablation.answer, ablation.note), draw=ablation.draw,
+        quick=("c",)),
 }
 
 PAPER = figures.Paper(
