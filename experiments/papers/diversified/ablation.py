@@ -204,7 +204,9 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
           f"{results.shown(rounds, 1, sign='+')} ({number} of {len(pairs)})"]))
       said.append(f"{part.title} ({shown}) {results.shown(mean, sign='+')} "
                   f"points, {_words(mean)}")
-  return "\n".join([*lines, "", f"In words: {'; '.join(said)}."]) if said else ""
+  if not said:
+    return ""
+  return "\n".join([*lines, "", f"In words: {'; '.join(said)}."])
 
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...reports import central_time, figures, report
 from ...reports.figures import Figure, Panel
-from . import ablation, claims
+from . import ablation, claims, readings
 
 NAME = "diversified"
 
@@ -60,6 +60,13 @@ def _compared(number: int, title: str, metric: str, data: str) -> Figure:
       statements=claims.compared(f"Fig{number}", metric))
 
 
+def _readings_lines(panel: Panel) -> figures.Lines:
+  """MA and GA as in Figs. 5 to 7, by every reading."""
+  return readings.lines(dict(figures.methods(
+      PAPER, FIGURES["fig5"]._replace(baselines=False),
+      figures.SETTINGS[:1])), panel)
+
+
 def _alone(title: str, panels: tuple[Panel, ...], **more: Any) -> Figure:
   """Makes a figure of MA and GA alone, on MNIST."""
   return Figure(title, "accuracy", "mnist", panels, baselines=False,
@@ -89,6 +96,12 @@ FIGURES: dict[str, Figure] = {
                     statements=claims.FIG10),
     "readings": _alone("Readings, 10 % of the clients", _READINGS,
                        settings=figures.SETTINGS[:1]),
+    "readings_cifar10": Figure(
+        "Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10",
+        "macro_recall", "cifar10",
+        (*_CIFAR, Panel("e", "all data in one place", ())),
+        held=HELD["cifar10"], protocols=_CIFAR_PROTOCOLS,
+        lines_of=_readings_lines, table=readings.table, quick=("a", "e")),
     "ablation": Figure(
         "Local steps x server step x number of models, MNIST", "accuracy",
         "mnist", _MNIST, held=HELD["mnist"], protocols="global,validation",
