@@ -210,7 +210,8 @@ def by_gradient(
             lambda all, one: all - one[None], vectors[1], model))
   return ModelGrouping(
       options.num_models, options.threshold, regroup, vectors=gradients,
-      own_anchors=options.own_anchors, of_gradients=True, full_passes=1, flops=_grouping_flops,
+      own_anchors=options.own_anchors, of_gradients=True, full_passes=1,
+      flops=_grouping_flops,
       changes=lambda model, vectors, scale: trees.scale(
           -gradient_step, jax.vmap(scale)(vectors)))
 
