@@ -33,6 +33,7 @@ from PIL import Image
 
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
+from . import beyond
 from .cli import config as config_lib
 from .cli import guard
 from .papers.analytic import figures as analytic
@@ -48,7 +49,8 @@ CLAIMED: dict[str, figures.Paper] = {
     for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER,
                   analytic.PAPER)}
 
-PAPERS: dict[str, figures.Paper] = CLAIMED | {trust.PAPER.name: trust.PAPER}
+PAPERS: dict[str, figures.Paper] = CLAIMED | {
+    paper.name: paper for paper in (trust.PAPER, beyond.PAPER)}
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000

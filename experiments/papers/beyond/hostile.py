@@ -148,8 +148,10 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
         if not plain:
           own_counts = counts.setdefault(f"{method} with the {defence}", {})
           own_counts[verdict] = own_counts.get(verdict, 0) + 1
-  if not counts:
+  if lines[-1] == report.line(["---"] * 7):
     return ""
+  if not counts:
+    return "\n".join(lines)
   words = "; ".join(
       f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in own.items())
       for name, own in counts.items())
@@ -167,7 +169,7 @@ def _draw(
   rows = -(-len(panels) // columns)
   figure, axes = plt.subplots(
       rows, columns, squeeze=False, sharey=True,
-      figsize=(3.4 * columns + 0.6, 3.0 * rows + 0.6))
+      figsize=(max(3.4 * columns + 0.6, 5.6), 3.0 * rows + 0.6))
   found_styles = styles.of(METHODS)
   for axis, runs in zip(axes.flat, panels):
     for place, (method, found) in enumerate(_by_share(runs).items()):
@@ -183,7 +185,7 @@ def _draw(
     axis.set_title(suite.heading(runs[0].cell), fontsize=9)
     axis.set_xlabel("hostile clients, %", fontsize=8)
     axis.grid(alpha=0.3)
-    axis.set_ylim(top=101)
+    axis.set_ylim(0, 101)
   for line in axes:
     line[0].set_ylabel("honest clients' accuracy, %", fontsize=8)
   for axis in list(axes.flat)[len(panels):]:
