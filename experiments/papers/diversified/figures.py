@@ -60,11 +60,10 @@ def _compared(number: int, title: str, metric: str, data: str) -> Figure:
       statements=claims.compared(f"Fig{number}", metric))
 
 
-def _readings_lines(panel: Panel) -> figures.Lines:
-  """MA and GA as in Figs. 5 to 7, by every reading."""
-  return readings.lines(dict(figures.methods(
-      PAPER, FIGURES["fig5"]._replace(baselines=False),
-      figures.SETTINGS[:1])), panel)
+def _of_fig5() -> dict[str, tuple[str, ...]]:
+  """MA and GA as in Figs. 5 to 7."""
+  return dict(figures.methods(
+      PAPER, FIGURES["fig5"]._replace(baselines=False), figures.SETTINGS[:1]))
 
 
 def _alone(title: str, panels: tuple[Panel, ...], **more: Any) -> Figure:
@@ -101,7 +100,9 @@ FIGURES: dict[str, Figure] = {
         "macro_recall", "cifar10",
         (*_CIFAR, Panel("e", "all data in one place", ())),
         held=HELD["cifar10"], protocols=_CIFAR_PROTOCOLS,
-        lines_of=_readings_lines, table=readings.table, quick=("a", "e")),
+        lines_of=lambda panel: readings.lines(_of_fig5(), panel),
+        sources=lambda panel, label: readings.sources(_of_fig5(), label),
+        table=readings.table, quick=("a", "e")),
     "ablation": Figure(
         "Local steps x server step x number of models, MNIST", "accuracy",
         "mnist", _MNIST, held=HELD["mnist"], protocols="global,validation",

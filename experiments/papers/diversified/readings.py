@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedjax_alg.records import summary as results
+from ...cli import config as config_lib
 from ...reports import chosen, report, rule, suite
 
 #: Figure -> its metric.
@@ -41,10 +42,20 @@ def lines(base: dict[str, tuple[str, ...]], panel: Any) -> list[
   """
   if not panel.flags:
     return [(POOLED, ("--algorithm=central",))]
-  return [(label + end, (*words, *more))
-          for label, words in base.items()
-          for end, more in (*_READINGS, *(
-              (_OF_GA,) if label.startswith("GA") else ()))]
+  found = [(label + end, (*words, *more)) for label, words in base.items()
+           for end, more in _READINGS]
+  for label, words in base.items():
+    if label.startswith("GA"):  # a step that is not taken has no length
+      found.append((label + _OF_GA[0], (*(
+          word for word in config_lib.expand_flagfiles(words)
+          if not word.startswith("--gradient_step")), *_OF_GA[1])))
+  return found
+
+
+def sources(
+    base: dict[str, tuple[str, ...]], label: str) -> tuple[str, ...]:
+  """The files of a line whose flags ``lines`` has taken out of them."""
+  return base["GA-FSVRG"] if label.endswith(_OF_GA[0]) else ()
 
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:

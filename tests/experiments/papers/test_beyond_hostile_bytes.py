@@ -38,6 +38,7 @@ def test_every_method_meets_every_attack_and_defence():
       assert run.identity() == runs["a" if panel < "d" else "d",
                                     label].identity()
     assert (run.hparams["local_steps"], run.values["rounds"]) == (20, 60)
+    assert run.values["participation"] == 0.1
 
 
 def test_only_honest_clients_count(tmp_path):
