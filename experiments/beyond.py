@@ -9,11 +9,15 @@ from collections.abc import Sequence
 import sys
 
 from .papers.beyond import gradient
+from .papers.beyond import bytes as fewer_bytes
+from .papers.beyond import hostile
 from .reports import figures
 
 #: name -> a figure, or a table with pictures of its own.
 FIGURES: dict[str, figures.Figure | figures.Table] = {
     "gradient": gradient.FIGURE,
+    "hostile": hostile.FIGURE,
+    "bytes": fewer_bytes.FIGURE,
 }
 
 PAPER = figures.Paper(
@@ -23,7 +27,8 @@ PAPER = figures.Paper(
     {name: one for name, one in FIGURES.items()
      if isinstance(one, figures.Table)},
     "Settings are chosen on validation clients.", ("",),
-    subject="studies beyond the papers")
+    subject="studies beyond the papers", files=fewer_bytes.FILES,
+    fit=fewer_bytes.fit)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -65,6 +65,7 @@ from .cli import part as part_lib
 from .cli import program, sweeps
 from .papers.analytic import figures as analytic
 from .papers.conjugate import figures as conjugate
+from .papers.diversified import ablation
 from .papers.diversified import figures as diversified
 from .reports import chosen, suite
 
@@ -162,10 +163,44 @@ def _files(paper: str, data: str) -> dict[str, pathlib.Path]:
   base = config_lib.PRESETS / paper
   folder = base / (
       "methods" if data == _FIRST_DATA[paper] else f"methods_{data}")
-  return {path.stem: folder / path.name
+  cells = {}
+  if (paper, data) == _ABLATION:
+    cells = {name: cell.file for name, cell in ablation.CELLS.items()}
+  return cells | {path.stem: folder / path.name
           for path in sorted((base / "methods").glob("*.flags"))
           if path.stem in registry.ALGORITHMS and not (
               paper == "analytic" and path.stem == "afl")}
+
+
+#: The paper and the data of the combinations of ``ablation``.
+_ABLATION = (diversified.NAME, "mnist")
+
+
+def _names(
+    files: dict[str, pathlib.Path], wanted: list[str] | None) -> list[str]:
+  """The methods that are tuned.
+
+  Raises:
+    UsageError: one has no flag file.
+  """
+  if wanted is None:
+    return [name for name in files if name not in ablation.CELLS]
+  cells = list(ablation.CELLS)
+  names = [name for word in wanted
+           for name in (cells if word == "ablation" else [word])]
+  for name in names:
+    if name not in files:
+      known = [*(n for n in files if n not in cells),
+               *["ablation"] * (cells[0] in files)]
+      raise config_lib.UsageError(
+          f"--methods={name}: no flag file (there are {', '.join(known)})")
+  return names
+
+
+def _label(name: str) -> str:
+  """The name of what is tuned in tables."""
+  cell = ablation.CELLS.get(name)
+  return cell.label if cell else registry.get(name).label
 
 
 #: paper -> the data set whose choices stand in methods/.
@@ -209,6 +244,8 @@ def _held_out(
 
 
 def _method_flags(paper: str, data: str, name: str) -> list[str]:
+  if name in ablation.CELLS:
+    return list(ablation.CELLS[name].start())
   folders = dict.fromkeys(
       ("methods", f"methods_{data.split('_')[0]}", f"methods_{data}"))
   files = [f"{paper}/{folder}/{name}.flags" for folder in folders
@@ -228,6 +265,8 @@ def _stages(
     paper: str, data: str, name: str, mean_size: float
 ) -> list[tuple[str, list[Any]]]:
   """(flag, values) of everything that is tuned of a method, in order."""
+  if name in ablation.CELLS:
+    return ablation.CELLS[name].stages()
   stages = [(flag, list(values)) for flag, values in OWN_OF_DATA.get(
       (name, data), OWN.get(name, ()))]
   if "client_lr" in {field.name for field in dataclasses.fields(
@@ -348,8 +387,12 @@ def choose(trials: Sequence[Trial]) -> Trial:
 def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
           said: str) -> None:
   """Writes the choice into a flag file, and above it the grid as comments."""
-  lines = path.read_text("utf-8").splitlines() if path.is_file() else [
-      f"--algorithm={name}"]
+  if path.is_file():
+    lines = path.read_text("utf-8").splitlines()
+  elif name in ablation.CELLS:
+    lines = list(ablation.CELLS[name].start())
+  else:
+    lines = [f"--algorithm={name}"]
   flags = {trials[0].flag for trials in played}
   kept = [line for line in chosen.without(lines, flags)
           if not line.startswith(_NOTE) and (
@@ -377,7 +420,7 @@ def table(
       grid = ", ".join(
           f"{_text(t.value)}: " + ("-" if math.isnan(t.validation) else
                               f"{t.validation:.2f}") for t in trials)
-      lines.append(f"| {registry.get(name).label} | {trials[0].flag} | {grid} "
+      lines.append(f"| {_label(name)} | {trials[0].flag} | {grid} "
                    f"| **{_text(choose(trials).value)}** |")
   return "\n".join([*lines, ""])
 
@@ -392,7 +435,9 @@ def _flag_values() -> absl_flags.FlagValues:
       flag_values=values)
   absl_flags.DEFINE_list(
       "methods", None, "tune only these algorithms; default all of the paper's "
-      "figures", flag_values=values)
+      "figures; ablation: the combinations of experiments.diversified "
+      "--figure=ablation, of which each is also known by its name "
+      "(svrg_adaptive_4)", flag_values=values)
   absl_flags.DEFINE_integer(
       "widen", grid_lib.MOST_WIDENINGS, "how often a grid is widened at most "
       "while its best value lies at its edge", lower_bound=0,
@@ -540,11 +585,7 @@ def command(argv: Sequence[str]) -> None:
         f"--data={values.data}: not of the {values.paper} paper (one of "
         f"{', '.join(d for p, d in RATES if p == values.paper)})")
   files = _files(values.paper, values.data)
-  names = values.methods or list(files)
-  for name in names:
-    if name not in files:
-      raise config_lib.UsageError(
-          f"--methods={name}: no flag file (there are {', '.join(files)})")
+  names = _names(files, values.methods)
   root = expanded(values.out_dir) / (
       f"{values.paper}_{values.data}")
   said = (f"{program.name('tune')} --paper={values.paper} "

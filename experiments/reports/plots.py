@@ -574,6 +574,91 @@ def dots(
   save(figure, *paths)
 
 
+#: (group of rows, colour, marker) -> number, of one panel.
+Factors = Mapping[tuple[str, str, str], Dot]
+
+
+def factors(
+    paths: list[pathlib.Path], rows: Mapping[str, Mapping[str, Factors]],
+    title: str, interval: str, missing: str = "not run") -> None:
+  """Draws numbers that depend on three factors.
+
+  The first factor is a group of lines, the second the colour, the third the
+  marker and the place in its line.
+
+  Args:
+    paths: files to write.
+    rows: label of the numbers' axis -> panel title -> the numbers. The panels
+      of a label stand in a row.
+    title: above all panels.
+    interval: what the intervals are, for the legend.
+    missing: what stands in the place of a number that there is not.
+  """
+  keys = list(dict.fromkeys(
+      key for found in rows.values() for own in found.values() for key in own))
+  groups, colours, markers = (
+      list(dict.fromkeys(key[i] for key in keys)) for i in range(3))
+  columns = max(map(len, rows.values()))
+  lines = len(groups) * len(colours)
+  figure, axes = plt.subplots(
+      len(rows), columns, squeeze=False, sharey=True, sharex="row",
+      figsize=(2.9 * columns + 1.6, len(rows) * (0.42 * lines + 0.9)))
+  for line, (words, found) in zip(axes, rows.items()):
+    for axis, (name, own) in zip(line, found.items()):
+      axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
+      for key, dot in own.items():
+        group, colour, marker = (
+            known.index(one) for known, one in zip(
+                (groups, colours, markers), key))
+        y = group * len(colours) + colour + 0.8 * (
+            (marker + 0.5) / len(markers) - 0.5)
+        shade = styles_lib.COLOURS[colour]
+        shape = styles_lib.MARKERS[marker]
+        axis.plot([], [], shape, color="grey", label=key[2])
+        axis.plot([], [], "-", color=shade, linewidth=4, label=key[1])
+        if dot.mean is None:
+          axis.text(0.99, y, f"{key[2]}: {missing}", fontsize=6, color=shade,
+                    va="center", ha="right",
+                    transform=axis.get_yaxis_transform())
+        else:
+          axis.errorbar(
+              [dot.mean], [y], None, [dot.half] if math.isfinite(
+                  dot.half) else None, shape, color=shade, markersize=5,
+              capsize=2, markeredgecolor="white", markeredgewidth=0.4)
+      for border in range(1, len(groups)):
+        axis.axhline(border * len(colours) - 0.5, color="grey", linewidth=0.8)
+      axis.set_yticks(range(lines), [
+          f"{group}, {colour}" for group in groups for colour in colours],
+          fontsize=8)
+      axis.set_ylim(lines - 0.5, -0.5)
+      axis.set_title(name, fontsize=9)
+      axis.set_xlabel(words, fontsize=8)
+      axis.grid(axis="x", alpha=0.3)
+    _fit_dots(line, [dot for own in found.values() for dot in own.values()])
+    for axis in line[len(found):]:
+      axis.remove()
+  legend(figure)
+  figure.suptitle(title, fontsize=11)
+  save(figure, *paths)
+
+
+def _fit_dots(axes: Iterable[Any], found: Iterable[Dot]) -> None:
+  """Ends the x axes where numbers end; a wide interval is cut off."""
+  known = [(dot.mean, dot.half if math.isfinite(dot.half) else 0.0)
+           for dot in found if dot.mean is not None]
+  if not known:
+    for axis in axes:
+      axis.set_xticks([])
+    return
+  means = [mean for mean, _ in known]
+  most = 0.25 * (max(means) - min(means)) or max(half for _, half in known)
+  low = min(mean - min(half, most) for mean, half in known)
+  high = max(mean + min(half, most) for mean, half in known)
+  pad = 0.05 * (high - low) or 0.5
+  for axis in axes:
+    axis.set_xlim(low - pad, high + pad)
+
+
 def panels(
     paths: list[pathlib.Path],
     cells: Mapping[str, Mapping[str, list[records.Row]]],

@@ -54,8 +54,10 @@ class Comparison(NamedTuple):
 
 
 def read_claims(paper: str) -> list[dict[str, str]]:
-  """All rows of papers/<paper>/claims.csv, as text."""
+  """All rows of papers/<paper>/claims.csv, as text; [] of a study."""
   path = PAPERS / paper / "claims.csv"
+  if not path.is_file():
+    return []
   with open(path, newline="", encoding="utf-8") as file:
     return list(csv.DictReader(file))
 

@@ -17,7 +17,7 @@ _RED, _GREEN, _ORANGE = "#D55E00", "#22AD82", "#EAA60A"
 #: Any two are at least 8 units of lightness (CIE L*) apart, and colour-blind
 #: readers can tell them apart, too.
 COLOURS = (_BLUE, _RED, _GREEN, _WINE, _BLACK, _ORANGE, _INDIGO)
-_MARKERS = "os^DvPX"
+MARKERS = "os^DvPX"
 
 #: Dash pattern in Plotly -> (in matplotlib, width of the line, hatch of a bar).
 #: The more of a line is drawn, the lower it lies and the wider it is, so that
@@ -44,7 +44,7 @@ class Style(NamedTuple):
   def marker(self) -> str:
     """The marker in matplotlib."""
     place = COLOURS.index(self.colour) + list(_DASHES).index(self.dash)
-    return _MARKERS[place % len(_MARKERS)]
+    return MARKERS[place % len(MARKERS)]
 
   def matplotlib(self) -> dict[str, Any]:
     """The options of ``axis.plot``."""

@@ -95,6 +95,10 @@ class ComposedHParams(
   gradient_step: float = hyper(
       1.0, "length of the step against a group's mean gradient",
       source="diversified (57)-(58)", when=("grouping", ("gradient",)))
+  group_mean: str = dataclasses.field(
+      default="gradients", metadata={
+          **diversified.GAHParams.__dataclass_fields__["group_mean"].metadata,
+          "when": ("grouping", ("gradient",))})
 
   def resolved(self) -> "ComposedHParams":
     """The same, with each learning rate of 0 replaced by its default."""
@@ -197,7 +201,8 @@ def composed(
   if hparams.num_models > 1:
     groups = diversified.by_model(hparams) if hparams.grouping == "model" else (
         diversified.by_gradient(
-            model, hparams, hparams.gradient_step, map_clients))
+            model, hparams, hparams.gradient_step, map_clients,
+            hparams.group_mean))
   return compose(
       model, _client(model, hparams), _server(hparams),
       map_clients=map_clients, weights=hparams.client_weights,

@@ -54,6 +54,17 @@ class KModels:
       "centres before they are projected; false: as printed",
       source="diversified (39), (53)",
       when=("num_models", MANY))
+  anchors: str = hyper(
+      "all", "over whom the gradient at a model is averaged: all = all "
+      "participants, preferring = those who prefer the model (0 where nobody "
+      "does)",
+      choices=("all", "preferring"), source="diversified (17), (61)",
+      when=("num_models", MANY), later=True)
+
+  @property
+  def own_anchors(self) -> bool:
+    """Whether a model has the gradients of those alone who prefer it."""
+    return self.anchors == "preferring" and self.num_models > 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +111,13 @@ class GAHParams(DiversifiedHParams):
 
   gradient_step: float = hyper(
       1.0, "length of the step against the group's mean gradient; a negative "
-      "length climbs, as the paper prints it", source="(57)-(58)")
+      "length climbs, as the paper prints it", source="(57)-(58)",
+      when=("group_mean", ("gradients",)))
+  group_mean: str = hyper(
+      "gradients", "what moves a model: gradients = a step against the mean "
+      "gradient of its group, models = it becomes the mean of the group's "
+      "trained models", choices=("gradients", "models"), source="(57)-(58)",
+      later=True)
 
 
 def group_vectors(
@@ -146,17 +163,19 @@ def by_model(options: KModels) -> ModelGrouping:
     return group_vectors(
         options, vectors, models, cohort.present, stage)
 
-  return ModelGrouping(options.num_models, options.threshold, regroup,
-                       flops=_grouping_flops)
+  return ModelGrouping(
+      options.num_models, options.threshold, regroup, flops=_grouping_flops,
+      own_anchors=options.own_anchors)
 
 
 def by_gradient(
     model: Model, options: KModels, gradient_step: float,
-    map_clients: MapClients) -> ModelGrouping:
+    map_clients: MapClients, group_mean: str = "gradients") -> ModelGrouping:
   """Groups the gradients at the trained models (Procedure 3).
 
   w*_k = w_hat_k - gradient_step A_r (mean gradient of group k). The trained
-  models themselves are not used any further (errata D-17).
+  models themselves are not used any further (errata D-17). With ``group_mean``
+  "models" w*_k is the mean of the group's trained models.
   """
 
   def gradients(trained, cohort):
@@ -171,9 +190,28 @@ def by_gradient(
     return trees.add_scaled(
         models, -gradient_step, jax.vmap(scale)(means)), groups
 
+  def and_models(trained, cohort):
+    return gradients(trained, cohort), trained
+
+  def means_of_models(models, vectors, anchors, cohort, stage, scale):
+    del scale
+    _, groups = group_vectors(
+        options, vectors[0], anchors, cohort.present, stage)
+    own = trees.members(groups.assignment, options.num_models)
+    return jax.vmap(lambda own: trees.slot_mean(
+        jnp.where(own & cohort.present, 1.0, 0.0), vectors[1]))(own), groups
+
+  if group_mean == "models":
+    return ModelGrouping(
+        options.num_models, options.threshold, means_of_models,
+        vectors=and_models, of_gradients=True, full_passes=1,
+        flops=_grouping_flops, own_anchors=options.own_anchors, extra_up=1,
+        changes=lambda model, vectors, scale: jax.tree.map(
+            lambda all, one: all - one[None], vectors[1], model))
   return ModelGrouping(
       options.num_models, options.threshold, regroup, vectors=gradients,
-      of_gradients=True, full_passes=1, flops=_grouping_flops,
+      own_anchors=options.own_anchors, of_gradients=True, full_passes=1,
+      flops=_grouping_flops,
       changes=lambda model, vectors, scale: trees.scale(
           -gradient_step, jax.vmap(scale)(vectors)))
 
@@ -248,7 +286,8 @@ def ga_fsvrg(
     OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
-  groups = by_gradient(model, hparams, hparams.gradient_step, map_clients)
+  groups = by_gradient(model, hparams, hparams.gradient_step, map_clients,
+                       hparams.group_mean)
   return compose(model, svrg_update(model, hparams), _server(hparams),
                  map_clients=map_clients, grouping=groups,
                  **hparams.received())

@@ -16,6 +16,10 @@ SGD alone, and up to 1 / (1 - momentum) times as long with momentum.
 The paper's N is the number of all clients, and where clients join during the
 run that of those who have joined and have examples. A newcomer's c_i is zero,
 so c is scaled down to the mean over more clients when clients join.
+
+With K models (``composed``), which the paper does not have, a client still has
+one c_i: that of the model it trained last. c is their mean over all clients, as
+the anchor gradient of MA-FSVRG is one over participants of all groups.
 """
 
 import dataclasses
@@ -133,7 +137,6 @@ def scaffold_update(
       store=Store(lambda memory: memory.clients,
                   lambda memory, table: memory._replace(clients=table)),
       upload_weights=upload_weights, merge=merge,
-      one_model="a client's variate belongs to one model",
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 
 

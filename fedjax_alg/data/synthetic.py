@@ -12,6 +12,15 @@ _CLASSES = 10
 _COPIES = 3
 
 
+def client_sizes(num_clients: int, seed: int) -> np.ndarray:
+  """n_k of the clients of ``synthetic``, training and test rows, [C] int64."""
+  return _sizes(num_clients, np.random.default_rng(seed))
+
+
+def _sizes(num_clients: int, rng: np.random.Generator) -> np.ndarray:
+  return rng.lognormal(4.0, 2.0, num_clients).astype(np.int64) + 50
+
+
 def synthetic(
     alpha: float, beta: float, num_clients: int, seed: int, iid: bool = False
 ) -> Examples:
@@ -51,7 +60,7 @@ def synthetic(
   if num_clients < 1:
     raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
   rng = np.random.default_rng(seed)
-  size = rng.lognormal(4.0, 2.0, num_clients).astype(np.int64) + 50
+  size = _sizes(num_clients, rng)
   check_memory(f"`num_clients`={num_clients}: {size.sum():,} examples",
                _COPIES * 4 * (_DIM + 2) * float(size.sum()))
   deviation = np.arange(1, _DIM + 1) ** -0.6  # square root of j^-1.2

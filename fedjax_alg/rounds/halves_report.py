@@ -80,7 +80,7 @@ def _cost(
   else:
     up += sent(gradients_up)
   if grouping:
-    up += BYTES_PER_FLOAT
+    up += BYTES_PER_FLOAT + sent(grouping.extra_up)
   passes = k * anchored + k * after + client.full_passes + (
       grouping.full_passes if grouping else 0)
   gradients, work = ledger.count_work(

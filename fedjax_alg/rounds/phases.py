@@ -63,6 +63,10 @@ class ModelGrouping(NamedTuple):
   changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
       lambda model, vectors, scale: jax.tree.map(
           lambda all, one: all - one[None], vectors, model))
+  #: whether the anchor gradient of w_k is the mean over those alone who prefer
+  #: w_k, and not over all participants
+  own_anchors: bool = False
+  extra_up: int = 0  #: vectors that a participant sends beside its gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +243,7 @@ def anchor(
   cohort, shared = turn.cohort, (models, turn.warm_up)
   one_client = _over_data(method.num_models, functools.partial(
       objective.full_value_and_grad, method.model))
+  own = method.grouping is not None and method.grouping.own_anchors
   args: tuple[Any, ...] = ()
   compressor = method.compress_gradients
   if compressor:
@@ -246,13 +251,43 @@ def anchor(
     key = server_key(server_key(turn.key, MESSAGES), purpose)
     args = (client_keys(key, cohort.ids),)
   if method.sums:
+    measure = _of_preferred(one_client) if own else one_client
     anchors, losses = stacking.mean(
-        method.map_clients, lambda *args: one_client(*args)[::-1], models,
+        method.map_clients, lambda *args: measure(*args)[::-1], models,
         method.weigh(cohort), shared, cohort.shards, *args)
+    if own:
+      anchors = _shared_out(method, anchors, losses, turn)
     return losses, anchors
   losses, gradients = method.map_clients(
       one_client, shared, cohort.shards, *args)
   return losses, _aggregate(method, purpose, gradients, turn)
+
+
+def _of_preferred(measure: Callable[..., Any]) -> Callable[..., Any]:
+  """A client's code whose gradients are 0 but at the model it prefers."""
+
+  def one_client(shared, shard, *args):
+    losses, gradients = measure(shared, shard, *args)
+    _, warm_up = shared
+    best = jnp.where(warm_up, 0, jnp.argmin(losses))
+    own = jnp.arange(losses.shape[0]) == best
+    return losses, trees.where_slots(
+        own, gradients, jax.tree.map(jnp.zeros_like, gradients))
+
+  return one_client
+
+
+def _shared_out(
+    method: TwoHalves, anchors: Params, losses: Array, turn: Turn) -> Params:
+  """Means over all made means over those who prefer a model.
+
+  Where nobody does, it is 0.
+  """
+  weights, k = method.weigh(turn.cohort), method.num_models
+  preference = _choose(losses, turn).preference
+  share = jax.vmap(lambda own: jnp.where(own, weights, 0.0).sum())(
+      trees.members(preference, k)) / jnp.maximum(weights.sum(), 1e-30)
+  return jax.vmap(trees.scale)(1.0 / jnp.where(share > 0, share, 1.0), anchors)
 
 
 def _compressed(

@@ -113,6 +113,15 @@ def compose(
     raise OptionError(f"`attack`={attack.name}: the local method's server adds "
                       "up what clients have computed, so their updates cannot "
                       "be forged (label_flip leaves them)")
+  if grouping and grouping.own_anchors and not (
+      aggregator.is_mean and (attack is None or not forges(attack))):
+    raise OptionError(
+        "`anchors`=preferring: read with the mean of what clients have measured"
+        " (`aggregator`=mean, no forged gradients)")
+  if grouping and grouping.extra_up and attack is not None and forges(attack):
+    raise OptionError(f"`attack`={attack.name}: forges one vector of a client, "
+                      "and with `group_mean`=models it sends two (label_flip "
+                      "forges none)")
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
       aggregator, attack)

@@ -21,7 +21,7 @@ KEY = jax.random.key(0)
 
 CONJUGATE = ("conjugate_gradient", "cg_line_search")
 #: Local methods whose memory belongs to one model.
-ONE_MODEL = ("scaffold", "losac", "dyn")
+ONE_MODEL = ("losac", "dyn")
 #: Local methods that need the anchor gradient.
 ANCHORED = ("svrg", "mime")
 #: Local methods that send a vector more each way: variates, estimates.
@@ -45,7 +45,7 @@ REFUSED = [cell for cell in TRIPLES if not allowed(*cell)]
 SAMPLE = [
     ("nova", "average", "model"), ("svrg", "average", "gradient"),
     ("svrg", "adam", "model"), ("mime", "adam", "gradient"),
-    ("mime", "adaptive", "model"), ("svrg", "adaptive", "gradient"),
+    ("scaffold", "adaptive", "model"), ("svrg", "adaptive", "gradient"),
     ("mime_lite", "conjugate_gradient", "model"),
     ("sgd", "conjugate_gradient", "gradient"),
     ("svrg", "cg_line_search", "model"),
@@ -143,6 +143,17 @@ def test_every_cell_of_one_model(tiny, client, server):
 @pytest.mark.parametrize("client, server, grouping", SAMPLE)
 def test_cells_of_several_models(tiny, client, server, grouping):
   check_cell(tiny, client, server, K, grouping)
+
+
+def test_one_variate_serves_all_models(tiny):
+  """c stays the mean of the c_i, whichever models the clients train."""
+  state, *_ = play(tiny, client_update="scaffold", server="average",
+                   num_models=K)
+  (c, clients_), present = state.memory, np.array([0, 1, 3])
+  for mean, rows in zip(jax.tree.leaves(c), jax.tree.leaves(clients_)):
+    np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-4, atol=1e-6)
+    assert np.abs(rows[present]).max() > 0
+    assert not np.delete(rows, present, 0).any()
 
 
 @pytest.mark.slow

@@ -166,6 +166,86 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   problems.assert_equal(later[4], several[3]._replace(round=jnp.int32(4)))
 
 
+def apart(problem, algorithm):
+  """A state with three different models, nobody prefers the last."""
+  state = algorithm.init(
+      problems.some_params(problem.model), problem.spec, KEY)
+  first = trees.index(state.models, 0)
+  other = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, 0), first)
+  far = jax.tree.map(lambda leaf: 90.0 * (leaf + jnp.sin(9.0 * leaf)), other)
+  return state._replace(models=jax.tree.map(
+      lambda *leaves: jnp.stack(leaves), first, other, far))
+
+
+def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
+  ids, found = list(range(5)), {}
+  client = probe()._replace(merge=lambda memory, cohort, uploads, anchors: (
+      anchors,) * 3)
+  for anchors in ("all", "preferring"):
+    algorithm = compose(
+        problem.model, client, average(),
+        map_clients=clients.make_map_clients(),
+        grouping=diversified.by_model(diversified.KModels(
+            num_models=3, threshold=0, anchors=anchors)))
+    before = apart(problem, algorithm)
+    state, aux = problems.quick_jit(algorithm.round)(
+        before, layout.take_cohort(problem.data, jnp.array(ids)), KEY)
+    found[anchors] = state.memory[0]
+  preference = np.asarray(aux.client["preference"])
+  assert set(preference) == {0, 1}
+  for k in range(3):
+    model = trees.index(before.models, k)
+    problems.assert_close(trees.index(found["all"], k),
+                          gradient(problem, model, ids))
+    own = trees.index(found["preferring"], k)
+    if k < 2:
+      problems.assert_close(own, gradient(
+          problem, model, np.flatnonzero(preference == k).tolist()))
+    else:
+      assert not any(leaf.any() for leaf in jax.tree.leaves(own))
+
+
+def test_groups_by_gradient_may_average_trained_models(problem):
+  ids = list(range(5))
+  cohort = layout.take_cohort(problem.data, jnp.array(ids))
+  algorithm = compose(
+      problem.model, sgd_update(problem.model, ONE_STEP, 0.3), server("before"),
+      map_clients=clients.make_map_clients(), grouping=diversified.by_gradient(
+          problem.model, diversified.KModels(num_models=3, threshold=0), 1.0,
+          clients.make_map_clients(), "models"))
+  before = apart(problem, algorithm)
+  after, aux = problems.quick_jit(algorithm.round)(before, cohort, KEY)
+  starts = [trees.add_scaled(
+      trees.index(before.models, k), -RATE,
+      gradient(problem, trees.index(before.models, k), ids)) for k in range(3)]
+  trained = []
+  for i in ids:
+    start = starts[int(aux.client["preference"][i])]
+    trained.append(trees.add_scaled(
+        start, -0.3, objective.full_value_and_grad(
+            problem.model, start, layout.shard_of(problem.data, i))[1]))
+  groups = np.asarray(aux.client["assignment"])
+  assert len(set(groups)) > 1
+  for k in range(3):
+    own = [trained[i] for i in np.flatnonzero(groups == k)]
+    problems.assert_close(
+        trees.index(after.models, k), jax.tree.map(
+            lambda *leaves: sum(leaves) / len(leaves), *own) if own
+        else starts[k], rtol=1e-4, atol=1e-5)
+  assert aux.cost.up == (1 + 1 + 3) * 52 + 1  # model, gradient, anchors
+
+
+@pytest.mark.parametrize("settings, said", [
+    (dict(anchors="preferring", aggregator="median"), "anchors=preferring: "),
+    (dict(anchors="preferring", attack="scaled"), "anchors=preferring: "),
+    (dict(group_mean="models", attack="scaled"), "attack=scaled: forges one")])
+def test_readings_that_need_what_clients_send_as_it_is(
+    problem, settings, said):
+  with pytest.raises(ValueError, match=f"^{said}"):
+    registry.build("ga_fsvrg", problem.model,
+                   map_clients=clients.make_map_clients(), **settings)
+
+
 @pytest.mark.parametrize("name", ["feddyn", "scaffold"])
 def test_clients_join_in_a_round_without_participants(problem, name):
   """What the server keeps stays the mean over those who are there."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...reports import central_time, figures, report
 from ...reports.figures import Figure, Panel
-from . import claims
+from . import ablation, claims, readings
 
 NAME = "diversified"
 
@@ -60,6 +60,12 @@ def _compared(number: int, title: str, metric: str, data: str) -> Figure:
       statements=claims.compared(f"Fig{number}", metric))
 
 
+def _of_fig5() -> dict[str, tuple[str, ...]]:
+  """MA and GA as in Figs. 5 to 7."""
+  return dict(figures.methods(
+      PAPER, FIGURES["fig5"]._replace(baselines=False), figures.SETTINGS[:1]))
+
+
 def _alone(title: str, panels: tuple[Panel, ...], **more: Any) -> Figure:
   """Makes a figure of MA and GA alone, on MNIST."""
   return Figure(title, "accuracy", "mnist", panels, baselines=False,
@@ -89,6 +95,20 @@ FIGURES: dict[str, Figure] = {
                     statements=claims.FIG10),
     "readings": _alone("Readings, 10 % of the clients", _READINGS,
                        settings=figures.SETTINGS[:1]),
+    "readings_cifar10": Figure(
+        "Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10",
+        "macro_recall", "cifar10",
+        (*_CIFAR, Panel("e", "all data in one place", ())),
+        held=HELD["cifar10"], protocols=_CIFAR_PROTOCOLS,
+        lines_of=lambda panel: readings.lines(_of_fig5(), panel),
+        sources=lambda panel, label: readings.sources(_of_fig5(), label),
+        table=readings.table, quick=("a", "e")),
+    "ablation": Figure(
+        "Local steps x server step x number of models, MNIST", "accuracy",
+        "mnist", _MNIST, held=HELD["mnist"], protocols="global,validation",
+        lines_of=ablation.lines_of, table=ablation.table,
+        sections=(ablation.answer, ablation.note), draw=ablation.draw,
+        quick=("c",)),
 }
 
 PAPER = figures.Paper(

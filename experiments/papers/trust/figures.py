@@ -147,7 +147,7 @@ FIGURES: dict[str, Figure] = {
 
 
 @functools.cache
-def _lacking(words: tuple[str, ...]) -> str:
+def why_lacking(words: tuple[str, ...]) -> str:
   """Why the data of a run cannot be read; "" if they can."""
   try:
     load_examples(config_lib.parse(words).data)
@@ -170,7 +170,7 @@ def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
       panel = panel._replace(flags=("--dataset=idx", f"--data_path={path}"))
     cell = next(figures.each_cell(
         PAPER, figure._replace(panels=(panel,)), request._replace(lines=None)))
-    why = _lacking(cell.flags)
+    why = why_lacking(cell.flags)
     if why:
       other = " Or give --fashion_mnist=DIR." if (
           panel.title == "Fashion-MNIST") else ""

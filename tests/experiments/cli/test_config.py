@@ -104,8 +104,8 @@ REFUSED = [
     ("--client_update=svrg --threshold=3",
      ["--threshold", "--num_models=1", "--num_models=2 or more"]),
     ("--server=average --gamma=.5", ["--gamma", "--server=average"]),
-    ("--client_update=scaffold --num_models=3",
-     ["--num_models=3", "variate belongs to one model"]),
+    ("--client_update=dyn --num_models=3",
+     ["--num_models=3", "linear term belongs to one model"]),
     ("--client_update=losac --num_models=2",
      ["--num_models=2", "delayed gradients"]),
     ("--client_update=mime --base=adam --num_models=2",
@@ -301,7 +301,7 @@ def test_preset_parses(preset):
     if general != preset and general in config.presets():
       words.insert(0, f"--flagfile={general}")
     usual = {"fedgroup": "mnist_mclr", "analytic": "mnist_lr",
-             "trust": "niid_bench"}
+             "trust": "niid_bench", "beyond": folder[0]}
     data = folder[0].partition("_")[2] or usual.get(paper, "mnist")
     words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):

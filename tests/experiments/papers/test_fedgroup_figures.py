@@ -1,6 +1,7 @@
 """The FedGroup paper's figures: cells, what is left out, tables, the pool."""
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from experiments.cli.execute import prepared_run
 from experiments.papers.fedgroup import tables
 from experiments.reports import suite, verdicts
 from experiments.papers.fedgroup import claims
+from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.engine import loop
 
 #: 60 clients, so that FedGroup finds the 60 it pre-trains.
@@ -123,6 +125,39 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   assert shown == "--data_path=letters.npz"
   assert command.main(["--figure=fig4", "--panels=b"]) == 2
   assert "needs sent140" in capsys.readouterr().err
+
+
+def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
+  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: True)
+  ids, who = np.zeros((100, 25), np.int32), np.repeat(
+      np.arange(50, 75), 4)
+  arrays = dict(x_train=ids, y_train=who % 2, client_train=who)
+  arrays |= {k.replace("train", "test"): v for k, v in arrays.items()}
+  path, bare = tmp_path / "lines.npz", tmp_path / "bare.npz"
+  np.savez(path, **arrays)
+  np.savez(bare, **{k: v for k, v in arrays.items() if "client" not in k})
+  figure, lacking = fedgroup.fit(
+      fedgroup.FIGURES["fig4"], request(files={"sent140_path": str(path)}))
+  assert not lacking and "stand-in lines" in figure.panels[1].title
+  cell = next(c for c in figures.cells(
+      fedgroup.PAPER, figure, request()) if c.panel == "b")
+  values = cell.config.values
+  assert (values["dataset"], values["num_clients"], values["model"]) == (
+      "npz", 25, "lstm")
+  assert "stand-in" in suite.chosen_lib.said(cell.choices)
+  with pytest.raises(ValueError, match="has no client_train"):
+    fedgroup.fit(fedgroup.FIGURES["fig4"],
+                 request(files={"sent140_path": str(bare)}))
+
+
+def test_partitions_of_synthetic_are_found_by_their_size():
+  assert list(fedgroup.partitions_of_size()) == [26, 230, 299, 385]
+  for panel in fedgroup.FIGURES["synthetic"].panels:
+    seed, said = re.match(r"partition (\d+), ([\d,]+) ex", panel.title).groups()
+    found = synthetic(1.0, 1.0, 100, int(seed))
+    rows = len(found.y_train) + len(found.y_test)
+    assert f"{rows:,}" == said and abs(rows - 75_349) <= 1_500
+    assert panel.flags == (f"--partition_seed={seed}",)
 
 
 def test_every_claim_is_judged_or_named():

@@ -1,0 +1,175 @@
+"""Accuracy over bytes: what compressed messages save.
+
+FedAvg, MA-FSVRG and CLSFSVRG with every compressor of their updates. Anchor
+gradients are compressed by qsgd alone, which is unbiased (docs/compression.md),
+so a method that sends them saves less.
+"""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from fedjax_alg.records import summary as results
+from ...reports import chosen, cost_to_accuracy, figures, plots, report, rule
+from ...reports import styles, suite
+from ..trust.figures import why_lacking
+
+NAME = "beyond"
+
+#: label -> file in presets/beyond/bytes.
+METHODS = {"FedAvg": "fedavg", "MA-FSVRG": "ma_fsvrg", "CLSFSVRG": "clsfsvrg"}
+#: label -> --compress_up.
+COMPRESSORS = {"whole": "none", "top 5 %": "topk:0.05",
+               "random 5 %": "randk:0.05", "4 bits": "qsgd:4",
+               "signs": "sign", "rank 1": "powersgd:1"}
+#: Data set -> flags, the accuracy to reach.
+DATA: dict[str, tuple[tuple[str, ...], float]] = {
+    "MNIST": ((), 0.95),
+    "Fashion-MNIST": (("--dataset=fashion_mnist",), 0.8)}
+WHOLE = "whole"
+
+FILES: Mapping[str, str] = {
+    "fashion_mnist": "the folder of Fashion-MNIST's four IDX files, where it "
+    "is not prepared for TFDS"}
+
+
+def _lines(panel: figures.Panel) -> figures.Lines:
+  method = panel.title.split(", ")[1]
+  return [(label, (f"--flagfile={NAME}/bytes/{METHODS[method]}.flags",
+                   f"--compress_up={value}"))
+          for label, value in COMPRESSORS.items()]
+
+
+def fit(
+    figure: figures.Figure, request: figures.Request
+) -> tuple[figures.Figure, list[str]]:
+  """The figure with the panels whose data are there, and what it lacks."""
+  if request.quick or figure.title != FIGURE.title:
+    return figure, []
+  kept, lacking = [], []
+  path = request.files.get("fashion_mnist")
+  for panel in figure.panels:
+    if "--dataset=fashion_mnist" in panel.flags:
+      if path:
+        panel = panel._replace(
+            flags=("--dataset=idx", f"--data_path={path}"))
+      why = why_lacking((*panel.flags, "--algorithm=fedavg", *(
+          [f"--data_dir={request.data_dir}"]
+          if request.data_dir and not path else [])))
+      if why:
+        lacking.append(f"{panel.title}: not run. {why}. Or give "
+                       "--fashion_mnist=DIR.")
+        continue
+    kept.append(panel)
+  return figure._replace(panels=tuple(kept)), lacking
+
+
+def _target(outcome: suite.Outcome) -> float:
+  return DATA[outcome.cell.panel_title.split(", ")[0]][1]
+
+
+def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
+  """Bytes of all participants; NaN: the target is not reached.
+
+  Args:
+    outcome: the run.
+    up: those that participants send alone; else both ways.
+
+  Returns:
+    One for each seed, or for each partition the mean of its seeds.
+  """
+  found = []
+  for part in outcome.parts or (outcome,):
+    spent = [np.nan if n is None else float(n)
+             for n in cost_to_accuracy.spent(
+                 part, _target(part), "round" if up else "total_bytes")]
+    if up:
+      sent, seeds = part.rounds(), dict.fromkeys(r["seed"] for r in part.rows)
+      each = part.summary["cost"]["clients_per_round"]
+      spent = [np.nan if np.isnan(n) else each * sum(
+          r["bytes_up"] for r in sent if r["seed"] == seed and r["round"] <= n)
+               for seed, n in zip(seeds, spent)]
+    found.append(spent)
+  return np.mean(found, axis=1) if outcome.parts else np.array(found[0])
+
+
+def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
+  """(how many times fewer bytes, the verdict)."""
+  if np.isnan(whole).any():
+    return "-", "whole does not get there"
+  if np.isnan(ours).any():
+    return "-", "does not get there" if np.isnan(ours).all() else (
+        rule.UNDECIDED)
+  found = results.spread(whole / ours)
+  place = rule.place(
+      found["mean"] - 1.0, found["ci95"], rule.tie_of(1.0, "times"))
+  return results.shown(found, 1), {
+      rule.ABOVE: "fewer bytes", rule.BELOW: "more bytes",
+      rule.SAME: "as many bytes"}.get(place, place)
+
+
+def table(outcomes: Sequence[suite.Outcome]) -> str:
+  """What every compressor sends and reaches, and what it saves."""
+  lines = [
+      "Bytes are those of all participants to an accuracy of the global model; "
+      "ratios to those of whole updates are paired by runs. Models are sent "
+      "down whole, so both ways at most half is saved of FedAvg's bytes.", "",
+      report.line([
+          "data, method", "update", "accuracy, last ten rounds",
+          "bytes up, a client a round", "target", "MB up",
+          "times fewer than whole", "verdict", "MB both ways",
+          "times fewer than whole", "verdict", chosen.COLUMN]),
+      report.line(["---"] * 12)]
+  for runs in suite.by_panel(outcomes):
+    whole = next((o for o in runs if o.cell.label == WHOLE), None)
+    for o in runs:
+      spent = []
+      for up in (True, False):
+        own = _to_target(o, up)
+        spent += ["-" if np.isnan(own).any() else report.shown(own / 1e6, 1), *(
+            ("-", "-") if whole in (None, o) else
+            _shown_times(own, _to_target(whole, up)))]
+      lines.append(report.line([
+          o.cell.panel_title, o.cell.label, results.shown(
+              o.summary["mean_last_10"]["global"]["accuracy"], factor=100),
+          f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
+          f"{100 * _target(o):g} %", *spent, o.settings]))
+  return "\n".join(lines)
+
+
+def _draw(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  """Draws accuracy over bytes, on a logarithmic axis."""
+  panels = suite.rows_by_panel(outcomes)
+  columns = min(3, len(panels))
+  rows = -(-len(panels) // columns)
+  figure, axes = plt.subplots(
+      rows, columns, squeeze=False,
+      figsize=(max(3.9 * columns, 5.6), 3.2 * rows))
+  looks = {label: style.matplotlib()
+           for label, style in styles.of(COMPRESSORS).items()}
+  for axis, (name, runs) in zip(axes.flat, panels.items()):
+    plots.draw_curves(axis, runs, "global", "accuracy",
+                      "bytes" if x_axis == "rounds" else x_axis, looks)
+    axis.set_xscale("log")
+    axis.set_title(name, fontsize=9)
+    axis.set_xlabel(axis.get_xlabel(), fontsize=8)
+  for axis in list(axes.flat)[len(panels):]:
+    axis.remove()
+  plots.legend(figure)
+  figure.suptitle(FIGURE.title, fontsize=11)
+  plots.save(figure, *paths)
+
+
+FIGURE = figures.Figure(
+    "Fewer bytes: test accuracy over bytes sent", "accuracy", "bytes", tuple(
+        figures.Panel(letter, f"{data}, {method}", DATA[data][0])
+        for letter, (data, method) in zip("abcdef", (
+            (data, method) for data in DATA for method in METHODS))),
+    protocols="global", eval_every=2, lines_of=_lines, table=table, draw=_draw,
+    quick=("a",), shrunk=(
+        "--dataset=digits", "--features=none", "--num_clients=100",
+        "--validation_clients=10"))

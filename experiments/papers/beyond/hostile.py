@@ -1,0 +1,233 @@
+"""Do several models defend against hostile clients?
+
+MA-FSVRG, GA-FSVRG, IFCA and FedGroup keep several models, which hostile clients
+might be kept to one of. Beside them are FedAvg and FSVRG with one. A share of
+the clients attacks, and the server takes the mean or the geometric median.
+
+What counts are the honest clients: the accuracy, on their own test data, of
+what they deploy after the last round. Hostile clients are not counted. They
+measure a method's groups and their own models like others; what they hold is
+not read.
+"""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from fedjax_alg import metrics
+from fedjax_alg.central.attacks import hostile_clients
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+from ...reports import chosen, figures, partitions, plots, report, rule, styles
+from ...reports import suite, verdicts
+
+NAME = "beyond"
+
+#: label -> file in presets/beyond/hostile.
+METHODS = {"FedAvg": "fedavg", "FSVRG": "fsvrg", "MA-FSVRG": "ma_fsvrg",
+           "GA-FSVRG": "ga_fsvrg", "IFCA": "ifca", "FG-EDC": "fedgroup"}
+#: The methods with several models.
+SEVERAL = ("MA-FSVRG", "GA-FSVRG", "IFCA", "FG-EDC")
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
+#: Name of an attack -> flags: on data, on updates, and one that looks honest.
+ATTACKS = {
+    "flipped labels": ("--attack=label_flip",),
+    "flipped signs, 4 times": ("--attack=sign_flip", "--attack_scale=4"),
+    "little is enough": ("--attack=little_is_enough",)}
+DEFENCES = {"mean": (), "geometric median": ("--aggregator=geometric_median",)}
+
+
+def _split(label: str) -> tuple[str, float]:
+  """(method, share) of a line."""
+  method, percent, _ = label.rsplit(" ", 2)
+  return method, float(percent) / 100
+
+
+def _label(method: str, share: float) -> str:
+  return f"{method} {100 * share:g} %"
+
+
+def _lines(panel: figures.Panel) -> figures.Lines:
+  """Every method with every share; without attackers runs are shared."""
+  attack, defence = panel.title.split("; ")
+  return [(_label(method, share), (
+      f"--flagfile={NAME}/hostile/{file}.flags", *DEFENCES[defence],
+      *((*ATTACKS[attack], f"--attackers={share:g}") if share else ())))
+          for method, file in METHODS.items() for share in SHARES]
+
+
+@partitions.each
+def honest(outcome: suite.Outcome) -> np.ndarray:
+  """Accuracy in percent on the honest clients' own test data, [seeds]."""
+  values = outcome.cell.config.hparams
+  rows = [row for row in records.read_rows(
+      outcome.folder / "clients.csv", None) if row["protocol"] == "local"]
+  number = 1 + max(int(row["client"]) for row in rows)
+  hostile = np.zeros(number, bool)
+  if values.get("attack", "none") != "none":
+    hostile = np.asarray(hostile_clients(
+        number, values["attackers"], values["attack_seed"]))
+  found = []
+  for seed in dict.fromkeys(row["seed"] for row in rows):
+    own = [row for row in rows if row["seed"] == seed
+           and row["test_examples"] and not hostile[int(row["client"])]]
+    tested = np.array([row["test_examples"] for row in own], float)
+    found.append(100 * np.average(
+        [row["accuracy"] for row in own], weights=tested))
+  return np.array(found)
+
+
+def _by_share(
+    outcomes: Sequence[suite.Outcome]
+) -> dict[str, dict[float, np.ndarray]]:
+  """method -> share -> honest clients' accuracy, of one panel."""
+  found: dict[str, dict[float, np.ndarray]] = {}
+  for o in outcomes:
+    method, share = _split(o.cell.label)
+    found.setdefault(method, {})[share] = honest(o)
+  return found
+
+
+def _table(outcomes: Sequence[suite.Outcome]) -> str:
+  lines = ["Accuracy of what the honest clients deploy after the last round, "
+           "on their own test data, in percent, by the share of hostile "
+           "clients.", ""]
+  shares = sorted({_split(o.cell.label)[1] for o in outcomes})
+  lines += [report.line([
+      "attack; defence", "method", *(f"{100 * s:g} %" for s in shares),
+      chosen.COLUMN]), report.line(["---"] * (3 + len(shares)))]
+  for runs in suite.by_panel(outcomes):
+    settings = {_split(o.cell.label)[0]: o.settings for o in runs}
+    for method, found in _by_share(runs).items():
+      lines.append(report.line([
+          runs[0].cell.panel_title, method,
+          *(report.shown(found[s]) if s in found else "-" for s in shares),
+          settings[method]]))
+  return "\n".join(lines)
+
+
+def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
+  """Points lost to the attackers, run by run."""
+  return found[0.0] - found[share]
+
+
+def answer(outcomes: Sequence[suite.Outcome]) -> str:
+  """Section: what is lost with several models and what FedAvg loses."""
+  lines = [
+      "## Do several models defend?", "",
+      "Points that the honest clients lose to attackers; the last columns are "
+      "the paired difference to what FedAvg with the mean loses. A method or a "
+      "defence *defends* if it loses less by more than the tie and the "
+      "interval.", "",
+      report.line(["attack", "share", "defence", "method", "loses",
+                   "saves against FedAvg with the mean", "verdict"]),
+      report.line(["---"] * 7)]
+  panels = {runs[0].cell.panel_title: _by_share(runs)
+            for runs in suite.by_panel(outcomes)}
+  counts: dict[str, dict[str, int]] = {}
+  for title, found in panels.items():
+    attack, defence = title.split("; ")
+    base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
+    for method, own in found.items():
+      for share in sorted(own):
+        if not share or not {0.0, share} <= set(base) or 0.0 not in own:
+          continue
+        lost = _lost(own, share)
+        plain = method == "FedAvg" and defence == "mean"
+        saved = results.spread(_lost(base, share) - lost)
+        place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
+        verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
+                   rule.SAME: "the same"}.get(place, place)
+        lines.append(report.line([
+            attack, f"{100 * share:g} %", defence, method, report.shown(lost),
+            "-" if plain else results.shown(saved, sign="+"),
+            "-" if plain else verdict]))
+        if not plain:
+          own_counts = counts.setdefault(f"{method} with the {defence}", {})
+          own_counts[verdict] = own_counts.get(verdict, 0) + 1
+  if lines[-1] == report.line(["---"] * 7):
+    return ""
+  if not counts:
+    return "\n".join(lines)
+  words = "; ".join(
+      f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in own.items())
+      for name, own in counts.items())
+  return "\n".join([*lines, "", "Of all attacks and shares played, number of "
+                    f"verdicts: {words}."])
+
+
+def _draw(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  """Draws the honest clients' accuracy over the share, a panel each."""
+  del x_axis  # shares
+  panels = suite.by_panel(outcomes)
+  columns = min(len(panels), len(ATTACKS))
+  rows = -(-len(panels) // columns)
+  figure, axes = plt.subplots(
+      rows, columns, squeeze=False, sharey=True,
+      figsize=(max(3.4 * columns + 0.6, 5.6), 3.0 * rows + 0.6))
+  found_styles = styles.of(METHODS)
+  for axis, runs in zip(axes.flat, panels):
+    for place, (method, found) in enumerate(_by_share(runs).items()):
+      shares = sorted(found)
+      ends = [metrics.confidence_95(found[s].tolist()) for s in shares]
+      look: dict[str, Any] = found_styles[method].matplotlib()
+      axis.errorbar(
+          [100 * s + 0.3 * (place - 2.5) for s in shares],
+          [mean for mean, _ in ends],
+          [half if np.isfinite(half) else 0.0 for _, half in ends],
+          label=method, capsize=2, markersize=5, markeredgecolor="white",
+          **look)
+    axis.set_title(suite.heading(runs[0].cell), fontsize=9)
+    axis.set_xlabel("hostile clients, %", fontsize=8)
+    axis.grid(alpha=0.3)
+    axis.set_ylim(0, 101)
+  for line in axes:
+    line[0].set_ylabel("honest clients' accuracy, %", fontsize=8)
+  for axis in list(axes.flat)[len(panels):]:
+    axis.remove()
+  plots.legend(figure)
+  figure.suptitle(FIGURE.title, fontsize=11)
+  plots.save(figure, *paths)
+
+
+def _defended(defence: str) -> verdicts.Statement:
+  """Whether several models lose less than one wherever it is attacked."""
+
+  def check(outcomes):
+    found = []
+    for runs in suite.by_panel(outcomes):
+      if not runs[0].cell.panel_title.endswith(f"; {defence}"):
+        continue
+      own = _by_share(runs)
+      worst = max(share for one in own.values() for share in one)
+      if not worst or not {0.0, worst} <= set(own.get("FedAvg", {})):
+        continue
+      for method in SEVERAL:
+        if {0.0, worst} <= set(own.get(method, {})):
+          found.append((f"{runs[0].cell.panel} {method}", verdicts.above(
+              _lost(own["FedAvg"], worst), _lost(own[method], worst))))
+    if not found:
+      raise verdicts.NotRun("no panel with attackers")
+    return verdicts.every(found)
+
+  return verdicts.Statement(
+      NAME, "hostile", f"With the {defence}, every method with several models "
+      "loses less to the largest share of attackers than FedAvg", check)
+
+
+FIGURE = figures.Figure(
+    "Hostile clients on MNIST: the honest clients' accuracy", "accuracy",
+    "hostile", tuple(
+        figures.Panel(letter, f"{attack}; {defence}", ())
+        for letter, (defence, attack) in zip("abcdef", (
+            (defence, attack) for defence in DEFENCES for attack in ATTACKS))),
+    protocol="local", protocols="local", eval_every=30, lines_of=_lines,
+    table=_table, sections=(answer,), draw=_draw, quick=("b", "e"),
+    statements=tuple(map(_defended, DEFENCES)),
+    shrunk=("--dataset=digits", "--features=none", "--num_clients=100",
+            "--validation_clients=10"))

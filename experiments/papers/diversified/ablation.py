@@ -1,0 +1,282 @@
+"""What variance reduction, several models and central acceleration each bring.
+
+MA-FSVRG is FSVRG's local steps, K models and a server step like Adam's. The
+ablation plays every combination of
+
+- local steps: FedAvg's, FSVRG's, SCAFFOLD's;
+- the server's step: the average, MA's adaptive step, CFSVRG's conjugate one;
+- K = 1, 2, 4 models, by MA's grouping,
+
+each with its own rates, chosen on validation clients:
+
+  python -m experiments.tune --paper=diversified --methods=ablation --write
+"""
+
+from collections.abc import Iterator, Sequence
+import itertools
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_alg import metrics
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+from ...cli import config as config_lib
+from ...reports import chosen, partitions, plots, report, rule, suite, verdicts
+from ...reports import cost_to_accuracy as targets
+
+#: The accuracy that counts as reached.
+TARGET = 0.98
+
+#: Local steps -> --client_update, and the middle of the rates that are tried:
+#: the rate of the method with one model, as it was tuned before.
+LOCAL = {"FedAvg": ("sgd", 1.0), "FSVRG": ("svrg", 43.0),
+         "SCAFFOLD": ("scaffold", 1.0)}
+#: The server's step -> --server.
+SERVER = {"average": "average", "adaptive": "adaptive",
+          "conjugate": "conjugate_gradient"}
+MODELS = (1, 2, 4)
+
+_SERVER_RATES = (0.005, 0.01, 0.02, 0.05)
+_BETA1 = (0.0, 0.5, 0.8, 0.9)
+
+
+class Combination(NamedTuple):
+  """A cell of the grid."""
+
+  local: str  #: one of ``LOCAL``
+  server: str  #: one of ``SERVER``
+  models: int  #: K
+
+  @property
+  def label(self) -> str:
+    return f"{self.local}, {self.server}, K = {self.models}"
+
+  @property
+  def name(self) -> str:
+    """The name of its flag file."""
+    return f"{LOCAL[self.local][0]}_{self.server}_{self.models}"
+
+  @property
+  def file(self) -> pathlib.Path:
+    return config_lib.PRESETS / "diversified" / "ablation" / (
+        f"{self.name}.flags")
+
+  def start(self) -> tuple[str, ...]:
+    """The flags of the run before its rates are tuned."""
+    words = ["--algorithm=composed",
+             f"--client_update={LOCAL[self.local][0]}",
+             f"--server={SERVER[self.server]}", f"--num_models={self.models}",
+             "--local_steps=20", "--batch_size=10"]
+    if self.server == "adaptive":
+      words.append("--central_rule=printed")  # as in MA-FSVRG's headline
+    if self.models > 1:
+      words.append("--threshold=4")  # as the paper states
+    return tuple(words)
+
+  def stages(self) -> list[tuple[str, list[Any]]]:
+    """(flag, values) of everything that is tuned, in order."""
+    rate = LOCAL[self.local][1]
+    found: list[tuple[str, list[Any]]] = []
+    if self.server == "adaptive":  # it also changes the length of the step
+      found.append(("beta1", list(_BETA1)))
+    if self.server != "average":
+      found.append(("server_lr", list(_SERVER_RATES)))
+    return [*found, ("client_lr", [
+        float(f"{rate * factor:.2g}") for factor in (0.3, 1.0, 3.0)])]
+
+
+#: Name of its flag file -> combination.
+CELLS = {cell.name: cell for cell in itertools.starmap(
+    Combination, itertools.product(LOCAL, SERVER, MODELS))}
+_BY_LABEL = {cell.label: cell for cell in CELLS.values()}
+
+
+def lines_of(panel: Any) -> list[tuple[str, tuple[str, ...]]]:
+  """The 27 lines of a panel."""
+  del panel
+  return [(cell.label, (f"--flagfile=diversified/ablation/{name}.flags",))
+          for name, cell in CELLS.items()]
+
+
+def _accuracy(outcome: suite.Outcome) -> np.ndarray:
+  """The mean of the last ten rounds, in percent; one for each repetition."""
+  return verdicts.late("accuracy")(outcome)
+
+
+def _rounds(outcome: suite.Outcome) -> np.ndarray:
+  """The rounds to the target; NaN for a repetition that does not reach it.
+
+  A repetition is a seed, or a partition with the mean of its seeds.
+  """
+  found = [[np.nan if n is None else float(n) for n in targets.spent(
+      part, TARGET, "round")] for part in outcome.parts or (outcome,)]
+  return np.mean(found, axis=1) if outcome.parts else np.array(found[0])
+
+
+class Part(NamedTuple):
+  """A part of MA-FSVRG, and what stands in its place without it."""
+
+  field: str  #: of ``Combination``
+  title: str
+  without: Any
+  values: tuple[Any, ...]
+
+
+PARTS = (
+    Part("local", "variance reduction", "FedAvg", ("FSVRG", "SCAFFOLD")),
+    Part("models", "several models", 1, (2, 4)),
+    Part("server", "central acceleration", "average",
+         ("adaptive", "conjugate")))
+
+
+def _pairs(
+    outcomes: Sequence[suite.Outcome], part: Part, value: Any
+) -> Iterator[tuple[Combination, suite.Outcome, suite.Outcome]]:
+  """(combination without the part, its run, the run with the part)."""
+  for runs in suite.by_panel(outcomes):
+    found = {_BY_LABEL[o.cell.label]: o for o in runs}
+    for cell, outcome in found.items():
+      if getattr(cell, part.field) == part.without:
+        other = found.get(cell._replace(**{part.field: value}))
+        if other is not None:
+          yield cell, outcome, other
+
+
+def _difference(
+    pairs: Sequence[tuple[Combination, suite.Outcome, suite.Outcome]],
+    measure: Any) -> tuple[dict[str, Any], int]:
+  """The mean difference over the pairs, and how many pairs have one.
+
+  All runs share their seeds and partitions, so there is a difference for each
+  repetition, and the spread is that over the repetitions.
+  """
+  gaps = np.array([measure(b) - measure(a) for _, a, b in pairs])
+  known = ~np.isnan(gaps).any(1)
+  if not known.any():
+    return results.spread([np.nan]), 0
+  return results.spread(gaps[known].mean(0)), int(known.sum())
+
+
+def _words(found: dict[str, Any]) -> str:
+  """The verdict on a difference of accuracies."""
+  verdict = rule.place(found["mean"], found["ci95"], rule.TIE)
+  return {rule.ABOVE: "brings more than the tie",
+          rule.BELOW: "costs more than the tie",
+          rule.SAME: f"at most {rule.TIE} points either way"}.get(
+              verdict, verdict)
+
+
+def answer(outcomes: Sequence[suite.Outcome]) -> str:
+  """Section: what each part brings, alone, among all, and to the rest."""
+  lines = [
+      "## What each part brings", "",
+      "Paired differences of the accuracy in points, with the part less "
+      "without it: *alone*, to FedAvg's steps with the average and one model; "
+      "*to the rest*, where both other parts of MA-FSVRG are there (FSVRG's "
+      "steps, the adaptive step, K = 4); *on average*, over all combinations "
+      "of the other parts. All are means over the panels that were played. The "
+      "verdict is on the average. Rounds saved are those to "
+      f"{100 * TARGET:g} %, over the pairs in which all repetitions of both "
+      "get there.", "",
+      report.line(["part", "instead of", "alone", "to the rest", "on average",
+                   "verdict", "rounds saved (pairs)"]),
+      report.line(["---"] * 7)]
+  said = []
+  full = Combination("FSVRG", "adaptive", 4)
+  for part in PARTS:
+    for value in part.values:
+      pairs = list(_pairs(outcomes, part, value))
+      if not pairs:
+        continue
+      without = {part.field: part.without}
+      alone = [p for p in pairs if p[0] == Combination("FedAvg", "average", 1)]
+      rest = [p for p in pairs if p[0] == full._replace(**without)]
+      mean, _ = _difference(pairs, _accuracy)
+      rounds, number = _difference(pairs, lambda o: -_rounds(o))
+      shown = f"K = {value}" if part.field == "models" else str(value)
+      lines.append(report.line([
+          f"{part.title}: {shown}", part.without, *(
+              results.shown(_difference(some, _accuracy)[0], sign="+")
+              if some else "-" for some in (alone, rest)),
+          results.shown(mean, sign="+"), _words(mean),
+          f"{results.shown(rounds, 1, sign='+')} ({number} of {len(pairs)})"]))
+      said.append(f"{part.title} ({shown}) {results.shown(mean, sign='+')} "
+                  f"points, {_words(mean)}")
+  if not said:
+    return ""
+  return "\n".join([*lines, "", f"In words: {'; '.join(said)}."])
+
+
+def table(outcomes: Sequence[suite.Outcome]) -> str:
+  """The accuracy and the rounds to the target of every combination."""
+  panels = suite.by_panel(outcomes)
+  titles = [runs[0].cell.panel_title for runs in panels]
+  lines = [
+      "Test accuracy in percent, mean of the last ten rounds and, with several "
+      "models, of the K; in brackets of the model that is best on validation "
+      f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
+      "where half of them do not get there.", "",
+      report.line(["local steps", "server", "K", *titles, *(
+          f"rounds, {title}" for title in titles), chosen.COLUMN])]
+  lines.append(report.line(["---"] * (4 + 2 * len(titles))))
+  found = {(o.cell.panel, o.cell.label): o for o in outcomes}
+  for cell in CELLS.values():
+    runs = [found.get((own[0].cell.panel, cell.label)) for own in panels]
+    known = [o for o in runs if o is not None]
+    if known:
+      lines.append(report.line([
+          cell.local, cell.server, cell.models,
+          *("-" if o is None else _accuracies(o) for o in runs),
+          *("-" if o is None else _median(o) for o in runs),
+          known[0].settings]))
+  return "\n".join(lines)
+
+
+def _accuracies(outcome: suite.Outcome) -> str:
+  late = outcome.summary["mean_last_10"]
+  picked = ""
+  if records.CHOSEN in late:
+    picked = f" ({100 * late[records.CHOSEN]['accuracy']['mean']:.2f})"
+  return results.shown(late["global"]["accuracy"], factor=100) + picked
+
+
+def _median(outcome: suite.Outcome) -> str:
+  median = targets.median(targets.spent(outcome, TARGET, "round"))
+  return "-" if median is None else f"{median:g}"
+
+
+def _dot(values: np.ndarray) -> plots.Dot:
+  """A mean with its interval; none where a repetition has no value."""
+  if np.isnan(values).any():
+    return plots.Dot(None)
+  return plots.Dot(*metrics.confidence_95(values.tolist()))
+
+
+def draw(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  """Draws accuracy and rounds, a column for each panel."""
+  del x_axis  # dots
+  rows: dict[str, dict[str, plots.Factors]] = {}
+  for words, measure in (
+      ("test accuracy, %", _accuracy),
+      (f"rounds to {100 * TARGET:g} %", _rounds)):
+    rows[words] = {
+        suite.heading(runs[0].cell): {
+            (cell.local, cell.server, f"K = {cell.models}"): _dot(measure(o))
+            for o in runs for cell in (_BY_LABEL[o.cell.label],)}
+        for runs in suite.by_panel(outcomes)}
+  pooled = any(o.parts for o in outcomes)
+  plots.factors(paths, rows, "Local steps x server step x number of models",
+                f"95 % CI over {'partitions' if pooled else 'seeds'}",
+                missing="not in all runs")
+
+
+def note(outcomes: Sequence[suite.Outcome]) -> str:
+  """Section: how to read the intervals."""
+  return ("FSVRG's local steps are those of the paper, with their scalings "
+          "Lambda_i and A_r. SCAFFOLD's have one variate for each client, "
+          "whichever of the K models it trains. The adaptive step is (64) as "
+          f"printed, the conjugate one CFSVRG's. {partitions.said(outcomes)}")

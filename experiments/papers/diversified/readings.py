@@ -1,0 +1,99 @@
+"""Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10.
+
+What is measured: the global models on the "entire test dataset" (`global`), or
+the model that each machine prefers on its own classes, "across all
+participating machines" (`preferred`). What is computed: anchor gradients over
+all participants or over those who prefer a model (errata D-06), GA's models
+moved by gradients or means of trained models (D-17), L2 as tuned or the stated
+0.01 divided by a machine's number of examples (section 0). The pooled optimum
+is what any method with one such model comes to at best.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedjax_alg.records import summary as results
+from ...cli import config as config_lib
+from ...reports import chosen, report, rule, suite
+
+#: Figure -> its metric.
+METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
+           "Fig7": "micro_precision"}
+#: Protocol -> what it reads.
+MEASURED = {"global": "entire test set", "preferred": "all machines"}
+POOLED = "pooled optimum"
+
+#: Weighted by n_i, the clients' (0.01 / n_i) / 2 ||w||^2 are together this
+#: coefficient: 0.01 x 1,035 clients / 50,000 examples.
+_L2 = "--l2=0.000207"
+_READINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ()), (", own anchors", ("--anchors=preferring",)),
+    (", L2 = 0.01 / n_i", (_L2,)))
+_OF_GA = (", means of models", ("--group_mean=models",))
+
+
+def lines(base: dict[str, tuple[str, ...]], panel: Any) -> list[
+    tuple[str, tuple[str, ...]]]:
+  """The lines of a panel.
+
+  Args:
+    base: label -> flags of MA-FSVRG and GA-FSVRG in Figs. 5 to 7.
+    panel: the panel; that of the pooled optimum takes part in nothing.
+  """
+  if not panel.flags:
+    return [(POOLED, ("--algorithm=central",))]
+  found = [(label + end, (*words, *more)) for label, words in base.items()
+           for end, more in _READINGS]
+  for label, words in base.items():
+    if label.startswith("GA"):  # a step that is not taken has no length
+      found.append((label + _OF_GA[0], (*(
+          word for word in config_lib.expand_flagfiles(words)
+          if not word.startswith("--gradient_step")), *_OF_GA[1])))
+  return found
+
+
+def sources(
+    base: dict[str, tuple[str, ...]], label: str) -> tuple[str, ...]:
+  """The files of a line whose flags ``lines`` has taken out of them."""
+  return base["GA-FSVRG"] if label.endswith(_OF_GA[0]) else ()
+
+
+def table(outcomes: Sequence[suite.Outcome]) -> str:
+  """Every metric by every reading of what is measured, beside the paper's."""
+  stated = {(c.panel, c.method, metric): c.value
+            for figure, metric in METRICS.items()
+            for c in report.load_claims("diversified", figure)
+            if c.metric.removeprefix("test_") == metric}
+  head = ["panel", "method"]
+  for metric in METRICS.values():
+    head += [f"{metric}, paper", *(
+        f"{metric}, {words}" for words in MEASURED.values())]
+  text = [
+      "Percent, mean of the last ten rounds; of K models the mean of the K, or "
+      "the one that a machine prefers on its own classes. In brackets the "
+      "verdict on the paper's number.", "", report.line([*head, chosen.COLUMN]),
+      report.line(["---"] * (len(head) + 1))]
+  for o in outcomes:
+    late = o.summary["mean_last_10"]
+    words = [f"{o.cell.panel}: {o.cell.panel_title}", o.cell.label]
+    for metric in METRICS.values():
+      said = stated.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
+      words.append("-" if said is None else f"{said:g}")
+      for protocol in MEASURED:
+        if protocol not in late:
+          words.append("-")
+          continue
+        found = late[protocol][metric]
+        words.append(results.shown(found, factor=100))
+        if said is not None:
+          words[-1] += f" ({_verdict(found, said, o)})"
+    text.append(report.line([*words, o.settings]))
+  return "\n".join(text)
+
+
+def _verdict(
+    found: dict[str, Any], said: float, outcome: suite.Outcome) -> str:
+  if chosen.incomparable(outcome.cell.choices):
+    return rule.NOT_COMPARABLE
+  ci95 = float("nan") if found["ci95"] is None else 100 * found["ci95"]
+  return rule.place(100 * found["mean"] - said, ci95, rule.TIE)
