@@ -56,6 +56,10 @@ class Entry(NamedTuple):
   #: why nothing that is sent can be compressed (``client.compression``); empty
   #: if updates or models can
   whole_only: str = ""
+  #: whether stragglers' partial work is kept unless a run says otherwise
+  keeps_parts: bool = False
+  #: why rounds have no deadline; empty if they can have one
+  no_deadline: str = ""
   #: what a round costs, as the contract tests expect it; they ask for it
   ledger: Ledger | None = None
   #: hyper-parameters with which the contract tests play the method on a small
@@ -102,7 +106,7 @@ ALGORITHMS: dict[str, Entry] = {
                     "McMahan et al., AISTATS 2017",
                     ledger=_PLAIN),
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
-                     "Li et al., MLSys 2020",
+                     "Li et al., MLSys 2020", keeps_parts=True,
                      ledger=_PLAIN),
     "fedavgm": Entry(fedopt.FedAvgMHParams, fedopt.fedavgm, "FedAvgM",
                      "Hsu et al., arXiv:1909.06335",
@@ -152,6 +156,7 @@ ALGORITHMS: dict[str, Entry] = {
                    ledger=expected.vectors(2, 2)),
     "fednova": Entry(fednova.FedNovaHParams, fednova.fednova, "FedNova",
                      "Wang et al., NeurIPS 2020", caution=fednova.caution,
+                     keeps_parts=True,
                      ledger=_PLAIN,
                      small={"mu": 0.1, "client_momentum": 0.5}),
     "feddyn": Entry(feddyn.FedDynHParams, feddyn.feddyn, "FedDyn",

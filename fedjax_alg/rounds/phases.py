@@ -399,7 +399,9 @@ def train(
   client, cohort = method.client, turn.cohort
   store, weigh_uploads = client.store, client.upload_weights
 
-  def one_client(shared, shard, client_row, preference, client_id, key, *more):
+  def one_client(
+      shared, shard, client_row, preference, client_id, key, part, *more):
+    shard = shard._replace(part=part)
     beginning, extra, rounds = shared
     pick = preference if method.num_models > 1 else 0
     models, starts, anchors = trees.index(beginning, pick)
@@ -425,7 +427,7 @@ def train(
 
   keys = client_keys(turn.key, cohort.ids)
   shared = beginning[:3], client.shared(memory), turn.round
-  others: tuple[Any, ...] = choice.preference, cohort.ids, keys
+  others: tuple[Any, ...] = choice.preference, cohort.ids, keys, cohort.part
   table: Any = ()
   if store:
     table, places = store.get(memory), store.places(memory, cohort, keys)

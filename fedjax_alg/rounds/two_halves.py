@@ -131,7 +131,7 @@ def compose(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
       functools.partial(_client_params, method), lambda state: state.models,
-      idle=functools.partial(_idle, method))
+      idle=functools.partial(_idle, method), takes_parts=client.takes_parts)
 
 
 def _sent_in_fewer_bytes(
