@@ -6,7 +6,8 @@ import types
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
-from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
+from fedjax_alg.algorithms import afl, asynchronous, baffle, cfl, composed
+from fedjax_alg.algorithms import conjugate
 from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
 from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
 from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
@@ -75,6 +76,7 @@ _SINGULAR = "a layer's Gram matrix is singular, give "
 _FEDOPT = "Reddi et al., ICLR 2021"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 _SUMS = "it sends sums over its data, not updates"
+_NO_BARRIER = "its server waits for nobody"
 #: One model down and one up; and with an anchor gradient before.
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
@@ -241,6 +243,14 @@ ALGORITHMS: dict[str, Entry] = {
         ledger=expected.preferred,
         small={"gradient_step": 0.1},
         jumps=_composed_jumps),
+    "fedasync": Entry(asynchronous.FedAsyncHParams, asynchronous.fedasync,
+                      "FedAsync", "Xie et al., arXiv:1903.03934",
+                      keeps_parts=True, no_deadline=_NO_BARRIER,
+                      ledger=_PLAIN),
+    "fedbuff": Entry(asynchronous.FedBuffHParams, asynchronous.fedbuff,
+                     "FedBuff", "Nguyen et al., AISTATS 2022",
+                     keeps_parts=True, no_deadline=_NO_BARRIER,
+                     ledger=_PLAIN),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True,
                      whole_only="nothing is sent",

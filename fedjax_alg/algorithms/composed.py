@@ -110,7 +110,7 @@ class ComposedHParams(
     return dataclasses.replace(self, **rates)
 
 
-def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
+def client_half(model: Model, h: ComposedHParams) -> ClientUpdate:
   rate, optimizer = h.client_lr, local_optimizer(h)
   if h.client_update == "sgd":
     return sgd_update(model, h, rate, optimizer=optimizer)
@@ -133,7 +133,7 @@ def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
       h.client_weights == "uniform")
 
 
-def _server(h: ComposedHParams) -> steps.ServerStep:
+def server_half(h: ComposedHParams) -> steps.ServerStep:
   rate = h.server_lr
   if h.server == "average":
     return steps.average(rate)
@@ -204,6 +204,6 @@ def composed(
             model, hparams, hparams.gradient_step, map_clients,
             hparams.group_mean))
   return compose(
-      model, _client(model, hparams), _server(hparams),
+      model, client_half(model, hparams), server_half(hparams),
       map_clients=map_clients, weights=hparams.client_weights,
       grouping=groups, **hparams.received())

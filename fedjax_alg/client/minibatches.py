@@ -181,6 +181,25 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
   return card.astype(jnp.int32)
 
 
+def some_of(key: Key, positions: Array, size: Array) -> Array:
+  """Which numbers come at some positions of a random order of [0, size).
+
+  Args:
+    key: of the order; consumed.
+    positions: [B] int32 in [0, size), the same for every key, or not.
+    size: [] int32, at least 1.
+
+  Returns:
+    [B] int32, different for different positions.
+  """
+  bits, drawn = shuffle_bits(key), positions
+  # The same places are drawn from with every key. A second pass makes their
+  # pairs uniform to (3/4)^48.
+  for epoch in range(2):
+    drawn = shuffled(bits, jnp.int32(epoch), drawn, size)
+  return drawn
+
+
 def batch_rows(
     shard: Shard, bits: Array, step: Array, batch_size: int
 ) -> tuple[Array, Array]:

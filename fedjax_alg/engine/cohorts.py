@@ -164,14 +164,8 @@ def by_bijection(
   clients = data.size.shape[0]
   if cohort_size == clients or data.joins is not None:
     return uniform(data, cohort_size, key, number)
-  bits = minibatches.shuffle_bits(key)
-  ids = jnp.arange(cohort_size, dtype=jnp.int32)
-  # The same places are drawn from in every round. A second pass makes their
-  # pairs uniform to (3/4)^48.
-  for epoch in range(2):
-    ids = minibatches.shuffled(
-        bits, jnp.int32(epoch), ids, jnp.int32(clients))
-  return jnp.sort(ids)
+  return jnp.sort(minibatches.some_of(
+      key, jnp.arange(cohort_size, dtype=jnp.int32), jnp.int32(clients)))
 
 
 #: How ``uniform`` cohorts are drawn. ``permutation`` is that of all versions;

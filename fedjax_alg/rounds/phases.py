@@ -317,7 +317,7 @@ def _aggregate(
     return method.aggregator.combine(of_model, weights, cohort, key, *last)
 
   return jax.vmap(one, in_axes=(1, 0, 0))(
-      sent, _keys(turn, purpose, method.num_models), turn.remembered(purpose))
+      sent, keys_of(turn, purpose, method.num_models), turn.remembered(purpose))
 
 
 def received(
@@ -379,10 +379,10 @@ def server_step(
 
   k = method.num_models
   return _over_models(one, k)(
-      gradients, state, models, _keys(turn, SERVER_STEP, k))
+      gradients, state, models, keys_of(turn, SERVER_STEP, k))
 
 
-def _keys(turn: Turn, purpose: int, k: int) -> Key:
+def keys_of(turn: Turn, purpose: int, k: int) -> Key:
   """A key of the server for each of K models, [K]."""
   return client_keys(
       server_key(turn.key, purpose), jnp.arange(k, dtype=jnp.int32))
@@ -505,7 +505,7 @@ def update(
     if updates.squares is None:
       mean = method.aggregator.combine(
           trees.subtract(trained, starts), method.weigh(cohort), cohort,
-          _keys(turn, UPDATES, 1)[0],
+          keys_of(turn, UPDATES, 1)[0],
           *trees.index(turn.remembered(UPDATES), 0))
     update = aggregates = jax.tree.map(lambda leaf: leaf[None], mean)
   return _over_models(scale, k)(update), groups, aggregates  # (60)
@@ -525,7 +525,7 @@ def _changes_of_groups(
         changes(start, vectors, scale), weights, cohort, key, *last)
 
   return _over_models(one, k)(
-      starts, weights, _keys(turn, UPDATES, k), turn.remembered(UPDATES))
+      starts, weights, keys_of(turn, UPDATES, k), turn.remembered(UPDATES))
 
 
 def discrepancy(
