@@ -81,8 +81,8 @@ class Shard(NamedTuple):
   y: Array  #: [M] int32
   offset: Array  #: [] int32
   size: Array  #: [] int32
-  #: [] float32 in (0, 1], the part of the local work that the client does; None:
-  #: all of it. Only ``ClientUpdate.train`` sees it.
+  #: [] float32 in (0, 1], the part of the local work that the client does, for
+  #: ``ClientUpdate.train`` alone; None: all of it
   part: Any = None
 
 

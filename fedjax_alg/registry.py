@@ -76,6 +76,9 @@ _SINGULAR = "a layer's Gram matrix is singular, give "
 _FEDOPT = "Reddi et al., ICLR 2021"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 _SUMS = "it sends sums over its data, not updates"
+#: Who finishes in a round are not those who start: all take equally many steps
+#: with one example.
+_ANYBODY = {"concurrency": 5, "batch_size": 1}
 _NO_BARRIER = "its server waits for nobody"
 #: One model down and one up; and with an anchor gradient before.
 _PLAIN = expected.vectors(1, 1)
@@ -246,11 +249,11 @@ ALGORITHMS: dict[str, Entry] = {
     "fedasync": Entry(asynchronous.FedAsyncHParams, asynchronous.fedasync,
                       "FedAsync", "Xie et al., arXiv:1903.03934",
                       keeps_parts=True, no_deadline=_NO_BARRIER,
-                      ledger=_PLAIN),
+                      ledger=_PLAIN, small=_ANYBODY),
     "fedbuff": Entry(asynchronous.FedBuffHParams, asynchronous.fedbuff,
                      "FedBuff", "Nguyen et al., AISTATS 2022",
                      keeps_parts=True, no_deadline=_NO_BARRIER,
-                     ledger=_PLAIN),
+                     ledger=_PLAIN, small=_ANYBODY),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True,
                      whole_only="nothing is sent",

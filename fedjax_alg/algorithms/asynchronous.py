@@ -15,17 +15,18 @@ its server take any step along the mean update; as printed they are SGD and
 
 from collections.abc import Callable
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 
-from fedjax_alg.algorithms import composed
+from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
 from fedjax_alg.base import Algorithm, Array, MapClients, Model
 from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -86,16 +87,43 @@ class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
       source="Xie et al. Algorithm 1, worker", neutral=0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class FedBuffHParams(Asynchrony, composed.ComposedHParams):
-  """Hyper-parameters of FedBuff, those of its halves among them."""
+def _of_adam(name: str) -> Any:
+  """The same field of the adaptive servers' options."""
+  field = diversified.AdamOptions.__dataclass_fields__[name]
+  return dataclasses.field(default=field.default, metadata=field.metadata)
 
+
+@dataclasses.dataclass(frozen=True)
+class FedBuffHParams(
+    Asynchrony, fedavg.Proximal, fedopt.Adaptivity, ClientOptimizer,
+    Aggregation, LocalWork):
+  """Hyper-parameters of FedBuff and of its halves."""
+
+  client_update: str = hyper(
+      "sgd", "the local method, by which a client trains (see composed). Not "
+      "svrg and mime, whose participants measure a gradient at one model, nor "
+      "scaffold, losac, dyn and mime_lite, which keep a state that belongs to "
+      "a round", choices=("sgd", "prox", "nova"))
+  server: str = hyper(
+      "average", "the server step, which applies the mean update (see "
+      "composed). Not those that measure gradients at the global model",
+      choices=("average", "sgd", "adam", "yogi", "adagrad"))
   client_weights: str = hyper(
       "uniform", "weights of the clients of a buffer in its mean: examples = "
-      "n_i / n^r, uniform = all equal (FedBuff)", choices=WEIGHTS,
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS,
       source="Nguyen et al. Algorithm 1")
-  local_steps: int = hyper(
-      0, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
+  client_lr: float = hyper(
+      0.1, "eta_l, learning rate of the local steps", above=0.0,
+      source="Nguyen et al. Algorithm 2")
+  server_lr: float = hyper(
+      1.0, "eta_g, learning rate of the server", above=0.0,
+      source="Nguyen et al. Algorithm 1")
+  server_momentum: float = hyper(
+      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
+      when=("server", ("sgd",)))
+  beta1: float = _of_adam("beta1")
+  beta2: float = _of_adam("beta2")
+  eps: float = _of_adam("eps")
 
 
 def fedasync(
@@ -152,15 +180,9 @@ def fedbuff(
     The algorithm, as the pure functions of ``base.Algorithm``.
 
   Raises:
-    OptionError: a hyper-parameter is out of range, there are several models, or
-      a half needs participants that all start from one model.
+    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
-  if hparams.num_models > 1:
-    raise OptionError(f"`num_models`={hparams.num_models}: an asynchronous "
-                      "server has one model (allowed: 1)")
-  composed.check(hparams)
-  hparams = hparams.resolved()
   return compose_buffered(
       model, composed.client_half(model, hparams),
       composed.server_half(hparams), staleness=staleness_factors(hparams),

@@ -11,7 +11,7 @@ Reference:
   section 5.2: stragglers, of which FedAvg drops what FedProx keeps.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,10 +109,11 @@ def in_time(
   arrival = clock.round_times(
       cohort.devices, cohort.weight, would.work, clock.bytes_sent(would.cost),
       would.cost.central_flops).arrival
-  arrived = arrivals.arrived & (arrival <= late.deadline_s)
+  deadline = jnp.asarray(late.deadline_s, jnp.float32)
+  arrived = arrivals.arrived & (arrival <= deadline)
   missing = (cohort.present & ~arrived).any()
-  return arrivals._replace(arrived=arrived, until=jnp.where(
-      missing, jnp.float32(late.deadline_s), 0.0))
+  return arrivals._replace(
+      arrived=arrived, until=jnp.where(missing, deadline, 0.0))
 
 
 def billed(
@@ -133,7 +134,7 @@ def billed(
   Returns:
     The report with the number of those who did not arrive.
   """
-  down = {name: None if getattr(cost, name) is None else jnp.where(
+  down: Any = {name: None if getattr(cost, name) is None else jnp.where(
       asked > 0, getattr(cost, name), 0) for name in ("down", "bytes_down")}
   times = aux.times
   if times is not None and until is not None:

@@ -61,14 +61,13 @@ class BufferedState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Buffered:
+class Buffered(TwoHalves):
   """The arguments of ``compose_buffered``."""
 
-  method: TwoHalves
-  concurrency: int  #: M; 0: the size of the cohort
-  #: number of updates since a client's start [S] float32 -> weights [S]
-  staleness: Callable[[Array], Array]
-  one_by_one: bool
+  concurrency: int = 0  #: M; 0: the size of the cohort
+  #: number of updates since a client's start [S] float32 -> factors [S]
+  staleness: Callable[[Array], Array] = jnp.ones_like
+  one_by_one: bool = False
 
 
 def compose_buffered(
@@ -109,16 +108,18 @@ def compose_buffered(
     raise OptionError(
         "`server`: its step needs gradients that all participants measure at "
         "one model, which an asynchronous server's do not hold")
-  method = halves(model, client, server, **more)
-  if method.client.store is not None or method.compress_down:
+  plain = halves(model, client, server, **more)
+  if plain.client.store is not None or plain.compress_down:
     raise OptionError(
         "`compress_up`, `compress_down`: an asynchronous server's clients hold "
         "different models and keep nothing (allowed: `compress_up`=qsgd, or "
         "`error_feedback`=False)")
-  buffered = Buffered(method, concurrency, staleness, one_by_one)
+  method = Buffered(
+      **vars(plain), concurrency=concurrency, staleness=staleness,
+      one_by_one=one_by_one)
   return Algorithm(
-      functools.partial(_init, buffered), no_setup,
-      functools.partial(_round, buffered),
+      functools.partial(_init, method), no_setup,
+      functools.partial(_round, method),
       shared_client_params(lambda state: state.models),
       lambda state: state.models,
       idle=lambda state, cohort: state._replace(round=state.round + 1),
@@ -126,11 +127,10 @@ def compose_buffered(
 
 
 def _init(
-    buffered: Buffered, params: Params, spec: FedSpec, key: Key
+    method: Buffered, params: Params, spec: FedSpec, key: Key
 ) -> BufferedState:
   del key
-  method = buffered.method
-  places = buffered.concurrency or spec.cohort_size
+  places = method.concurrency or spec.cohort_size
   models = trees.repeat(params, 1)
   transform = method.server.transform
   zero = jnp.zeros((), jnp.int32)
@@ -153,19 +153,19 @@ def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
 
 
 def _round(
-    buffered: Buffered, state: BufferedState, cohort: Cohort, key: Key
+    method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> tuple[BufferedState, RoundAux]:
   slots, wanted = cohort.ids.shape[0], cohort.present.sum(dtype=jnp.int32)
-  waiting = _waiting(buffered, state, cohort, key)
-  if not buffered.one_by_one:
+  waiting = _waiting(method, state, cohort, key)
+  if not method.one_by_one:
     state, _, aux = _update(
-        buffered, state, waiting, cohort, key, slots, wanted)
+        method, state, waiting, cohort, key, slots, wanted)
     return state._replace(round=state.round + 1), aux
 
   def one(carry, k):
     state, waiting = carry
     new, waiting, aux = _update(
-        buffered, state, waiting, cohort, jax.random.fold_in(key, k), 1,
+        method, state, waiting, cohort, jax.random.fold_in(key, k), 1,
         (k < wanted).astype(jnp.int32))
     return (trees.where(k < wanted, new, state), waiting), aux
 
@@ -195,7 +195,7 @@ def _one_report(aux: RoundAux, wanted: Array) -> RoundAux:
 
 
 def _waiting(
-    buffered: Buffered, state: BufferedState, cohort: Cohort, key: Key
+    method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> events.Waiting:
   """Who may start in a round: its cohort in random order, then others."""
   assert cohort.everyone is not None
@@ -218,7 +218,8 @@ def _waiting(
   seconds = jnp.ones(ids.shape)
   if cohort.machines is not None:
     who = _taken(cohort, ids, part)
-    cost, work = _cost(buffered, state, who, None, key)
+    assert who.devices is not None
+    cost, work = _cost(method, state, who, None, key)
     seconds = clock.round_times(
         who.devices, who.weight, work, clock.bytes_sent(cost),
         jnp.zeros(())).arrival
@@ -226,20 +227,20 @@ def _waiting(
 
 
 def _cost(
-    buffered: Buffered, state: BufferedState, cohort: Cohort, gradients: Any,
+    method: Buffered, state: BufferedState, cohort: Cohort, gradients: Any,
     key: Key) -> Any:
   return halves_report.cost(
-      buffered.method, ledger.model_size(state.models, 1), state.server,
+      method, ledger.model_size(state.models, 1), state.server,
       gradients, Turn(cohort, key, state.round, None, {}), ())
 
 
 def _update(
-    buffered: Buffered, state: BufferedState, waiting: events.Waiting,
+    method: Buffered, state: BufferedState, waiting: events.Waiting,
     cohort: Cohort, key: Key, slots: int, wanted: Array
 ) -> tuple[BufferedState, events.Waiting, RoundAux]:
   """Fills the buffer once, and updates the model."""
   assert cohort.everyone is not None
-  method, clients = buffered.method, cohort.everyone.size.shape[0]
+  clients = cohort.everyone.size.shape[0]
   running, waiting, finished, seconds = events.until_full(
       state.running, waiting, slots, wanted, state.version, clients)
   # In the order of their ids, as a synchronous cohort.
@@ -259,12 +260,12 @@ def _update(
       Beginning(starts, starts, (), state.server), choice, (), turn)
   age = jnp.where(batch.present, state.version - finished.version, 0).astype(
       jnp.float32)
-  origin = state.models if buffered.one_by_one else trees.index(
+  origin = state.models if method.one_by_one else trees.index(
       starts, choice.preference)
   changes = trees.subtract(trained.params, origin)
   choice = Choice(jnp.zeros(slots, jnp.int32), trained.loss)
   changes = phases.received(method, changes, None, choice, turn)
-  factors = buffered.staleness(age)
+  factors = method.staleness(age)
   changes = jax.tree.map(
       lambda leaf: leaf * factors.reshape((-1,) + (1,) * (leaf.ndim - 1)),
       changes)
@@ -282,7 +283,7 @@ def _update(
   there = batch.present.astype(jnp.float32)
   logged |= {"staleness": trees.slot_mean(there, age),
              "most_staleness": age.max()}
-  cost, work = _cost(buffered, state, batch, trained.gradients, key)
+  cost, work = _cost(method, state, batch, trained.gradients, key)
   aggregates = {
       name: jax.tree.map(lambda leaf: leaf[None], mean)
       for name in state.aggregates}
