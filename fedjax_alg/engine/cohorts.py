@@ -376,7 +376,7 @@ def over_the_day(sampler: Sampler, day: int, seed: int) -> Sampler:
     clients = jnp.arange(mean.shape[0], dtype=jnp.int32)
     phase = jax.vmap(jax.random.uniform)(
         client_keys(jax.random.key(seed), clients))
-    time = phase + (number % day) / jnp.float32(day)
+    time = phase + (number % day).astype(jnp.float32) / day
     now = mean * (1.0 + jnp.sin(2.0 * jnp.pi * time))
     return sampler(data._replace(availability=jnp.minimum(now, 1.0)),
                    cohort_size, key, number)

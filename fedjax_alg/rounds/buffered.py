@@ -156,7 +156,7 @@ def _round(
     method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> tuple[BufferedState, RoundAux]:
   slots, wanted = cohort.ids.shape[0], cohort.present.sum(dtype=jnp.int32)
-  waiting = _waiting(method, state, cohort, key)
+  waiting = waiting_clients(method, state, cohort, key)
   if not method.one_by_one:
     state, _, aux = _update(
         method, state, waiting, cohort, key, slots, wanted)
@@ -194,7 +194,7 @@ def _one_report(aux: RoundAux, wanted: Array) -> RoundAux:
       jax.tree.map(lambda leaf: leaf[:, 0], aux.work), times)
 
 
-def _waiting(
+def waiting_clients(
     method: Buffered, state: BufferedState, cohort: Cohort, key: Key
 ) -> events.Waiting:
   """Who may start in a round: its cohort in random order, then others."""
