@@ -89,42 +89,30 @@ def oracle_rounds(waiting, wanted, repeat=1):
           for _ in range(repeat)]
 
 
+ATTACK = attacks.attack_of(attacks.Hostility(attack="sign_flip", attackers=0.5))
+
+
 @pytest.fixture(scope="module", name="played")
 def fixture_played(problem, data):
-  """Rounds of FedBuff in which clients count by their examples."""
-  return play(composed(problem, weights="examples"), problem, data)[1]
-
-
-def check_trajectory(models, waiting, train):
-  """The models are those of the heap; returns the staleness."""
-  expected, ages = trajectory(
-      Server(PLACES), oracle_rounds(waiting, SLOTS), 0.0, train,
-      lambda age: 0.7 / (1 + age) ** 0.5, problems.SIZES.__getitem__)
-  np.testing.assert_allclose(bias(models), expected, rtol=1e-5)
-  return ages
+  """FedBuff with hostile clients, in which all count by their examples."""
+  return play(composed(problem, weights="examples", attack=ATTACK), problem,
+              data)[1]
 
 
 def test_fedbuff_is_its_event_heap(played):
+  """Hostile clients turn their own change round, whatever model it is of."""
   models, aux, waiting = played
-  ages = check_trajectory(
-      models, waiting, lambda client, model: 0.5 * model + client)
+  hostile = np.asarray(ATTACK.hostile(12))
+  expected, ages = trajectory(
+      Server(PLACES), oracle_rounds(waiting, SLOTS), 0.0,
+      lambda client, model: model + (-1 if hostile[client] else 1) * (
+          client - 0.5 * model),
+      lambda age: 0.7 / (1 + age) ** 0.5, problems.SIZES.__getitem__)
+  np.testing.assert_allclose(bias(models), expected, rtol=1e-5)
   np.testing.assert_allclose(
       aux.server["staleness"], np.mean(ages, 1), rtol=1e-6)
   np.testing.assert_array_equal(aux.server["most_staleness"], np.max(ages, 1))
-  assert np.max(ages) > 1  # or nothing was late
-
-
-def test_hostile_clients_turn_their_changes_round(problem, data):
-  """Each its own, whatever model it has started from."""
-  attack = attacks.attack_of(attacks.Hostility(
-      attack="sign_flip", attackers=0.5))
-  hostile = np.asarray(attack.hostile(12))
-  assert 0 < hostile.sum() < 12
-  _, (models, _, waiting) = play(
-      composed(problem, weights="examples", attack=attack), problem, data, 4)
-  check_trajectory(
-      models, waiting, lambda client, model: model + (
-          -1 if hostile[client] else 1) * (client - 0.5 * model))
+  assert np.max(ages) > 1 and 0 < hostile.sum() < 12
 
 
 def test_the_seconds_are_those_of_the_clock(problem, data, played):
