@@ -705,6 +705,10 @@ def cohort_size(
   if groups > num_clients and reads(hparams, "num_groups"):
     raise OptionError(f"`num_groups`={groups}: more than the {num_clients} "
                       f"clients{left}")
+  at_once = getattr(hparams, "concurrency", 0)
+  if at_once > num_clients:
+    raise OptionError(f"`concurrency`={at_once}: more than the {num_clients} "
+                      f"clients{left}")
   models = getattr(hparams, "num_models", 1)
   if models > size:
     raise OptionError(f"`num_models`={models}: larger than the cohort of "

@@ -131,6 +131,7 @@ def test_a_run_refuses_it_before_it_compiles(fed, start, given, said):
     ("fedgroup", dict(stragglers="0.5", partial_work="keep"),
      "^partial_work=keep: fedgroup counts its work in another way"),
     ("afl", dict(dropout=0.1), "^dropout=0.1: afl does not read it"),
+    ("fedbuff", dict(concurrency=21), "^concurrency=21: more than the 20"),
     ("fedbuff", dict(deadline_s=1.0),
      "^deadline_s=1: fedbuff has none .its server waits for nobody"),
     ("fedavg", dict(availability_day=24),
