@@ -6,7 +6,7 @@ References:
   Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
   Algorithm 2.
 
-FedProx's stragglers, clients that train for fewer epochs than they are asked to,
+FedProx's stragglers, clients that train for fewer epochs than they are asked,
 are the run's option `stragglers` (``engine.late``).
 
 Deviation: the server's average is weighted by n_i over the cohort, as in the

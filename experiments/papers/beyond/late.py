@@ -79,9 +79,10 @@ def _keeps(panel: str) -> verdicts.Statement:
   """Whether partial work is worth keeping (FedProx, Figure 1)."""
 
   def check(outcomes):
-    late = verdicts.late("accuracy")
-    return verdicts.above(*(late(verdicts.pick(outcomes, panel, one))
-                            for one in ("FedProx", "FedAvg")), "points")
+    kept, dropped = (
+        verdicts.late("accuracy")(verdicts.pick(outcomes, panel, one))
+        for one in ("FedProx", "FedAvg"))
+    return verdicts.above(kept, dropped, " points")
 
   share = _SHARES["abc".index(panel)]
   return verdicts.Statement(
