@@ -105,8 +105,9 @@ FIGURE = figures.Figure(
                       (f"--stragglers={share}",) if share else ())
         for letter, share in zip("abc", _SHARES)),
     eval_every=5, lines_of=_lines, table=_table, draw=_draw,
-    shrunk=("--dataset=digits", "--features=none", "--partition=dirichlet",
-            "--num_clients=100", "--local_epochs=5"),
+    shrunk=("--dataset=digits", "--features=none", "--partition=classes",
+            "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",
+            "--client_lr=0.1", "--targets=0.6,0.7"),
     statements=(*(_keeps(panel) for panel in "bc"),
                 *(_sooner(label, "FedAvg", panel)
                   for panel in "abc" for label in ("FedBuff", "FedAsync"))))

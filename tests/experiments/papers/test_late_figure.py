@@ -25,6 +25,7 @@ def test_ten_clients_train_at_once_whatever_the_method():
     assert at_once == 10 and v["partial_work"] == "auto"
     assert v["device_cores"] == (1, 5) and v["num_clients"] == 1000
     assert v["rounds"] * v["cohort_size"] == 4000
+    assert v["cohort_size"] == (5 if label == "FedBuff" else 10)
     assert (h["local_epochs"], h["batch_size"]) == (20, 10)
 
 
