@@ -56,9 +56,9 @@ def _table(outcomes: Sequence[suite.Outcome]) -> str:
   return "\n".join([
       *lines, "", "Costs are medians over seeds, at the first evaluation that "
       "reaches the accuracy; MB are those of all participants, both ways. A "
-      "round of FedBuff is 5 clients, of the others 10. FedBuff's clients count "
-      "alike, those of FedAvg and FedProx by their examples, as in FedAvg's "
-      "paper."])
+      "round of FedBuff is 5 clients, of the others 10. FedBuff's clients "
+      "count alike, those of FedAvg and FedProx by their examples, as in "
+      "FedAvg's paper."])
 
 
 def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
