@@ -10,7 +10,7 @@ import sys
 
 from .papers.beyond import gradient
 from .papers.beyond import bytes as fewer_bytes
-from .papers.beyond import hostile
+from .papers.beyond import hostile, late
 from .reports import figures
 
 #: name -> a figure, or a table with pictures of its own.
@@ -18,6 +18,7 @@ FIGURES: dict[str, figures.Figure | figures.Table] = {
     "gradient": gradient.FIGURE,
     "hostile": hostile.FIGURE,
     "bytes": fewer_bytes.FIGURE,
+    "late": late.FIGURE,
 }
 
 PAPER = figures.Paper(

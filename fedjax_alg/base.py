@@ -81,6 +81,9 @@ class Shard(NamedTuple):
   y: Array  #: [M] int32
   offset: Array  #: [] int32
   size: Array  #: [] int32
+  #: [] float32 in (0, 1], the part of the local work that the client does, for
+  #: ``ClientUpdate.train`` alone; None: all of it
+  part: Any = None
 
 
 class Cohort(NamedTuple):
@@ -103,6 +106,12 @@ class Cohort(NamedTuple):
   #: [C] bool, the clients that join in this round; None if the data have no
   #: newcomers
   newcomers: Array | None = None
+  #: all clients' simulated machines, [C], for a round that starts others than
+  #: its slots
+  machines: Devices | None = None
+  #: [S] float32 in (0, 1], the part of the local work that each participant
+  #: does; None: everybody does all of it
+  part: Array | None = None
 
   @property
   def present(self) -> Array:
@@ -230,7 +239,7 @@ class RoundAux(NamedTuple):
   #: None if the algorithm does not count its work; the round then has no
   #: simulated time
   work: Work | None = None
-  #: simulated times of ``work``, set by the engine, not by the algorithm
+  #: simulated times of ``work``, set by the engine where the algorithm does not
   times: RoundTimes | None = None
 
 
@@ -387,6 +396,8 @@ class Algorithm(NamedTuple, Generic[State]):
   #: (state, cohort without participants) -> state after a round in which nobody
   #: takes part: models stay, the round counts, and clients may join
   idle: Callable[[State, Cohort], State] = lambda state, cohort: state
+  #: whether a round reads ``Cohort.part``
+  takes_parts: bool = False
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

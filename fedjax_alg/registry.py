@@ -6,7 +6,8 @@ import types
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
-from fedjax_alg.algorithms import afl, baffle, cfl, composed, conjugate
+from fedjax_alg.algorithms import afl, asynchronous, baffle, cfl, composed
+from fedjax_alg.algorithms import conjugate
 from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
 from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
 from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
@@ -56,6 +57,10 @@ class Entry(NamedTuple):
   #: why nothing that is sent can be compressed (``client.compression``); empty
   #: if updates or models can
   whole_only: str = ""
+  #: whether stragglers' partial work is kept unless a run says otherwise
+  keeps_parts: bool = False
+  #: why rounds have no deadline; empty if they can have one
+  no_deadline: str = ""
   #: what a round costs, as the contract tests expect it; they ask for it
   ledger: Ledger | None = None
   #: hyper-parameters with which the contract tests play the method on a small
@@ -71,6 +76,10 @@ _SINGULAR = "a layer's Gram matrix is singular, give "
 _FEDOPT = "Reddi et al., ICLR 2021"
 _MIME = "Karimireddy et al., arXiv:2008.03606"
 _SUMS = "it sends sums over its data, not updates"
+#: Who finishes in a round are not those who start: all take equally many steps
+#: with one example.
+_ANYBODY = {"concurrency": 5, "batch_size": 1}
+_NO_BARRIER = "its server waits for nobody"
 #: One model down and one up; and with an anchor gradient before.
 _PLAIN = expected.vectors(1, 1)
 _ANCHORED = expected.vectors(2, 2, 2, passes=1, steps=2)
@@ -102,7 +111,7 @@ ALGORITHMS: dict[str, Entry] = {
                     "McMahan et al., AISTATS 2017",
                     ledger=_PLAIN),
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
-                     "Li et al., MLSys 2020",
+                     "Li et al., MLSys 2020", keeps_parts=True,
                      ledger=_PLAIN),
     "fedavgm": Entry(fedopt.FedAvgMHParams, fedopt.fedavgm, "FedAvgM",
                      "Hsu et al., arXiv:1909.06335",
@@ -152,6 +161,7 @@ ALGORITHMS: dict[str, Entry] = {
                    ledger=expected.vectors(2, 2)),
     "fednova": Entry(fednova.FedNovaHParams, fednova.fednova, "FedNova",
                      "Wang et al., NeurIPS 2020", caution=fednova.caution,
+                     keeps_parts=True,
                      ledger=_PLAIN,
                      small={"mu": 0.1, "client_momentum": 0.5}),
     "feddyn": Entry(feddyn.FedDynHParams, feddyn.feddyn, "FedDyn",
@@ -236,6 +246,14 @@ ALGORITHMS: dict[str, Entry] = {
         ledger=expected.preferred,
         small={"gradient_step": 0.1},
         jumps=_composed_jumps),
+    "fedasync": Entry(asynchronous.FedAsyncHParams, asynchronous.fedasync,
+                      "FedAsync", "Xie et al., arXiv:1903.03934",
+                      keeps_parts=True, no_deadline=_NO_BARRIER,
+                      ledger=_PLAIN, small=_ANYBODY),
+    "fedbuff": Entry(asynchronous.FedBuffHParams, asynchronous.fedbuff,
+                     "FedBuff", "Nguyen et al., AISTATS 2022",
+                     keeps_parts=True, no_deadline=_NO_BARRIER,
+                     ledger=_PLAIN, small=_ANYBODY),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True,
                      whole_only="nothing is sent",

@@ -69,7 +69,7 @@ class OutputOptions:
 #: title of a group of flags -> the options whose fields are its flags.
 GROUPS: dict[str, tuple[Any, ...]] = {
     "Run": (AlgorithmOptions, run_options.LengthOptions),
-    "Participants": (run_options.SamplingOptions,),
+    "Participants": (run_options.SamplingOptions, run_options.LateOptions),
     "Data": (data_options.SourceOptions,),
     "Partition": (data_options.PartitionOptions,),
     "Shift": (data_options.ShiftOptions,),

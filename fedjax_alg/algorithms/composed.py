@@ -110,7 +110,8 @@ class ComposedHParams(
     return dataclasses.replace(self, **rates)
 
 
-def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
+def client_half(model: Model, h: Any) -> ClientUpdate:
+  """The local method that the hyper-parameters name; they have its options."""
   rate, optimizer = h.client_lr, local_optimizer(h)
   if h.client_update == "sgd":
     return sgd_update(model, h, rate, optimizer=optimizer)
@@ -133,7 +134,8 @@ def _client(model: Model, h: ComposedHParams) -> ClientUpdate:
       h.client_weights == "uniform")
 
 
-def _server(h: ComposedHParams) -> steps.ServerStep:
+def server_half(h: Any) -> steps.ServerStep:
+  """The server step that the hyper-parameters name; they have its options."""
   rate = h.server_lr
   if h.server == "average":
     return steps.average(rate)
@@ -204,6 +206,6 @@ def composed(
             model, hparams, hparams.gradient_step, map_clients,
             hparams.group_mean))
   return compose(
-      model, _client(model, hparams), _server(hparams),
+      model, client_half(model, hparams), server_half(hparams),
       map_clients=map_clients, weights=hparams.client_weights,
       grouping=groups, **hparams.received())

@@ -6,11 +6,12 @@ References:
   Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
   Algorithm 2.
 
-Deviations: FedProx's stragglers, clients that train for fewer epochs than they
-are asked to, are not simulated; every participant does the same local work. The
-server's average is weighted by n_i over the cohort, as in the authors' code.
-(The analysis in the FedProx paper samples clients by n_i and averages
-uniformly.)
+FedProx's stragglers, clients that train for fewer epochs than they are asked,
+are the run's option `stragglers` (``engine.late``).
+
+Deviation: the server's average is weighted by n_i over the cohort, as in the
+authors' code. (The analysis in the FedProx paper samples clients by n_i and
+averages uniformly.)
 """
 
 import dataclasses

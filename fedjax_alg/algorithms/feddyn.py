@@ -125,7 +125,7 @@ def dyn_update(
       store=Store(lambda memory: memory.clients,
                   lambda memory, table: memory._replace(clients=table)),
       upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),
-      merge=merge, scale=scale,
+      merge=merge, scale=scale, takes_parts=True,
       one_model="a client's linear term belongs to one model",
       mean_only="which moves h as well",
       whole_only="h is the mean of all the clients' linear terms")

@@ -127,7 +127,7 @@ def nova_update(
 
   def factors(memory, cohort, keys):
     del memory, keys
-    taken = jax.vmap(work.num_steps)(cohort.shards.size)
+    taken = jax.vmap(work.num_steps)(cohort.shards.size, cohort.part)
     norms = jax.vmap(lambda tau: normaliser(tau, momentum, shrink))(taken)
     length = norms if tau_eff == "normaliser" else taken.astype(jnp.float32)
     return trees.slot_mean(weigh(cohort), length) / jnp.where(
@@ -145,7 +145,7 @@ def nova_update(
     return Trained(trees.add_scaled(
         start, factor, trees.subtract(params, start)), loss)
 
-  return ClientUpdate(train, work, client_rows=factors)
+  return ClientUpdate(train, work, client_rows=factors, takes_parts=True)
 
 
 def fednova(

@@ -73,7 +73,7 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
       scale=lambda memory, cohort, update: features.scale_aggregate(
           model, hparams.aggregate_scaling, memory,
           cohort.present.sum().astype(jnp.float32), update),
-      needs_anchor=True, gradients_per_step=2)
+      needs_anchor=True, gradients_per_step=2, takes_parts=True)
 
 
 def fsvrg(

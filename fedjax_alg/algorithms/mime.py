@@ -168,7 +168,7 @@ def mime_update(
   return ClientUpdate(
       train, work, init=init, shared=lambda memory: memory, merge=merge,
       upload_weights=upload_weights if lite and has_state else None,
-      needs_anchor=not lite,
+      needs_anchor=not lite, takes_parts=True,
       one_model="the base optimiser's statistics belong to one model"
       if has_state else "",
       extra_down={"sgd": 0, "momentum": 1, "adam": 2}[base.base],

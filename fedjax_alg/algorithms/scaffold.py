@@ -103,7 +103,7 @@ def scaffold_update(
         with_sum(local_steps) if sums else local_steps,
         lambda gradient, params, start: trees.add(gradient, shift))
     steps_taken = jnp.maximum(
-        work.num_steps(shard.size).astype(jnp.float32), 1.0)
+        work.num_steps(shard.size, shard.part).astype(jnp.float32), 1.0)
     if option == "I":
       _, new = objective.full_value_and_grad(model, start, shard)
     elif sums:
@@ -136,7 +136,7 @@ def scaffold_update(
       shared=lambda memory: memory.server,
       store=Store(lambda memory: memory.clients,
                   lambda memory, table: memory._replace(clients=table)),
-      upload_weights=upload_weights, merge=merge,
+      upload_weights=upload_weights, merge=merge, takes_parts=True,
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 
 

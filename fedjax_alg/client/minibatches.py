@@ -68,20 +68,34 @@ class LocalWork:
   batch_size: int = hyper(
       10, "B, examples per step; 0: all the client's examples", minimum=0)
 
-  def num_steps(self, size: Array) -> Array:
-    """How many steps a client with ``size`` examples takes, [] int32."""
+  def num_steps(self, size: Array, part: Array | None = None) -> Array:
+    """How many steps a client with ``size`` examples takes, [] int32.
+
+    Args:
+      size: [] int32, number of the client's examples.
+      part: [] float32, the part of its work that it does (``Shard.part``): of
+        several epochs so many whole ones (as in FedProx), else of its steps;
+        rounded up, so at least one. None: all.
+    """
     if self.local_steps:
-      steps = jnp.int32(self.local_steps)
+      steps = _part_of(jnp.int32(self.local_steps), part)
     else:
-      steps = self.local_epochs * batches_per_epoch(size, self.batch_size)
+      epochs, per_epoch = self.local_epochs, batches_per_epoch(
+          size, self.batch_size)
+      if part is None:
+        steps = epochs * per_epoch
+      else:
+        steps = jnp.where(
+            jnp.asarray(epochs) > 1, _part_of(epochs, part) * per_epoch,
+            _part_of(per_epoch, part))
     return jnp.where(size > 0, steps, 0)
 
-  def examples_read(self, size: Array) -> Array:
+  def examples_read(self, size: Array, part: Array | None = None) -> Array:
     """How many examples the steps read, with repetitions, [] int32."""
     if not self.batch_size:
-      return self.num_steps(size) * size
+      return self.num_steps(size, part) * size
     per_epoch = batches_per_epoch(size, self.batch_size)
-    steps = self.num_steps(size)
+    steps = self.num_steps(size, part)
     epochs = steps // jnp.maximum(per_epoch, 1)
     return epochs * size + (steps - epochs * per_epoch) * self.batch_size
 
@@ -109,6 +123,13 @@ class LocalWork:
 
     return jax.lax.fori_loop(
         jnp.int32(0), self.num_steps(size), add, jnp.zeros_like(places))
+
+
+def _part_of(whole: Any, part: Array | None) -> Array:
+  """ceil(part * whole), [] int32; ``whole`` if there is no part."""
+  if part is None:
+    return whole
+  return jnp.ceil(part * jnp.asarray(whole, jnp.float32)).astype(jnp.int32)
 
 
 def batches_per_epoch(size: Array, batch_size: int) -> Array:
@@ -158,6 +179,25 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
   card = jax.lax.fori_loop(
       0, SHUFFLE_ROUNDS, swap_or_not, position.astype(jnp.uint32))
   return card.astype(jnp.int32)
+
+
+def some_of(key: Key, positions: Array, size: Array) -> Array:
+  """Which numbers come at some positions of a random order of [0, size).
+
+  Args:
+    key: of the order; consumed.
+    positions: [B] int32 in [0, size), the same for every key, or not.
+    size: [] int32, at least 1.
+
+  Returns:
+    [B] int32, different for different positions.
+  """
+  bits, drawn = shuffle_bits(key), positions
+  # The same places are drawn from with every key. A second pass makes their
+  # pairs uniform to (3/4)^48.
+  for epoch in range(2):
+    drawn = shuffled(bits, jnp.int32(epoch), drawn, size)
+  return drawn
 
 
 def batch_rows(
@@ -227,7 +267,7 @@ def fold_steps(
   Returns:
     The carry after the last step.
   """
-  steps = work.num_steps(shard.size)
+  steps = work.num_steps(shard.size, shard.part)
   if not work.batch_size:
 
     def full_gradient(b: Array) -> Gradient:

@@ -115,4 +115,4 @@ def sgd_update(
         model, received.start, shard, work, client_lr, key, correct, optimizer,
         received.round))
 
-  return ClientUpdate(train, work)
+  return ClientUpdate(train, work, takes_parts=True)

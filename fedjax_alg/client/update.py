@@ -110,6 +110,9 @@ class ClientUpdate(NamedTuple):
   #: why updates cannot be sent in fewer bytes (``client.compression``); empty
   #: if they can
   whole_only: str = ""
+  #: whether the steps of ``train`` are those of ``work`` for the part that the
+  #: shard names (``Shard.part``)
+  takes_parts: bool = False
   # Costs besides those of the model itself and of the anchor gradient:
   extra_down: Traffic = 0  #: what more each participant receives in a round
   extra_up: Traffic = 0  #: what more each participant sends in a round

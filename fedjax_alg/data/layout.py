@@ -191,4 +191,4 @@ def take_cohort(
   return Cohort(
       ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
       server_rows(data), Shard(data.x, data.y, data.offset, there), devices,
-      newcomers)
+      newcomers, data.devices)

@@ -18,7 +18,8 @@ from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clock
+from fedjax_alg.engine import clock, late as late_clients
+from fedjax_alg.engine.late import Late
 from fedjax_alg.errors import OptionError, raised
 
 #: (data, S, key, rounds played so far) -> ids [S] int32 of the participants,
@@ -91,6 +92,9 @@ SERVER_STEP, UPDATES, FIRST_GRADIENTS, LAST_GRADIENTS, FORGERIES = (
 #: gradients at the start and at the end of the round.
 BROADCAST, MESSAGES = 2 ** 32 - 33, 2 ** 32 - 34
 
+#: For who is late or lost, and for whom a server that waits for nobody starts.
+LATE, STARTED = 2 ** 32 - 65, 2 ** 32 - 66
+
 
 def server_key(key: Key, purpose: int) -> Key:
   """Makes a key of the server, fold_in(key, purpose).
@@ -160,14 +164,8 @@ def by_bijection(
   clients = data.size.shape[0]
   if cohort_size == clients or data.joins is not None:
     return uniform(data, cohort_size, key, number)
-  bits = minibatches.shuffle_bits(key)
-  ids = jnp.arange(cohort_size, dtype=jnp.int32)
-  # The same places are drawn from in every round. A second pass makes their
-  # pairs uniform to (3/4)^48.
-  for epoch in range(2):
-    ids = minibatches.shuffled(
-        bits, jnp.int32(epoch), ids, jnp.int32(clients))
-  return jnp.sort(ids)
+  return jnp.sort(minibatches.some_of(
+      key, jnp.arange(cohort_size, dtype=jnp.int32), jnp.int32(clients)))
 
 
 #: How ``uniform`` cohorts are drawn. ``permutation`` is that of all versions;
@@ -356,6 +354,36 @@ def by_trial(
   return jnp.sort(ids)
 
 
+def over_the_day(sampler: Sampler, day: int, seed: int) -> Sampler:
+  """Makes the clients' availability go up and down with the time of day.
+
+  In round t client i is available with probability
+  min(p_i (1 + sin(2 pi (t / day + phi_i))), 1), where p_i is
+  ``data.availability[i]`` and phi_i uniform in [0, 1).
+
+  Args:
+    sampler: reads ``data.availability``.
+    day: number of rounds of a day.
+    seed: seed of the phases phi_i.
+
+  Returns:
+    The sampler.
+  """
+
+  @functools.wraps(sampler)
+  def sample(data, cohort_size, key, number):
+    mean = _availability(data)
+    clients = jnp.arange(mean.shape[0], dtype=jnp.int32)
+    phase = jax.vmap(jax.random.uniform)(
+        client_keys(jax.random.key(seed), clients))
+    time = phase + (number % day).astype(jnp.float32) / day
+    now = mean * (1.0 + jnp.sin(2.0 * jnp.pi * time))
+    return sampler(data._replace(availability=jnp.minimum(now, 1.0)),
+                   cohort_size, key, number)
+
+  return sample
+
+
 def _availability(data: ClientData) -> Array:
   """The clients' availability [C] float32."""
   if data.availability is None:
@@ -421,7 +449,8 @@ def draw_of(sampler: Sampler) -> str:
   """Says which clients a seed draws with a sampler, in words for files."""
   how = next((name for name, samplers in (
       ("bijection", FROM_MANY), ("permutation", SAMPLERS))
-              if sampler in samplers.values()), "own")
+              if getattr(sampler, "__wrapped__", sampler) in samplers.values()),
+             "own")
   return f"{how}, version {_DRAW_VERSION}"
 
 
@@ -514,6 +543,7 @@ def play_round(
     number: Array,
     state: State,
     sampler: Sampler = uniform,
+    late: Late | None = None,
 ) -> tuple[State, RoundAux]:
   """Plays one round.
 
@@ -531,6 +561,9 @@ def play_round(
     sampler: who takes part. With another one than those of ``DRAWS``,
       ``aux.server[PRESENT]`` is their number, and a round in which
       nobody takes part is ``algorithm.idle`` and costs nothing.
+    late: who of them is late or lost; None: nobody. Otherwise
+      ``aux.server[PRESENT]`` is the number of those who arrive, and
+      ``aux.server[late.LOST]`` that of the others.
 
   Returns:
     The new state and the report of the round.
@@ -538,17 +571,33 @@ def play_round(
   cohort = sample_cohort(
       data, cohort_size, jax.random.fold_in(keys.cohort, number), number,
       sampler)
-  new, aux = algorithm.round(
-      state, cohort, jax.random.fold_in(keys.work, number))
-  if cohort.devices is not None and aux.work is not None:
+  key = jax.random.fold_in(keys.work, number)
+  asked, until = cohort.present.sum(), None
+  if late is not None:
+    arrivals = late_clients.draw(
+        late, cohort, client_keys(server_key(key, LATE), cohort.ids))
+    if late.deadline_s is not None:
+      arrivals = late_clients.in_time(
+          late, algorithm, state, cohort, arrivals, key)
+    until = arrivals.until
+    cohort = layout.take_cohort(
+        data, jnp.where(arrivals.arrived, cohort.ids, data.size.shape[0]),
+        number)._replace(part=arrivals.part)
+  new, aux = algorithm.round(state, cohort, key)
+  if (cohort.devices is not None and aux.work is not None
+      and aux.times is None):
     aux = aux._replace(times=clock.mean_times(
-        cohort.devices, cohort.weight, aux.work, aux.cost))
-  if sampler in DRAWS.values():
+        cohort.devices, cohort.weight, aux.work, aux.cost, until))
+  if sampler in DRAWS.values() and late is None:
     return new, aux
+  present = cohort.present.sum()
   some = cohort.present.any()
   new = jax.tree.map(lambda new, idle: jnp.where(some, new, idle), new,
                      algorithm.idle(state, cohort))
-  return new, _or_nothing(aux, some, cohort.present.sum())
+  cost, aux = aux.cost, _or_nothing(aux, some, present)
+  if late is not None:
+    aux = late_clients.billed(aux, cost, asked, present, until)
+  return new, aux
 
 
 def _or_nothing(aux: RoundAux, some: Array, participants: Array) -> RoundAux:

@@ -20,6 +20,7 @@ from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
 from fedjax_alg.engine import cohorts, sharding
+from fedjax_alg.engine.late import Late
 from fedjax_alg.errors import OptionError
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
@@ -142,6 +143,7 @@ def make_run_rounds(
     mesh: Mesh | None = None,
     sampler: cohorts.Sampler = cohorts.uniform,
     where: Any = None,
+    late: Late | None = None,
 ) -> Any:
   """Makes the jitted program that plays rounds.
 
@@ -154,6 +156,7 @@ def make_run_rounds(
     sampler: who takes part in a round.
     where: where the states lie, if not each device holds them whole
       (``sharding.of_states``).
+    late: who of the participants is late or lost; None: nobody.
 
   Returns:
     ``run_rounds(states, data, keys, numbers, start, count)``. It plays the
@@ -165,7 +168,7 @@ def make_run_rounds(
   def one_seed(data, start, count, state, keys, numbers):
     play = functools.partial(
         cohorts.play_round, build(numbers), data, cohort_size, keys,
-        sampler=sampler)
+        sampler=sampler, late=late)
 
     # Traced once for the shapes of the log and the loop; no call is left.
     @functools.partial(jax.jit, inline=True)

@@ -24,6 +24,7 @@ from fedjax_alg import files, metrics
 from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
 from fedjax_alg.engine.cohorts import PRESENT
+from fedjax_alg.engine.late import LOST
 from fedjax_alg.metrics import groups
 
 Row = dict[str, Any]
@@ -549,11 +550,11 @@ class Records:
     """
     for row in rows:
       total = self._totals[row["seed"]]
-      cohort = row.get(PRESENT, self.cohort)
+      cohort, lost = row.get(PRESENT, self.cohort), row.get(LOST, 0)
       total["total_floats"] += cohort * (
-          row["floats_down"] + row["floats_up"])
+          row["floats_down"] + row["floats_up"]) + lost * row["floats_down"]
       total["total_bytes"] += cohort * (
-          row["bytes_down"] + row["bytes_up"])
+          row["bytes_down"] + row["bytes_up"]) + lost * row["bytes_down"]
       total["total_example_gradients"] += round(
           cohort * row["example_gradients"])
       total["total_central_flops"] += row["central_flops"]

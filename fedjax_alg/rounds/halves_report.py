@@ -85,7 +85,7 @@ def _cost(
       grouping.full_passes if grouping else 0)
   gradients, work = ledger.count_work(
       method.model, client, cohort.shards.size, gradients, full_passes=passes,
-      evaluations=k if k > 1 and not anchored else 0)
+      evaluations=k if k > 1 and not anchored else 0, part=cohort.part)
   slots = cohort.ids.shape[0]
   flops: Any = k * (1 + anchored + after) * aggregator.flops(slots, size) + (
       client.server_flops(slots, size))

@@ -54,7 +54,7 @@ def communication(down: Any, up: Any) -> dict[str, Any]:
 
 def count_work(
     model: Model, client: ClientUpdate, size: Array, gradients: Any = None, *,
-    full_passes: int = 0, evaluations: int = 0,
+    full_passes: int = 0, evaluations: int = 0, part: Array | None = None,
 ) -> tuple[Array, Work]:
   """Counts the participants' work on their data in a round.
 
@@ -70,13 +70,14 @@ def count_work(
       (``Trained.gradients``); None: as many as ``client.work`` implies.
     full_passes: number of gradients on all of a client's data.
     evaluations: number of losses, without gradients, on all of a client's data.
+    part: [S], the part of the local steps that each does (``Cohort.part``).
 
   Returns:
     The number of per-example gradients of the local steps [S] int32, and the
     work [S].
   """
   steps = client.work
-  read = jax.vmap(steps.examples_read)(size)
+  read = jax.vmap(steps.examples_read)(size, part)
   forward = (evaluations * size).astype(jnp.float32)
   if client.forward_passes is not None:
     runs = jax.vmap(client.forward_passes)(size).astype(jnp.float32)
@@ -87,8 +88,8 @@ def count_work(
     runs = gradients.astype(jnp.float32)
   taken = (gradients + full_passes * size).astype(jnp.float32)
   epoch = batches_per_epoch(size, steps.batch_size)
-  of_steps = jax.vmap(steps.num_steps)(size).astype(jnp.float32) * runs / (
-      jnp.maximum(read, 1).astype(jnp.float32))
+  taken_steps = jax.vmap(steps.num_steps)(size, part).astype(jnp.float32)
+  of_steps = taken_steps * runs / jnp.maximum(read, 1).astype(jnp.float32)
   batches = of_steps + ((full_passes + evaluations) * epoch).astype(
       jnp.float32)
   present = size > 0

@@ -317,7 +317,7 @@ def _aggregate(
     return method.aggregator.combine(of_model, weights, cohort, key, *last)
 
   return jax.vmap(one, in_axes=(1, 0, 0))(
-      sent, _keys(turn, purpose, method.num_models), turn.remembered(purpose))
+      sent, keys_of(turn, purpose, method.num_models), turn.remembered(purpose))
 
 
 def received(
@@ -379,10 +379,10 @@ def server_step(
 
   k = method.num_models
   return _over_models(one, k)(
-      gradients, state, models, _keys(turn, SERVER_STEP, k))
+      gradients, state, models, keys_of(turn, SERVER_STEP, k))
 
 
-def _keys(turn: Turn, purpose: int, k: int) -> Key:
+def keys_of(turn: Turn, purpose: int, k: int) -> Key:
   """A key of the server for each of K models, [K]."""
   return client_keys(
       server_key(turn.key, purpose), jnp.arange(k, dtype=jnp.int32))
@@ -399,7 +399,9 @@ def train(
   client, cohort = method.client, turn.cohort
   store, weigh_uploads = client.store, client.upload_weights
 
-  def one_client(shared, shard, client_row, preference, client_id, key, *more):
+  def one_client(
+      shared, shard, client_row, preference, client_id, key, part, *more):
+    shard = shard._replace(part=part)
     beginning, extra, rounds = shared
     pick = preference if method.num_models > 1 else 0
     models, starts, anchors = trees.index(beginning, pick)
@@ -425,7 +427,7 @@ def train(
 
   keys = client_keys(turn.key, cohort.ids)
   shared = beginning[:3], client.shared(memory), turn.round
-  others: tuple[Any, ...] = choice.preference, cohort.ids, keys
+  others: tuple[Any, ...] = choice.preference, cohort.ids, keys, cohort.part
   table: Any = ()
   if store:
     table, places = store.get(memory), store.places(memory, cohort, keys)
@@ -503,7 +505,7 @@ def update(
     if updates.squares is None:
       mean = method.aggregator.combine(
           trees.subtract(trained, starts), method.weigh(cohort), cohort,
-          _keys(turn, UPDATES, 1)[0],
+          keys_of(turn, UPDATES, 1)[0],
           *trees.index(turn.remembered(UPDATES), 0))
     update = aggregates = jax.tree.map(lambda leaf: leaf[None], mean)
   return _over_models(scale, k)(update), groups, aggregates  # (60)
@@ -523,7 +525,7 @@ def _changes_of_groups(
         changes(start, vectors, scale), weights, cohort, key, *last)
 
   return _over_models(one, k)(
-      starts, weights, _keys(turn, UPDATES, k), turn.remembered(UPDATES))
+      starts, weights, keys_of(turn, UPDATES, k), turn.remembered(UPDATES))
 
 
 def discrepancy(

@@ -97,6 +97,28 @@ def compose(
     compression: which updates and models are sent in fewer bytes; None: none.
 
   Raises:
+    OptionError: see ``halves``.
+  """
+  method = halves(
+      model, client, server, map_clients=map_clients, weights=weights,
+      grouping=grouping, aggregator=aggregator, attack=attack,
+      compression=compression)
+  return Algorithm(
+      functools.partial(_init, method), functools.partial(_setup, method),
+      functools.partial(_round, method),
+      functools.partial(_client_params, method), lambda state: state.models,
+      idle=functools.partial(_idle, method), takes_parts=client.takes_parts)
+
+
+def halves(
+    model: Model, client: ClientUpdate, server: ServerStep, *,
+    map_clients: MapClients, weights: str = "examples",
+    grouping: ModelGrouping | None = None,
+    aggregator: Aggregator | str = "mean", attack: Attack | None = None,
+    compression: Compression | None = None) -> TwoHalves:
+  """Checks that two halves fit together; the arguments are ``compose``'s.
+
+  Raises:
     OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
       global model and ``grouping`` several, or it needs the mean, ``attack``
       forges updates that it reads itself, or what is sent cannot be compressed.
@@ -125,13 +147,7 @@ def compose(
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
       aggregator, attack)
-  if compression:
-    method = _sent_in_fewer_bytes(method, compression)
-  return Algorithm(
-      functools.partial(_init, method), functools.partial(_setup, method),
-      functools.partial(_round, method),
-      functools.partial(_client_params, method), lambda state: state.models,
-      idle=functools.partial(_idle, method))
+  return _sent_in_fewer_bytes(method, compression) if compression else method
 
 
 def _sent_in_fewer_bytes(

@@ -18,11 +18,13 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, cohorts, evaluate
 from fedjax_alg.engine import loop
+from fedjax_alg.engine.late import Late
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads, typed
+from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
+from fedjax_alg.hparams import resolved, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
-from fedjax_alg.models import load_model, parse_layers
+from fedjax_alg.models import load_model, make_model, parse_layers
 from fedjax_alg.runs import stopping
 
 #: Shape of an image in the data sets whose shape is known before loading.
@@ -93,6 +95,60 @@ class SamplingOptions:
       "run share (`sampling`=availability)", minimum=0, maximum=MAX_SEED,
       later=True,
       when=("sampling", ("availability",)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LateOptions:
+  """Late and lost participants (``engine.late``)."""
+
+  availability_day: int = hyper(
+      0, "rounds of a day, over which every client's probability to be "
+      "available goes up and down between 0 and twice its mean (at most 1), as "
+      "1 + sin, from a time of day of its own; 0: it stays the same "
+      "(`sampling`=availability)", minimum=0, later=True,
+      when=("sampling", ("availability",)))
+  dropout: float = hyper(
+      0.0, "probability with which a participant receives the model and sends "
+      "nothing, in every round anew", minimum=0.0, maximum=1.0, later=True)
+  stragglers: str | None = hyper(
+      None, "SHARE or SHARE:MOST, for example 0.9: this share of every round's "
+      "participants (FedProx: 0, 0.5, 0.9), drawn anew, does a part of its "
+      "local work, which is uniform in (0, MOST], 1 by default: of several "
+      "`local_epochs` so many whole ones, else of the mini-batches, at least "
+      "one", later=True)
+  partial_work: str = hyper(
+      "auto", "what becomes of the work of `stragglers`: keep = it is sent, "
+      "drop = it is lost, as FedAvg does in FedProx's experiment, auto = keep "
+      "for fedprox, fednova, fedasync and fedbuff, else drop",
+      choices=("auto", "keep", "drop"), later=True)
+  deadline_s: float | None = hyper(
+      None, "seconds on the simulated clock after which the server goes on "
+      "without those who have not sent their update; default: it waits for "
+      "all", above=0.0, later=True)
+
+  def late(self, entry: registry.Entry) -> Late | None:
+    """Says who of the participants is late or lost; None: nobody."""
+    share, most = _stragglers(self.stragglers)
+    keep = self.partial_work == "keep" or (
+        self.partial_work == "auto" and entry.keeps_parts)
+    if not (self.dropout or share or self.deadline_s):
+      return None
+    return Late(self.dropout, share, most, keep, self.deadline_s)
+
+
+def _stragglers(text: str | None) -> tuple[float, float]:
+  """Reads SHARE or SHARE:MOST."""
+  if text is None:
+    return 0.0, 1.0
+  share, _, most = text.partition(":")
+  try:
+    found = float(share), float(most or 1)
+  except ValueError:
+    found = -1.0, 1.0
+  if not (0 <= found[0] <= 1 and 0 < found[1] <= 1):
+    raise OptionError(f"`stragglers`={text}: must be SHARE or SHARE:MOST with "
+                      "SHARE in [0, 1] and MOST in (0, 1], for example 0.9")
+  return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +279,7 @@ class MachineOptions:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
-                 SamplingOptions, LengthOptions):
+                 LateOptions, SamplingOptions, LengthOptions):
   """All options of a run, except those of its data and of its algorithm."""
 
   @property
@@ -282,6 +338,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"`targets`={wrong:g}: must lie in (0, 1], 0.9 is 90 %")
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
+    if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":
+      raise OptionError(f"`partial_work`={self.partial_work}: not read, there "
+                        "are no `stragglers`")
     if self.seed + self.num_seeds - 1 > MAX_SEED:
       raise OptionError(
           f"`num_seeds`={self.num_seeds}: the last seed, "
@@ -317,7 +376,11 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       OptionError: the caller's own cannot be loaded or is no function.
     """
     if not own.is_own(self.sampling):
-      return cohorts.drawn(self.sampling, self.draw, num_clients)
+      sampler = cohorts.drawn(self.sampling, self.draw, num_clients)
+      if self.availability_day and self.sampling == "availability":
+        sampler = cohorts.over_the_day(
+            sampler, self.availability_day, self.availability_seed)
+      return sampler
     found, _ = own.load(self.sampling, "sampling")
     if not callable(found):
       raise OptionError(
@@ -510,6 +573,7 @@ def check_together(
       raise OptionError(
           f"`code_high_passed`={hparams.code_high_passed}: must be at most "
           f"{found}, the convolutions of `model`={options.model}")
+  _check_late(options, name, entry, hparams)
   stopping.check_evaluated(options.stopping_rules, protocols)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at),
@@ -542,6 +606,32 @@ def check_together(
     cohort_size(options, data, entry, hparams,
                 data.num_clients - data.validation_clients)
   return options
+
+
+def _check_late(
+    options: RunOptions, name: str, entry: registry.Entry, hparams: Any
+) -> None:
+  """Checks that an algorithm can be played with late and lost clients."""
+  late = options.late(entry)
+  if late is None:
+    return
+  what = (f"`dropout`={late.dropout:g}" if late.dropout else
+          f"`stragglers`={options.stragglers}" if late.stragglers else
+          f"`deadline_s`={options.deadline_s:g}")
+  if entry.all_clients:
+    raise OptionError(f"{what}: {name} does not read it, it uses all data in "
+                      "every round")
+  if late.deadline_s is not None and entry.no_deadline:
+    raise OptionError(f"`deadline_s`={late.deadline_s:g}: {name} has none "
+                      f"({entry.no_deadline})")
+  if late.stragglers and late.keep:
+    tiny = make_model("softmax", (1,), 2)
+    built = entry.build(tiny, resolved(hparams),
+                        map_clients=clients.make_map_clients())
+    if not built.takes_parts:
+      raise OptionError(
+          f"`partial_work`=keep: {name} counts its work in another way than by "
+          "mini-batches of one local method (allowed: drop)")
 
 
 def _line_of(path: pathlib.Path, number: int) -> int:
@@ -614,6 +704,10 @@ def cohort_size(
   groups = getattr(hparams, "num_groups", 1)
   if groups > num_clients and reads(hparams, "num_groups"):
     raise OptionError(f"`num_groups`={groups}: more than the {num_clients} "
+                      f"clients{left}")
+  at_once = getattr(hparams, "concurrency", 0)
+  if at_once > num_clients:
+    raise OptionError(f"`concurrency`={at_once}: more than the {num_clients} "
                       f"clients{left}")
   models = getattr(hparams, "num_models", 1)
   if models > size:

@@ -111,7 +111,7 @@ class Programs:
       run = loop.make_run_rounds(
           p.build, p.spec.cohort_size,
           min(p.options.eval_every, self.rounds), p.map_seeds, mesh, p.sampler,
-          where)
+          where, p.options.late(p.method.entry))
       zero = jnp.int32(0)
       lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
       self._log = lowered.out_info[1]

@@ -159,6 +159,23 @@ def test_steps_and_examples_are_what_a_loop_counts(work):
         epoch[k % len(epoch)] for k in range(number)), size
 
 
+@pytest.mark.parametrize("work, whole, per_epoch", [
+    (LocalWork(local_epochs=5, batch_size=7), 15, 3),
+    (LocalWork(local_epochs=1, batch_size=7), 3, 1),
+    (LocalWork(local_steps=8, batch_size=7), 8, 1),
+])
+def test_a_part_is_whole_epochs_or_steps(work, whole, per_epoch):
+  """A client of 20 examples; ceil, so every straggler does something."""
+  parts = np.float32([1e-9, 0.2, 0.2001, 0.5, 0.99, 1.0])
+  found = jax.vmap(work.num_steps, (None, 0))(jnp.int32(20), parts)
+  np.testing.assert_array_equal(
+      found, np.ceil(parts * np.float32(whole // per_epoch)) * per_epoch)
+  assert found[0] == per_epoch and found[-1] == work.num_steps(jnp.int32(20))
+  assert work.num_steps(jnp.int32(0), jnp.float32(1)) == 0
+  read = work.examples_read(jnp.int32(20), jnp.float32(1))
+  assert read == work.examples_read(jnp.int32(20))
+
+
 def test_examples_read_are_those_of_the_masks():
   work = LocalWork(local_steps=5, batch_size=7)
   for size in (3, 7, 16, 50):

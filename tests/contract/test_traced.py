@@ -71,6 +71,10 @@ VARIANTS = [
     ("composed", dict(client_update="dyn", num_models=1)),
     ("composed", dict(client_update="losac", num_models=1,
                       server="cg_line_search")),
+    ("fedasync", dict(staleness="hinge")),
+    ("fedbuff", dict(client_update="prox", server="adam",
+                     staleness="constant")),
+    ("fedbuff", dict(client_update="nova", server="yogi")),
 ]
 PROGRAMS = [*((name, {}) for name in registry.ALGORITHMS), *VARIANTS]
 

@@ -372,6 +372,24 @@ def test_available_clients_are_drawn_evenly_and_slots_stay_empty(
   assert (draws(sampler, nobody, 3) == 12).all()
 
 
+def test_availability_follows_the_time_of_day(problem):
+  """Each client's share of days by hour, and its own phase."""
+  data = problem.data._replace(availability=jnp.full(12, 0.5))
+  sampler = cohorts.over_the_day(cohorts.by_availability, 4, seed=7)
+  hours = np.stack([
+      np.stack([np.bincount(row[row < 12], minlength=12)
+                for row in draws(sampler, data, 12, hour)]).mean(0)
+      for hour in (0, 1, 2, 3, 4)])
+  phase = np.asarray([jax.random.uniform(jax.random.fold_in(
+      jax.random.key(7), i)) for i in range(12)])
+  chance = np.minimum(0.5 * (1 + np.sin(2 * np.pi * (
+      phase + np.arange(5)[:, None] / 4))), 1)
+  assert np.abs(hours - chance).max() < 5 * np.sqrt(0.25 / DRAWS)
+  assert np.ptp(chance, 0).min() > 0.5 and np.ptp(chance[0]) > 0.5
+  np.testing.assert_array_equal(
+      cohorts.draw_of(sampler), cohorts.draw_of(cohorts.by_availability))
+
+
 def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
   joins = np.where(np.arange(12) == 7, 2, 0)
   late = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))

@@ -177,6 +177,21 @@ def test_bytes_are_those_that_are_given_or_four_a_float(tmp_path):
       row["total_bytes"])
 
 
+def test_a_client_that_sends_nothing_has_received(tmp_path):
+  """Of COHORT clients 2 and then all are lost; 40 bytes down, 20 up."""
+  lost = np.array([[2, COHORT], [2, COHORT]], np.int32)
+  log = aux(2)
+  log = log._replace(server={"cohort_present": COHORT - lost,
+                             "cohort_lost": lost})
+  made = records.Records(tmp_path, SEEDS, COHORT, (
+      "cohort_lost", "cohort_present"))
+  made.write()
+  made.add_rounds(log, 0, 2, 1.0)
+  row = evaluated(made, {"global": counts(4)})[0]
+  assert row["total_bytes"] == 2 * COHORT * 40 + (COHORT - 2) * 20
+  assert 4 * row["total_floats"] == row["total_bytes"]
+
+
 def without_bytes(path):
   """The table as an earlier version wrote it."""
   rows = [line.split(",") for line in path.read_text().splitlines()]

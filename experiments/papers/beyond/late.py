@@ -1,0 +1,116 @@
+"""Late clients: servers that wait, and servers that do not.
+
+FedProx's experiment on simulated machines, of which the fastest is five times
+as fast as the slowest: none, half and nine tenths of a round's participants do
+a part of their local work. FedAvg drops what these have done, FedProx keeps it,
+and both wait for the slowest participant that counts. FedBuff and FedAsync wait
+for nobody. In all four, 10 clients train at the same time.
+"""
+
+from collections.abc import Sequence
+import pathlib
+
+from fedjax_alg.records import summary as results
+from ...reports import chosen, cost_to_accuracy, figures, plots, report
+from ...reports import suite, verdicts
+
+NAME = "beyond"
+
+#: label -> file in presets/beyond/late.
+_METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox", "FedBuff": "fedbuff",
+            "FedAsync": "fedasync"}
+_TARGETS = (0.8, 0.85)
+_SHARES = (0, 0.5, 0.9)
+
+
+def _lines(panel: figures.Panel) -> figures.Lines:
+  del panel
+  return [(label, (f"--flagfile=beyond/late/{name}.flags",))
+          for label, name in _METHODS.items()]
+
+
+def _shown(values: Sequence[float | None], unit: float = 1.0) -> str:
+  """The median over seeds; seeds that never get there count as infinite."""
+  middle = cost_to_accuracy.median(values)
+  return "never" if middle is None else f"{middle / unit:,.1f}"
+
+
+def _table(outcomes: Sequence[suite.Outcome]) -> str:
+  """What every method takes to an accuracy."""
+  lines = [report.line([
+      "stragglers", "method", "last ten rounds, % +- 95 % CI", *(
+          f"{what} to {100 * target:g} %" for target in _TARGETS
+          for what in ("simulated minutes", "MB", "rounds")),
+      chosen.COLUMN]), report.line(["---"] * (4 + 3 * len(_TARGETS)))]
+  for outcome in outcomes:
+    late = outcome.summary["mean_last_10"]["global"]["accuracy"]
+    costs = [
+        _shown(cost_to_accuracy.spent(outcome, target, column), unit)
+        for target in _TARGETS for column, unit in (
+            ("simulated_s", 60.0), ("total_bytes", 1e6), ("round", 1.0))]
+    lines.append(report.line([
+        outcome.cell.panel_title, outcome.cell.label,
+        results.shown(results.spread(
+            [100 * value for value in late["values"]])), *costs,
+        outcome.settings]))
+  return "\n".join([
+      *lines, "", "Costs are medians over seeds, at the first evaluation that "
+      "reaches the accuracy; MB are those of all participants, both ways. A "
+      "round of FedBuff is 5 clients, of the others 10. FedBuff's clients "
+      "count alike, those of FedAvg and FedProx by their examples, as in "
+      "FedAvg's paper."])
+
+
+def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
+  """Whether a method is there in less simulated time than another."""
+
+  def check(outcomes):
+    # The other method may never get there: then its whole run is the bound.
+    took, bound = (cost_to_accuracy.spent(
+        verdicts.pick(outcomes, panel, one), _TARGETS[0], "simulated_s",
+        or_last=one == than) for one in (label, than))
+    return verdicts.above(
+        cost_to_accuracy.saving(took, bound), 0.0, "% of the time", 1)
+
+  share = _SHARES["abc".index(panel)]
+  return verdicts.Statement(
+      NAME, "late", f"With {100 * share:g} % stragglers {label} is at "
+      f"{100 * _TARGETS[0]:g} % in less simulated time than {than}", check)
+
+
+def _keeps(panel: str) -> verdicts.Statement:
+  """Whether partial work is worth keeping (FedProx, Figure 1)."""
+
+  def check(outcomes):
+    kept, dropped = (
+        verdicts.late("accuracy")(verdicts.pick(outcomes, panel, one))
+        for one in ("FedProx", "FedAvg"))
+    return verdicts.above(kept, dropped, " points")
+
+  share = _SHARES["abc".index(panel)]
+  return verdicts.Statement(
+      NAME, "late", f"With {100 * share:g} % stragglers FedProx, which keeps "
+      "what they have done, ends above FedAvg, which drops it", check)
+
+
+def _draw(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  plots.panels(
+      paths, suite.rows_by_panel(outcomes), "global", "accuracy", FIGURE.title,
+      "simulated_s" if x_axis == "rounds" else x_axis, {})
+
+
+FIGURE = figures.Figure(
+    "Late clients on MNIST (power law): test accuracy over simulated time",
+    "accuracy", "late", tuple(
+        figures.Panel(letter, f"{100 * share:g} % stragglers",
+                      (f"--stragglers={share}",) if share else ())
+        for letter, share in zip("abc", _SHARES)),
+    eval_every=5, lines_of=_lines, table=_table, draw=_draw,
+    shrunk=("--dataset=digits", "--features=none", "--partition=classes",
+            "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",
+            "--client_lr=0.1", "--targets=0.6,0.7"),
+    statements=(*(_keeps(panel) for panel in "bc"),
+                *(_sooner(label, "FedAvg", panel)
+                  for panel in "abc" for label in ("FedBuff", "FedAsync"))))

@@ -1,0 +1,191 @@
+"""FedAsync and FedBuff: servers that wait for nobody.
+
+References:
+  Xie et al., "Asynchronous Federated Optimization", arXiv:1903.03934.
+  Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation",
+  AISTATS 2022, Algorithm 1.
+
+Deviations: staleness is the number of updates between a client's start and its
+arrival, so an update of the newest model has 0 and counts in full; in FedAsync
+as printed, s(t - tau) has t - tau = 1 for it. FedAsync's constant alpha has no
+decay. FedBuff's clients may work with any local method that keeps nothing and
+its server take any step along the mean update; as printed they are SGD and
+`server`=average.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
+from fedjax_alg.base import Algorithm, Array, MapClients, Model
+from fedjax_alg.central import steps
+from fedjax_alg.central.aggregation import Aggregation
+from fedjax_alg.central.attacks import attack_of, Hostility
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
+from fedjax_alg.rounds.weights import WEIGHTS
+
+_ASYNC = "Xie et al. section 5.2"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asynchrony:
+  """Who runs at once, and what late updates count."""
+
+  concurrency: int = hyper(
+      0, "number of clients that train at the same time; 0: as many as a round "
+      "has", minimum=0, maximum=100_000,
+      source="M_c, Nguyen et al. section 3")
+  staleness: str = hyper(
+      "polynomial", "factor of the update of a client during whose training "
+      "the server has made tau updates: constant = 1, polynomial = "
+      "(1 + tau)^-staleness_power, hinge = 1 up to tau = staleness_free, then "
+      "1 / (1 + staleness_slope (tau - staleness_free))",
+      choices=("constant", "polynomial", "hinge"), source=_ASYNC)
+  staleness_power: float = hyper(
+      0.5, "exponent of the polynomial factor; 0.5 is FedBuff's "
+      "1 / sqrt(1 + tau)", minimum=0.0, source=f"a, {_ASYNC}",
+      when=("staleness", ("polynomial",)))
+  staleness_slope: float = hyper(
+      10.0, "how fast the hinge factor falls", minimum=0.0,
+      source=f"a, {_ASYNC}", when=("staleness", ("hinge",)))
+  staleness_free: float = hyper(
+      4.0, "staleness up to which the hinge factor is 1", minimum=0.0,
+      source=f"b, {_ASYNC}", when=("staleness", ("hinge",)))
+
+
+def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
+  """Makes the function from tau [S] float32 to the factors [S]."""
+  if options.staleness == "constant":
+    return jnp.ones_like
+  if options.staleness == "polynomial":
+    # As a quotient: 1 at tau = 0 to the bit.
+    return lambda tau: 1.0 / (1.0 + tau) ** options.staleness_power
+  return lambda tau: 1.0 / (1.0 + options.staleness_slope * jnp.maximum(
+      tau - options.staleness_free, 0.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
+  """Hyper-parameters of FedAsync."""
+
+  client_lr: float = hyper(
+      0.1, "gamma, learning rate of the local steps", above=0.0,
+      source="Xie et al. Algorithm 1, worker")
+  mixing: float = hyper(
+      0.6, "alpha, weight of a client's model in the new global model, before "
+      "the factor of its staleness", above=0.0, maximum=1.0,
+      source="Xie et al. Algorithm 1, server")
+  mu: float = hyper(
+      0.005, "rho, weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
+      source="Xie et al. Algorithm 1, worker", neutral=0.0)
+
+
+def _of_adam(name: str) -> Any:
+  """The same field of the adaptive servers' options."""
+  field = diversified.AdamOptions.__dataclass_fields__[name]
+  return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class FedBuffHParams(
+    Asynchrony, fedavg.Proximal, fedopt.Adaptivity, ClientOptimizer,
+    Aggregation, LocalWork):
+  """Hyper-parameters of FedBuff and of its halves."""
+
+  client_update: str = hyper(
+      "sgd", "the local method, by which a client trains (see composed). Not "
+      "svrg and mime, whose participants measure a gradient at one model, nor "
+      "scaffold, losac, dyn and mime_lite, which keep a state that belongs to "
+      "a round", choices=("sgd", "prox", "nova"))
+  server: str = hyper(
+      "average", "the server step, which applies the mean update (see "
+      "composed). Not those that measure gradients at the global model",
+      choices=("average", "sgd", "adam", "yogi", "adagrad"))
+  client_weights: str = hyper(
+      "uniform", "weights of the clients of a buffer in its mean: examples = "
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS,
+      source="Nguyen et al. Algorithm 1")
+  client_lr: float = hyper(
+      0.1, "eta_l, learning rate of the local steps", above=0.0,
+      source="Nguyen et al. Algorithm 2")
+  server_lr: float = hyper(
+      1.0, "eta_g, learning rate of the server", above=0.0,
+      source="Nguyen et al. Algorithm 1")
+  server_momentum: float = hyper(
+      0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
+      when=("server", ("sgd",)))
+  beta1: float = _of_adam("beta1")
+  beta2: float = _of_adam("beta2")
+  eps: float = _of_adam("eps")
+
+
+def fedasync(
+    model: Model, hparams: FedAsyncHParams, *, map_clients: MapClients
+) -> Algorithm[BufferedState]:
+  """FedAsync: every client that finishes moves the global model towards its.
+
+  A client that has started from w_tau takes steps
+    v <- v - client_lr (g_i(v; B) + mu (v - w_tau)).
+  When it finishes, after t - tau updates of the server, the server mixes
+    w_{t+1} = (1 - alpha_t) w_t + alpha_t v,  alpha_t = mixing s(t - tau),
+  and another client starts from w_{t+1}. A round has as many updates as its
+  cohort has participants.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  return compose_buffered(
+      model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
+                        local_optimizer(hparams)),
+      steps.average(hparams.mixing), staleness=staleness_factors(hparams),
+      concurrency=hparams.concurrency, one_by_one=True,
+      map_clients=map_clients, attack=attack_of(hparams))
+
+
+def fedbuff(
+    model: Model, hparams: FedBuffHParams, *, map_clients: MapClients
+) -> Algorithm[BufferedState]:
+  """FedBuff: the server moves when so many clients have finished as start.
+
+  Whoever finishes makes room for another client, which starts from the newest
+  model. When K have finished, those of a round, the server moves along
+    (1/K) sum_i s(tau_i) (v_i - w_{start of i})
+  where tau_i counts its updates since client i has started. If all clients take
+  equally long and `concurrency` is K, this is FedAvg.
+
+  Args:
+    model: the model and its objective.
+    hparams: the hyper-parameters; every field has a documented default.
+    map_clients: how one client's code is mapped over the participants
+      (``engine.clients.make_map_clients``).
+
+  Returns:
+    The algorithm, as the pure functions of ``base.Algorithm``.
+
+  Raises:
+    OptionError: a hyper-parameter is out of range.
+  """
+  validate(hparams)
+  return compose_buffered(
+      model, composed.client_half(model, hparams),
+      composed.server_half(hparams), staleness=staleness_factors(hparams),
+      concurrency=hparams.concurrency, map_clients=map_clients,
+      weights=hparams.client_weights,
+      said=f"`client_update`={hparams.client_update}", **hparams.received())

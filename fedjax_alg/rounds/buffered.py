@@ -1,0 +1,310 @@
+"""Rounds of a server that waits for nobody, for any stateless local method.
+
+At most M clients run at once (``rounds.events``), each from the model that was
+the newest when it started. A round ends when as many have finished as its
+cohort has participants; its cohort is who starts next. The server updates its
+model when its buffer is full: once a round (FedBuff), or at every client
+(FedAsync).
+
+In a round the order of events is found first. Then all clients of a buffer
+train at once, each from the model it has received, as those of a synchronous
+round do. Where all take equally long and M is the size of the cohort, everybody
+starts and finishes together, and the round is that of ``two_halves.compose``.
+
+Deviations: a client that runs is not started a second time beside it, and one
+that has finished not before the next update. Where cohort members still run,
+others are drawn uniformly in their place. The server's own time is not counted.
+
+References:
+  Xie et al., "Asynchronous Federated Optimization", arXiv:1903.03934.
+  Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation",
+  AISTATS 2022, Algorithm 1.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, FedSpec, Key
+from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundTimes
+from fedjax_alg.base import shared_client_params
+from fedjax_alg.central.attacks import poisoned
+from fedjax_alg.central.steps import ServerStep
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clock
+from fedjax_alg.engine.cohorts import client_keys, server_key, STARTED, UPDATES
+from fedjax_alg.errors import OptionError
+from fedjax_alg.rounds import events, halves_report, ledger, phases
+from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping, Turn
+from fedjax_alg.rounds.phases import TwoHalves
+from fedjax_alg.rounds.two_halves import halves
+
+
+class BufferedState(NamedTuple):
+  """What the server knows of itself and of the clients that run."""
+
+  models: Params  #: [1, ...]
+  server: Any  #: state of the server step, [1, ...]
+  held: Params  #: [M, ...], the model that each running client has received
+  running: events.Running
+  version: Array  #: [] int32, updates of the model so far
+  round: Array  #: [] int32, rounds completed
+  #: what an aggregator that remembers gave last (``phases.AGGREGATED``)
+  aggregates: Any = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffered(TwoHalves):
+  """The arguments of ``compose_buffered``."""
+
+  concurrency: int = 0  #: M; 0: the size of the cohort
+  #: number of updates since a client's start [S] float32 -> factors [S]
+  staleness: Callable[[Array], Array] = jnp.ones_like
+  one_by_one: bool = False
+
+
+def compose_buffered(
+    model: Model, client: ClientUpdate, server: ServerStep, *,
+    staleness: Callable[[Array], Array], concurrency: int = 0,
+    one_by_one: bool = False, said: str = "the local method", **more: Any
+) -> Algorithm[BufferedState]:
+  """Makes an asynchronous algorithm of its two halves.
+
+  Args:
+    model: the model and its objective.
+    client: the client's half, without a memory.
+    server: the server's half, which acts on the mean update.
+    staleness: number of updates since a client's start [S] float32 -> factors
+      of its update [S].
+    concurrency: M, how many clients run at once; 0: as many as a cohort has.
+    one_by_one: whether every client that finishes is an update of its own,
+      towards the trained model (FedAsync); if not, a round is one update by
+      the mean change (FedBuff).
+    said: how messages name the local method.
+    **more: the other arguments of ``two_halves.compose``.
+
+  Raises:
+    OptionError: the halves need clients that start from one model; see also
+      ``two_halves.compose``.
+  """
+  why = ""
+  if client.needs_anchor:
+    why = "needs a gradient that all participants measure at one model"
+  elif client.store is not None or (
+      client.init is not ClientUpdate._field_defaults["init"]):
+    why = ("keeps a state between rounds, which changes while clients of older "
+           "models run")
+  if why:
+    raise OptionError(f"{said}: {why}, and no two clients of an asynchronous "
+                      "server need have the same")
+  if server.when != "aggregate":
+    raise OptionError(
+        "`server`: its step needs gradients that all participants measure at "
+        "one model, which an asynchronous server's do not hold")
+  plain = halves(model, client, server, **more)
+  if plain.client.store is not None or plain.compress_down:
+    raise OptionError(
+        "`compress_up`, `compress_down`: an asynchronous server's clients hold "
+        "different models and keep nothing (allowed: `compress_up`=qsgd, or "
+        "`error_feedback`=False)")
+  method = Buffered(
+      **vars(plain), concurrency=concurrency, staleness=staleness,
+      one_by_one=one_by_one)
+  return Algorithm(
+      functools.partial(_init, method), no_setup,
+      functools.partial(_round, method),
+      shared_client_params(lambda state: state.models),
+      lambda state: state.models,
+      idle=lambda state, cohort: state._replace(round=state.round + 1),
+      takes_parts=client.takes_parts)
+
+
+def _init(
+    method: Buffered, params: Params, spec: FedSpec, key: Key
+) -> BufferedState:
+  del key
+  places = method.concurrency or spec.cohort_size
+  models = trees.repeat(params, 1)
+  transform = method.server.transform
+  zero = jnp.zeros((), jnp.int32)
+  return BufferedState(
+      models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
+      trees.repeat(params, places), events.nobody(places, spec.num_clients),
+      zero, zero, phases.remembers(method, models))
+
+
+def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
+  """These clients as a cohort; C: nobody."""
+  every = cohort.everyone
+  assert every is not None
+  data = ClientData(
+      every.x, every.y, every.offset, every.size, devices=cohort.machines)
+  taken = layout.take_cohort(data, ids)
+  return taken._replace(
+      validation=cohort.validation,
+      part=None if cohort.part is None else part)
+
+
+def _round(
+    method: Buffered, state: BufferedState, cohort: Cohort, key: Key
+) -> tuple[BufferedState, RoundAux]:
+  slots, wanted = cohort.ids.shape[0], cohort.present.sum(dtype=jnp.int32)
+  waiting = waiting_clients(method, state, cohort, key)
+  if not method.one_by_one:
+    state, _, aux = _update(
+        method, state, waiting, cohort, key, slots, wanted)
+    return state._replace(round=state.round + 1), aux
+
+  def one(carry, k):
+    state, waiting = carry
+    new, waiting, aux = _update(
+        method, state, waiting, cohort, jax.random.fold_in(key, k), 1,
+        (k < wanted).astype(jnp.int32))
+    return (trees.where(k < wanted, new, state), waiting), aux
+
+  (state, _), aux = jax.lax.scan(
+      one, (state, waiting), jnp.arange(slots, dtype=jnp.int32))
+  return state._replace(round=state.round + 1), _one_report(aux, wanted)
+
+
+def _one_report(aux: RoundAux, wanted: Array) -> RoundAux:
+  """The report of several updates with one client each, leaves [S, ...]."""
+  there = (jnp.arange(aux.cost.down.shape[0], dtype=jnp.int32)
+           < wanted).astype(jnp.float32)
+  cost = jax.tree.map(lambda leaf: leaf[0], aux.cost)._replace(
+      example_gradients=aux.cost.example_gradients.sum(dtype=jnp.int32),
+      central_flops=(there * aux.cost.central_flops).sum())
+  times = aux.times
+  if times is not None:
+    # Durations add up; operations are those of a participant.
+    times = RoundTimes(
+        trees.slot_mean(there, times.flops), *(
+            (there * seconds).sum() for seconds in times[1:]))
+  server = trees.slot_mean(there, aux.server)
+  server["most_staleness"] = (there * aux.server["most_staleness"]).max()
+  return RoundAux(
+      {}, server, cost,
+      jax.tree.map(lambda leaf: leaf[:, 0], aux.work), times)
+
+
+def waiting_clients(
+    method: Buffered, state: BufferedState, cohort: Cohort, key: Key
+) -> events.Waiting:
+  """Who may start in a round: its cohort in random order, then others."""
+  assert cohort.everyone is not None
+  clients = cohort.everyone.size.shape[0]
+  more = state.running.client.shape[0] - 1
+  first, second = jax.random.split(server_key(key, STARTED))
+  order = jnp.argsort(jnp.where(cohort.present, jax.vmap(jax.random.uniform)(
+      client_keys(first, cohort.ids)), 2.0))
+  ids = jnp.where(cohort.present, cohort.ids, clients)[order]
+  part = jnp.ones(ids.shape) if cohort.part is None else cohort.part[order]
+  if more:
+    others = minibatches.some_of(
+        second, jnp.arange(more, dtype=jnp.int32) % clients,
+        jnp.int32(clients))
+    known = (others[:, None] == ids[None]).any(1) | (
+        cohort.everyone.size[others] == 0) | (
+            jnp.arange(more, dtype=jnp.int32) >= clients)
+    ids = jnp.concatenate([ids, jnp.where(known, clients, others)])
+    part = jnp.concatenate([part, jnp.ones(more)])
+  seconds = jnp.ones(ids.shape)
+  if cohort.machines is not None:
+    who = _taken(cohort, ids, part)
+    assert who.devices is not None
+    cost, work = _cost(method, state, who, None, key)
+    seconds = clock.round_times(
+        who.devices, who.weight, work, clock.bytes_sent(cost),
+        jnp.zeros(())).arrival
+  return events.Waiting(ids, seconds, part)
+
+
+def _cost(
+    method: Buffered, state: BufferedState, cohort: Cohort, gradients: Any,
+    key: Key) -> Any:
+  return halves_report.cost(
+      method, ledger.model_size(state.models, 1), state.server,
+      gradients, Turn(cohort, key, state.round, None, {}), ())
+
+
+def _update(
+    method: Buffered, state: BufferedState, waiting: events.Waiting,
+    cohort: Cohort, key: Key, slots: int, wanted: Array
+) -> tuple[BufferedState, events.Waiting, RoundAux]:
+  """Fills the buffer once, and updates the model."""
+  assert cohort.everyone is not None
+  clients = cohort.everyone.size.shape[0]
+  running, waiting, finished, seconds = events.until_full(
+      state.running, waiting, slots, wanted, state.version, clients)
+  # In the order of their ids, as a synchronous cohort.
+  finished = trees.index(finished, jnp.argsort(finished.client, stable=True))
+  batch = poisoned(
+      method.attack, _taken(cohort, finished.client, finished.part))
+  turn = Turn(batch, key, state.round, None, state.aggregates)
+  starts = jax.tree.map(
+      lambda one, held: jnp.concatenate([one, held]), state.models, state.held)
+  fresh = finished.version == state.version
+  choice = Choice(jnp.where(fresh, 0, 1 + finished.place), None)
+  # For the training these are K models, of which each client has one.
+  places = state.running.client.shape[0]
+  trained, _, _ = phases.train(
+      dataclasses.replace(method, grouping=ModelGrouping(
+          1 + places, 0, regroup=lambda *args: args)),
+      Beginning(starts, starts, (), state.server), choice, (), turn)
+  age = jnp.where(batch.present, state.version - finished.version, 0).astype(
+      jnp.float32)
+  origin = state.models if method.one_by_one else trees.index(
+      starts, choice.preference)
+  changes = trees.subtract(trained.params, origin)
+  choice = Choice(jnp.zeros(slots, jnp.int32), trained.loss)
+  changes = phases.received(method, changes, None, choice, turn)
+  factors = method.staleness(age)
+  changes = jax.tree.map(
+      lambda leaf: leaf * factors.reshape((-1,) + (1,) * (leaf.ndim - 1)),
+      changes)
+  mean = method.aggregator.combine(
+      changes, method.weigh(batch), batch, phases.keys_of(turn, UPDATES, 1)[0],
+      *trees.index(turn.remembered(UPDATES), 0))
+  update = jax.tree.map(
+      lambda leaf: leaf[None], method.client.scale((), batch, mean))
+  models, server = phases.server_step(
+      method, trees.scale(-1.0, update), state.server, state.models, turn)
+  held = trees.where_slots(
+      running.version == state.version,
+      trees.index(state.models, jnp.zeros(places, jnp.int32)), state.held)
+  _, logged = halves_report.log(method, choice, None, server, turn)
+  there = batch.present.astype(jnp.float32)
+  logged |= {"staleness": trees.slot_mean(there, age),
+             "most_staleness": age.max()}
+  cost, work = _cost(method, state, batch, trained.gradients, key)
+  aggregates = {
+      name: jax.tree.map(lambda leaf: leaf[None], mean)
+      for name in state.aggregates}
+  return (
+      BufferedState(models, server, held, running, state.version + 1,
+                    state.round, aggregates), waiting,
+      RoundAux({}, logged, cost, work, _times(batch, work, cost, seconds)))
+
+
+def _times(
+    batch: Cohort, work: Any, cost: Any, seconds: Array) -> RoundTimes | None:
+  """The times of an update: nobody waits, so the seconds are all at work.
+
+  They are shared out as the clients of the buffer have spent theirs.
+  """
+  if batch.devices is None:
+    return None
+  spent = clock.mean_times(
+      batch.devices, batch.weight, work, cost._replace(
+          central_flops=jnp.zeros(())))
+  whole = spent.computation + spent.communication
+  share = seconds / jnp.where(whole > 0, whole, 1.0)
+  return RoundTimes(spent.flops, share * spent.computation,
+                    share * spent.communication, jnp.zeros(()))

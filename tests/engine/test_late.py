@@ -1,0 +1,164 @@
+"""Late and lost clients: shares by counting, deadlines by the clock."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedjax_alg import registry
+from fedjax_alg.engine import clients, clock, cohorts, late
+from fedjax_alg.engine.late import Late
+from tests import problems
+
+DRAWS, ABSENT = 4000, 3
+
+
+def drawn(problem, who):
+  """Arrivals of DRAWS rounds of all 12 clients but one."""
+  cohort = cohorts.sample_cohort(problem.data, 12, jax.random.key(0))
+  cohort = cohort._replace(weight=cohort.weight.at[ABSENT].set(0))
+  return jax.device_get(jax.jit(jax.vmap(
+      lambda key: late.draw(who, cohort, cohorts.client_keys(
+          key, cohort.ids))))(jax.random.split(jax.random.key(5), DRAWS)))
+
+
+def test_everybody_is_lost_as_often_and_alone(problem):
+  arrived = drawn(problem, Late(dropout=0.3)).arrived
+  assert not arrived[:, ABSENT].any()
+  counts = np.delete(arrived, ABSENT, 1)
+  assert stats.binomtest(int((~counts).sum()), counts.size, 0.3).pvalue > 1e-4
+  for client in counts.T:
+    assert stats.binomtest(int(client.sum()), DRAWS, 0.7).pvalue > 1e-4
+  number = np.bincount(counts.sum(1), minlength=12)
+  expected = DRAWS * stats.binom.pmf(np.arange(12), 11, 0.7)
+  some = expected > 5
+  assert stats.chisquare(
+      np.append(number[some], number[~some].sum()),
+      np.append(expected[some], expected[~some].sum())).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("share, number", [(0.5, 6), (0.9, 10), (1.0, 11)])
+def test_so_many_are_stragglers(problem, share, number):
+  """Of 11 half are 5.5, to even; the part that they do is uniform."""
+  found = drawn(problem, Late(stragglers=share, most=0.8, keep=True))
+  np.testing.assert_array_equal(
+      found.arrived, np.tile(np.arange(12) != ABSENT, (DRAWS, 1)))
+  behind = found.part < 1
+  np.testing.assert_array_equal(behind.sum(1), number)
+  assert stats.chisquare(np.delete(behind.sum(0), ABSENT)).pvalue > 1e-4
+  parts = found.part[behind]
+  assert 0 < parts.min() and parts.max() <= np.float32(0.8)
+  assert stats.kstest(parts[::10], stats.uniform(0, 0.8).cdf).pvalue > 1e-4
+  # Dropped, the same ones are lost.
+  lost = drawn(problem, Late(stragglers=share, most=0.8))
+  np.testing.assert_array_equal(lost.arrived, found.arrived & ~behind)
+  assert lost.part is None
+
+
+@pytest.fixture(scope="module", name="data")
+def fixture_data(problem):
+  return problem.data._replace(devices=clock.make_devices(
+      3, 12, cores=(1, 8), core_gflops=1e-6, batch_ms=1e-3))
+
+
+def player(problem, data, name, **settings):
+  """The state before a round, and (late, ids) -> state and report after it.
+
+  The round is round 2 of a run of 8 clients, or of ``ids`` if they are given.
+  Numbers of ``late`` are arguments of one program.
+  """
+  algorithm = registry.build(
+      name, problem.model, map_clients=clients.make_map_clients(),
+      batch_size=5, **dict(dict(local_steps=0, local_epochs=4), **settings))
+  state = algorithm.init(
+      problem.model.init(KEYS.model), problem.spec, KEYS.start)
+
+  @problems.quick_jit
+  def play(numbers, ids):
+    return cohorts.play_round(
+        algorithm, data, 8, KEYS, jnp.int32(2), state,
+        cohorts.uniform if ids is None else lambda *_: ids,
+        None if numbers is None else Late(**numbers))
+
+  return state, lambda ids=None, **numbers: play(numbers or None, ids)
+
+
+KEYS = cohorts.run_keys(1)
+#: Of the round.
+ASKED = jax.random.fold_in(KEYS.cohort, 2)
+
+
+def seconds(problem, data):
+  """What each client takes for 4 epochs of FedAvg, in NumPy."""
+  sizes = np.asarray(problems.SIZES)
+  steps = 4 * -(-sizes // 5)
+  sent = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
+  return (3 * problem.model.flops * 4 * sizes / data.devices.flops_per_s
+          + 1e-6 * steps + sent / data.devices.bytes_per_s)
+
+
+def test_a_deadline_by_the_clock(problem, data):
+  """The round is that of those in time; it ends at the deadline."""
+  before, play = player(problem, data, "fedavg")
+  ids = cohorts.uniform(data, 8, ASKED)
+  took = np.asarray(seconds(problem, data))
+  deadline = float(np.sort(took[ids])[4] * 1.001)
+  in_time = took[ids] <= deadline
+  state, aux = play(deadline_s=deadline)
+  plain, report = play(ids=jnp.where(in_time, ids, 12))
+  problems.assert_close(state, plain, rtol=1e-6)
+  assert (aux.server["cohort_present"], aux.server[late.LOST]) == (5, 3)
+  assert aux.cost == report.cost
+  np.testing.assert_allclose(sum(aux.times[1:]), deadline, rtol=1e-6)
+  np.testing.assert_allclose(
+      sum(report.times[1:]), took[ids][in_time].max(), rtol=1e-5)
+  # In time nothing changes.
+  plain, report = play(ids=ids)
+  state, aux = play(deadline_s=1e6)
+  problems.assert_close(state, plain, rtol=1e-6)
+  np.testing.assert_allclose(aux.times, report.times, rtol=1e-6)
+  assert aux.server[late.LOST] == 0
+  # Too late: they have received the model and sent nothing; the server waits.
+  state, aux = play(deadline_s=1e-7)
+  problems.assert_equal(state, before._replace(round=jnp.int32(1)))
+  assert (aux.server["cohort_present"], aux.server[late.LOST]) == (0, 8)
+  assert (aux.cost.down, aux.cost.up) == (report.cost.down, 0)
+  assert aux.times[:3] == (0, 0, 0)
+  np.testing.assert_allclose(aux.times.idle, 1e-7)
+
+
+def test_who_is_lost_keeps_its_state(problem, data):
+  """SCAFFOLD's variates of those who do not arrive, and its round."""
+  before, play = player(problem, data, "scaffold")
+  cohort = cohorts.sample_cohort(data, 8, ASKED)
+  arrived = late.draw(
+      Late(dropout=0.4), cohort, cohorts.client_keys(cohorts.server_key(
+          jax.random.fold_in(KEYS.work, 2), cohorts.LATE), cohort.ids)).arrived
+  assert 0 < arrived.sum() < 8
+  state, aux = play(dropout=jnp.float32(0.4))
+  plain, _ = play(ids=jnp.where(arrived, cohort.ids, 12))
+  problems.assert_close(state, plain, rtol=1e-6)
+  assert aux.server[late.LOST] == 8 - arrived.sum()
+  table = jax.tree.leaves(state.memory.clients)
+  old = jax.tree.leaves(before.memory.clients)
+  changed = {int(i) for new, kept in zip(table, old)
+             for i in np.flatnonzero((new != kept).any((1, 2))
+                                     if new.ndim == 3 else (
+                                         new != kept).any(1))}
+  assert changed == set(np.asarray(cohort.ids[arrived]).tolist())
+
+
+def test_a_part_is_so_many_epochs(problem, data):
+  """Everybody does one of 4 epochs: the round of one epoch, and its cost."""
+  algorithm = registry.build(
+      "fednova", problem.model, map_clients=clients.make_map_clients(),
+      local_epochs=4, batch_size=5)
+  before, play = player(problem, data, "fednova", local_epochs=1)
+  plain, report = play(ids=cohorts.uniform(data, 8, ASKED))
+  who = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
+  state, aux = problems.quick_jit(lambda state: cohorts.play_round(
+      algorithm, data, 8, KEYS, jnp.int32(2), state, late=who))(before)
+  problems.assert_close(state.models, plain.models, rtol=1e-6, atol=1e-7)
+  assert aux.cost == report.cost
+  problems.assert_equal(aux.work, report.work)

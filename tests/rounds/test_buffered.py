@@ -1,0 +1,216 @@
+"""Asynchronous rounds against a heap of events and NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import registry, trees
+from fedjax_alg.algorithms import composed as grid
+from fedjax_alg.algorithms.asynchronous import Asynchrony, staleness_factors
+from fedjax_alg.central import attacks, steps
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.engine import clients, clock, cohorts
+from fedjax_alg.errors import OptionError
+from fedjax_alg.rounds import buffered
+from tests import problems
+from tests.reference.event_heap import Server, trajectory
+
+MAP = clients.make_map_clients()
+WORK = minibatches.LocalWork(local_steps=2, batch_size=5)
+ROUNDS, SLOTS, PLACES = 8, 4, 6
+
+
+@pytest.fixture(scope="module", name="data")
+def fixture_data(problem):
+  """Machines of which the fastest has eight times the speed of the slowest."""
+  return problem.data._replace(devices=clock.make_devices(
+      3, 12, cores=(1, 8), core_gflops=1e-6, batch_ms=1e-3))
+
+
+def halfway(number):
+  """A local method that is known without any data: halfway to its client."""
+
+  def train(received, shard, row, key):
+    del shard, row, key
+    return Trained(jax.tree.map(
+        lambda leaf: 0.5 * leaf + received.client_id.astype(jnp.float32),
+        received.start), jnp.float32(number))
+
+  return ClientUpdate(train, WORK)
+
+
+def composed(problem, **more):
+  return buffered.compose_buffered(
+      problem.model, halfway(1), steps.average(0.7), map_clients=MAP,
+      staleness=staleness_factors(Asynchrony(staleness="polynomial")),
+      concurrency=PLACES, **more)
+
+
+def play(algorithm, problem, data, rounds=ROUNDS, slots=SLOTS, keys=None):
+  """The states, reports and waiting clients of some rounds of a run."""
+  keys = keys or cohorts.run_keys(4)
+  spec = problem.spec._replace(cohort_size=slots)
+  state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
+
+  def one(number, state):
+    cohort = cohorts.sample_cohort(
+        data, slots, jax.random.fold_in(keys.cohort, number), number)
+    key = jax.random.fold_in(keys.work, number)
+    method, = getattr(algorithm.round, "args", ((),))
+    waiting = ()
+    if isinstance(method, buffered.Buffered):
+      waiting = buffered.waiting_clients(method, state, cohort, key)
+    new, aux = algorithm.round(state, cohort, key)
+    return new, (new.models, aux, waiting)
+
+  step = problems.quick_jit(one)
+  logs = []
+  for number in range(rounds):
+    state, log = step(jnp.int32(number), state)
+    logs.append(log)
+  return state, jax.device_get(jax.tree.map(lambda *x: np.stack(x), *logs))
+
+
+def bias(models):
+  """One number of a model, which all entries follow alike but for their start.
+
+  It is that of the bias of class 0, which starts at 0.
+  """
+  return jax.tree.leaves(models)[0][:, 0, 0]
+
+
+def oracle_rounds(waiting, wanted, repeat=1):
+  """For the heap: who may start, with their seconds, and the buffer's size."""
+  return [({int(i): float(s) for i, s in zip(ids, seconds) if i < 12}, wanted)
+          for ids, seconds in zip(waiting.client, waiting.seconds)
+          for _ in range(repeat)]
+
+
+ATTACK = attacks.attack_of(attacks.Hostility(attack="sign_flip", attackers=0.5))
+
+
+@pytest.fixture(scope="module", name="played")
+def fixture_played(problem, data):
+  """FedBuff with hostile clients, in which all count by their examples."""
+  return play(composed(problem, weights="examples", attack=ATTACK), problem,
+              data)[1]
+
+
+def test_fedbuff_is_its_event_heap(played):
+  """Hostile clients turn their own change round, whatever model it is of."""
+  models, aux, waiting = played
+  hostile = np.asarray(ATTACK.hostile(12))
+  expected, ages = trajectory(
+      Server(PLACES), oracle_rounds(waiting, SLOTS), 0.0,
+      lambda client, model: model + (-1 if hostile[client] else 1) * (
+          client - 0.5 * model),
+      lambda age: 0.7 / (1 + age) ** 0.5, problems.SIZES.__getitem__)
+  np.testing.assert_allclose(bias(models), expected, rtol=1e-5)
+  np.testing.assert_allclose(
+      aux.server["staleness"], np.mean(ages, 1), rtol=1e-6)
+  np.testing.assert_array_equal(aux.server["most_staleness"], np.max(ages, 1))
+  assert np.max(ages) > 1 and 0 < hostile.sum() < 12
+
+
+def test_the_seconds_are_those_of_the_clock(problem, data, played):
+  """Of who waits, and of the rounds: their sum is the heap's time."""
+  _, aux, waiting = played
+  speed, link = np.asarray(data.devices.flops_per_s), np.asarray(
+      data.devices.bytes_per_s)
+  sent = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
+  for ids, seconds in zip(waiting.client, waiting.seconds):
+    who = ids[ids < 12]
+    read = np.asarray([sum(min(5, n - 5 * (k % -(-n // 5))) for k in range(2))
+                       for n in np.asarray(problems.SIZES)[who]])
+    np.testing.assert_allclose(
+        seconds[ids < 12], 3 * problem.model.flops * read / speed[who] + 2e-6
+        + sent / link[who], rtol=1e-5)
+  server = Server(PLACES)
+  lasted = [server.run(*queue)[1] for queue in oracle_rounds(waiting, SLOTS)]
+  times = aux.times
+  np.testing.assert_allclose(
+      times.computation + times.communication + times.idle, lasted, rtol=1e-4)
+
+
+def test_fedasync_is_one_client_after_the_other(problem, data):
+  """w <- (1 - alpha s) w + alpha s v, and one model a client."""
+  algorithm = composed(problem, one_by_one=True)
+  keys = cohorts.run_keys(4)
+  state, (models, aux, waiting) = play(algorithm, problem, data, keys=keys)
+  assert state.version == ROUNDS * SLOTS
+  server, found, ages, versions = Server(PLACES), [], [], [0.0]
+  for ids, seconds in zip(waiting.client, waiting.seconds):
+    queue = {int(i): float(s) for i, s in zip(ids, seconds) if i < 12}
+    for _ in range(SLOTS):
+      ((client, version, _),), _ = server.run(queue, 1)
+      # Whoever has started is out of the queue for the rest of the round.
+      for started, _ in server.running.values():
+        queue.pop(started, None)
+      queue.pop(client, None)
+      ages.append(server.version - 1 - version)
+      alpha = 0.7 / (1 + ages[-1]) ** 0.5
+      versions.append((1 - alpha) * versions[-1] + alpha * (
+          0.5 * versions[version] + client))
+    found.append(versions[-1])
+  np.testing.assert_allclose(bias(models), found, rtol=1e-5)
+  np.testing.assert_allclose(
+      aux.server["staleness"], np.reshape(ages, (ROUNDS, -1)).mean(1),
+      rtol=1e-6)
+
+
+def test_with_equal_speeds_fedbuff_is_fedavg_to_the_bit(problem):
+  """And a buffer and a concurrency of the size of the cohort."""
+  more = dict(map_clients=MAP, local_steps=3, batch_size=5)
+  data = problem.data._replace(devices=clock.make_devices(
+      0, 12, cores=(2, 2), core_gflops=1e9, bandwidth_gbps=(1e9, 1e9)))
+  plain, (_, aux, _) = play(registry.build(
+      "fedavg", problem.model, **more), problem, data, 4)
+  found, (_, late, _) = play(registry.build(
+      "fedbuff", problem.model, client_weights="examples", **more),
+      problem, data, 4)
+  problems.assert_equal(found.models, plain.models)
+  problems.assert_equal(late.cost, aux.cost)
+  assert (late.server["most_staleness"] == 0).all()
+  assert found.version == 4
+
+
+@pytest.mark.parametrize("client, server, more, message", [
+    ("svrg", "average", {}, "measure at one model"),
+    ("scaffold", "average", {}, "keeps a state between rounds"),
+    ("mime_lite", "average", {}, "keeps a state between rounds"),
+    ("sgd", "adaptive", {}, "server: its step needs gradients"),
+    ("sgd", "average", dict(compress_up="topk:0.1"), "keep nothing"),
+    ("sgd", "average", dict(compress_down="sign"), "keep nothing"),
+])
+def test_what_needs_one_model_is_refused(
+    problem, client, server, more, message):
+  hparams = grid.ComposedHParams(
+      client_update=client, server=server, base="momentum", **more).resolved()
+  with pytest.raises(OptionError, match=message):
+    buffered.compose_buffered(
+        problem.model, grid.client_half(problem.model, hparams),
+        grid.server_half(hparams), map_clients=MAP,
+        staleness=jnp.ones_like, **hparams.received())
+
+
+def test_stragglers_of_a_buffer_do_a_part(problem, data):
+  """The part travels with the client until it finishes."""
+  algorithm = buffered.compose_buffered(
+      problem.model, sgd_update(problem.model, WORK, 0.1), steps.average(),
+      map_clients=MAP, staleness=jnp.ones_like, concurrency=PLACES)
+  state = algorithm.init(problem.model.init(jax.random.key(0)),
+                         problem.spec._replace(cohort_size=SLOTS), None)
+  cohort = cohorts.sample_cohort(data, SLOTS, jax.random.key(1))
+  parts = cohort._replace(part=jnp.full(SLOTS, 0.5))
+  round_ = problems.quick_jit(algorithm.round)
+  state, aux = round_(state, parts, jax.random.key(2))
+  there = state.running.client < 12
+  drawn = (state.running.client[:, None] == cohort.ids[None]).any(1)
+  np.testing.assert_array_equal(
+      state.running.part[there], jnp.where(drawn, 0.5, 1.0)[there])
+  assert set(np.asarray(aux.work.batches)) <= {1.0, 2.0}
+  assert 1.0 in np.asarray(aux.work.batches)
+  assert trees.squared_norm(state.models) > 0

@@ -1,0 +1,98 @@
+"""The order of events against a heap."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.rounds import events
+from tests import problems
+from tests.reference.event_heap import Server
+
+CLIENTS = 20
+
+
+@functools.cache
+def compiled(slots):
+  return problems.quick_jit(functools.partial(
+      events.until_full, slots=slots, num_clients=CLIENTS))
+
+
+def waiting_of(rng, length):
+  """Some clients in random order, with times that often tie.
+
+  The times are quarters, so that float32 adds them up without rounding.
+  """
+  ids = rng.permutation(CLIENTS + 3)[:length]  # 20, 21 and 22 are nobody
+  return ids, rng.integers(1, 9, len(ids)) / 4
+
+
+@pytest.mark.parametrize("places, slots", [(4, 4), (9, 3), (2, 5)])
+def test_the_order_of_a_heap(places, slots):
+  rng = np.random.default_rng(places)
+  oracle, running = Server(places), events.nobody(places, CLIENTS)
+  for version in range(25):
+    ids, seconds = waiting_of(rng, places + slots - 1)
+    wanted = int(rng.integers(1, slots + 1))
+    expected, lasted = oracle.run(
+        {int(i): s for i, s in zip(ids, seconds) if i < CLIENTS}, wanted)
+    known = jnp.minimum(jnp.asarray(ids, jnp.int32), CLIENTS)
+    running, _, finished, time = compiled(slots)(
+        running, events.Waiting(
+            known, jnp.asarray(seconds, jnp.float32),
+            jnp.asarray(seconds, jnp.float32) / 8),
+        wanted=jnp.int32(wanted), version=jnp.int32(version))
+    found = np.stack([finished.client, finished.version, finished.place], 1)
+    assert list(map(tuple, found[:len(expected)])) == expected
+    assert (found[len(expected):, 0] == CLIENTS).all()
+    assert time == lasted
+    there = {int(p): (int(running.client[p]), int(running.version[p]))
+             for p in range(places) if running.client[p] < CLIENTS}
+    assert there == oracle.running
+    left = {place: when - oracle.now for when, place in oracle.heap}
+    assert left == {p: float(running.left[p]) for p in there}
+    assert np.isfinite(running.left).all()
+
+
+def test_what_is_left_waits_for_the_next_buffer():
+  """Two run, three wait: one starts at once, one more at the first arrival."""
+  running = events.nobody(2, CLIENTS)
+  queue = events.Waiting(
+      jnp.array([7, 8, 9, 10], jnp.int32), jnp.array([1.0, 3.0, 1.0, 5.0]),
+      jnp.full(4, 0.5))
+  run = functools.partial(compiled(1), wanted=jnp.int32(1))
+  running, queue, first, time = run(running, queue, version=jnp.int32(0))
+  assert (int(first.client[0]), float(time)) == (7, 1)
+  # Client 9 would start when the buffer is full, so it waits for model 1.
+  np.testing.assert_array_equal(queue.client, [20, 20, 9, 10])
+  running, queue, second, time = run(running, queue, version=jnp.int32(1))
+  assert (int(second.client[0]), int(second.version[0])) == (9, 1)
+  running, _, third, time = run(running, queue, version=jnp.int32(2))
+  assert (int(third.client[0]), int(third.version[0]), float(time)) == (8, 0, 1)
+  assert third.part[0] == 0.5
+
+
+def test_nobody_is_there():
+  _, _, finished, time = compiled(3)(
+      events.nobody(4, CLIENTS), events.Waiting(
+          jnp.full(6, CLIENTS, jnp.int32), jnp.ones(6), jnp.ones(6)),
+      wanted=jnp.int32(3), version=jnp.int32(0))
+  assert (finished.client == CLIENTS).all() and time == 0
+
+
+def test_nobody_runs_twice_at_once():
+  rng = np.random.default_rng(5)
+  running = events.nobody(9, CLIENTS)
+  for version in range(20):
+    ids, seconds = waiting_of(rng, 11)
+    running, *_ = compiled(3)(
+        running, events.Waiting(
+            jnp.minimum(jnp.asarray(ids, jnp.int32), CLIENTS),
+            jnp.asarray(seconds, jnp.float32), jnp.ones(11)),
+        wanted=jnp.int32(3), version=jnp.int32(version))
+    there = np.asarray(running.client)[np.asarray(running.client) < CLIENTS]
+    assert len(set(there)) == len(there)
+  assert jax.tree.all(jax.tree.map(
+      lambda leaf: leaf.shape == (9,), running))
