@@ -101,8 +101,9 @@ def _of_files(words: Iterable[str]) -> list[Choice]:
   for word in words:
     if word.startswith("--flagfile="):
       path = config_lib.flag_file(word.split("=", 1)[1])
-      found += _of_file(path)
+      # What a file says itself counts more than what its files say.
       found += _of_files(path.read_text("utf-8").splitlines())
+      found += _of_file(path)
   return found
 
 

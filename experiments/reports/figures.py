@@ -21,7 +21,7 @@ from ..cli import config as config_lib
 from ..cli import guard
 from ..cli import part as part_lib
 from ..cli import program
-from . import answers, comparison, page, plots, report, suite, verdicts
+from . import answers, chosen, comparison, page, plots, report, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
 #: tables "(stated)" follows the name of a method in the second setting.
@@ -203,13 +203,19 @@ _KEPT = ("l2", "hog_norm")
 
 
 def _stated(flags: Sequence[str], data: str) -> list[str]:
-  """What ``_KEPT`` last is in some flags, where the data preset differs."""
+  """What the files of a line say of ``_KEPT``, where the data preset differs.
+
+  What these files include does not count: it is a data preset as well.
+  """
+  own = [line for flag in flags if flag.startswith("--flagfile=")
+         for line in config_lib.flag_file(
+             flag.split("=", 1)[1]).read_text("utf-8").split()]
+  common = config_lib.expand_flagfiles([data])
   found = []
   for name in _KEPT:
-    own, common = ([flag for flag in config_lib.expand_flagfiles(words)
-                    if flag.startswith(f"--{name}=")][-1:] for words in (
-                        flags, [data]))
-    found += own if own != common else []
+    said, shared = ([flag for flag in words if flag.startswith(f"--{name}=")][
+        -1:] for words in (own, common))
+    found += said if said != shared else []
   return found
 
 
@@ -220,7 +226,11 @@ def _cell(
   # The data preset overrides the flags of the line, so that a method's file for
   # MNIST serves CIFAR-10 too, but for ``_KEPT``.
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
-  flags = (*line, data, *_stated(line, data), *figure.held, *panel.flags)
+  kept = _stated(line, data)
+  flags = (*line, data, *kept, *figure.held, *panel.flags)
+  names = {flag.lstrip("-").split("=")[0] for flag in kept}
+  how = [f"{choice.how}, {choice.what}" for choice in chosen.of_flags(line)
+         if choice.what in names and choice.how != "stated"]
   scale = (*paper.quick, *figure.shrunk) if request.quick else (
       f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)
@@ -239,7 +249,8 @@ def _cell(
   return suite.Cell(panel.letter, panel.title, label, (
       *flags, *halfway, f"--eval_protocols={','.join(protocols)}",
       f"--eval_every={panel.eval_every or figure.eval_every}", *common,
-      *data_dir), panel.chosen, figure.sources(panel, label))
+      *data_dir), "\n# chosen: ".join(filter(None, [*how, panel.chosen])),
+                    figure.sources(panel, label))
 
 
 def each_cell(

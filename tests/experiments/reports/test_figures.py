@@ -8,7 +8,7 @@ import pytest
 
 from experiments import conjugate, diversified, fedgroup
 from experiments.cli import config
-from experiments.reports import figures
+from experiments.reports import chosen, figures
 from experiments.reports import plots, report, suite
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import registry
@@ -88,6 +88,8 @@ def test_data_preset_leaves_the_features_of_the_stated_settings():
   for cell in cells_of("fig2", conjugate.PAPER):
     norm = cell.config.values["hog_norm"]
     assert norm == ("none" if "stated" in cell.label else "l2")
+    if "stated" in cell.label:
+      assert chosen.said(cell.choices) == "validation: hog_norm"
   for cell in cells_of("fig4", conjugate.PAPER):
     assert cell.config.values["hog_norm"] == "none"
     assert cell.config.hparams["line_search_test"] == "half_gradient"
