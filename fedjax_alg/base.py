@@ -103,6 +103,9 @@ class Cohort(NamedTuple):
   #: [C] bool, the clients that join in this round; None if the data have no
   #: newcomers
   newcomers: Array | None = None
+  #: how many participants the sampler gives on average; None if no sampler drew
+  #: them
+  expected: Any = None
 
   @property
   def present(self) -> Array:
@@ -385,8 +388,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: (pFedMe's w_k, besides theta_k); None for methods without such a copy
   client_copy: Callable[[State, Array, Shard, Key], Params] | None = None
   #: (state, cohort without participants) -> state after a round in which nobody
-  #: takes part: models stay, the round counts, and clients may join
-  idle: Callable[[State, Cohort], State] = lambda state, cohort: state
+  #: takes part: models stay, the round counts, and clients may join. None: such
+  #: a round is played like any other, as nobody may learn that it was one
+  idle: Callable[[State, Cohort], State] | None = lambda state, cohort: state
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

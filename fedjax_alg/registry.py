@@ -12,6 +12,7 @@ from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
 from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
 from fedjax_alg.algorithms import references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central.privacy import Privacy
 from fedjax_alg.client.compression import Compression
 from fedjax_alg.errors import did_you_mean, OptionError, squeezed
 from fedjax_alg.rounds import expected
@@ -49,8 +50,8 @@ class Entry(NamedTuple):
   #: (hparams, C) -> n, the number of clients that are compared in pairs at
   #: once, in matrices [n, n]
   in_pairs: Callable[[Any, int], int] = lambda hparams, num_clients: 0
-  #: why nothing that is sent can be compressed (``client.compression``); empty
-  #: if updates or models can
+  #: why nothing that is sent can be compressed (``client.compression``) or made
+  #: private as updates are (``central.privacy``); empty if updates can
   whole_only: str = ""
   #: what a round costs, as the contract tests expect it; they ask for it
   ledger: Ledger | None = None
@@ -233,7 +234,8 @@ def get(name: str) -> Entry:
   return ALGORITHMS[name]
 
 
-_COMPRESSION = {field.name for field in dataclasses.fields(Compression)}
+_SENT = {field.name for options in (Compression, Privacy)
+         for field in dataclasses.fields(options)}
 
 
 def why_unread(name: str, field: str) -> str:
@@ -247,7 +249,7 @@ def why_unread(name: str, field: str) -> str:
     The reason; empty if there is none but that it has no such thing.
   """
   entry = ALGORITHMS.get(name)
-  return entry.whole_only if entry and field in _COMPRESSION else ""
+  return entry.whole_only if entry and field in _SENT else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.
