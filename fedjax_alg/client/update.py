@@ -140,6 +140,8 @@ class ClientUpdate(NamedTuple):
       return "clients send more than their updates"
     if self.setup is not default["setup"]:
       return "the server starts from sums over the clients' data"
+    if self.client_rows is not default["client_rows"]:
+      return "what a client sends depends on the data of the others"
     if self.scale is not default["scale"]:
       return "the mean is scaled by what the participants hold"
     return ""

@@ -20,8 +20,7 @@ bound on single rows is needed. R is a unit: it says how the norm B is shared
 out between the parts, and one row of norm R counts 2 at most.
 
 In a matrix, noise of deviation s in svec is s on the diagonal and s / sqrt(2)
-elsewhere: (A + A') / 2 for a matrix A of independent entries. What follows
-reads released sums alone: eigenvalues of the normal equations that are below s
+elsewhere, with equal entries above and below it. What follows reads released sums alone: eigenvalues of the normal equations that are below s
 sqrt(2 D), the radius of the noise's spectrum, become as large, so that the
 equations can be solved.
 
@@ -30,11 +29,10 @@ is that of as many releases as there are layers (``records.accounting``).
 """
 
 import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
 from fedjax_alg.central.privacy import delta_field, noise_field
 from fedjax_alg.hparams import hyper, is_zero
@@ -62,21 +60,26 @@ class PrivateMoments:
   delta: float = delta_field(_ON)
 
 
-def _norm(moments: Moments, unit: Any) -> Array:
+#: Powers of R in the units of the parts.
+_POWERS = (2, 1, 1, 0)
+
+
+def _norm(moments: Moments, unit: Array) -> Array:
   """||v||, []."""
-  squares = [jnp.square(part).sum() / unit ** power for part, power in zip(
-      moments, (4, 2, 2, 0))]
-  return jnp.sqrt(squares[0] + squares[1] + squares[2] + squares[3])
+  squares = [jnp.square(part / unit ** power).sum()
+             for part, power in zip(moments, _POWERS)]
+  return jnp.sqrt(sum(squares, jnp.zeros((), unit.dtype)))
 
 
 def shortened(options: PrivateMoments, moments: Moments) -> Moments:
   """The moments of one client, with ||v|| at most B."""
-  length = _norm(moments, options.input_norm)
-  factor = jnp.minimum(1.0, options.moment_norm / jnp.maximum(length, 1e-30))
-  factor = jnp.where(jnp.isfinite(length), factor, 0.0)
+  norm, unit = (jnp.asarray(value, moments.gram.dtype)
+                for value in (options.moment_norm, options.input_norm))
+  length = _norm(moments, unit)
+  factor = jnp.minimum(1.0, norm / jnp.maximum(length, 1e-30))
   return jax.tree.map(
-      lambda part: jnp.where(factor > 0, factor * part, 0.0).astype(part.dtype),
-      moments)
+      lambda part: jnp.where(
+          jnp.isfinite(length), factor * part, jnp.zeros_like(part)), moments)
 
 
 def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
@@ -92,9 +95,10 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
   drawn = Moments(*(
       jax.random.normal(part, leaf.shape, jnp.float32)
       for part, leaf in zip(jax.random.split(key, 4), total)))
-  drawn = drawn._replace(gram=(drawn.gram + drawn.gram.T) / 2.0)
+  half = jnp.tril(drawn.gram, -1) * 0.5 ** 0.5
+  drawn = drawn._replace(gram=half + half.T + jnp.diag(jnp.diagonal(drawn.gram)))
   return Moments(*(deviation * unit ** power * part
-                   for part, power in zip(drawn, (2, 1, 1, 0))))
+                   for part, power in zip(drawn, _POWERS)))
 
 
 def noised(total: Moments, drawn: Moments) -> Moments:
@@ -110,7 +114,5 @@ def definite(options: PrivateMoments, gram: Array) -> Array:
   floor = (options.noise_multiplier * options.moment_norm
            * options.input_norm ** 2 * (2.0 * gram.shape[0]) ** 0.5)
   values, vectors = jnp.linalg.eigh(gram)
-  values = jnp.maximum(values, floor.astype(gram.dtype) if isinstance(
-      floor, jax.Array) else floor)
-  return jnp.matmul(vectors * values[None], vectors.T,
-                    precision=jax.lax.Precision.HIGHEST)
+  values = jnp.maximum(values, jnp.asarray(floor, gram.dtype))
+  return jnp.matmul(vectors * values[None], vectors.T, precision=trees.HIGHEST)
