@@ -9,12 +9,12 @@ pictures beside it, compressed where they are large.
 
   python -m experiments.publish --all
 
-publishes every paper whose figures are in out/<paper>, out/trust among them
-(python -m experiments.trust), and writes docs/results/claims.md: how many
-claims of each of the four papers are met, and every one
-that is not, with what was tried. The answers of the figures are kept in
-docs/results/<paper>.answers.csv; those of a figure stay until it is published
-again.
+publishes every paper whose figures are in out/<paper>, out/trust and out/beyond
+among them (python -m experiments.trust, python -m experiments.beyond), and
+writes docs/results/claims.md: how many claims of each of the four papers are
+met, and every one that is not, with what was tried. The answers of the figures
+are kept in docs/results/<paper>.answers.csv; those of a figure stay until it is
+published again.
 
 Text of your own goes into docs/results/diversified.notes.md: a section with the
 heading "## fig1" is put below that figure, and "## intro" at the top of the
@@ -33,6 +33,7 @@ from PIL import Image
 
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
+from . import beyond
 from .cli import config as config_lib
 from .cli import guard
 from .papers.analytic import figures as analytic
@@ -48,7 +49,8 @@ CLAIMED: dict[str, figures.Paper] = {
     for paper in (diversified.PAPER, conjugate.PAPER, fedgroup.PAPER,
                   analytic.PAPER)}
 
-PAPERS: dict[str, figures.Paper] = CLAIMED | {trust.PAPER.name: trust.PAPER}
+PAPERS: dict[str, figures.Paper] = CLAIMED | {
+    paper.name: paper for paper in (trust.PAPER, beyond.PAPER)}
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000

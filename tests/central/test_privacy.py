@@ -111,20 +111,26 @@ def test_the_adaptive_norm_becomes_the_quantile(problem):
 FAR = 1e30
 
 
-def test_without_noise_and_clip_it_is_the_run_with_equal_weights():
-  fed = fa.federate("digits", num_clients=12, partition="iid")
-  for name, more in (
-      ("composed", dict(server="adam")),
-      ("composed", dict(client_update="prox", server="conjugate_gradient"))):
-    runs = [fa.run(
-        name, fed, rounds=3, cohort_size=5, eval_every=3, seeds=1,
-        evaluate=("global",), client_weights="uniform", **more, **private)
-            for private in ({}, dict(
-                private="adaptive", clip_norm=FAR, noise_multiplier=0.0,
-                clip_lr=0.0))]
-    problems.assert_equal(runs[0].global_params(), runs[1].global_params())
-    assert "epsilon" not in runs[0].history
-    assert np.isinf(runs[1].history["epsilon"]).all()
+@pytest.mark.parametrize("more, private_", [
+    (dict(server="adam"), dict(private="fixed")),
+    (dict(client_update="prox", server="conjugate_gradient"), dict(
+        private="adaptive", clip_lr=0.0))])
+def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
+    more, private_, problem):
+  found = []
+  for settings_ in ({}, dict(private_, clip_norm=FAR, noise_multiplier=0.0)):
+    algorithm = registry.build(
+        "composed", problem.model, map_clients=MAP, client_weights="uniform",
+        **more, **settings_)
+    state = algorithm.init(
+        problems.some_params(problem.model), problem.spec, KEY)
+    cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
+    played = jax.jit(algorithm.round).lower(state, cohort, KEY).compile(
+        compiler_options=problems.usual_options())
+    for _ in range(2):
+      state, _ = played(state, cohort, KEY)
+    found.append((state.models, state.server))
+  problems.assert_equal(*found)
 
 
 def test_a_poisson_round_without_anybody_is_noised_like_any_other():
@@ -139,7 +145,6 @@ def test_a_poisson_round_without_anybody_is_noised_like_any_other():
   algorithm = registry.build("fedavg", fa.models.make_model(
       "softmax", (4,), 2), map_clients=MAP, private="fixed")
   assert algorithm.idle is None
-  assert np.isfinite(result.history["epsilon"]).all()
 
 
 def test_the_mean_is_divided_by_the_expected_number(problem):
@@ -181,7 +186,7 @@ def test_every_method_is_private_or_refused(name, problem):
 
 @pytest.mark.parametrize("settings_, why", [
     (dict(client_update="scaffold"), "clients keep a memory"),
-    (dict(client_update="nova"), "scaled by what the participants hold"),
+    (dict(client_update="nova"), "depends on the data of the others"),
     (dict(client_update="mime"), "clients send more than their updates"),
     (dict(num_models=2), "grouped by what they send"),
     (dict(aggregator="median"), "the noise is that of a mean"),

@@ -36,7 +36,7 @@ def vector(moments):
       np.asarray(moments.counts)])
 
 
-@pytest.mark.parametrize("size", [1e-6, 0.1, 1.0, 1e3, 1e12])
+@pytest.mark.parametrize("size", [1e-6, 0.1, 1.0, 1e3])
 def test_the_bound_holds_for_every_client(size):
   options = PrivateMoments("moments", moment_norm=7.0, input_norm=UNIT)
   rng = np.random.default_rng(0)
