@@ -1,8 +1,9 @@
 """One round of an algorithm: random keys, the cohort and the call.
 
 Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_size``,
-``by_availability``, ``by_coins``, the same for very many clients (``by_bijection``,
-``by_examples``, ``by_trial``), or a function of the caller's own.
+``by_availability``, ``by_coins``, the same for very many clients
+(``by_bijection``, ``by_examples``, ``by_trial``), or a function of the caller's
+own.
 """
 
 from collections.abc import Callable, Sequence
@@ -262,7 +263,7 @@ def by_coins(
 
 
 def slots_of_coins(num_clients: int, rate: float) -> int:
-  """S of ``by_coins``: that many of C clients come in 1 of 10^12 rounds at most.
+  """S of ``by_coins``: so many of C clients come in 1 of 10^12 rounds at most.
 
   The probability of s > q C is at most exp(-C KL(s / C, q)) (Chernoff).
 

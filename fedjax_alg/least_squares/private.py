@@ -20,9 +20,10 @@ bound on single rows is needed. R is a unit: it says how the norm B is shared
 out between the parts, and one row of norm R counts 2 at most.
 
 In a matrix, noise of deviation s in svec is s on the diagonal and s / sqrt(2)
-elsewhere, with equal entries above and below it. What follows reads released sums alone: eigenvalues of the normal equations that are below s
-sqrt(2 D), the radius of the noise's spectrum, become as large, so that the
-equations can be solved.
+elsewhere, with equal entries above and below it. What follows reads released
+sums alone: eigenvalues of the normal equations that are below s sqrt(2 D), the
+radius of the noise's spectrum, become as large, so that the equations can be
+solved.
 
 A layer is one release, and its inputs follow from the layers before it; epsilon
 is that of as many releases as there are layers (``records.accounting``).
@@ -96,7 +97,8 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
       jax.random.normal(part, leaf.shape, jnp.float32)
       for part, leaf in zip(jax.random.split(key, 4), total)))
   half = jnp.tril(drawn.gram, -1) * 0.5 ** 0.5
-  drawn = drawn._replace(gram=half + half.T + jnp.diag(jnp.diagonal(drawn.gram)))
+  drawn = drawn._replace(
+      gram=half + half.T + jnp.diag(jnp.diagonal(drawn.gram)))
   return Moments(*(deviation * unit ** power * part
                    for part, power in zip(drawn, _POWERS)))
 

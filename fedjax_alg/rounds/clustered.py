@@ -279,7 +279,7 @@ def compose_clustered(
       functools.partial(_round, method),
       functools.partial(_client_params, rule), lambda state: state.models,
       rule.membership,
-      idle=lambda state, cohort: state._replace(round=state.round + 1))
+      idle=lambda state, cohort: _counted(state))
   return _with_table(method, plain) if client.store else plain
 
 
@@ -297,13 +297,21 @@ def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
     own, table, aux = _play(method, state.own, state.extra, cohort, key)
     return Beside(own, table), aux
 
+  def idle(state: Beside, cohort: Cohort) -> Beside:
+    del cohort
+    return state._replace(own=_counted(state.own))
+
   return Algorithm(
       init, lambda state, *args: state._replace(
           own=plain.setup(state.own, *args)),
       round_, lambda state, *args: plain.client_params(state.own, *args),
       lambda state: state.own.models, lambda state: membership(state.own),
-      idle=lambda state, cohort: state._replace(
-          own=plain.idle(state.own, cohort)))
+      idle=idle)
+
+
+def _counted(state: ClusteredState) -> ClusteredState:
+  """The state after a round in which nobody takes part."""
+  return state._replace(round=state.round + 1)
 
 
 def _init(

@@ -1,4 +1,4 @@
-"""Private means: the clip holds, the noise is as stated, and what is refused."""
+"""Private means: the clip holds, the noise is as stated, what is refused."""
 
 import dataclasses
 

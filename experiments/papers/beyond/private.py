@@ -1,11 +1,11 @@
 """Private clients: accuracy for the epsilon that it costs, on MNIST.
 
-3,000 clients of 18 images each, HoG features of which the server sees what is
-released alone. DP-FedAvg, with a fixed norm and with one that follows the
-median, and CFSVRG, which releases an anchor gradient beside the updates, play
-100 rounds with a twentieth of the clients, drawn by Poisson sampling; AFL
-releases its noised moments once, FedACnnL once for each of two layers. The noise
-of every method is what its accountant asks for the epsilon of the panel.
+3,000 clients of 18 images each; the server sees what is released alone.
+DP-FedAvg, with a fixed norm and with one that follows a quantile, and CFSVRG,
+which releases an anchor gradient beside the updates, play 100 rounds with a
+twentieth of the clients, drawn by Poisson sampling; AFL releases its noised
+moments once, FedACnnL once for each of two layers. All see HoG features. The
+noise of every method is what the accountant asks for the epsilon of the panel.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ _BUDGETS = ("a", "b", "c", "d")
 
 def _lines(panel: figures.Panel) -> figures.Lines:
   """Every method with the noise of a panel; without privacy in the last."""
-  found = []
+  found: figures.Lines = []
   for label, (file, released) in METHODS.items():
     flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
@@ -182,9 +182,9 @@ def _above(label: str, than: str, panel: str) -> verdicts.Statement:
   """Whether a method is more accurate than another at the same epsilon."""
 
   def check(outcomes):
-    return verdicts.above(*(
-        _accuracies(verdicts.pick(outcomes, panel, one))
-        for one in (label, than)), "points")
+    mine, other = (_accuracies(verdicts.pick(outcomes, panel, one))
+                   for one in (label, than))
+    return verdicts.above(mine, other, "points")
 
   return verdicts.Statement(
       NAME, "private", f"At epsilon {EPSILONS[panel]:g} {label} is above "
