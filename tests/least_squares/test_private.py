@@ -96,30 +96,30 @@ def test_the_floor_makes_a_matrix_definite():
       private.definite(options, jnp.float32(a)), expected, rtol=1e-4, atol=1e-3)
   # It is the radius of the noise's spectrum.
   noise = private.noise(options, Moments(*(jnp.zeros(s) for s in (
-      (300, 300), (300,), (1, 300), (1,)))), KEY).gram
+      (200, 200), (200,), (1, 200), (1,)))), KEY).gram
   radius = abs(np.linalg.eigvalsh(noise)).max()
-  assert 0.9 < radius / (0.5 * 7.0 * UNIT ** 2 * 600 ** 0.5) < 1.1
+  assert 0.9 < radius / (0.5 * 7.0 * UNIT ** 2 * 400 ** 0.5) < 1.1
 
 
-@pytest.mark.parametrize("name, more", [
-    ("afl", dict(model="softmax", remove_ridge=False)),
-    ("fedacnnl", dict(model="mlp", hidden=(6,)))])
-def test_a_wide_bound_without_noise_is_the_run_without_privacy(name, more):
+def test_a_wide_bound_without_noise_is_the_run_without_privacy():
   fed = fa.federate("digits", num_clients=12, partition="iid")
-  plain, wide, noisy = (
-      fa.run(name, fed, evaluate=("global",), **more, **private_)
-      for private_ in ({}, dict(
-          private="moments", moment_norm=1e9, noise_multiplier=0.0), dict(
-              private="moments", input_norm=4.0, noise_multiplier=0.05)))
+  plain, wide = (
+      fa.run("fedacnnl", fed, model="mlp", hidden=(6,), evaluate=("global",),
+             **more) for more in ({}, dict(
+                 private="moments", moment_norm=1e9, noise_multiplier=0.0)))
   for a, b in zip(*(jax.tree.leaves(run.global_params())
                     for run in (plain, wide))):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-  accuracies = [run.metrics["global"]["accuracy"][0, -1]
-                for run in (plain, noisy)]
-  assert accuracies[0] > accuracies[1] > 0.3
-  layers = 1 if name == "afl" else 2
-  assert noisy.history["epsilon"].shape == (1, layers)
-  assert np.isfinite(noisy.history["epsilon"]).all()
+  assert wide.history["epsilon"].tolist() == [[np.inf, np.inf]]
+
+
+def test_noised_moments_of_many_rows_still_fit():
+  fed = fa.federate("digits", num_clients=12, partition="iid")
+  run = fa.run("afl", fed, evaluate=("global",), private="moments",
+               input_norm=4.0, noise_multiplier=0.05)
+  assert 0.3 < run.metrics["global"]["accuracy"][0, -1] < 0.95
+  ((epsilon,),) = run.history["epsilon"]
+  assert 100 < epsilon < np.inf
 
 
 def test_what_reads_more_than_the_sums_is_refused(image_problem):
