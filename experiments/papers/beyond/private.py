@@ -174,7 +174,7 @@ def _draw(
   axis.set_ylabel("test accuracy, %")
   axis.grid(alpha=0.3)
   plots.legend(figure)
-  figure.suptitle("MNIST (HoG), 3,000 clients", fontsize=10)
+  figure.suptitle("Accuracy over what a client's privacy costs", fontsize=10)
   plots.save(figure, *paths)
 
 
@@ -184,7 +184,7 @@ def _above(label: str, than: str, panel: str) -> verdicts.Statement:
   def check(outcomes):
     mine, other = (_accuracies(verdicts.pick(outcomes, panel, one))
                    for one in (label, than))
-    return verdicts.above(mine, other, "points")
+    return verdicts.above(mine, other, " points")
 
   return verdicts.Statement(
       NAME, "private", f"At epsilon {EPSILONS[panel]:g} {label} is above "
