@@ -187,8 +187,9 @@ def private_mean(
     noises = (norm * multiplier, of_count)[:len(what)]
   if noisy and options.noise_at == "clients":
     share = jnp.maximum(count, 1.0) ** -0.5
-    drawn = jax.vmap(lambda key, one: normal(key, one))(
-        jax.random.split(key, present.shape[0]), what)
+    # A client's share does not depend on its slot.
+    drawn = jax.vmap(lambda i, one: normal(jax.random.fold_in(key, i), one))(
+        cohort.ids, what)
     what = tuple(trees.add_scaled(one, deviation * share, noise)
                  for one, deviation, noise in zip(what, noises, drawn))
   # The mean of those who are there first: with as many as expected, and

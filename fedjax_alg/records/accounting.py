@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_alg.central.privacy import Privacy
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import OptionError
+from fedjax_alg.least_squares.private import PrivateMoments
 
 #: What is said where the accountant is not installed.
 MISSING = ("epsilon is not known, dp-accounting is not installed (pip install "
@@ -131,7 +133,8 @@ def _composed(
 
 def is_private(hparams: Any) -> bool:
   """Whether a method with these hyper-parameters makes releases private."""
-  return getattr(hparams, "private", "none") != "none"
+  return isinstance(hparams, (Privacy, PrivateMoments)) and (
+      hparams.private != "none")
 
 
 def check(options: Any, data: DataOptions, hparams: Any) -> None:
