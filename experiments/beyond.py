@@ -10,7 +10,7 @@ import sys
 
 from .papers.beyond import gradient
 from .papers.beyond import bytes as fewer_bytes
-from .papers.beyond import hostile, late
+from .papers.beyond import hostile, late, private
 from .reports import figures
 
 #: name -> a figure, or a table with pictures of its own.
@@ -19,6 +19,7 @@ FIGURES: dict[str, figures.Figure | figures.Table] = {
     "hostile": hostile.FIGURE,
     "bytes": fewer_bytes.FIGURE,
     "late": late.FIGURE,
+    "private": private.FIGURE,
 }
 
 PAPER = figures.Paper(

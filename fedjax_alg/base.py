@@ -112,6 +112,9 @@ class Cohort(NamedTuple):
   #: [S] float32 in (0, 1], the part of the local work that each participant
   #: does; None: everybody does all of it
   part: Array | None = None
+  #: how many participants the sampler gives on average; None if no sampler drew
+  #: them
+  expected: Any = None
 
   @property
   def present(self) -> Array:
@@ -394,8 +397,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: (pFedMe's w_k, besides theta_k); None for methods without such a copy
   client_copy: Callable[[State, Array, Shard, Key], Params] | None = None
   #: (state, cohort without participants) -> state after a round in which nobody
-  #: takes part: models stay, the round counts, and clients may join
-  idle: Callable[[State, Cohort], State] = lambda state, cohort: state
+  #: takes part: models stay, the round counts, and clients may join. None: such
+  #: a round is played like any other, as nobody may learn that it was one
+  idle: Callable[[State, Cohort], State] | None = lambda state, cohort: state
   #: whether a round reads ``Cohort.part``
   takes_parts: bool = False
 

@@ -13,6 +13,7 @@ from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
 from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
 from fedjax_alg.algorithms import references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central.privacy import Privacy
 from fedjax_alg.client.compression import Compression
 from fedjax_alg.errors import did_you_mean, OptionError, squeezed
 from fedjax_alg.rounds import expected
@@ -54,8 +55,8 @@ class Entry(NamedTuple):
   #: result jumps where a decision changes and a derivative does not see it
   #: (``runs.hypergradient``); "" for a method whose rounds are smooth
   jumps: Callable[[Any], str] = lambda hparams: ""
-  #: why nothing that is sent can be compressed (``client.compression``); empty
-  #: if updates or models can
+  #: why nothing that is sent can be compressed (``client.compression``) or made
+  #: private as updates are (``central.privacy``); empty if updates can
   whole_only: str = ""
   #: whether stragglers' partial work is kept unless a run says otherwise
   keeps_parts: bool = False
@@ -285,7 +286,8 @@ def get(name: str) -> Entry:
   return ALGORITHMS[name]
 
 
-_COMPRESSION = {field.name for field in dataclasses.fields(Compression)}
+_SENT = {field.name for options in (Compression, Privacy)
+         for field in dataclasses.fields(options)}
 
 
 def why_unread(name: str, field: str) -> str:
@@ -299,7 +301,7 @@ def why_unread(name: str, field: str) -> str:
     The reason; empty if there is none but that it has no such thing.
   """
   entry = ALGORITHMS.get(name)
-  return entry.whole_only if entry and field in _COMPRESSION else ""
+  return entry.whole_only if entry and field in _SENT else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.

@@ -665,6 +665,9 @@ def print_plan(config: Config, programs: Programs) -> None:
       "program_mb": round(programs.memory_mb(), 1),
       "process_peak_mb": summary_lib.peak_memory_mb(),
       "compile_s": round(programs.compile_s, 1)}
+  privacy = prepared.privacy()
+  if privacy is not None:
+    facts["privacy"] = privacy.facts(programs.rounds)
   for name, value in facts.items():
     print(f"{name:18} {value}")
   for name, leaf in zip(loop.leaf_names(programs.shapes),

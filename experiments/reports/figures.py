@@ -203,13 +203,15 @@ _KEPT = ("l2", "hog_norm")
 
 
 def _stated(flags: Sequence[str], data: str) -> list[str]:
-  """What the files of a line say of ``_KEPT``, where the data preset differs.
+  """What a line says of ``_KEPT``, where the data preset differs.
 
-  What these files include does not count: it is a data preset as well.
+  What its files include does not count: it is a data preset as well.
   """
-  own = [line for flag in flags if flag.startswith("--flagfile=")
-         for line in config_lib.flag_file(
-             flag.split("=", 1)[1]).read_text("utf-8").split()]
+  own: list[str] = []
+  for flag in flags:
+    name, _, value = flag.partition("=")
+    own += config_lib.flag_file(value).read_text("utf-8").split() if (
+        name == "--flagfile") else [flag]
   common = config_lib.expand_flagfiles([data])
   found = []
   for name in _KEPT:

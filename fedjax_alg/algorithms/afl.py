@@ -25,11 +25,12 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.least_squares.layer_fits import double_field, layers_of
 from fedjax_alg.least_squares.layer_fits import LayerFits
+from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
-class AFLHParams:
+class AFLHParams(PrivateMoments):
   """Hyper-parameters of AFL."""
 
   client_ridge: float = hyper(
@@ -85,4 +86,4 @@ def afl(
       double=hparams.double)
   return layerwise(
       layers, settings, map_clients=map_clients,
-      total_ridge=lambda ridge, clients: ridge * clients)
+      total_ridge=lambda ridge, clients: ridge * clients, private=hparams)

@@ -18,11 +18,12 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
 from fedjax_alg.least_squares.layer_fits import per_layer
+from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.layerwise import layerwise, LayerwiseState
 
 
 @dataclasses.dataclass(frozen=True)
-class FedACnnLHParams(LayerFits):
+class FedACnnLHParams(PrivateMoments, LayerFits):
   """Hyper-parameters of FedACnnL."""
 
 
@@ -95,7 +96,8 @@ def fedacnnl(
   """
   validate(hparams)
   return layerwise(
-      layers_of(model, "fedacnnl"), hparams, map_clients=map_clients)
+      layers_of(model, "fedacnnl"), hparams, map_clients=map_clients,
+      private=hparams)
 
 
 def pfedacnnl(

@@ -10,10 +10,14 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from fedjax_alg import trees
-from fedjax_alg.base import Params, Traffic
+from fedjax_alg.base import Array, Cohort, Key, Params, Traffic
 from fedjax_alg.central import robust
 from fedjax_alg.central.attacks import attack_of, Hostility
+from fedjax_alg.central.privacy import Privacy, private_mean
 from fedjax_alg.client.compression import Compression
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import hyper
@@ -32,15 +36,25 @@ class Aggregator(NamedTuple):
   combine: Callable[..., Params]
   #: whether it is the weighted mean, which needs nothing but a running sum
   is_mean: bool = False
-  #: whether ``combine`` gets its result of the round before as a fifth
-  #: argument [...], which is 0 at first and after a round that gave 0
-  remembers: bool = False
+  #: (vector) -> what it keeps from round to round, at first, of which
+  #: ``combine`` gets the newest as a fifth argument and then returns (vector,
+  #: what it keeps now); None: nothing
+  keeps: Callable[[Params], Any] | None = None
+  #: column of the tables with what it keeps of updates; empty: none
+  column: str = ""
   # Costs besides those of the mean:
   extra_down: Traffic = 0  #: what more each participant receives in a round
   extra_up: Traffic = 0  #: what more each participant sends in a round
   #: (slots, P) -> the server's flops for one vector of P floats
   flops: Callable[[int, int], float] = lambda slots, size: 0.0
   name: str = "your own"  #: for messages
+
+  def combined(
+      self, vectors: Params, weights: Array, cohort: Cohort, key: Key,
+      kept: tuple[Any, ...]) -> tuple[Params, tuple[Any, ...]]:
+    """``combine``, with what is kept as a tuple that may be empty."""
+    found = self.combine(vectors, weights, cohort, key, *kept)
+    return (found[0], found[1:]) if kept else (found, ())
 
 
 def weighted_mean() -> Aggregator:
@@ -98,10 +112,12 @@ AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
         flops=lambda slots, size: _sorting(slots, size) + (
             5.0 * options.iterations * slots * size)),
     "centred_clipping": lambda options: Aggregator(
-        lambda vectors, weights, cohort, key, last: robust.centred_clipping(
-            vectors, weights, last, options.aggregator_radius,
-            options.iterations),
-        remembers=True, name="centred_clipping",
+        lambda vectors, weights, cohort, key, last: (
+            robust.centred_clipping(
+                vectors, weights, last, options.aggregator_radius,
+                options.iterations),) * 2,
+        keeps=lambda vector: jax.tree.map(jnp.zeros_like, vector),
+        name="centred_clipping",
         flops=lambda slots, size: 6.0 * options.iterations * slots * size),
     "norm_bound": lambda options: _of_sent(
         "norm_bound", robust.norm_bound, options.aggregator_radius,
@@ -110,8 +126,8 @@ AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Aggregation(Hostility, Compression):
-  """The choice of an aggregator, and of hostile clients.
+class Aggregation(Hostility, Compression, Privacy):
+  """The choice of an aggregator, of hostile clients, and of privacy.
 
   For methods made by ``compose`` and ``compose_clustered``.
   """
@@ -160,8 +176,29 @@ class Aggregation(Hostility, Compression):
 
   def received(self) -> dict[str, Any]:
     """The arguments of ``compose`` that say what the server makes of whom."""
-    return dict(super().received(), aggregator=named(self.aggregator, self),
-                attack=attack_of(self))
+    return dict(
+        Compression.received(self), **Privacy.received(self),
+        aggregator=named(self.aggregator, self), attack=attack_of(self))
+
+
+def private(options: Privacy, releases: int) -> Aggregator:
+  """The noised mean of shortened vectors (``privacy``).
+
+  Args:
+    options: how it is made private.
+    releases: the number of vectors that a round releases.
+  """
+  flops: Callable[[int, int], float] = lambda slots, size: 5.0 * slots * size
+  if options.private == "fixed":
+    return Aggregator(
+        lambda vectors, weights, cohort, key: private_mean(
+            options, vectors, cohort, key, options.clip_norm, releases)[0],
+        flops=flops, name="private")
+  return Aggregator(
+      lambda vectors, weights, cohort, key, norm: private_mean(
+          options, vectors, cohort, key, norm, releases),
+      keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
+      column="clip_norm", flops=flops, name="private")
 
 
 def named(name: str, options: Aggregation | None = None) -> Aggregator:

@@ -423,4 +423,5 @@ def compressed(
           both.store.put(memory, table[1]) if both.store else memory)._replace(
               extra=table[0]), write)
   return both._replace(
-      train=train, store=store, upload_bytes=lambda size: nbytes)
+      train=train, store=store, upload_bytes=lambda size: nbytes,
+      unprotected=None)

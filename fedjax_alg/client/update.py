@@ -113,6 +113,9 @@ class ClientUpdate(NamedTuple):
   #: whether the steps of ``train`` are those of ``work`` for the part that the
   #: shard names (``Shard.part``)
   takes_parts: bool = False
+  #: what clients send past the noise of a private mean (``central.privacy``);
+  #: empty: nothing; None: the fields of this half tell (``leak``)
+  unprotected: str | None = None
   # Costs besides those of the model itself and of the anchor gradient:
   extra_down: Traffic = 0  #: what more each participant receives in a round
   extra_up: Traffic = 0  #: what more each participant sends in a round
@@ -126,6 +129,25 @@ class ClientUpdate(NamedTuple):
   forward_passes: Callable[[Array], Array] | None = None
   #: (slots, P) -> the server's flops to make the updates of what was sent
   server_flops: Callable[[int, int], float] = lambda slots, size: 0.0
+
+  @property
+  def leak(self) -> str:
+    """What reaches others past the noise of a private mean; empty: nothing."""
+    if self.unprotected is not None:
+      return self.unprotected
+    default = self._field_defaults
+    if self.store:
+      return ("clients keep a memory from round to round, but the accounting "
+              "takes what they send to follow from their data and the models")
+    if self.upload_weights or self.merge is not default["merge"]:
+      return "clients send more than their updates"
+    if self.setup is not default["setup"]:
+      return "the server starts from sums over the clients' data"
+    if self.client_rows is not default["client_rows"]:
+      return "what a client sends depends on the data of the others"
+    if self.scale is not default["scale"]:
+      return "the mean is scaled by what the participants hold"
+    return ""
 
 
 class Beside(NamedTuple):
@@ -167,7 +189,8 @@ def beside(
       shared=reads(client.shared), store=store,
       client_rows=reads(client.client_rows),
       upload_weights=reads(weights) if weights else None,
-      merge=changes(client.merge), scale=reads(client.scale))
+      merge=changes(client.merge), scale=reads(client.scale),
+      unprotected=client.leak)
 
 
 def own_memory(memory: Any) -> Any:

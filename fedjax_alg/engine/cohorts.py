@@ -1,14 +1,16 @@
 """One round of an algorithm: random keys, the cohort and the call.
 
 Who takes part is the choice of a ``Sampler``: ``uniform``, ``by_size``,
-``by_availability``, the same for very many clients (``by_bijection``,
-``by_examples``, ``by_trial``), or a function of the caller's own.
+``by_availability``, ``by_coins``, the same for very many clients
+(``by_bijection``, ``by_examples``, ``by_trial``), or a function of the caller's
+own.
 """
 
 from collections.abc import Callable, Sequence
 import functools
 import inspect
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -234,6 +236,48 @@ def by_availability(
   return _largest(data, score, cohort_size, number)
 
 
+def by_coins(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """All that are available take part (Poisson sampling), S at most.
+
+  With one probability q for all clients, their number is binomial. S is so
+  large that more come at most once in 10^12 rounds (``slots_of_coins``); then S
+  of them take part, drawn uniformly.
+
+  Args:
+    data: see ``uniform``; it has ``availability``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+
+  Raises:
+    OptionError: ``data`` has no availability.
+  """
+  return by_availability(data, cohort_size, key, number)
+
+
+def slots_of_coins(num_clients: int, rate: float) -> int:
+  """S of ``by_coins``: so many of C clients come in 1 of 10^12 rounds at most.
+
+  The probability of s > q C is at most exp(-C KL(s / C, q)) (Chernoff).
+
+  Args:
+    num_clients: C.
+    rate: q, the probability of each.
+  """
+  for slots in range(max(1, math.ceil(rate * num_clients)), num_clients):
+    share = slots / num_clients
+    distance = share * math.log(share / rate) + (1 - share) * math.log(
+        (1 - share) / (1 - rate))
+    if num_clients * distance > 12 * math.log(10):
+      return slots
+  return num_clients
+
+
 #: Clients whose sizes are added up to one number in ``by_examples``.
 _BLOCK = 128
 
@@ -418,11 +462,13 @@ PRESENT = "cohort_present"
 
 #: The samplers that have a name.
 SAMPLERS: dict[str, Sampler] = {
-    "uniform": uniform, "size": by_size, "availability": by_availability}
+    "uniform": uniform, "size": by_size, "availability": by_availability,
+    "poisson": by_coins}
 
 #: The same, as they are drawn from very many clients.
 FROM_MANY: dict[str, Sampler] = {
-    "uniform": by_bijection, "size": by_examples, "availability": by_trial}
+    "uniform": by_bijection, "size": by_examples, "availability": by_trial,
+    "poisson": by_coins}
 
 
 def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
@@ -532,7 +578,12 @@ def sample_cohort(
     The cohort, in the order of the client ids; empty slots are padding slots.
   """
   ids = sampler(data, cohort_size, key, jnp.asarray(number))
-  return layout.take_cohort(data, ids, number)
+  expected: Any = None
+  if sampler in DRAWS.values():
+    expected = float(cohort_size)
+  elif sampler is by_coins:
+    expected = _availability(data).sum()
+  return layout.take_cohort(data, ids, number)._replace(expected=expected)
 
 
 def play_round(
@@ -582,7 +633,7 @@ def play_round(
     until = arrivals.until
     cohort = layout.take_cohort(
         data, jnp.where(arrivals.arrived, cohort.ids, data.size.shape[0]),
-        number)._replace(part=arrivals.part)
+        number)._replace(part=arrivals.part, expected=cohort.expected)
   new, aux = algorithm.round(state, cohort, key)
   if (cohort.devices is not None and aux.work is not None
       and aux.times is None):
@@ -592,8 +643,9 @@ def play_round(
     return new, aux
   present = cohort.present.sum()
   some = cohort.present.any()
-  new = jax.tree.map(lambda new, idle: jnp.where(some, new, idle), new,
-                     algorithm.idle(state, cohort))
+  if algorithm.idle is not None:
+    new = jax.tree.map(lambda new, idle: jnp.where(some, new, idle), new,
+                       algorithm.idle(state, cohort))
   cost, aux = aux.cost, _or_nothing(aux, some, present)
   if late is not None:
     aux = late_clients.billed(aux, cost, asked, present, until)

@@ -16,6 +16,7 @@ from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import codes, moments as moments_lib, solve
+from fedjax_alg.least_squares.private import definite, PrivateMoments
 
 PRECISIONS = ("float64", "float32")
 #: How double precision is computed: as the device does it, as sums of two
@@ -151,6 +152,8 @@ class Plan:
   #: lambda of (12) for each layer, infinity for a layer that all clients of a
   #: group share; empty without personal layers
   personal_ridge: tuple[float, ...]
+  #: how the sums of the layers are made private; None: not at all
+  private: PrivateMoments | None = None
 
   @property
   def last(self) -> int:
@@ -274,6 +277,9 @@ def fit_layer(
     code = code_of(plan, seed, l, counts.astype(dtype), dtype)
   equations = solve.problem(
       moments, layer, code, bias, plan.is_high_passed(l))
+  if plan.private:
+    equations = equations._replace(
+        gram=definite(plan.private, equations.gram))
   gamma = plan.total_ridge(
       solve.absolute(plan.gammas[l], equations.gram,
                      plan.options.ridge_unit == "relative"),

@@ -295,6 +295,9 @@ def summary(
   more = {}
   if records.num_groups is not None:
     more["groups"] = groups(records.tables["groups"], records.num_groups)
+  if records.privacy:
+    more["privacy"] = records.privacy.facts(
+        records.tables["rounds"][-1]["round"])
   measured = {}
   if records.rows:  # empty if only the caller's own measures were evaluated
     measured = summarise(records.rows, targets) | {"cost": cost(

@@ -26,6 +26,7 @@ from fedjax_alg.engine import evaluate
 from fedjax_alg.engine.cohorts import PRESENT
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.metrics import groups
+from fedjax_alg.records.accounting import Mechanism
 
 Row = dict[str, Any]
 
@@ -444,7 +445,8 @@ class Records:
 
   def __init__(
       self, folder: pathlib.Path | None, seeds: Sequence[int], cohort: int,
-      server: Sequence[str], num_groups: int | None = None):
+      server: Sequence[str], num_groups: int | None = None,
+      privacy: Mechanism | None = None):
     """Makes empty tables; nothing is written yet.
 
     Args:
@@ -454,10 +456,15 @@ class Records:
       server: columns for the server's report, see ``server_names``.
       num_groups: K; None if the method does not group clients, which omits
         groups.csv.
+      privacy: what every round releases; None if nothing is private, which
+        omits the column ``epsilon`` of rounds.csv.
     """
+    self.privacy = privacy
     self.folder, self.seeds, self.cohort = folder, list(seeds), cohort
     self.columns = {
-        "metrics": COLUMNS, "rounds": ("round", "seed", *ROUND_COST, *server),
+        "metrics": COLUMNS, "rounds": (
+            "round", "seed", *ROUND_COST, *server,
+            *(("epsilon",) if privacy else ())),
         "timing": TIMING}
     self.num_groups = num_groups
     if num_groups is not None:
@@ -575,6 +582,10 @@ class Records:
     rows = round_rows(aux, start, count, self.seeds, self.cohort)
     for group in self._grouped(rows):
       self._add_totals(group)
+      if self.privacy:
+        epsilon = self.privacy.epsilon(group[0]["round"])
+        for row in group:
+          row["epsilon"] = epsilon
     self._append("rounds", rows)
     self.unfinished_s += seconds / len(self.seeds)
     if not evaluated:

@@ -34,6 +34,7 @@ from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, FedSpec, Key
 from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundTimes
 from fedjax_alg.base import shared_client_params
 from fedjax_alg.central.attacks import poisoned
+from fedjax_alg.central.privacy import refuse
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate
@@ -108,6 +109,9 @@ def compose_buffered(
     raise OptionError(
         "`server`: its step needs gradients that all participants measure at "
         "one model, which an asynchronous server's do not hold")
+  if more.get("privacy"):
+    refuse(more["privacy"], "who is in an asynchronous server's buffer depends "
+           "on how long clients take, and is no draw that the accountant knows")
   plain = halves(model, client, server, **more)
   if plain.client.store is not None or plain.compress_down:
     raise OptionError(
@@ -137,7 +141,7 @@ def _init(
   return BufferedState(
       models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
       trees.repeat(params, places), events.nobody(places, spec.num_clients),
-      zero, zero, phases.remembers(method, models))
+      zero, zero, phases.first_kept(method, models))
 
 
 def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
@@ -269,9 +273,9 @@ def _update(
   changes = jax.tree.map(
       lambda leaf: leaf * factors.reshape((-1,) + (1,) * (leaf.ndim - 1)),
       changes)
-  mean = method.aggregator.combine(
+  mean, kept = method.aggregator.combined(
       changes, method.weigh(batch), batch, phases.keys_of(turn, UPDATES, 1)[0],
-      *trees.index(turn.remembered(UPDATES), 0))
+      trees.index(turn.kept(UPDATES), 0))
   update = jax.tree.map(
       lambda leaf: leaf[None], method.client.scale((), batch, mean))
   models, server = phases.server_step(
@@ -285,8 +289,8 @@ def _update(
              "most_staleness": age.max()}
   cost, work = _cost(method, state, batch, trained.gradients, key)
   aggregates = {
-      name: jax.tree.map(lambda leaf: leaf[None], mean)
-      for name in state.aggregates}
+      name: jax.tree.map(lambda leaf: leaf[None], one)
+      for name, one in zip(state.aggregates, kept)}
   return (
       BufferedState(models, server, held, running, state.version + 1,
                     state.round, aggregates), waiting,

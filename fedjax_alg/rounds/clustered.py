@@ -33,6 +33,7 @@ from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
 from fedjax_alg.central.aggregation import Aggregation, Aggregator, named
 from fedjax_alg.central.attacks import Attack, forged, forges, poisoned
+from fedjax_alg.central.privacy import Privacy, refuse
 from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
@@ -69,7 +70,7 @@ class ClusteredState(NamedTuple):
   member: Array
   memory: Any  #: state that the rule keeps between rounds
   round: Array  #: [] int32, rounds completed
-  #: [K, ...], what an aggregator that remembers gave last; () for others
+  #: [K, ...], what an aggregator keeps (``Aggregator.keeps``), or ()
   aggregates: Any = ()
 
 
@@ -227,6 +228,7 @@ def compose_clustered(
     aggregator: Aggregator | str = "mean",
     attack: Attack | None = None,
     compression: Compression | None = None,
+    privacy: Privacy | None = None,
 ) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
 
@@ -242,6 +244,7 @@ def compose_clustered(
     attack: what hostile clients do; None if there are none. Their choice of a
       group, and what they send for the choice, is by their own data.
     compression: whether updates are sent in fewer bytes; None: they are not.
+    privacy: refused; None: the updates are not made private.
 
   Returns:
     The algorithm. Its state is a ``ClusteredState``; with the table of what
@@ -249,8 +252,11 @@ def compose_clustered(
 
   Raises:
     OptionError: ``weights`` or ``aggregator`` is unknown, or what is sent
-      cannot be compressed.
+      cannot be compressed or made private.
   """
+  if privacy:
+    refuse(privacy, "clients are grouped by what they send or measure without "
+           "noise")
   if compression:
     up, down = compression.compressors()
     if down:
@@ -273,7 +279,7 @@ def compose_clustered(
       functools.partial(_round, method),
       functools.partial(_client_params, rule), lambda state: state.models,
       rule.membership,
-      idle=lambda state, cohort: state._replace(round=state.round + 1))
+      idle=lambda state, cohort: _counted(state))
   return _with_table(method, plain) if client.store else plain
 
 
@@ -291,13 +297,21 @@ def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
     own, table, aux = _play(method, state.own, state.extra, cohort, key)
     return Beside(own, table), aux
 
+  def idle(state: Beside, cohort: Cohort) -> Beside:
+    del cohort
+    return state._replace(own=_counted(state.own))
+
   return Algorithm(
       init, lambda state, *args: state._replace(
           own=plain.setup(state.own, *args)),
       round_, lambda state, *args: plain.client_params(state.own, *args),
       lambda state: state.own.models, lambda state: membership(state.own),
-      idle=lambda state, cohort: state._replace(
-          own=plain.idle(state.own, cohort)))
+      idle=idle)
+
+
+def _counted(state: ClusteredState) -> ClusteredState:
+  """The state after a round in which nobody takes part."""
+  return state._replace(round=state.round + 1)
 
 
 def _init(
@@ -307,7 +321,7 @@ def _init(
   return ClusteredState(
       models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
       jnp.zeros((), jnp.int32),
-      jax.tree.map(jnp.zeros_like, models) if aggregator.remembers else ())
+      jax.vmap(aggregator.keeps)(models) if aggregator.keeps else ())
 
 
 def _round(
@@ -384,20 +398,20 @@ def _kept(
 def _combined(
     method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
     updates: Params, key: Key) -> tuple[Params, Params]:
-  """The moves of the K models, 0 for an empty group, and what is remembered."""
+  """The moves of the K models, 0 for an empty group, and what is kept."""
   weights, k = method.weigh(cohort), method.rule.num_groups
   whole = method.rule.whole_divisor
   if method.aggregator.is_mean:
     return trees.group_mean(weights, groups, k, updates, whole=whole), ()
   of_group = jnp.where(trees.members(groups, k), weights[None], 0.0)
-  last = (state.aggregates,) if method.aggregator.remembers else ()
-  found = jax.vmap(
-      lambda weights, key, last: method.aggregator.combine(
-          updates, weights, cohort, key, *last))(of_group, client_keys(
+  last = (state.aggregates,) if method.aggregator.keeps else ()
+  found, kept = jax.vmap(
+      lambda weights, key, last: method.aggregator.combined(
+          updates, weights, cohort, key, last))(of_group, client_keys(
               server_key(key, UPDATES), jnp.arange(k, dtype=jnp.int32)), last)
   moves = found if not whole else jax.vmap(trees.scale)(
       of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), found)
-  return moves, last and found
+  return moves, kept[0] if kept else ()
 
 
 def _in_sum(

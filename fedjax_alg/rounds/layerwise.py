@@ -32,11 +32,12 @@ from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 from fedjax_alg.grouping import kmeans, nearest_centre
 from fedjax_alg.least_squares import codes, moments as moments_lib, pairs
-from fedjax_alg.least_squares import solve
+from fedjax_alg.least_squares import private as private_moments, solve
 from fedjax_alg.least_squares.layer_fits import empty_fit, fit_layer
 from fedjax_alg.least_squares.layer_fits import fit_personal_layer, layer_key
 from fedjax_alg.least_squares.layer_fits import LayerFits, per_layer, Plan
 from fedjax_alg.least_squares.layer_fits import put_weights
+from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds import ledger
 
 
@@ -69,6 +70,7 @@ def layerwise(
     map_clients: MapClients, num_groups: int = 1,
     personal_ridge: tuple[float, ...] = (), label_norm: str = "l1",
     total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
+    private: PrivateMoments | None = None,
 ) -> Algorithm[LayerwiseState]:
   """Makes an algorithm that fits one layer per round by least squares.
 
@@ -82,23 +84,40 @@ def layerwise(
     label_norm: "l1" or "l2", the norm in (9).
     total_ridge: (ridge [], number of participants []) -> the ridge that is
       added to the sum of the Gram matrices.
+    private: how the sums are made private; None or its ``private`` none: not at
+      all. There is one group then.
 
   Raises:
-    OptionError: the number of ridges does not fit the layers, or the first
-      batch is larger than the largest.
+    OptionError: the number of ridges does not fit the layers, the first batch
+      is larger than the largest, or what is private is read without noise.
   """
+  if private and private.private == "none":
+    private = None
   if options.adaptive_batch and options.batch_size > options.max_batch_size:
     raise OptionError(f"`batch_size`={options.batch_size}: must be at most "
                       f"`max_batch_size`={options.max_batch_size}")
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   method = Layerwise(
-      Plan(layers, options, gammas, total_ridge, personal_ridge), map_clients,
-      num_groups, label_norm)
+      Plan(layers, options, gammas, total_ridge, personal_ridge, private),
+      map_clients, num_groups, label_norm)
+  if private:
+    _check_private(method)
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
       functools.partial(_client_params, method), lambda state: state.models,
       (lambda state: state.member) if num_groups > 1 else None)
+
+
+def _check_private(method: Layerwise) -> None:
+  """Refuses what reads more than the noised sums."""
+  said = f"`private`={method.plan.private.private}"  # type: ignore[union-attr]
+  assert method.num_groups == 1 and not method.plan.personal_ridge
+  if method.plan.options.code_centred:
+    raise OptionError(f"{said}: not with `code_centred`, which reads the "
+                      "class counts without noise")
+  if method.plan.pairs:
+    raise OptionError(f"{said}: not with sums in pairs (give `double`=float64)")
 
 
 def _init(
@@ -144,13 +163,12 @@ def _setup(
 def _round(
     method: Layerwise, state: LayerwiseState, cohort: Cohort, key: Key
 ) -> tuple[LayerwiseState, RoundAux]:
-  del key
   plan = method.plan
   groups = method.map_clients(
       functools.partial(_group_of, method),
       (state.code_seed, state.centres, state.counts), cohort.shards)
   fit = [functools.partial(
-      _train_layer, method, l, cohort=cohort, groups=groups)
+      _train_layer, method, l, cohort=cohort, groups=groups, key=key)
          for l in range(len(plan.layers))]
   models, fits = jax.lax.switch(
       jnp.minimum(state.round, len(plan.layers)),
@@ -242,7 +260,7 @@ def _group_of(method: Layerwise, shared: Any, shard: Shard) -> Array:
 
 def _train_layer(
     method: Layerwise, l: int, state: LayerwiseState, *, cohort: Cohort,
-    groups: Array) -> tuple[Params, tuple[solve.Fit, ...]]:
+    groups: Array, key: Key) -> tuple[Params, tuple[solve.Fit, ...]]:
   """Fits layer l in one federated round: (models, fits) with that layer."""
   plan, layer = method.plan, method.plan.layers[l]
   total = _sum_moments(method, layer, state, cohort, groups)
@@ -261,13 +279,18 @@ def _train_layer(
         pairs.single(moments.counts).sum() > 0,
         (put_weights(layer, params, kernel, offset), fit), (params, old))
 
-  def solved(total):
+  def solved(total, drawn):
+    if plan.private:
+      total = private_moments.noised(total, drawn)
     if method.num_groups == 1:
       total = trees.repeat(total, 1)
     return jax.lax.map(
         one_group, (state.counts, total, state.models, state.fits[l]))
 
-  models, fit = _in_double(plan, solved)(total)
+  # Random numbers are drawn before float64 is enabled.
+  drawn = private_moments.noise(
+      plan.private, total, key) if plan.private else ()
+  models, fit = _in_double(plan, solved)(total, drawn)
   return models, (*state.fits[:l], fit, *state.fits[l + 1:])
 
 
@@ -284,6 +307,9 @@ def _sum_moments(
 
   def add(total, models, shard, group):
     params = trees.index(models, 0 if k == 1 else group)
+    if plan.private:
+      own = moments_lib.add_shard(zero(), layer, params, shard, plan.product)
+      return trees.add(total, private_moments.shortened(plan.private, own))
     sums = total if k == 1 else trees.index(total, group)
     sums = moments_lib.add_shard(sums, layer, params, shard, plan.product)
     if k == 1:

@@ -97,6 +97,12 @@ class TwoHalves:
     return self.client.needs_anchor or self.server.when == "before"
 
   @property
+  def released(self) -> tuple[int, ...]:
+    """What is aggregated in a round, some of ``AGGREGATED``."""
+    return (UPDATES, *((FIRST_GRADIENTS,) if self.anchored else ()), *(
+        (LAST_GRADIENTS,) if self.server.when == "after" else ()))
+
+  @property
   def sums(self) -> bool:
     """Whether the sum of what participants send is enough."""
     return self.aggregator.is_mean and not forges(self.attack)
@@ -110,12 +116,12 @@ class Turn(NamedTuple):
   round: Array  #: [] int32, rounds completed before this one
   #: [] bool, whether the K models are one, in copies; None: there is one
   warm_up: Any
-  #: what an aggregator that remembers gave in the round before, purpose
-  #: (``AGGREGATED``) -> [K, ...]; empty for others
-  last: Mapping[str, Params]
+  #: what an aggregator keeps (``Aggregator.keeps``), purpose (``AGGREGATED``)
+  #: -> [K, ...]; empty if it keeps nothing
+  last: Mapping[str, Any]
 
-  def remembered(self, purpose: int) -> tuple[Params, ...]:
-    """The last arguments of ``Aggregator.combine``, [K, ...]."""
+  def kept(self, purpose: int) -> tuple[Any, ...]:
+    """The last argument of ``Aggregator.combined``, [K, ...]."""
     return (self.last[AGGREGATED[purpose]],) if self.last else ()
 
 
@@ -124,14 +130,12 @@ AGGREGATED = {UPDATES: "updates", FIRST_GRADIENTS: "first_gradients",
               LAST_GRADIENTS: "last_gradients"}
 
 
-def remembers(method: TwoHalves, models: Params) -> dict[str, Params]:
-  """What the server keeps for an aggregator that remembers, at the start."""
-  if not method.aggregator.remembers:
+def first_kept(method: TwoHalves, models: Params) -> dict[str, Any]:
+  """What an aggregator keeps at the start, see ``Turn.last``."""
+  if not method.aggregator.keeps:
     return {}
-  zeros = jax.tree.map(jnp.zeros_like, models)
-  kept = {UPDATES: True, FIRST_GRADIENTS: method.anchored,
-          LAST_GRADIENTS: method.server.when == "after"}
-  return {AGGREGATED[purpose]: zeros for purpose in kept if kept[purpose]}
+  kept = jax.vmap(method.aggregator.keeps)(models)
+  return {AGGREGATED[purpose]: kept for purpose in method.released}
 
 
 class Beginning(NamedTuple):
@@ -141,6 +145,7 @@ class Beginning(NamedTuple):
   starts: Params  #: [K, ...], where training starts: w_k, moved by the server
   anchors: Params  #: [K, ...], mean gradients at ``models``, or ()
   server: Any  #: [K, ...], state of the server step
+  kept: tuple[Any, ...] = ()  #: what the aggregator keeps of ``anchors``
 
 
 class Updates(NamedTuple):
@@ -215,12 +220,13 @@ def begin(
 ) -> tuple[Beginning, Choice]:
   """Anchor gradients and preferences, and the "before" step, of K models."""
   anchors: Any = ()
+  kept: tuple[Any, ...] = ()
   losses = None
   if method.anchored:
     # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
     # members never receive the accelerated models. Every participant counts for
     # every k (errata D-06).
-    losses, anchors = anchor(method, FIRST_GRADIENTS, models, turn)
+    losses, anchors, kept = anchor(method, FIRST_GRADIENTS, models, turn)
   elif method.num_models > 1:
     losses = method.map_clients(
         _over_data(
@@ -233,13 +239,16 @@ def begin(
   if method.server.when == "before":
     starts, server_state = server_step(
         method, anchors, server_state, models, turn)
-  return Beginning(models, starts, anchors, server_state), choice
+  return Beginning(models, starts, anchors, server_state, kept), choice
 
 
 def anchor(
     method: TwoHalves, purpose: int, models: Params, turn: Turn
-) -> tuple[Array, Params]:
-  """The participants' losses [S, K], and the anchor gradients [K, ...]."""
+) -> tuple[Array, Params, tuple[Any, ...]]:
+  """The participants' losses [S, K], the anchor gradients [K, ...], and kept.
+
+  The last is what the aggregator keeps, [K, ...].
+  """
   cohort, shared = turn.cohort, (models, turn.warm_up)
   one_client = _over_data(method.num_models, functools.partial(
       objective.full_value_and_grad, method.model))
@@ -257,10 +266,10 @@ def anchor(
         method.weigh(cohort), shared, cohort.shards, *args)
     if own:
       anchors = _shared_out(method, anchors, losses, turn)
-    return losses, anchors
+    return losses, anchors, ()
   losses, gradients = method.map_clients(
       one_client, shared, cohort.shards, *args)
-  return losses, _aggregate(method, purpose, gradients, turn)
+  return losses, *_aggregate(method, purpose, gradients, turn)
 
 
 def _of_preferred(measure: Callable[..., Any]) -> Callable[..., Any]:
@@ -304,7 +313,8 @@ def _compressed(
 
 
 def _aggregate(
-    method: TwoHalves, purpose: int, sent: Params, turn: Turn) -> Params:
+    method: TwoHalves, purpose: int, sent: Params, turn: Turn
+) -> tuple[Params, tuple[Any, ...]]:
   """Aggregates [K, ...] of what participants sent for K models [S, K, ...]."""
   weights, cohort = method.weigh(turn.cohort), turn.cohort
 
@@ -314,10 +324,10 @@ def _aggregate(
           method.attack, of_model, weights,
           jnp.zeros(cohort.ids.shape, jnp.int32), 1, cohort,
           client_keys(server_key(key, FORGERIES), cohort.ids))
-    return method.aggregator.combine(of_model, weights, cohort, key, *last)
+    return method.aggregator.combined(of_model, weights, cohort, key, last)
 
   return jax.vmap(one, in_axes=(1, 0, 0))(
-      sent, keys_of(turn, purpose, method.num_models), turn.remembered(purpose))
+      sent, keys_of(turn, purpose, method.num_models), turn.kept(purpose))
 
 
 def received(
@@ -473,13 +483,12 @@ def remember(
 def update(
     method: TwoHalves, beginning: Beginning, memory: Any, trained: Params,
     updates: Updates, vectors: Params, turn: Turn
-) -> tuple[Params, Any, Params]:
-  """The updates of the K models, the groups or None, and the aggregates.
+) -> tuple[Params, Any, tuple[Any, ...]]:
+  """The updates of the K models, the groups or None, and kept.
 
-  Updates and aggregates [K, ...] differ by what ``ClientUpdate.scale`` does,
-  and where groups are empty. Aggregates of groups by the mean are ().
+  The last is what the aggregator keeps, [K, ...].
   """
-  aggregates: Params = ()
+  kept: tuple[Any, ...] = ()
   cohort, k = turn.cohort, method.num_models
   scale = functools.partial(method.client.scale, memory, cohort)
   starts, groups = beginning.starts, None
@@ -494,26 +503,27 @@ def update(
         starts, vectors, beginning.anchors, cohort,
         Stage(turn.warm_up, splitting), scale)
     if not method.aggregator.is_mean:
-      aggregates = _changes_of_groups(
+      changes, kept = _changes_of_groups(
           method, starts, vectors, groups, scale, turn)
-      target = trees.add(starts, aggregates)
+      target = trees.add(starts, changes)
     # An empty group takes no grouping step (errata D-13).
     target = trees.where_slots(groups.size > 0, target, starts)
     update = trees.subtract(target, starts)
   else:
     mean = updates.mean
     if updates.squares is None:
-      mean = method.aggregator.combine(
+      mean, kept = method.aggregator.combined(
           trees.subtract(trained, starts), method.weigh(cohort), cohort,
-          keys_of(turn, UPDATES, 1)[0],
-          *trees.index(turn.remembered(UPDATES), 0))
-    update = aggregates = jax.tree.map(lambda leaf: leaf[None], mean)
-  return _over_models(scale, k)(update), groups, aggregates  # (60)
+          keys_of(turn, UPDATES, 1)[0], trees.index(turn.kept(UPDATES), 0))
+      kept = jax.tree.map(lambda leaf: leaf[None], kept)
+    update = jax.tree.map(lambda leaf: leaf[None], mean)
+  return _over_models(scale, k)(update), groups, kept  # (60)
 
 
 def _changes_of_groups(
     method: TwoHalves, starts: Params, vectors: Params, groups: Any,
-    scale: Callable[[Params], Params], turn: Turn) -> Params:
+    scale: Callable[[Params], Params], turn: Turn
+) -> tuple[Params, tuple[Any, ...]]:
   """The aggregates of the K groups [K, ...]; in a group all count alike."""
   assert method.grouping is not None
   changes, cohort, k = method.grouping.changes, turn.cohort, method.num_models
@@ -521,11 +531,11 @@ def _changes_of_groups(
       jnp.float32)
 
   def one(start, weights, key, last):
-    return method.aggregator.combine(
-        changes(start, vectors, scale), weights, cohort, key, *last)
+    return method.aggregator.combined(
+        changes(start, vectors, scale), weights, cohort, key, last)
 
   return _over_models(one, k)(
-      starts, weights, keys_of(turn, UPDATES, k), turn.remembered(UPDATES))
+      starts, weights, keys_of(turn, UPDATES, k), turn.kept(UPDATES))
 
 
 def discrepancy(

@@ -35,8 +35,9 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, Shard
-from fedjax_alg.central.aggregation import Aggregator, named
+from fedjax_alg.central.aggregation import Aggregator, named, private
 from fedjax_alg.central.attacks import Attack, forges, poisoned
+from fedjax_alg.central.privacy import Privacy, refuse
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.compression import compressed, Compression, shapes
@@ -57,7 +58,7 @@ class ComposedState(NamedTuple):
   server: Any  #: state of the server step, [K, ...]
   memory: Any  #: ``memory`` of the client's half
   round: Array  #: [] int32, rounds completed
-  #: what an aggregator that remembers gave last (``phases.AGGREGATED``)
+  #: what an aggregator keeps (``phases.AGGREGATED``)
   aggregates: Any = {}
 
   @property
@@ -77,6 +78,7 @@ def compose(
     aggregator: Aggregator | str = "mean",
     attack: Attack | None = None,
     compression: Compression | None = None,
+    privacy: Privacy | None = None,
 ) -> Algorithm[ComposedState]:
   """Makes an algorithm of its two halves.
 
@@ -95,6 +97,8 @@ def compose(
     attack: what hostile clients do; None if there are none. What else they send
       is what they have computed.
     compression: which updates and models are sent in fewer bytes; None: none.
+    privacy: how what the server releases is made private; None: not at all.
+      Participants then have equal weights whatever ``weights`` says.
 
   Raises:
     OptionError: see ``halves``.
@@ -102,12 +106,13 @@ def compose(
   method = halves(
       model, client, server, map_clients=map_clients, weights=weights,
       grouping=grouping, aggregator=aggregator, attack=attack,
-      compression=compression)
+      compression=compression, privacy=privacy)
   return Algorithm(
       functools.partial(_init, method), functools.partial(_setup, method),
       functools.partial(_round, method),
       functools.partial(_client_params, method), lambda state: state.models,
-      idle=functools.partial(_idle, method), takes_parts=client.takes_parts)
+      idle=None if privacy else functools.partial(_idle, method),
+      takes_parts=client.takes_parts)
 
 
 def halves(
@@ -115,13 +120,15 @@ def halves(
     map_clients: MapClients, weights: str = "examples",
     grouping: ModelGrouping | None = None,
     aggregator: Aggregator | str = "mean", attack: Attack | None = None,
-    compression: Compression | None = None) -> TwoHalves:
+    compression: Compression | None = None,
+    privacy: Privacy | None = None) -> TwoHalves:
   """Checks that two halves fit together; the arguments are ``compose``'s.
 
   Raises:
     OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has one
       global model and ``grouping`` several, or it needs the mean, ``attack``
-      forges updates that it reads itself, or what is sent cannot be compressed.
+      forges updates that it reads itself, or what is sent cannot be compressed
+      or made private.
   """
   if grouping and grouping.num_models > 1 and client.one_model:
     raise OptionError(f"`num_models`={grouping.num_models}: the local method "
@@ -147,7 +154,30 @@ def halves(
   method = TwoHalves(
       model, client, server, map_clients, participation(weights), grouping,
       aggregator, attack)
-  return _sent_in_fewer_bytes(method, compression) if compression else method
+  if compression:
+    method = _sent_in_fewer_bytes(method, compression)
+  return _private(method, privacy) if privacy else method
+
+
+def _private(method: TwoHalves, privacy: Privacy) -> TwoHalves:
+  """The method, whose aggregates are private."""
+  refuse(privacy, method.client.leak)
+  if method.grouping:
+    refuse(privacy, "participants are grouped by what they send without noise")
+  if not method.aggregator.is_mean:
+    refuse(privacy, f"the noise is that of a mean (`aggregator`="
+           f"{method.aggregator.name} is none)")
+  if len(method.released) > 1 and privacy.private == "fixed":
+    refuse(privacy, "updates and anchor gradients are not of one length (give "
+           "adaptive)")
+  if privacy.noise_at == "clients" and (
+      forges(method.attack) or method.client.upload_bytes):
+    refuse(privacy, "with `noise_at`=clients every participant sends its whole "
+           "update with its share of the noise (not with `attack`, "
+           "`compress_up` or `uplink`=seeds)")
+  return dataclasses.replace(
+      method, aggregator=private(privacy, len(method.released)),
+      weigh=participation("uniform"))
 
 
 def _sent_in_fewer_bytes(
@@ -177,7 +207,7 @@ def _init(
   return ComposedState(
       models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
       _kept(method, method.client.init(params, spec)),
-      jnp.zeros((), jnp.int32), phases.remembers(method, models))
+      jnp.zeros((), jnp.int32), phases.first_kept(method, models))
 
 
 def _kept(method: TwoHalves, memory: Any) -> Any:
@@ -282,7 +312,7 @@ def _finish(
   """Updates the models, takes the "aggregate" or "after" step, and logs."""
   server, server_state = method.server, beginning.server
   starts, cohort = beginning.starts, turn.cohort
-  update, groups, aggregates = phases.update(
+  update, groups, kept = phases.update(
       method, beginning, memory, trained.params, updates, vectors, turn)
   if server.when == "aggregate":
     models, server_state = phases.server_step(
@@ -292,10 +322,10 @@ def _finish(
   discrepancy = phases.discrepancy(
       method, models, starts, trained.params, updates, choice.preference,
       groups, cohort)
-  found = {FIRST_GRADIENTS: beginning.anchors, UPDATES: aggregates}
+  found = {FIRST_GRADIENTS: beginning.kept, UPDATES: kept}
   if server.when == "after":
-    _, gradients = phases.anchor(method, LAST_GRADIENTS, models, turn)
-    found[LAST_GRADIENTS] = gradients
+    _, gradients, kept = phases.anchor(method, LAST_GRADIENTS, models, turn)
+    found[LAST_GRADIENTS] = kept
     models, server_state = phases.server_step(
         method, gradients, server_state, models, turn)
   per_client, logged = halves_report.log(
@@ -304,6 +334,9 @@ def _finish(
   cost, work = halves_report.cost(
       method, ledger.model_size(models, method.num_models), server_state,
       trained.gradients, turn, memory)
-  kept = {phases.AGGREGATED[purpose]: value for purpose, value in found.items()
-          if phases.AGGREGATED[purpose] in turn.last}
-  return models, server_state, kept, RoundAux(per_client, logged, cost, work)
+  if method.aggregator.column:
+    logged[method.aggregator.column] = turn.kept(UPDATES)[0][0]
+  aggregates = {phases.AGGREGATED[purpose]: value[0]
+                for purpose, value in found.items() if value}
+  return models, server_state, aggregates, RoundAux(
+      per_client, logged, cost, work)

@@ -25,6 +25,7 @@ from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import load_model, make_model, parse_layers
+from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
 
 #: Shape of an image in the data sets whose shape is known before loading.
@@ -67,7 +68,9 @@ class SamplingOptions:
       + ", ".join(cohorts.SAMPLERS) + ": uniform = all alike, size = one after "
       "the other by their numbers of examples, without replacement (FedProx; "
       "with `client_weights`=uniform where the algorithm has it), availability "
-      "= uniformly among those that are available in this round. Or your own "
+      "= uniformly among those that are available in this round, poisson = "
+      "every client with the probability `participation`, so that their number "
+      "varies. Or your own "
       "function (data, cohort_size, key, round) -> ids [cohort_size], "
       + own.FORMS, later=True)
   draw: str = hyper(
@@ -395,11 +398,13 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       num_clients: C.
 
     Returns:
-      [C] float32; None unless the clients are drawn by availability.
+      [C] float32; None unless the clients are drawn by availability or poisson.
 
     Raises:
       OptionError: the file does not fit the clients.
     """
+    if self.sampling == "poisson":
+      return np.full(num_clients, self.rate(num_clients), np.float32)
     if self.sampling != "availability":
       return None
     if self.availability_file is None:
@@ -413,6 +418,17 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
                         f"{len(found)} numbers, there are {num_clients} "
                         "clients")
     return found.astype(np.float32)
+
+  def rate(self, num_clients: int) -> float:
+    """The share of all clients that take part in a round, on average.
+
+    Args:
+      num_clients: C.
+    """
+    if self.cohort_size is not None:
+      return self.cohort_size / num_clients
+    assert self.participation is not None
+    return self.participation
 
   def _numbers_of_file(self) -> np.ndarray:
     said = f"`availability_file`={self.availability_file}"
@@ -575,6 +591,7 @@ def check_together(
           f"{found}, the convolutions of `model`={options.model}")
   _check_late(options, name, entry, hparams)
   stopping.check_evaluated(options.stopping_rules, protocols)
+  accounting.check(options, data, hparams)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at),
                         ("shift", data.shift)):
@@ -701,6 +718,8 @@ def cohort_size(
     name = f"`cohort_size`={size}"
     if size > num_clients:
       raise OptionError(f"{name}: more than the {num_clients} clients{left}")
+  if options.sampling == "poisson":
+    size = cohorts.slots_of_coins(num_clients, options.rate(num_clients))
   groups = getattr(hparams, "num_groups", 1)
   if groups > num_clients and reads(hparams, "num_groups"):
     raise OptionError(f"`num_groups`={groups}: more than the {num_clients} "

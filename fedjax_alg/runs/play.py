@@ -131,8 +131,9 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
   """
   p = programs.prepared
   return [Records(folder, p.seeds, p.spec.cohort_size,
-                  tables.server_names(programs.server), programs.num_groups)
-          for folder in folders]
+                  tables.server_names(programs.server), programs.num_groups,
+                  p.privacy(setting))
+          for setting, folder in enumerate(folders)]
 
 
 def play(

@@ -21,6 +21,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import lstm
 from fedjax_alg.hparams import with_values
+from fedjax_alg.records import accounting
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
@@ -71,6 +72,18 @@ class Prepared:
   def rows(self) -> int:
     """The number of rows: settings times seeds."""
     return len(self.settings) * len(self.seeds)
+
+  def privacy(self, setting: int = 0) -> accounting.Mechanism | None:
+    """What every round of a setting releases; None if nothing is private.
+
+    Args:
+      setting: index of the setting.
+    """
+    hparams, layers = self.settings[setting], None
+    if self.method.entry.rounds is not None and self.model.layers:
+      layers = self.method.entry.rounds(hparams, len(self.model.layers))
+    return accounting.mechanism(
+        hparams, self.options, self.spec.num_clients, layers)
 
 
 def memory_bytes() -> int:
@@ -157,6 +170,9 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
   texts.append(stopping.caution(prepared.options.stopping_rules))
+  privacy = prepared.privacy()
+  if privacy is not None:
+    texts.append(privacy.caution)
   texts += _without_effect(prepared)
   new = [text for text in dict.fromkeys(texts) if text and text not in said]
   said.update(new)
@@ -348,6 +364,9 @@ def prepare(
     raise OptionError(
         f"`shift`={federation.options.shift}: not in several processes, whose "
         "clients' rows stay where they are")
+  if sampler is not None and accounting.is_private(method.hparams):
+    raise OptionError("`sampler`: the accountant of `private` knows "
+                      "`sampling`=uniform and poisson alone")
   seeds = tuple(options.seeds if seeds is None else seeds)
   if mesh is None:
     mesh = sharding.clients_mesh()

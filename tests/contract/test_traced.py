@@ -67,6 +67,9 @@ VARIANTS = [
     ("ga_fsvrg", dict(aggregator="krum", attack="inner_product")),
     ("ifca", dict(aggregator="centred_clipping", attack="little_is_enough")),
     ("ditto", dict(personal_steps=3)),
+    ("composed", dict(private="adaptive", num_models=1, count_noise=5.0,
+                      server="conjugate_gradient")),
+    ("afl", dict(private="moments")),
     ("composed", dict(client_update="nova", server="adaptive")),
     ("composed", dict(client_update="dyn", num_models=1)),
     ("composed", dict(client_update="losac", num_models=1,
@@ -161,6 +164,7 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
     ("mime", dict(base="adam"), 1),
     ("fedavg", dict(aggregator="centred_clipping", attack="scaled"), 1),
     ("composed", dict(server="cg_line_search", num_models=1), 1),
+    ("fedavg", dict(private="adaptive", count_noise=5.0), 1),
 ])
 def test_traced_values_give_the_numbers_of_constants(
     name, more, devices, problem, mesh):
@@ -191,7 +195,8 @@ def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
   fields = dataclasses.fields(registry.get(name).hparams)
   floats = {field.name for field in fields if isinstance(field.default, float)}
   names = set(traced_names(registry.get(name).hparams))
-  assert floats - names == ({"client_ridge"} if name == "afl" else set())
+  assert floats - names - {"delta"} == (
+      {"client_ridge"} if name == "afl" else set())
   assert names <= read_in_the_programs_above()
 
 

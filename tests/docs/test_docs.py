@@ -65,7 +65,8 @@ def test_the_models_of_the_page_are_models():
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("page", ["optimizers", "compression", "late"])
+@pytest.mark.parametrize("page", [
+    "optimizers", "compression", "late", "private"])
 def test_the_example_of_a_page_runs(page):
   text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
   (block,) = re.findall(r"```python\n(.*?)```", text, re.S)

@@ -452,3 +452,31 @@ def test_availability_needs_to_be_known(problem):
   with pytest.raises(ValueError, match="^sampling=availability: the data say"):
     cohorts.sample_cohort(problem.data, 2, jax.random.key(0), 0,
                           cohorts.by_availability)
+
+
+def test_coins_are_independent_and_there_are_slots_for_all(problem):
+  """Poisson sampling: every client with probability q, against SciPy."""
+  clients, rate, rounds = 12, 0.3, 4000
+  slots = cohorts.slots_of_coins(clients, rate)
+  data = problem.data._replace(
+      availability=jnp.full(clients, rate, jnp.float32))
+  ids = np.asarray(jax.jit(jax.vmap(
+      lambda key: cohorts.by_coins(data, slots, key)))(
+          jax.random.split(jax.random.key(1), rounds)))
+  there = (ids[:, :, None] == np.arange(clients)).any(1)
+  numbers = np.bincount(there.sum(1), minlength=clients + 1)
+  expected = rounds * stats.binom.pmf(
+      np.arange(clients + 1), clients, rate)
+  seen = expected > 5
+  assert stats.chisquare(
+      numbers[seen], expected[seen] * numbers[seen].sum()
+      / expected[seen].sum()).pvalue > 1e-3
+  assert abs(np.corrcoef(there.T) - np.eye(clients)).max() < 0.08
+  cohort = cohorts.sample_cohort(
+      data, slots, jax.random.key(2), sampler=cohorts.by_coins)
+  np.testing.assert_allclose(cohort.expected, rate * clients, rtol=1e-6)
+  for clients, rate in ((2000, 0.05), (100, 0.01), (30, 0.9), (5, 1.0)):
+    slots = cohorts.slots_of_coins(clients, rate)
+    assert stats.binom.sf(slots, clients, rate) <= 1e-12
+    assert slots == clients or stats.binom.sf(
+        0.75 * slots, clients, rate) > 1e-12

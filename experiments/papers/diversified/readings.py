@@ -45,10 +45,11 @@ def lines(base: dict[str, tuple[str, ...]], panel: Any) -> list[
   found = [(label + end, (*words, *more)) for label, words in base.items()
            for end, more in _READINGS]
   for label, words in base.items():
-    if label.startswith("GA"):  # a step that is not taken has no length
+    # A step that is not taken has no length. L2 is that of the data preset.
+    if label.startswith("GA"):
       found.append((label + _OF_GA[0], (*(
           word for word in config_lib.expand_flagfiles(words)
-          if not word.startswith("--gradient_step")), *_OF_GA[1])))
+          if not word.startswith(("--gradient_step", "--l2="))), *_OF_GA[1])))
   return found
 
 

@@ -1,0 +1,217 @@
+"""Updates of which the server learns little about any one client.
+
+Every participant's update is shortened to a norm S, their sum gets Gaussian
+noise of standard deviation z_u S in every coordinate, and is divided by the
+expected number of participants (McMahan et al., "Learning Differentially
+Private Recurrent Language Models", ICLR 2018). Participants count alike: with
+weights by examples a client's share of the sum would have no bound that does
+not depend on the others. The unit of privacy is the client with all its data.
+
+What z a round has, and how many rounds there are, decides epsilon
+(``runs.accounting``). A round may release more than the updates: anchor
+gradients, shortened and noised in the same way, and with adaptive clipping the
+number of updates that were short enough. Gaussians on the same participants
+compose as one of multiplier (sum_i z_i^-2)^(-1/2), so with m vectors
+
+  z = (m (z_u^-2 + (2 sigma_b)^-2))^(-1/2)
+
+for the standard deviation sigma_b of the count's noise, whose terms are +-1/2
+(Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with
+Adaptive Clipping", NeurIPS 2021, Theorem 1, there with m = 1). z is the option,
+and z_u follows (``deviations``).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Cohort, Key, Params
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper, is_zero
+
+_ON = ("private", ("fixed", "adaptive"))
+_ADAPTIVE = ("private", ("adaptive",))
+
+#: Norms are rounded: a vector is made a little shorter than S.
+_SHORTER = 1.0 - 2.0 ** -18
+
+
+def noise_field(when: tuple[str, tuple[str, ...]]) -> Any:
+  """The field `noise_multiplier`."""
+  return hyper(
+      1.0, "z, standard deviation of the noise of a round in units of what one "
+      "client can change; 0: none, and no privacy", minimum=0.0,
+      neutral=0.0, when=when, source="McMahan et al. 2018, Algorithm 1",
+      later=True)
+
+
+def delta_field(when: tuple[str, tuple[str, ...]]) -> Any:
+  """The field `delta`, which no program reads."""
+  return hyper(
+      1e-5, "delta of the (epsilon, delta) that is reported; less than one in "
+      "the number of clients", above=0.0, below=1.0, traced=False, when=when,
+      later=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy:
+  """How updates are made private, for methods made by ``compose``."""
+
+  private: str = hyper(
+      "none", "user-level differential privacy of what the server makes of the "
+      "clients' updates: fixed = shortened to `clip_norm`, adaptive = to a "
+      "norm that follows a quantile of their lengths; noise is added to their "
+      "sum, and participants count alike. Anchor gradients need adaptive. With "
+      "`sampling`=uniform or poisson",
+      choices=("none", "fixed", "adaptive"),
+      source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 "
+      "(adaptive)", later=True)
+  clip_norm: float = hyper(
+      1.0, "S, the norm to which an update is shortened; with `private`="
+      "adaptive the first one", above=0.0, when=_ON,
+      source="McMahan et al. 2018, Algorithm 1", later=True)
+  noise_multiplier: float = noise_field(_ON)
+  noise_at: str = hyper(
+      "server", "who draws the noise: server = the server, clients = each "
+      "participant a share, whose sum has the same variance (with "
+      "`sampling`=uniform)", choices=("server", "clients"), when=_ON,
+      later=True)
+  delta: float = delta_field(_ON)
+  clip_quantile: float = hyper(
+      0.5, "gamma, share of the updates that are to be shorter than S",
+      minimum=0.0, maximum=1.0, when=_ADAPTIVE,
+      source="Andrew et al. Algorithm 1", later=True)
+  clip_lr: float = hyper(
+      0.2, "eta_C, how fast S follows: S <- S exp(-eta_C (share - gamma))",
+      minimum=0.0, when=_ADAPTIVE, source="Andrew et al. Algorithm 1",
+      later=True)
+  count_noise: float = hyper(
+      0.0, "sigma_b, standard deviation of the noise of the number of updates "
+      "that are shorter than S; 0 stands for a 20th of the expected number of "
+      "participants. At least `noise_multiplier`, and the more if a round has "
+      "anchor gradients", minimum=0.0, neutral=0.0, when=_ADAPTIVE,
+      source="Andrew et al. Algorithm 1 and section 3.1", later=True)
+
+  def received(self) -> dict[str, Any]:
+    """The argument of ``compose`` that says how updates are made private."""
+    return dict(privacy=None if self.private == "none" else self)
+
+
+def deviations(
+    options: Privacy, expected: Array | float, vectors: int
+) -> tuple[Any, Any]:
+  """The noise that z asks for.
+
+  Args:
+    options: how updates are made private; z is more than 0.
+    expected: the expected number of participants.
+    vectors: m, updates and anchor gradients.
+
+  Returns:
+    z_u, the multiplier of each vector; and sigma_b, which is at least
+    sqrt(m) z, because half of that would use all of z up.
+  """
+  z, m = options.noise_multiplier, vectors
+  if options.private == "fixed":
+    return z * m ** 0.5, 0.0
+  asked = expected / 20.0 if is_zero(options.count_noise) else (
+      options.count_noise)
+  count = jnp.maximum(asked, z * m ** 0.5)
+  return (1.0 / (z * z * m) - 0.25 / (count * count)) ** -0.5, count
+
+
+def expected_participants(cohort: Cohort) -> Array:
+  """The expected number of participants; of a cohort made by hand, theirs."""
+  if cohort.expected is None:
+    return jnp.maximum(cohort.present.sum().astype(jnp.float32), 1.0)
+  return jnp.asarray(cohort.expected, jnp.float32)
+
+
+def shortened(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
+  """Vectors [S, ...] of norm at most ``norm``, and which ones had it, [S].
+
+  A vector that is short enough keeps its bits; one with an entry that is not
+  finite becomes 0.
+  """
+  lengths = trees.slot_norm(vectors)
+  short = lengths <= norm
+  factors = jnp.where(
+      short, 1.0, _SHORTER * norm / jnp.where(short, 1.0, lengths))
+  finite = jnp.ones(lengths.shape, bool)
+  for leaf in jax.tree.leaves(vectors):
+    finite &= jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
+  found = jax.vmap(trees.scale)(factors, vectors)
+  return trees.where_slots(
+      finite, found, jax.tree.map(jnp.zeros_like, found)), short
+
+
+def normal(key: Key, like: Params) -> Params:
+  """Independent normal numbers of variance 1 in the shape of a tree."""
+  leaves, treedef = jax.tree.flatten(like)
+  return jax.tree.unflatten(treedef, [
+      jax.random.normal(part, leaf.shape, leaf.dtype)
+      for part, leaf in zip(jax.random.split(key, len(leaves)), leaves)])
+
+
+def private_mean(
+    options: Privacy, vectors: Params, cohort: Cohort, key: Key,
+    norm: Array | float, releases: int) -> tuple[Params, Array]:
+  """The noised mean of shortened vectors.
+
+  Args:
+    options: how it is made private.
+    vectors: leaves [S, ...], what the participants send.
+    cohort: the participants.
+    key: consumed.
+    norm: S, the norm to which they are shortened.
+    releases: m, the vectors that the round releases.
+
+  Returns:
+    The mean, leaves [...], and S of the next round.
+  """
+  present = cohort.present.astype(jnp.float32)
+  expected, count = expected_participants(cohort), present.sum()
+  sent, short = shortened(vectors, norm)
+  # What is summed, with its noise: the vector, and the count's +-1/2.
+  what: tuple[Any, ...] = (sent,)
+  adaptive, noisy = options.private == "adaptive", not is_zero(
+      options.noise_multiplier)
+  if adaptive:
+    what += (short.astype(jnp.float32) - 0.5,)
+  noises: tuple[Any, ...] = ()
+  if noisy:
+    multiplier, of_count = deviations(options, expected, releases)
+    noises = (norm * multiplier, of_count)[:len(what)]
+  if noisy and options.noise_at == "clients":
+    share = jnp.maximum(count, 1.0) ** -0.5
+    # A client's share does not depend on its slot.
+    drawn = jax.vmap(lambda i, one: normal(jax.random.fold_in(key, i), one))(
+        cohort.ids, what)
+    what = tuple(trees.add_scaled(one, deviation * share, noise)
+                 for one, deviation, noise in zip(what, noises, drawn))
+  # The mean of those who are there first: with as many as expected, and
+  # without noise, it is the mean with equal weights bit for bit.
+  means = trees.scale(count / expected, trees.slot_mean(present, what))
+  if noisy and options.noise_at == "server":
+    means = tuple(
+        trees.add_scaled(one, deviation / expected, noise)
+        for one, deviation, noise in zip(
+            means, noises, normal(key, means)))
+  if not adaptive:
+    return means[0], jnp.asarray(norm, jnp.float32)
+  share = means[1] + 0.5
+  return means[0], norm * jnp.exp(
+      -options.clip_lr * (share - options.clip_quantile))
+
+
+def refuse(options: Privacy, why: str) -> None:
+  """Refuses privacy for a reason; an empty one refuses nothing.
+
+  Raises:
+    OptionError: there is a reason.
+  """
+  if why:
+    raise OptionError(f"`private`={options.private}: {why}")

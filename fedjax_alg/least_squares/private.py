@@ -1,0 +1,120 @@
+"""Moments of which the server learns little about any one client.
+
+For a layer a client sends X'X, the column sums of X, the sums by class (X'Y of
+a dense layer) and the class counts (``moments.Moments``). All of them together
+are one vector
+
+  v = (svec(X'X) / R^2, sums / R, sums by class / R, counts),
+
+where svec lists the upper triangle with sqrt(2) times what is not on the
+diagonal, so that its Euclidean norm is the Frobenius norm of the matrix. Every
+client shortens v to the norm B: v min(1, B / ||v||). The factor is the same for
+all parts, so what is sent are the moments of the client's rows with one weight
+in [0, 1]: they belong together, and X'X stays positive semidefinite.
+
+*Sensitivity.* The sum over clients changes by one such v, whose norm is at most
+B, if a client is added or removed, whatever rows it holds and however many. So
+Gaussian noise of standard deviation z B in every coordinate of v makes the
+release of a layer a Gaussian mechanism of multiplier z, for the unit client. No
+bound on single rows is needed. R is a unit: it says how the norm B is shared
+out between the parts, and one row of norm R counts 2 at most.
+
+In a matrix, noise of deviation s in svec is s on the diagonal and s / sqrt(2)
+elsewhere, with equal entries above and below it. What follows reads released
+sums alone: eigenvalues of the normal equations that are below s sqrt(2 D), the
+radius of the noise's spectrum, become as large, so that the equations can be
+solved.
+
+A layer is one release, and its inputs follow from the layers before it; epsilon
+is that of as many releases as there are layers (``records.accounting``).
+"""
+
+import dataclasses
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Key
+from fedjax_alg.central.privacy import delta_field, noise_field
+from fedjax_alg.hparams import hyper, is_zero
+from fedjax_alg.least_squares.moments import Moments
+
+_ON = ("private", ("moments",))
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateMoments:
+  """How the sums of a layer are made private."""
+
+  private: str = hyper(
+      "none", "user-level differential privacy of the sums from which a layer "
+      "is fitted: moments = every client's are shortened to `moment_norm`, and "
+      "their sum gets noise", choices=("none", "moments"), later=True)
+  moment_norm: float = hyper(
+      20.0, "B, the norm to which what a client sends for a layer is "
+      "shortened: a client of n examples has at most 2 n, if their inputs have "
+      "the norm `input_norm`", above=0.0, when=_ON, later=True)
+  input_norm: float = hyper(
+      1.0, "R, unit of the inputs of a layer: X'X counts in R^2, its sums in R",
+      above=0.0, when=_ON, later=True)
+  noise_multiplier: float = noise_field(_ON)
+  delta: float = delta_field(_ON)
+
+
+#: Powers of R in the units of the parts.
+_POWERS = (2, 1, 1, 0)
+
+
+def _norm(moments: Moments, unit: Array) -> Array:
+  """||v||, []."""
+  squares = [jnp.square(part / unit ** power).sum()
+             for part, power in zip(moments, _POWERS)]
+  return jnp.sqrt(sum(squares, jnp.zeros((), unit.dtype)))
+
+
+def shortened(options: PrivateMoments, moments: Moments) -> Moments:
+  """The moments of one client, with ||v|| at most B."""
+  norm, unit = (jnp.asarray(value, moments.gram.dtype)
+                for value in (options.moment_norm, options.input_norm))
+  length = _norm(moments, unit)
+  factor = jnp.minimum(1.0, norm / jnp.maximum(length, 1e-30))
+  return jax.tree.map(
+      lambda part: jnp.where(
+          jnp.isfinite(length), factor * part, jnp.zeros_like(part)), moments)
+
+
+def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
+  """The Gaussian noise of the sums of all clients, in float32.
+
+  Args:
+    options: how they are made private.
+    total: the sums of what clients have ``shortened``; their shapes are read.
+    key: consumed.
+  """
+  unit, deviation = options.input_norm, (
+      options.noise_multiplier * options.moment_norm)
+  drawn = Moments(*(
+      jax.random.normal(part, leaf.shape, jnp.float32)
+      for part, leaf in zip(jax.random.split(key, 4), total)))
+  half = jnp.tril(drawn.gram, -1) * 0.5 ** 0.5
+  drawn = drawn._replace(
+      gram=half + half.T + jnp.diag(jnp.diagonal(drawn.gram)))
+  return Moments(*(deviation * unit ** power * part
+                   for part, power in zip(drawn, _POWERS)))
+
+
+def noised(total: Moments, drawn: Moments) -> Moments:
+  """The sums that are released."""
+  return jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype),
+                      total, drawn)
+
+
+def definite(options: PrivateMoments, gram: Array) -> Array:
+  """The matrix with eigenvalues no smaller than the noise's may be."""
+  if is_zero(options.noise_multiplier):
+    return gram
+  floor = (options.noise_multiplier * options.moment_norm
+           * options.input_norm ** 2 * (2.0 * gram.shape[0]) ** 0.5)
+  values, vectors = jnp.linalg.eigh(gram)
+  values = jnp.maximum(values, jnp.asarray(floor, gram.dtype))
+  return jnp.matmul(vectors * values[None], vectors.T, precision=trees.HIGHEST)

@@ -1,0 +1,194 @@
+"""The epsilon of a run whose releases are private, on the host.
+
+It is that of ``dp_accounting`` (extra ``private``): Renyi differential privacy
+of a round, added up over rounds. Nothing of it is in a compiled program.
+"""
+
+import dataclasses
+import functools
+import importlib
+import logging
+import math
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg.central.privacy import Privacy
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.errors import OptionError
+from fedjax_alg.least_squares.private import PrivateMoments
+
+#: What is said where the accountant is not installed.
+MISSING = ("epsilon is not known, dp-accounting is not installed (pip install "
+           "'fedjax_alg[private]')")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+  """What every round releases, as the accountant sees it."""
+
+  noise_multiplier: float  #: z, of all that a round releases
+  delta: float
+  clients: int  #: C
+  #: "poisson", "fixed" or "all": how the participants of a round are drawn
+  sampling: str
+  rate: float  #: share of the clients that take part, on average
+  rounds: int | None = None  #: rounds that release something; None: all
+
+  @property
+  def unit(self) -> str:
+    """Which data differ in a client, in words."""
+    return ("a client replaced by another" if self.sampling == "fixed" else
+            "a client added or removed")
+
+  def epsilon(self, rounds: int) -> float:
+    """Epsilon after some rounds.
+
+    Args:
+      rounds: rounds played, at least 1.
+
+    Returns:
+      Epsilon; infinite without noise, NaN without the accountant.
+    """
+    if not self.noise_multiplier:
+      return math.inf
+    of_one = _of_a_round(self.noise_multiplier, self.sampling, self.clients,
+                         self.rate)
+    if of_one is None:
+      return math.nan
+    if self.rounds is not None:
+      rounds = min(rounds, self.rounds)
+    return _composed(rounds, *of_one, self.delta)
+
+  @property
+  def caution(self) -> str:
+    """What the user should be warned of; empty if nothing."""
+    if self.noise_multiplier and _accountant() is None:
+      return f"`private`: {MISSING}"
+    if self.delta * self.clients >= 1:
+      return (f"`delta`={self.delta:g}: with {self.clients} clients it should "
+              f"be less than {1 / self.clients:.2g}; publishing one of them as "
+              "they are has that delta")
+    return ""
+
+  def facts(self, rounds: int) -> dict[str, Any]:
+    """What summary.json and --dry_run say of the privacy of a run."""
+    found = self.epsilon(rounds)
+    return {"epsilon": found, "delta": self.delta, "unit": self.unit,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling": self.sampling, "rate": self.rate} | (
+                {"note": MISSING} if math.isnan(found) else {})
+
+
+@functools.cache
+def _accountant() -> Any:
+  """The modules dp_accounting and dp_accounting.rdp; None if missing."""
+  try:
+    return importlib.import_module("dp_accounting"), importlib.import_module(
+        "dp_accounting.rdp")
+  except ImportError:
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _of_a_round(
+    noise: float, sampling: str, clients: int, rate: float
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+  """The orders, and the Renyi divergence of a round at each; None: unknown.
+
+  In a cohort of fixed size a client cannot be missing, only be replaced by
+  another one, which changes the sum by up to 2 S.
+  """
+  if _accountant() is None:
+    return None
+  dp, rdp = _accountant()
+  relation, event = dp.NeighboringRelation.ADD_OR_REMOVE_ONE, (
+      dp.GaussianDpEvent(noise))
+  if sampling == "poisson" and rate < 1:
+    event = dp.PoissonSampledDpEvent(rate, event)
+  elif sampling == "fixed":
+    relation = dp.NeighboringRelation.REPLACE_ONE
+    event = dp.SampledWithoutReplacementDpEvent(
+        clients, round(rate * clients), dp.GaussianDpEvent(noise / 2))
+  accountant = rdp.RdpAccountant(neighboring_relation=relation)
+  log = logging.getLogger("absl")  # it names every order that it leaves out
+  level = log.level
+  log.setLevel(logging.ERROR)
+  try:
+    accountant.compose(event)
+  finally:
+    log.setLevel(level)
+  # No public name has them; they are added up over rounds, and finding them
+  # takes 0.1 s.
+  return tuple(accountant._orders), tuple(accountant._rdp)
+
+
+def _composed(
+    rounds: int, orders: tuple[float, ...], divergences: tuple[float, ...],
+    delta: float) -> float:
+  _, rdp = _accountant()
+  return float(rdp.compute_epsilon(
+      orders, rounds * np.array(divergences), delta)[0])
+
+
+def is_private(hparams: Any) -> bool:
+  """Whether a method with these hyper-parameters makes releases private."""
+  return isinstance(hparams, (Privacy, PrivateMoments)) and (
+      hparams.private != "none")
+
+
+def check(options: Any, data: DataOptions, hparams: Any) -> None:
+  """Checks that what is private can be accounted for.
+
+  Args:
+    options: the options of the run.
+    data: options of the data.
+    hparams: hyper-parameters of the algorithm.
+
+  Raises:
+    OptionError: it cannot.
+  """
+  if not is_private(hparams):
+    return
+  said = f"`private`={hparams.private}"
+  if options.sampling not in ("uniform", "poisson"):
+    raise OptionError(
+        f"{said}: the accountant knows `sampling`=uniform and poisson, not "
+        f"{options.sampling}")
+  if data.newcomers_at:
+    raise OptionError(f"{said}: not with `newcomers_at`, the share of the "
+                      "clients in a round would change")
+  if data.shift != "none":
+    raise OptionError(f"{said}: not with `shift`, a client's data would move "
+                      "to another client")
+  if getattr(hparams, "noise_at", "") == "clients" and (
+      options.sampling == "poisson"):
+    raise OptionError(
+        "`noise_at`=clients: with `sampling`=poisson a participant does not "
+        "know into how many shares the noise is split (only uniform)")
+
+
+def mechanism(
+    hparams: Any, options: Any, clients: int, layers: int | None = None
+) -> Mechanism | None:
+  """What a round of a run releases.
+
+  Args:
+    hparams: hyper-parameters of the algorithm, resolved.
+    options: the options of the run.
+    clients: C.
+    layers: rounds after which nothing is released any more; None: none.
+
+  Returns:
+    None if nothing is private.
+  """
+  if not is_private(hparams):
+    return None
+  rate = 1.0 if layers is not None else options.rate(clients)
+  number = round(rate * clients)
+  if options.sampling == "poisson":
+    sampling = "poisson"
+  else:
+    sampling, rate = "all" if number == clients else "fixed", number / clients
+  return Mechanism(hparams.noise_multiplier, hparams.delta, clients, sampling,
+                   rate, layers)

@@ -1,0 +1,233 @@
+"""Private means: the clip holds, the noise is as stated, what is refused."""
+
+import dataclasses
+
+from hypothesis import given, settings, strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import fedjax_alg as fa
+from fedjax_alg import registry
+from fedjax_alg.central import privacy
+from fedjax_alg.central.privacy import Privacy
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems
+
+KEY = jax.random.key(3)
+MAP = clients.make_map_clients()
+
+
+def cohort_of(problem, ids, expected=None):
+  cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
+  return cohort._replace(expected=expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2 ** 31), st.floats(1e-12, 1e12), st.floats(1e-6, 1e6),
+       st.sampled_from([0.0, np.nan, np.inf, -np.inf, 3e38]))
+def test_the_clip_holds_for_every_client(seed, size, norm, odd):
+  rng = np.random.default_rng(seed)
+  rows = (size * rng.normal(size=(5, 40)) * 10.0 ** rng.integers(
+      -3, 3, (5, 1))).astype(np.float32)
+  rows[2, 7] = odd
+  tree = {"a": rows[:, :30].reshape(5, 6, 5), "b": rows[:, 30:]}
+  found, short = _shortened(tree, np.float32(norm))
+  sent = np.concatenate(
+      [np.asarray(found["a"]).reshape(5, 30), found["b"]], 1).astype(float)
+  lengths = np.linalg.norm(sent, axis=1)
+  assert (lengths <= np.float32(norm)).all()
+  true = np.linalg.norm(rows.astype(float), axis=1)
+  clear = np.isfinite(true) & (abs(true / norm - 1) > 1e-5)
+  np.testing.assert_array_equal(short[clear], (true <= norm)[clear])
+  np.testing.assert_array_equal(sent[clear & short], rows[clear & short])
+  finite = np.isfinite(true) & (true < 1e18) & (true > 1e-15)
+  np.testing.assert_allclose(
+      lengths[finite], np.minimum(true, norm)[finite], rtol=1e-4)
+
+
+_shortened = jax.jit(privacy.shortened)
+
+
+@pytest.mark.parametrize("place", ["server", "clients"])
+@pytest.mark.parametrize("kind, releases", [("fixed", 1), ("adaptive", 2)])
+def test_the_noise_has_the_stated_variance(problem, place, kind, releases):
+  """Of all coordinates, by chi-square; and the mean is that of NumPy."""
+  norm, z, expected, size = 0.5, 1.3, 8.0, 20_000
+  options = Privacy(kind, clip_norm=norm, noise_multiplier=z, noise_at=place,
+                    count_noise=4.0)
+  cohort = cohort_of(problem, [0, 3, 12, 5, 7], expected)
+  rows = np.random.default_rng(0).normal(size=(5, size)).astype(np.float32)
+  rows[4] *= 1e-4  # is short enough
+  rows[2] = np.nan  # padding
+  found, new = jax.jit(lambda rows: privacy.private_mean(
+      options, rows, cohort, KEY, norm, releases))(rows)
+  there = [0, 1, 3, 4]
+  lengths = np.linalg.norm(rows[there], axis=1, keepdims=True)
+  mean = (rows[there] * np.minimum(1, norm / lengths)).sum(0) / expected
+  multiplier = z if kind == "fixed" else (z ** -2 / 2 - 1 / 64) ** -0.5
+  residual = (np.asarray(found) - mean) / (multiplier * norm / expected)
+  low, high = scipy.stats.chi2.ppf([1e-4, 1 - 1e-4], size)
+  assert low < (residual ** 2).sum() < high
+  assert abs(residual.mean()) < 4 / size ** 0.5
+  if kind == "fixed":
+    assert new == np.float32(norm)
+  else:  # one of four was short: the count's noise is 4 / 8
+    share = 0.5 - 5 * np.log(new / norm)
+    assert abs(share - (0.5 + (1 - 4 / 2) / expected)) < 4 * 0.5
+
+
+def test_the_noise_of_the_count_pays_its_share():
+  """The multipliers of all that a round releases compose to z."""
+  for releases, asked in ((1, 0.0), (1, 7.0), (3, 0.0), (3, 0.1)):
+    options = Privacy("adaptive", noise_multiplier=1.5, count_noise=asked)
+    vector, count = privacy.deviations(options, 100.0, releases)
+    assert count >= 1.5 * releases ** 0.5 > 0
+    np.testing.assert_allclose(
+        (releases * (vector ** -2 + (2 * count) ** -2)) ** -0.5, 1.5, rtol=1e-5)
+
+
+def test_the_adaptive_norm_becomes_the_quantile(problem):
+  cohort = cohort_of(problem, range(12), 12.0)
+  lengths = np.geomspace(0.1, 10, 12).astype(np.float32)
+  for quantile in (0.25, 0.75):
+    options = Privacy("adaptive", noise_multiplier=0.0, clip_lr=0.3,
+                      clip_quantile=quantile)
+
+    def step(_, norm):
+      return privacy.private_mean(
+          options, jnp.asarray(lengths)[:, None], cohort, KEY, norm, 1)[1]
+
+    norm = jax.lax.fori_loop(0, 300, step, jnp.float32(40.0))
+    # It moves to and fro between the two lengths beside the quantile.
+    low, high = np.quantile(lengths, quantile, method="inverted_cdf"), (
+        np.quantile(lengths, quantile, method="higher"))
+    assert 0.9 * low < norm < 1.1 * high
+
+
+FAR = 1e30
+
+
+@pytest.mark.parametrize("more, private_", [
+    (dict(server="adam"), dict(private="fixed")),
+    (dict(client_update="prox", server="conjugate_gradient"), dict(
+        private="adaptive", clip_lr=0.0))])
+def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
+    more, private_, problem):
+  found = []
+  for settings_ in ({}, dict(private_, clip_norm=FAR, noise_multiplier=0.0)):
+    algorithm = registry.build(
+        "composed", problem.model, map_clients=MAP, client_weights="uniform",
+        **more, **settings_)
+    state = algorithm.init(
+        problems.some_params(problem.model), problem.spec, KEY)
+    cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
+    played = jax.jit(algorithm.round).lower(state, cohort, KEY).compile(
+        compiler_options=problems.usual_options())
+    for _ in range(2):
+      state, _ = played(state, cohort, KEY)
+    found.append((state.models, state.server))
+  problems.assert_equal(*found)
+
+
+def test_a_poisson_round_without_anybody_is_noised_like_any_other():
+  """Its state must not tell that nobody was there."""
+  fed = fa.federate("digits", num_clients=6, partition="iid")
+  result = fa.run(
+      "fedavg", fed, rounds=12, participation=0.1, sampling="poisson",
+      seeds=1, private="fixed", eval_every=12, evaluate=("global",))
+  present = result.history["cohort_present"][0]
+  assert present.min() == 0 < present.max()
+  assert result.facts["plan"]["cohort_size"] == 6
+  algorithm = registry.build("fedavg", fa.models.make_model(
+      "softmax", (4,), 2), map_clients=MAP, private="fixed")
+  assert algorithm.idle is None
+
+
+def test_the_mean_is_divided_by_the_expected_number(problem):
+  options = Privacy("fixed", clip_norm=FAR, noise_multiplier=0.0)
+  rows = jnp.arange(3.0)[:, None]
+  for expected, divisor in ((8.0, 8), (jnp.float32(2.0), 2), (None, 3)):
+    found, _ = privacy.private_mean(
+        options, rows, cohort_of(problem, [1, 4, 7], expected), KEY, FAR, 1)
+    np.testing.assert_allclose(found, [3 / divisor], rtol=1e-6)
+
+
+#: Methods whose server learns of clients by their updates and anchor gradients
+#: alone -> what they need besides.
+ALLOWED = {
+    "fedavg": {}, "fedprox": {}, "fedavgm": {}, "fedadagrad": {}, "fedyogi": {},
+    "fedadam": {}, "per_fedavg": {}, "fedzo": {}, "pfedme": {}, "pfedzo": {},
+    "composed": {},
+    **dict.fromkeys(("fsvrg", "cfsvrg", "clsfsvrg"), dict(
+        local_scaling=False, aggregate_scaling="none"))}
+
+
+@pytest.mark.parametrize("name", [
+    name for name, entry in registry.ALGORITHMS.items()
+    if issubclass(entry.hparams, Privacy)])
+def test_every_method_is_private_or_refused(name, problem):
+  more = ALLOWED.get(name)
+  if more is None:
+    with pytest.raises(ValueError, match="^private=adaptive: "):
+      registry.build(name, problem.model, map_clients=MAP, private="adaptive")
+    return
+  made = registry.build(
+      name, problem.model, map_clients=MAP, private="adaptive", **more)
+  method, = made.round.args
+  assert method.aggregator.name == "private" and made.idle is None
+  if more:
+    with pytest.raises(ValueError, match="statistics of the features"):
+      registry.build(name, problem.model, map_clients=MAP, private="adaptive")
+
+
+@pytest.mark.parametrize("settings_, why", [
+    (dict(client_update="scaffold"), "clients keep a memory"),
+    (dict(client_update="nova"), "depends on the data of the others"),
+    (dict(client_update="mime"), "clients send more than their updates"),
+    (dict(num_models=2), "grouped by what they send"),
+    (dict(aggregator="median"), "the noise is that of a mean"),
+    (dict(server="conjugate_gradient"), "not of one length"),
+    (dict(compress_up="topk:0.1"), "clients keep a memory"),
+    (dict(noise_at="clients", compress_up="qsgd:8"), "whole update"),
+    (dict(noise_at="clients", attack="sign_flip"), "whole update"),
+    (dict(clip_norm=0.0), "clip_norm=0.0: must be more than 0"),
+])
+def test_what_leaks_is_refused(settings_, why, problem):
+  with pytest.raises(ValueError, match=why):
+    registry.build("composed", problem.model, map_clients=MAP,
+                   **{"private": "fixed"} | settings_)
+
+
+def test_what_is_not_accounted_for_is_refused():
+  fed = fa.federate("digits", num_clients=12, partition="iid")
+  for more, why in (
+      (dict(sampling="size"), "sampling=uniform and poisson, not size"),
+      (dict(noise_at="clients", sampling="poisson"), "noise_at=clients: with"),
+      (dict(sampler=lambda *args: args[0].size[:5]), "^sampler: the account")):
+    with pytest.raises(ValueError, match=why):
+      fa.run("fedavg", fed, rounds=1, cohort_size=5, private="fixed", **more)
+  for more, why in ((dict(newcomers_at=((1, 2),)), "newcomers_at"),
+                    (dict(shift="swap_all", shift_every=1), "shift")):
+    changing = fa.federate("digits", num_clients=12, partition="iid", **more)
+    with pytest.raises(ValueError, match=f"^private=fixed: not with `?{why}"):
+      fa.run("fedavg", changing, rounds=3, cohort_size=5, private="fixed")
+  with pytest.raises(ValueError, match="baffle does not read it"):
+    fa.run("baffle", fed, rounds=1, private="fixed")
+
+
+def test_compression_without_memory_and_down_is_fine(problem):
+  made = registry.build(
+      "fedavg", problem.model, map_clients=MAP, private="fixed",
+      compress_up="qsgd:8", compress_down="topk:0.1")
+  assert made.round.args[0].aggregator.name == "private"
+
+
+def test_the_options_are_documented():
+  fields = {field.name for field in dataclasses.fields(Privacy)}
+  assert fields == {"private", "clip_norm", "noise_multiplier", "noise_at",
+                    "delta", "clip_quantile", "clip_lr", "count_noise"}
+  assert all(field.metadata["later"] for field in dataclasses.fields(Privacy))
