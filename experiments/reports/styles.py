@@ -71,6 +71,8 @@ METHODS: Mapping[str, Style] = {
     "FedProx": Style(_ORANGE, _DASH),
     "FedNova": Style(_ORANGE, _LONG),
     "FedDyn": Style(_ORANGE, _DOT),
+    "FedBuff": Style(_WINE, _DASH),
+    "FedAsync": Style(_INDIGO, _DOTDOT),
     "FedYogi": Style(_ORANGE, _DASHDOT),
     "FedAdagrad": Style(_RED, _LONGDOT),
     "FedAdam": Style(_WINE, _LONGDOT),

@@ -113,8 +113,9 @@ FAR = 1e30
 
 @pytest.mark.parametrize("more, private_", [
     (dict(server="adam"), dict(private="fixed")),
-    (dict(client_update="prox", server="conjugate_gradient"), dict(
-        private="adaptive", clip_lr=0.0))])
+    pytest.param(
+        dict(client_update="prox", server="conjugate_gradient"),
+        dict(private="adaptive", clip_lr=0.0), marks=pytest.mark.slow)])
 def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
     more, private_, problem):
   found = []

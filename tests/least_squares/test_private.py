@@ -101,6 +101,7 @@ def test_the_floor_makes_a_matrix_definite():
   assert 0.9 < radius / (0.5 * 7.0 * UNIT ** 2 * 400 ** 0.5) < 1.1
 
 
+@pytest.mark.slow
 def test_a_wide_bound_without_noise_is_the_run_without_privacy():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   plain, wide = (

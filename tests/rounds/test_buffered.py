@@ -184,6 +184,7 @@ def test_with_equal_speeds_fedbuff_is_fedavg_to_the_bit(problem):
     ("sgd", "adaptive", {}, "server: its step needs gradients"),
     ("sgd", "average", dict(compress_up="topk:0.1"), "keep nothing"),
     ("sgd", "average", dict(compress_down="sign"), "keep nothing"),
+    ("sgd", "average", dict(private="fixed"), "no draw that the accountant"),
 ])
 def test_what_needs_one_model_is_refused(
     problem, client, server, more, message):

@@ -146,6 +146,7 @@ def test_refusals(options, said):
     fa.tune_by_gradient("fedavg", fed, **{"by": "client_lr"} | options)
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_far_too_small_grows(monkeypatch):
   fed = fa.federate("digits", partition="iid", num_clients=20,
                     validation_clients=4)

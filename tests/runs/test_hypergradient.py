@@ -18,7 +18,7 @@ NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
 
 #: Algorithms whose derivatives are compared with differences in every run of
 #: the tests; the others of the table are in ``pytest -m slow``, a new one here.
-ALWAYS = ("fedavg", "scaffold", "fedadam", "fedzo")
+ALWAYS = ("fedavg", "scaffold")
 SLOW = set(registry.ALGORITHMS) - {*ALWAYS, *(
     name for name in registry.ALGORITHMS if ":" in name)}
 #: Numbers that only decide: their derivative is 0, and what they do is a jump.
@@ -171,6 +171,7 @@ def test_fewer_rounds_and_the_last_evaluation(two_seeds):
   assert two_seeds.at().loss == pytest.approx(whole.losses[:, 1].mean())
 
 
+@pytest.mark.slow
 def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
   at_once = derivatives(fed, "ifca", "client_lr", seeds=2, num_groups=2,
                         map_clients="vmap").at()

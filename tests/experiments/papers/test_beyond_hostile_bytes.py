@@ -20,6 +20,7 @@ def cells(name):
       PAPER, PAPER.figures[name], figures.Request(None, (), "here"))
 
 
+@pytest.mark.slow
 def test_every_method_meets_every_attack_and_defence():
   runs = {(c.panel, c.label): c.config for c in cells("hostile")}
   assert len(runs) == 6 * len(hostile.METHODS) * len(hostile.SHARES)
@@ -117,7 +118,8 @@ def test_every_compressor_meets_every_method_and_data_set():
 
 @pytest.mark.program
 @pytest.mark.parametrize("name, lines", [
-    ("hostile", "FedAvg 0 %,FedAvg 40 %"), ("bytes", "whole,signs")])
+    ("hostile", "FedAvg 0 %,FedAvg 40 %"),
+    pytest.param("bytes", "whole,signs", marks=pytest.mark.slow)])
 def test_the_figures_are_made(name, lines, tmp_path, capsys):
   panel = "b" if name == "hostile" else "a"
   assert not command.main([

@@ -117,6 +117,7 @@ def test_pooled_runs_count_once_for_each_partition():
       ablation._rounds(one._replace(parts=(one, never))), [30, np.nan])
 
 
+@pytest.mark.slow
 @pytest.mark.program
 def test_the_figure_is_made(tmp_path, capsys):
   status = command.main([
