@@ -347,11 +347,11 @@ def _in_panels(fn, panels=None):
 
 def higher(
     a: str, b: str, measure: Measure, panels: Sequence[str] | None = None,
-    digits: int = 2) -> Callable[..., Verdict]:
-  """In every panel, method a's measure is above method b's."""
+    digits: int = 2, exact: bool = False) -> Callable[..., Verdict]:
+  """In every panel, method a's measure is above method b's; see ``above``."""
   return _in_panels(lambda outcomes, p: above(
       measure(pick(outcomes, p, a)), measure(pick(outcomes, p, b)),
-      digits=digits), panels)
+      digits=digits, exact=exact), panels)
 
 
 def higher_than_all(
