@@ -161,6 +161,12 @@ def check(options: Any, data: DataOptions, hparams: Any) -> None:
   if data.shift != "none":
     raise OptionError(f"{said}: not with `shift`, a client's data would move "
                       "to another client")
+  if options.deadline_s is not None:
+    raise OptionError(f"{said}: not with `deadline_s`, who is in time may "
+                      "follow from which messages clients have missed")
+  if getattr(hparams, "noise_at", "") == "clients" and options.dropout:
+    raise OptionError("`noise_at`=clients: not with `dropout`, who is lost "
+                      "takes a share of the noise away")
   if getattr(hparams, "noise_at", "") == "clients" and (
       options.sampling == "poisson"):
     raise OptionError(
