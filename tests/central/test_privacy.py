@@ -111,6 +111,7 @@ def test_the_adaptive_norm_becomes_the_quantile(problem):
 FAR = 1e30
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("more, private_", [
     (dict(server="adam"), dict(private="fixed")),
     pytest.param(
@@ -134,6 +135,7 @@ def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
   problems.assert_equal(*found)
 
 
+@pytest.mark.program
 def test_a_poisson_round_without_anybody_is_noised_like_any_other():
   """Its state must not tell that nobody was there."""
   fed = fa.federate("digits", num_clients=6, partition="iid")

@@ -98,6 +98,7 @@ def seconds(problem, data):
           + 1e-6 * steps + sent / data.devices.bytes_per_s)
 
 
+@pytest.mark.program
 def test_a_deadline_by_the_clock(problem, data):
   """The round is that of those in time; it ends at the deadline."""
   before, play = player(problem, data, "fedavg")
@@ -128,6 +129,7 @@ def test_a_deadline_by_the_clock(problem, data):
   np.testing.assert_allclose(aux.times.idle, 1e-7)
 
 
+@pytest.mark.program
 def test_who_is_lost_keeps_its_state(problem, data):
   """SCAFFOLD's variates of those who do not arrive, and its round."""
   before, play = player(problem, data, "scaffold")
@@ -149,6 +151,7 @@ def test_who_is_lost_keeps_its_state(problem, data):
   assert changed == set(np.asarray(cohort.ids[arrived]).tolist())
 
 
+@pytest.mark.program
 def test_a_part_is_so_many_epochs(problem, data):
   """Everybody does one of 4 epochs: the round of one epoch, and its cost."""
   algorithm = registry.build(

@@ -114,6 +114,7 @@ def test_a_wide_bound_without_noise_is_the_run_without_privacy():
   assert wide.history["epsilon"].tolist() == [[np.inf, np.inf]]
 
 
+@pytest.mark.program
 def test_noised_moments_of_many_rows_still_fit():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   run = fa.run("afl", fed, evaluate=("global",), private="moments",

@@ -87,6 +87,7 @@ def test_layers_are_releases_and_later_rounds_are_none():
   assert Mechanism(0.0, 1e-5, 10, "all", 1.0).epsilon(1) == math.inf
 
 
+@pytest.mark.program
 def test_the_tables_and_the_summary_have_it(tmp_path):
   fed = fa.federate("digits", num_clients=20, partition="iid")
   result = fa.run("fedavg", fed, rounds=3, participation=0.3, eval_every=2,

@@ -99,6 +99,7 @@ def fixture_played(problem, data):
               data)[1]
 
 
+@pytest.mark.program
 def test_fedbuff_is_its_event_heap(played):
   """Hostile clients turn their own change round, whatever model it is of."""
   models, aux, waiting = played
@@ -135,6 +136,7 @@ def test_the_seconds_are_those_of_the_clock(problem, data, played):
       times.computation + times.communication + times.idle, lasted, rtol=1e-4)
 
 
+@pytest.mark.program
 def test_fedasync_is_one_client_after_the_other(problem, data):
   """w <- (1 - alpha s) w + alpha s v, and one model a client."""
   algorithm = composed(problem, one_by_one=True)
@@ -161,6 +163,7 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
       rtol=1e-6)
 
 
+@pytest.mark.program
 def test_with_equal_speeds_fedbuff_is_fedavg_to_the_bit(problem):
   """And a buffer and a concurrency of the size of the cohort."""
   more = dict(map_clients=MAP, local_steps=3, batch_size=5)
@@ -197,6 +200,7 @@ def test_what_needs_one_model_is_refused(
         staleness=jnp.ones_like, **hparams.received())
 
 
+@pytest.mark.program
 def test_stragglers_of_a_buffer_do_a_part(problem, data):
   """The part travels with the client until it finishes."""
   algorithm = buffered.compose_buffered(
