@@ -4,6 +4,7 @@ from collections.abc import Callable
 import math
 
 import numpy as np
+import threadpoolctl
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
@@ -183,11 +184,14 @@ def hog(
   membership = np.kron(_windows(height, block, stride),
                        _windows(width, block, stride)).T
   out = np.empty((len(images), blocks, bins), np.float32)
-  for start in range(0, len(images), _CHUNK):
-    grey = _grey(images[start:start + _CHUNK])
-    votes = _votes(grey, bins).reshape(-1, pixels)
-    sums = (votes @ membership).reshape(len(grey), bins, blocks)
-    out[start:start + _CHUNK] = sums.transpose(0, 2, 1)
+  # The number of BLAS threads decides the order of the additions, and with
+  # it the last bits of the sums. Use one thread, whatever the machine has.
+  with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
+    for start in range(0, len(images), _CHUNK):
+      grey = _grey(images[start:start + _CHUNK])
+      votes = _votes(grey, bins).reshape(-1, pixels)
+      sums = (votes @ membership).reshape(len(grey), bins, blocks)
+      out[start:start + _CHUNK] = sums.transpose(0, 2, 1)
   if norm == "l2":
     squares = np.einsum("nkb,nkb->nk", out, out)
     out /= np.sqrt(squares + np.float32(eps)**2)[..., None]

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from fedjax_alg.data import features
 from fedjax_alg.data.errors import DataError
@@ -68,6 +69,16 @@ def test_hog_chunks_do_not_mix_images():
   np.testing.assert_allclose(
       whole[[0, 511, 512, 1099]], features.hog(images[[0, 511, 512, 1099]]),
       rtol=1e-6, atol=1e-7)
+
+
+def test_hog_has_the_same_bits_with_any_number_of_blas_threads():
+  images = np.random.default_rng(3).integers(
+      0, 256, (600, 28, 28), dtype=np.uint8)
+  found = []
+  for threads in (1, 2):
+    with threadpoolctl.threadpool_limits(limits=threads, user_api="blas"):
+      found.append(features.hog(images))
+  np.testing.assert_array_equal(*found)
 
 
 def test_hog_of_colour_is_hog_of_luminance():
