@@ -1,6 +1,7 @@
 """Arithmetic on parameter pytrees, with and without a leading slot axis."""
 
 from collections.abc import Callable
+import functools
 import math
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import split
-from fedjax_alg.base import Array, Params
+from fedjax_alg.base import Array, Key, Params
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -89,6 +90,14 @@ def squared_norm(tree: Params) -> Array:
 def where(chosen: Array, a: Params, b: Params) -> Params:
   """Selects ``a`` if ``chosen`` ([] bool) is true, otherwise ``b``."""
   return jax.tree.map(lambda x, y: jnp.where(chosen, x, y), a, b)
+
+
+def normal(key: Key, like: Params) -> Params:
+  """Independent normal numbers of variance 1 in the shape of a tree."""
+  leaves, treedef = jax.tree.flatten(like)
+  return jax.tree.unflatten(treedef, [
+      jax.random.normal(part, leaf.shape, leaf.dtype)
+      for part, leaf in zip(jax.random.split(key, len(leaves)), leaves)])
 
 
 def index(tree: Params, i: Any) -> Params:
@@ -307,6 +316,18 @@ def slot_norm(tree: Params) -> Array:
       (leaf * leaf).reshape(leaf.shape[0], -1).sum(1)
       for leaf in jax.tree.leaves(tree))
   return root(squares)
+
+
+def scale_slots(factors: Array, tree: Params) -> Params:
+  """Computes factors[s] * tree[s] for ``factors`` [S]."""
+  return jax.vmap(scale)(factors, tree)
+
+
+def finite_slots(tree: Params) -> Array:
+  """Which slots have finite entries alone, [S] bool."""
+  finite = [jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
+            for leaf in jax.tree.leaves(tree)]
+  return functools.reduce(jnp.logical_and, finite)
 
 
 def where_slots(chosen: Array, a: Params, b: Params) -> Params:

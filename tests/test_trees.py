@@ -50,6 +50,29 @@ def test_arithmetic_is_leaf_by_leaf():
       rtol=1e-6)
 
 
+def test_slots_are_scaled_and_finite_each_on_its_own():
+  stack, factors = tree(4), np.array([2.0, -1.0, 0.0, 0.5], np.float32)
+  scaled = jax.jit(trees.scale_slots)(factors, stack)
+  for leaf, old in zip(jax.tree.leaves(scaled), jax.tree.leaves(stack)):
+    np.testing.assert_array_equal(
+        leaf, np.stack([f * row for f, row in zip(factors, np.asarray(old))]))
+  first, last = stack["a"]
+  stack["a"] = first.at[1, 2, 0].set(jnp.inf), last.at[3].set(jnp.nan)
+  np.testing.assert_array_equal(
+      jax.jit(trees.finite_slots)(stack), [True, False, True, False])
+
+
+def test_normal_numbers_are_independent_and_of_variance_one():
+  like = {"a": jnp.zeros((60, 50)), "b": jnp.zeros((3000,))}
+  drawn = trees.normal(jax.random.key(0), like)
+  a, b = np.asarray(drawn["a"]).ravel(), np.asarray(drawn["b"])
+  # Bounds of six standard errors of a mean, a variance and a correlation.
+  for part in (a, b):
+    assert abs(part.mean()) < 6 / 3000 ** 0.5
+    assert abs(part.var() - 1) < 6 * (2 / 3000) ** 0.5
+  assert abs((a * b).mean()) < 6 / 3000 ** 0.5
+
+
 def test_copies_are_equal_in_every_leaf():
   same = trees.repeat(tree(), 3)
   assert trees.copies(same)

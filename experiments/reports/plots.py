@@ -28,6 +28,10 @@ X_AXES = {
     "seconds": ("seconds", "seconds on this machine, without compiling"),
     "simulated_s": ("simulated_s", "seconds on the simulated machines"),
 }
+#: From so many seconds on, an axis is in hours.
+_HOURS = 7200.0
+#: An axis of costs is logarithmic if a line ends at this share of the longest.
+_SHORT = 0.25
 
 #: Labels of the bands in a legend: of runs on one partition of the data, and on
 #: several.
@@ -62,7 +66,8 @@ def draw_curves(
   cannot lie: shares at 0 and 1, the loss at 0.
 
   Each line has its markers at other rounds than the other lines, so that those
-  of the same values are all seen.
+  of the same values are all seen. An axis of costs is logarithmic where a line
+  ends so early that a linear axis would hide it, and in hours if it is long.
 
   Args:
     axis: matplotlib axes.
@@ -76,11 +81,17 @@ def draw_curves(
   column, x_label = X_AXES[x_axis]
   if styles is None:
     styles = _styles({"": runs})
+  costs = {label: results.by_seed(rows, protocol, column).mean(0)
+           for label, rows in runs.items()}
+  ends = [x[-1] for x in costs.values() if x.size]
+  unit = 1.0
+  if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
+    unit, x_label = 3600.0, x_label.replace("seconds", "hours", 1)
   for place, (label, rows) in enumerate(runs.items()):
     values = partitions.curves(rows, protocol, metric)
     if not values.size:
       continue
-    x = results.by_seed(rows, protocol, column).mean(0)
+    x = costs[label] / unit
     mean = values.mean(0)
     line, = axis.plot(
         x, mean, label=label, markersize=5, markeredgecolor="white",
@@ -95,6 +106,8 @@ def draw_curves(
           x, np.clip(mean - half, 0.0, None), np.clip(mean + half, None, most),
           color=line.get_color(), alpha=0.15, linewidth=0,
           label=BAND_OF_PARTITIONS if pooled else BAND)
+  if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
+    axis.set_xscale("log")
   axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)

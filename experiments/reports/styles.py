@@ -81,7 +81,7 @@ METHODS: Mapping[str, Style] = {
     "Mime": Style(_INDIGO, _DASHDOT),
     "MimeLite": Style(_INDIGO, _LONGDOT),
     "LoSAC": Style(_BLUE, _LONG),
-    "LoSAC, table": Style(_BLUE, _LONGDOT),
+    "LoSAC, client": Style(_BLUE, _LONGDOT),
     "PFedAvg": Style(_WINE, _DOTDOT),
     "Ditto": Style(_WINE, _DOT),
     "MA-FSVRG": Style(_BLUE, _SOLID),

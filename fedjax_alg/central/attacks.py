@@ -147,10 +147,6 @@ def forged(
   return trees.where_slots(scene.hostile, attack.forge(sent, scene), sent)
 
 
-def _per_slot(factors: Array, sent: Params) -> Params:
-  return jax.vmap(trees.scale)(factors, sent)
-
-
 def sign_flip(sent: Params, scene: Scene, scale: Any) -> Params:
   """The update with the other sign, ``scale`` times as long; 0: as long.
 
@@ -168,13 +164,8 @@ def gaussian(sent: Params, scene: Scene, scale: Any) -> Params:
   """
   deviation = 1.0 if is_zero(scale) else scale
 
-  def noise(key, one):
-    leaves, treedef = jax.tree.flatten(one)
-    return jax.tree.unflatten(treedef, [
-        deviation * jax.random.normal(part, leaf.shape, leaf.dtype)
-        for part, leaf in zip(jax.random.split(key, len(leaves)), leaves)])
-
-  return jax.vmap(noise)(scene.keys, sent)
+  return jax.vmap(lambda key, one: trees.scale(
+      deviation, trees.normal(key, one)))(scene.keys, sent)
 
 
 def scaled(sent: Params, scene: Scene, scale: Any) -> Params:
@@ -189,7 +180,7 @@ def scaled(sent: Params, scene: Scene, scale: Any) -> Params:
     return trees.scale(scale, sent)
   everybody = scene.total(scene.weights > 0, scene.weights)
   hostile = scene.total(scene.hostile, scene.weights)
-  return _per_slot(everybody / jnp.maximum(hostile, 1e-30), sent)
+  return trees.scale_slots(everybody / jnp.maximum(hostile, 1e-30), sent)
 
 
 def supporters(number: Array, hostile: Array) -> Array:
@@ -228,7 +219,7 @@ def little_is_enough(sent: Params, scene: Scene, scale: Any) -> Params:
     steps = supporters(scene.total(scene.weights > 0, one),
                        scene.total(scene.hostile, one))
   return trees.subtract(
-      mean, _per_slot(steps, jax.tree.map(trees.root, square)))
+      mean, trees.scale_slots(steps, jax.tree.map(trees.root, square)))
 
 
 def inner_product(sent: Params, scene: Scene, scale: Any) -> Params:

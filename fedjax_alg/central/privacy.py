@@ -140,20 +140,10 @@ def shortened(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
   short = lengths <= norm
   factors = jnp.where(
       short, 1.0, _SHORTER * norm / jnp.where(short, 1.0, lengths))
-  finite = jnp.ones(lengths.shape, bool)
-  for leaf in jax.tree.leaves(vectors):
-    finite &= jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
-  found = jax.vmap(trees.scale)(factors, vectors)
+  found = trees.scale_slots(factors, vectors)
   return trees.where_slots(
-      finite, found, jax.tree.map(jnp.zeros_like, found)), short
-
-
-def normal(key: Key, like: Params) -> Params:
-  """Independent normal numbers of variance 1 in the shape of a tree."""
-  leaves, treedef = jax.tree.flatten(like)
-  return jax.tree.unflatten(treedef, [
-      jax.random.normal(part, leaf.shape, leaf.dtype)
-      for part, leaf in zip(jax.random.split(key, len(leaves)), leaves)])
+      trees.finite_slots(vectors), found,
+      jax.tree.map(jnp.zeros_like, found)), short
 
 
 def private_mean(
@@ -188,8 +178,9 @@ def private_mean(
   if noisy and options.noise_at == "clients":
     share = jnp.maximum(count, 1.0) ** -0.5
     # A client's share does not depend on its slot.
-    drawn = jax.vmap(lambda i, one: normal(jax.random.fold_in(key, i), one))(
-        cohort.ids, what)
+    drawn = jax.vmap(
+        lambda i, one: trees.normal(jax.random.fold_in(key, i), one))(
+            cohort.ids, what)
     what = tuple(trees.add_scaled(one, deviation * share, noise)
                  for one, deviation, noise in zip(what, noises, drawn))
   # The mean of those who are there first: with as many as expected, and
@@ -199,7 +190,7 @@ def private_mean(
     means = tuple(
         trees.add_scaled(one, deviation / expected, noise)
         for one, deviation, noise in zip(
-            means, noises, normal(key, means)))
+            means, noises, trees.normal(key, means)))
   if not adaptive:
     return means[0], jnp.asarray(norm, jnp.float32)
   share = means[1] + 0.5

@@ -142,10 +142,7 @@ def multi_krum(vectors: Params, weights: Array, share: Array | float) -> Params:
 
 def _finite(vectors: Params, weights: Array) -> Array:
   """The weights [S]; 0 for a vector with an entry that is not finite."""
-  finite = weights > 0
-  for leaf in jax.tree.leaves(vectors):
-    finite &= jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
-  return jnp.where(finite, weights, 0.0)
+  return jnp.where((weights > 0) & trees.finite_slots(vectors), weights, 0.0)
 
 
 def _gaps(vectors: Params, centre: Params) -> Params:
@@ -182,7 +179,7 @@ def _clipped_mean(
   if is_zero(radius):
     radius = coordinate_median(norms, weights)
   factors = jnp.minimum(1.0, radius / jnp.maximum(norms, 1e-30))
-  shortened = jax.vmap(trees.scale)(factors, vectors)
+  shortened = trees.scale_slots(factors, vectors)
   return trees.slot_mean(weights, shortened)
 
 

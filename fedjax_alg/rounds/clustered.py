@@ -409,7 +409,7 @@ def _combined(
       lambda weights, key, last: method.aggregator.combined(
           updates, weights, cohort, key, last))(of_group, client_keys(
               server_key(key, UPDATES), jnp.arange(k, dtype=jnp.int32)), last)
-  moves = found if not whole else jax.vmap(trees.scale)(
+  moves = found if not whole else trees.scale_slots(
       of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), found)
   return moves, kept[0] if kept else ()
 

@@ -296,7 +296,7 @@ def _shared_out(
   preference = _choose(losses, turn).preference
   share = jax.vmap(lambda own: jnp.where(own, weights, 0.0).sum())(
       trees.members(preference, k)) / jnp.maximum(weights.sum(), 1e-30)
-  return jax.vmap(trees.scale)(1.0 / jnp.where(share > 0, share, 1.0), anchors)
+  return trees.scale_slots(1.0 / jnp.where(share > 0, share, 1.0), anchors)
 
 
 def _compressed(

@@ -14,8 +14,8 @@ NAME = "conjugate"
 #: The accuracies of Figs. 7 and 8.
 TARGETS = (0.955, 0.96, 0.965)
 
-#: LoSAC's table variant, whose name is not that of an algorithm.
-_TABLE_FILE = f"{NAME}/methods/losac_table.flags"
+#: LoSAC's client variant, whose name is not that of an algorithm.
+_CLIENT_FILE = f"{NAME}/methods/losac_client.flags"
 
 _MNIST = figures.participation(20, 15, 10, 5)
 _RATES = figures.participation(30, 20, 15, 10)
@@ -61,8 +61,8 @@ def _at_5(request: Request) -> list[suite.Outcome]:
   """
   figure = figures.only("fig2", FIGURES["fig2"], "d")
   lines = figures.methods(PAPER, figure, figures.SETTINGS[:1])
-  if (config_lib.PRESETS / _TABLE_FILE).is_file():
-    lines.append((claims.TABLE, (f"--flagfile={_TABLE_FILE}",)))
+  if (config_lib.PRESETS / _CLIENT_FILE).is_file():
+    lines.append((claims.CLIENT, (f"--flagfile={_CLIENT_FILE}",)))
   return figures.outcomes_of(
       PAPER, figure._replace(lines_of=lambda panel: lines), request,
       figures.SETTINGS[:1])

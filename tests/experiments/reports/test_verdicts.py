@@ -179,12 +179,12 @@ def test_a_short_run_says_nothing_of_100_rounds():
 def test_communication_saved(floats, word):
   found = [outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
            *(outcome(label, [[0.5, 0.97]] * 2, "d", floats=floats)
-             for label in ("LoSAC", "LoSAC, table"))]
+             for label in ("LoSAC", "LoSAC, client"))]
   (statement,) = conjugate.fig7(0.965)
   measured, verdict = verdicts.judge(statement, found)
   saved = f"{100 - 1000 / floats:+.1f} +- 0.0 %"
   assert (verdict, measured) == (
-      word, f"LoSAC: {saved}; LoSAC, table: {saved}")
+      word, f"LoSAC: {saved}; LoSAC, client: {saved}")
 
 
 @pytest.mark.parametrize("floats,word", [
@@ -193,7 +193,7 @@ def test_one_that_never_gets_there_gives_a_bound(floats, word):
   """What LoSAC has spent by then: enough for the claim, or undecided."""
   found = [outcome("CLSFSVRG", [[0.5, 0.97]] * 2, "d"),
            outcome("LoSAC", [[0.5, 0.6]] * 2, "d", floats=floats),
-           outcome("LoSAC, table", [[0.5, 0.97]] * 2, "d", floats=100)]
+           outcome("LoSAC, client", [[0.5, 0.97]] * 2, "d", floats=100)]
   (statement,) = conjugate.fig7(0.965)
   measured, verdict = verdicts.judge(statement, found)
   assert verdict == word
@@ -315,11 +315,11 @@ def test_more_than_seven_times_as_long_is_not_a_little_longer():
 
 
 def test_a_saving_on_the_weaker_variant_is_not_enough():
-  """82.4 % on LoSAC's default variant, 64 % on its table variant."""
+  """82.4 % on one variant of LoSAC, 64 % on the other."""
   (claim,) = conjugate.fig7(0.965)
   found = [outcome("CLSFSVRG", [[0.5, 0.97]] * 3, "d"),
            outcome("LoSAC", [[0.5, 0.6]] * 3, "d", floats=100)]
   assert verdicts.judge(claim, found)[1] == "not run"
-  found.append(outcome("LoSAC, table", [[0.5, 0.97]] * 3, "d", floats=28))
+  found.append(outcome("LoSAC, client", [[0.5, 0.97]] * 3, "d", floats=28))
   measured, verdict = verdicts.judge(claim, found)
-  assert verdict == "does not hold" and "LoSAC, table: +64.3" in measured
+  assert verdict == "does not hold" and "LoSAC, client: +64.3" in measured
