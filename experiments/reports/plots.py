@@ -680,8 +680,10 @@ def panels(
     title: str,
     x_axis: str = "rounds",
     marks: Mapping[str, Sequence[Mark]] | None = None,
+    in_a_row: int = 2,
+    x_scale: str = "",
 ) -> None:
-  """Draws panels of curves, two in a row.
+  """Draws panels of curves.
 
   Args:
     paths: files to write.
@@ -692,8 +694,10 @@ def panels(
     x_axis: one of ``X_AXES``.
     marks: panel title -> the paper's numbers. Those at a round are drawn over
       rounds alone, if so many were played.
+    in_a_row: the most panels side by side.
+    x_scale: "log" where the x axis is always logarithmic.
   """
-  columns = min(2, len(cells))
+  columns = min(in_a_row, len(cells))
   lines = -(-len(cells) // columns)
   # A single panel must be wide enough for the title and the legend.
   width = 4.6 * columns if columns > 1 else 7.5
@@ -711,6 +715,8 @@ def panels(
   for axis, (name, runs) in zip(axes.flat, cells.items()):
     draw_curves(axis, runs, protocol, metric, x_axis, styles)
     axis.set_title(name, fontsize=9)
+    if x_scale:
+      axis.set_xscale(x_scale)
     if metric == "loss":
       log_axis(axis)
     else:

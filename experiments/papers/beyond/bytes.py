@@ -8,12 +8,11 @@ so a method that sends them saves less.
 from collections.abc import Mapping, Sequence
 import pathlib
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from fedjax_alg.records import summary as results
 from ...reports import chosen, cost_to_accuracy, figures, plots, report, rule
-from ...reports import styles, suite
+from ...reports import suite
 from ..trust.figures import why_lacking
 
 NAME = "beyond"
@@ -28,6 +27,8 @@ COMPRESSORS = {"whole": "none", "top 5 %": "topk:0.05",
 DATA: dict[str, tuple[tuple[str, ...], float]] = {
     "MNIST": ((), 0.95),
     "Fashion-MNIST": (("--dataset=fashion_mnist",), 0.8)}
+#: Data set -> how settings were chosen that are those of MNIST.
+_UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
 WHOLE = "whole"
 
 FILES: Mapping[str, str] = {
@@ -143,30 +144,15 @@ def _draw(
     paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
 ) -> None:
   """Draws accuracy over bytes, on a logarithmic axis."""
-  panels = suite.rows_by_panel(outcomes)
-  columns = min(3, len(panels))
-  rows = -(-len(panels) // columns)
-  figure, axes = plt.subplots(
-      rows, columns, squeeze=False,
-      figsize=(max(3.9 * columns, 5.6), 3.2 * rows))
-  looks = {label: style.matplotlib()
-           for label, style in styles.of(COMPRESSORS).items()}
-  for axis, (name, runs) in zip(axes.flat, panels.items()):
-    plots.draw_curves(axis, runs, "global", "accuracy",
-                      "bytes" if x_axis == "rounds" else x_axis, looks)
-    axis.set_xscale("log")
-    axis.set_title(name, fontsize=9)
-    axis.set_xlabel(axis.get_xlabel(), fontsize=8)
-  for axis in list(axes.flat)[len(panels):]:
-    axis.remove()
-  plots.legend(figure)
-  figure.suptitle(FIGURE.title, fontsize=11)
-  plots.save(figure, *paths)
+  plots.panels(
+      paths, suite.rows_by_panel(outcomes), "global", "accuracy", FIGURE.title,
+      "bytes" if x_axis == "rounds" else x_axis, in_a_row=3, x_scale="log")
 
 
 FIGURE = figures.Figure(
     "Fewer bytes: test accuracy over bytes sent", "accuracy", "bytes", tuple(
-        figures.Panel(letter, f"{data}, {method}", DATA[data][0])
+        figures.Panel(letter, f"{data}, {method}", DATA[data][0],
+                      chosen=_UNTUNED.get(data, ""))
         for letter, (data, method) in zip("abcdef", (
             (data, method) for data in DATA for method in METHODS))),
     protocols="global", eval_every=2, lines_of=_lines, table=table, draw=_draw,
