@@ -185,8 +185,8 @@ def _draw_fig3(
 
 #: The panels of Table 1: the number of classes of a client. Section 3.1 states
 #: neither the sizes of the clients nor the scale of the pixels. Of sigma 0,
-#: 0.5, 1 and 2, with pixels in [0, 1] or standardised, validation clients choose
-#: these for FedAvg, with three classes a client.
+#: 0.5, 1 and 2, with pixels in [0, 1] or standardised, validation clients
+#: choose these for FedAvg, with three classes a client.
 _CLASSES = tuple(
     Panel(letter, title, (*words, "--size_sigma=0", "--features=standardize"),
           "mnist_mclr", chosen="validation, size_sigma and features")

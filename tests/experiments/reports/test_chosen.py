@@ -77,8 +77,8 @@ def test_every_line_of_every_figure_declares_its_choice(name):
   worst = {"diversified": ("MA-FSVRG", "validation: "),
            "conjugate": ("CLSFSVRG", "validation: hog_norm, "
                                      "line_search_test, client_lr"),
-           "fedgroup": ("FedAvg", "test (not comparable): size_sigma"),
+           "fedgroup": ("FedAvg", "validation: size_sigma"),
            "analytic": ("FedACnnL", ""),
            "trust": ("FedProx", "not tuned: mu"),
-           "beyond": ("IFCA 0 %", "not tuned: client_lr")}[name]
+           "beyond": ("IFCA 0 %", "validation: client_lr")}[name]
   assert panels[worst[0]].startswith(worst[1])
