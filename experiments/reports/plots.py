@@ -81,17 +81,18 @@ def draw_curves(
   column, x_label = X_AXES[x_axis]
   if styles is None:
     styles = _styles({"": runs})
-  costs = {label: results.by_seed(rows, protocol, column).mean(0)
-           for label, rows in runs.items()}
-  ends = [x[-1] for x in costs.values() if x.size]
+  curves = {label: partitions.curves(rows, protocol, metric)
+            for label, rows in runs.items()}
+  costs = {label: results.by_seed(runs[label], protocol, column).mean(0)
+           for label, values in curves.items() if values.size}
+  ends = [x[-1] for x in costs.values()]
   unit = 1.0
   if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
     unit, x_label = 3600.0, x_label.replace("seconds", "hours", 1)
   for place, (label, rows) in enumerate(runs.items()):
-    values = partitions.curves(rows, protocol, metric)
-    if not values.size:
+    if label not in costs:
       continue
-    x = costs[label] / unit
+    x, values = costs[label] / unit, curves[label]
     mean = values.mean(0)
     line, = axis.plot(
         x, mean, label=label, markersize=5, markeredgecolor="white",

@@ -321,3 +321,21 @@ def test_few_clients_have_bars_and_many_a_map(
     counts = [patch.get_height() for patch in seen[0].axes[1].patches]
     assert sum(counts) == clients
   plt.close(seen[0])
+
+
+def test_axes_of_costs_are_in_hours_and_logarithmic_where_a_line_is_short():
+  def timed(end):
+    return [dict(seed=0, round=i, protocol="global", accuracy=0.5,
+                 simulated_s=end * i / 4) for i in range(1, 5)]
+
+  for ends, scale, unit in (((4.0, 3.0), "linear", "seconds"),
+                            ((36000.0, 3600.0), "log", "hours")):
+    # A run without the protocol has no line.
+    runs = dict(zip(("FedAvg", "FedProx"), map(timed, ends))) | {"FSVRG": []}
+    _, axis = plt.subplots()
+    plots.draw_curves(axis, runs, "global", "accuracy", "simulated_s")
+    assert axis.get_xscale() == scale
+    assert axis.get_xlabel().startswith(unit)
+    found = [line.get_xdata()[-1] for line in axis.lines]
+    assert found == [end / {"seconds": 1, "hours": 3600}[unit] for end in ends]
+    plt.close(axis.figure)
