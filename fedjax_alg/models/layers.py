@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Union
+from typing import Any, Union
 
 from flax import linen as nn
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array, Layer, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import MAX_COUNT
+from fedjax_alg.models import convolution
 
 #: The hidden layers of ``models.CNN`` as words for ``parse_layers``.
 DEFAULT_LAYERS = ("conv3-16", "max2", "conv3-32", "max2", "dense64")
@@ -203,13 +204,22 @@ def _play(layers: Sequence[StackLayer], x: Array) -> Array:
     elif isinstance(layer, Conv):
       padding = "VALID" if isinstance(layer, ValidConv) else "SAME"
       x = nn.relu(nn.Conv(
-          layer.channels, (layer.kernel, layer.kernel), padding=padding)(x))
+          layer.channels, (layer.kernel, layer.kernel), padding=padding,
+          conv_general_dilated=_convolve)(x))
     elif isinstance(layer, AvgPool):
       x = _average(x, layer.size)
     elif isinstance(layer, MaxPool):
       square = (layer.size, layer.size)
       x = nn.max_pool(x, square, strides=square)
   return x
+
+
+def _convolve(
+    x: Array, kernel: Array, strides: Any, padding: str, **others: Any
+) -> Array:
+  """``convolve`` as flax calls it; ``Conv`` has one stride and one layout."""
+  del strides, others
+  return convolution.convolve(x, kernel, padding)
 
 
 class Stack(nn.Module):
@@ -274,7 +284,7 @@ def layer_views(
       kernel = (layer.kernel, layer.kernel, shape[2], layer.channels)
       views.append(_view(
           name, shape, shape[:2], kernel, front,
-          functools.partial(_patches, kernel=layer.kernel)))
+          functools.partial(_rows, kernel=layer.kernel)))
     else:
       views.append(_view(
           name, shape, (1, 1), (shape[0], layer.width), front, one_row))
@@ -306,16 +316,8 @@ def one_row(x: Array) -> Array:
   return x[:, None]
 
 
-def _patches(x: Array, kernel: int) -> Array:
-  """Unfolds [B, H, W, c] -> [B, H * W, kernel * kernel * c], zero padding.
-
-  Shifted slices are used because lax.conv_general_dilated_patches convolves
-  with an identity, which is slow on a CPU.
-  """
+def _rows(x: Array, kernel: int) -> Array:
+  """Unfolds [B, H, W, c] -> [B, H * W, kernel * kernel * c], zero padding."""
   batch, height, width, channels = x.shape
-  around = ((kernel - 1) // 2, kernel // 2)
-  padded = jnp.pad(x, ((0, 0), around, around, (0, 0)))
-  shifted = [padded[:, i:i + height, j:j + width]
-             for i in range(kernel) for j in range(kernel)]
-  return jnp.concatenate(shifted, axis=3).reshape(
+  return convolution.patches(x, kernel, "SAME").reshape(
       batch, height * width, kernel * kernel * channels)

@@ -1,0 +1,117 @@
+"""Tests of models/convolution.py against NumPy loops and XLA."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg.models import convolution
+
+CASES = [(1, "SAME"), (2, "SAME"), (3, "SAME"), (3, "VALID"), (4, "VALID")]
+
+
+def _arrays(size, seed=0):
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=(3, 6, 5, 2)).astype(np.float32)
+  kernel = rng.normal(size=(size, size, 2, 4)).astype(np.float32)
+  return x, kernel
+
+
+def _loops(x, kernel, padding):
+  """The definition, one output at a time, in float64."""
+  x, kernel = np.float64(x), np.float64(kernel)
+  size = kernel.shape[0]
+  if padding == "SAME":
+    around = ((size - 1) // 2, size // 2)
+    x = np.pad(x, ((0, 0), around, around, (0, 0)))
+  rows, columns = x.shape[1] - size + 1, x.shape[2] - size + 1
+  out = np.zeros((x.shape[0], rows, columns, kernel.shape[3]))
+  for i in range(rows):
+    for j in range(columns):
+      square = x[:, i:i + size, j:j + size]
+      out[:, i, j] = np.einsum("bklc,klcd->bd", square, kernel)
+  return out
+
+
+def _by_xla(x, kernel, padding):
+  return lax.conv_general_dilated(
+      x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@pytest.mark.parametrize("size,padding", CASES)
+def test_value_and_derivatives(size, padding):
+  """Value by loops; the gradient of <c, conv> in the arguments, each linear."""
+  x, kernel = _arrays(size)
+  want = _loops(x, kernel, padding)
+  weight = np.random.default_rng(1).normal(size=want.shape)
+
+  def inner(x, kernel):
+    out = convolution.convolve(x, kernel, padding)
+    return (out * jnp.asarray(weight, jnp.float32)).sum(), out
+
+  grads, out = jax.jit(jax.grad(inner, (0, 1), has_aux=True))(x, kernel)
+  np.testing.assert_allclose(out, want, atol=2e-5)
+  # <c, conv(x, k)> is linear in x and in k: its change along any direction is
+  # its value there.
+  other_x, other_kernel = _arrays(size, seed=2)
+  along_x = (weight * _loops(other_x, kernel, padding)).sum()
+  along_kernel = (weight * _loops(x, other_kernel, padding)).sum()
+  np.testing.assert_allclose((grads[0] * other_x).sum(), along_x, rtol=1e-4)
+  np.testing.assert_allclose(
+      (grads[1] * other_kernel).sum(), along_kernel, rtol=1e-4)
+
+
+def test_value_is_xlas():
+  """Without a derivative the bits are those of XLA's convolution."""
+  x, kernel = _arrays(3)
+  for padding in ("SAME", "VALID"):
+    np.testing.assert_array_equal(
+        jax.jit(convolution.convolve, static_argnums=2)(x, kernel, padding),
+        jax.jit(_by_xla, static_argnums=2)(x, kernel, padding))
+
+
+@pytest.mark.parametrize("size,padding", [(2, "SAME"), (3, "VALID")])
+def test_forward_second_and_mapped_derivatives(size, padding):
+  """Forward mode, forward over reverse and kernels of several clients."""
+  kernels = np.stack([_arrays(size, seed)[1] for seed in range(3)])
+  x, _ = _arrays(size)
+
+  def everything(way):
+
+    def loss(kernel):
+      return jnp.sin(way(x, kernel, padding)).sum()
+
+    def of(kernel, direction):
+      return jax.jvp(jax.value_and_grad(loss), (kernel,), (direction,))
+
+    return jax.jit(jax.vmap(of))(kernels, kernels[::-1])
+
+  got, want = everything(convolution.convolve), everything(_by_xla)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(
+      a, b, rtol=1e-4, atol=1e-4), got, want)
+
+
+@pytest.mark.parametrize("platform,convolutions,products", [
+    ("cpu", 0, 3), ("cuda", 3, 0), ("tpu", 3, 0)])
+def test_platforms(platform, convolutions, products):
+  """Products of patches on a CPU, XLA's convolutions elsewhere."""
+  x, kernel = _arrays(3)
+  traced = jax.jit(jax.grad(
+      lambda x, kernel: jnp.sin(convolution.convolve(x, kernel, "SAME")).sum(),
+      (0, 1))).trace(x, kernel)
+  text = traced.lower(lowering_platforms=(platform,)).as_text()
+  assert text.count("stablehlo.convolution") == convolutions
+  assert text.count("stablehlo.dot_general") == products
+
+
+def test_patches_are_what_an_output_reads():
+  """Rows of patches, in the order of the kernel's axes."""
+  x, _ = _arrays(1)
+  rows = convolution.patches(x, 3, "VALID")
+  np.testing.assert_array_equal(rows[1, 2, 1], x[1, 2:5, 1:4].reshape(-1))
+  padded = convolution.patches(x, 2, "SAME")
+  assert padded.shape == (3, 6, 5, 8)
+  corner = np.zeros((2, 2, 2), np.float32)
+  corner[0, 0] = x[0, 5, 4]
+  np.testing.assert_array_equal(padded[0, 5, 4], corner.reshape(-1))
