@@ -45,9 +45,9 @@ class Pair(NamedTuple):
 
 PAIRS = {pair.title: pair for pair in (
     Pair("a", "MNIST-MCLR", "mnist_mclr", 3),
-    Pair("b", "MNIST-MLP", "mnist_mlp", 3, eval_every=10),
+    Pair("b", "MNIST-MLP", "mnist_mlp", 3),
     Pair("c", "FEMNIST-MCLR", "femnist_mclr", 5),
-    Pair("d", "FEMNIST-MLP", "femnist_mlp", 5, eval_every=10),
+    Pair("d", "FEMNIST-MLP", "femnist_mlp", 5),
     Pair("e", "Synthetic(1,1)-MCLR", "synthetic_mclr", 5),
     Pair("f", "Sent140-LSTM", "sent140_lstm", 5, eval_every=10, mu=0.01),
     Pair("g", "FEMNIST-MCLR, published generator", "femnist_mclr", 5,
