@@ -37,8 +37,10 @@ def convolve(x: Array, kernel: Array, padding: str) -> Array:
   return _by_xla(x, kernel, padding)
 
 
-def patches(x: Array, size: int, padding: str) -> Array:
-  """Unfolds images into the rows that each output of a convolution reads.
+def patches(
+    x: Array, size: int, padding: str, *, first: bool = False
+) -> Array:
+  """Unfolds images into what each output of a convolution reads.
 
   Shifted slices are used because lax.conv_general_dilated_patches convolves
   with an identity, which is slow on a CPU.
@@ -47,19 +49,23 @@ def patches(x: Array, size: int, padding: str) -> Array:
     x: [B, H, W, c].
     size: k, rows and columns of a kernel.
     padding: of ``convolve``.
+    first: whether the axis of what is read comes first.
 
   Returns:
-    [B, H', W', k * k * c], H' and W' as in the result of ``convolve``, in the
-    order of a kernel's first three axes.
+    [B, H', W', k * k * c] or [k * k * c, B, H', W'], H' and W' as in the result
+    of ``convolve``, in the order of a kernel's first three axes.
   """
   if padding == "SAME":
     around = ((size - 1) // 2, size // 2)
     x = jnp.pad(x, ((0, 0), around, around, (0, 0)))
-  # First along the columns, then along the rows: fewer, longer copies.
-  for axis in (2, 1):
+  rows, columns, read = (2, 3, 0) if first else (1, 2, 3)
+  if first:
+    x = jnp.moveaxis(x, 3, 0)
+  for axis in (columns, rows):
     length = x.shape[axis] - size + 1
     x = jnp.concatenate(
-        [lax.slice_in_dim(x, i, i + length, axis=axis) for i in range(size)], 3)
+        [lax.slice_in_dim(x, i, i + length, axis=axis) for i in range(size)],
+        read)
   return x
 
 
@@ -70,7 +76,11 @@ def _by_xla(x: Array, kernel: Array, padding: str) -> Array:
 
 def _by_product(x: Array, kernel: Array, padding: str) -> Array:
   size, width = kernel.shape[0], kernel.shape[3]
-  return patches(x, size, padding) @ kernel.reshape(-1, width)
+  # A product [d, k k c] @ [k k c, B H W]: its long axis is the last one, where
+  # rows of a few channels would be 2 to 3 times as slow.
+  read = patches(x, size, padding, first=True)
+  out = kernel.reshape(-1, width).T @ read.reshape(read.shape[0], -1)
+  return jnp.moveaxis(out.reshape(width, *read.shape[1:]), 0, 3)
 
 
 @convolve.defjvp
