@@ -88,6 +88,9 @@ class Figure(NamedTuple):
   #: metric of the claims file -> what is measured; {}: the mean of the last
   #: rounds of the figure's own metric
   measures: answers.Measures = {}
+  #: answers to numbers that the paper states for another figure or table
+  further: Callable[[Sequence[suite.Outcome]], list[answers.Answer]] = (
+      lambda outcomes: [])
   #: (paths, outcomes, x axis): draws the picture; None: draw curves
   draw: Callable[[list[pathlib.Path], list[suite.Outcome], str], None] | (
       None) = None
@@ -388,7 +391,8 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
   folder = write(request, name, text, [
       *answers.numbers(paper.name, name, outcomes, measures),
-      *answers.sentences(name, figure.statements, outcomes)])
+      *answers.sentences(name, figure.statements, outcomes),
+      *figure.further(outcomes)])
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   # The curves of the stated settings get a picture of their own: they can lie

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import chosen, partitions, report, rule, suite, verdicts
+from ...reports import (
+    answers, chosen, partitions, report, rule, suite, verdicts)
 from ...reports.report import line, shown
 from . import claims
 
 PROTOCOL = "local"
+#: The rounds of section 5.1.
+ROUNDS = 300
 
 
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
@@ -104,6 +107,34 @@ def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
             spread["mean"] - said, spread["ci95"], rule.TIE),
         known[0].settings]))
   return "\n".join(lines)
+
+
+def of_partitions(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
+  """Answers to Table 3's Synthetic, with each partition as one draw.
+
+  A number is answered if every partition has it after the stated rounds.
+  """
+  panels = suite.by_panel(outcomes)
+  found = []
+  for claim in report.load_claims(claims.NAME, "Table3"):
+    own = [o for o in outcomes if o.cell.label == claim.method]
+    if claim.panel != "e" or claim.metric not in OF_TABLE3 or not own:
+      continue
+    played = min(o.summary["cost"]["rounds"] for o in own)
+    try:
+      if len(own) < len(panels) or played < ROUNDS:
+        raise verdicts.NotRun(
+            f"{len(own)} of {len(panels)} partitions, {played} of {ROUNDS} "
+            "rounds")
+      values = [OF_TABLE3[claim.metric](o, outcomes).mean() for o in own]
+    except verdicts.NotRun as error:
+      ours, verdict = str(error), rule.NOT_RUN
+    else:
+      ours, verdict = answers.number(values, claim, own[0].cell.choices)
+    found.append(answers.Answer(
+        "synthetic", claim.artifact, claim.panel, claim.method, claim.metric,
+        claim.said, ours, verdict, own[0].settings))
+  return found
 
 
 def survives(outcomes: Sequence[suite.Outcome]) -> str:

@@ -247,6 +247,26 @@ def test_table1(tmp_path):
       "+0.00 +- 0.00", "does not hold")
 
 
+def test_partitions_of_synthetic_answer_table3(tmp_path, monkeypatch):
+  """Each partition is a draw: 88.4 is the paper's FG-EDC, 92.1 its FeSEM."""
+  monkeypatch.setattr(tables, "ROUNDS", 3)
+  found = [outcome(tmp_path, label, panel, np.full((1, 3), value))
+           for panel, shift in zip("abcd", (-1e-3, 0.0, 0.0, 1e-3))
+           for label, value in (("FG-EDC", 0.884 + shift), ("FeSEM", 0.9))]
+  words = {(a.method, a.metric): a for a in tables.of_partitions(found)}
+  assert len(words) == 3
+  assert words["FG-EDC", "test_accuracy_max"].verdict == "same"
+  assert words["FG-EDC", "test_accuracy_max"].ours == "88.40 +- 0.13"
+  assert words["FeSEM", "test_accuracy_max"].verdict == "below"
+  # -1.6 +- 0.13 points, the paper's are -3.7.
+  gain = words["FG-EDC", "gain_over_FeSEM"]
+  assert (gain.artifact, gain.panel, gain.verdict) == ("Table3", "e", "above")
+  # A partition or a round fewer, and nothing is answered.
+  monkeypatch.setattr(tables, "ROUNDS", 4)
+  for lacking in (found, found[:-1]):
+    assert {a.verdict for a in tables.of_partitions(lacking)} == {"not run"}
+
+
 def test_mapping_is_a_line_of_least_squares():
   rng = np.random.default_rng(0)
   madc = rng.random((6, 6))
