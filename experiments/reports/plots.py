@@ -1,6 +1,6 @@
 """Pictures: curves over rounds or costs, bars, dots, the clients' classes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import math
 import pathlib
 import textwrap
@@ -430,24 +430,27 @@ _TICKS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95,
           0.999)
 
 
-def _error_axis(axis: Any, low: float, best: float) -> None:
-  """Makes the y axis logarithmic in 1 - y, from ``low`` to beyond ``best``."""
+def _error_axis(
+    axis: Any, low: float, best: float, which: str = "y") -> None:
+  """Makes an axis logarithmic in 1 - y, from ``low`` to beyond ``best``."""
   least = 0.75 * (1.0 - best)  # the error at the upper end
 
   def depth(y: Any) -> Any:
     return -np.log(np.maximum(1.0 - np.asarray(y, float), 0.1 * least))
 
-  axis.set_yscale("function", functions=(depth, lambda d: 1.0 - np.exp(-d)))
-  axis.set_ylim(low, 1.0 - least)
+  along = getattr(axis, f"{which}axis")
+  axis.set(**{f"{which}lim": (low, 1.0 - least)})
+  getattr(axis, f"set_{which}scale")(
+      "function", functions=(depth, lambda d: 1.0 - np.exp(-d)))
   span, kept = np.ptp(depth([low, 1.0 - least])), [math.inf]
   for tick in reversed(_TICKS):  # the best lines have most need of them
     if low <= tick <= 1.0 - least and (
         kept[-1] > 1.0 or depth(kept[-1]) - depth(tick) > 0.09 * span):
       kept.append(tick)
-  axis.yaxis.set_major_locator(ticker.FixedLocator(kept[1:]))
-  axis.yaxis.set_minor_locator(ticker.NullLocator())
-  axis.yaxis.set_major_formatter("{x:g}")
-  axis.set_ylabel(f"{axis.get_ylabel()} (log scale of errors)")
+  along.set_major_locator(ticker.FixedLocator(kept[1:]))
+  along.set_minor_locator(ticker.NullLocator())
+  along.set_major_formatter("{x:g}")
+  along.set_label_text(f"{along.get_label_text()} (log scale of errors)")
 
 
 def bars(
@@ -594,7 +597,8 @@ Factors = Mapping[tuple[str, str, str], Dot]
 
 def factors(
     paths: list[pathlib.Path], rows: Mapping[str, Mapping[str, Factors]],
-    title: str, interval: str, missing: str = "not run") -> None:
+    title: str, interval: str, missing: str = "not run",
+    shares: Collection[str] = ()) -> None:
   """Draws numbers that depend on three factors.
 
   The first factor is a group of lines, the second the colour, the third the
@@ -607,6 +611,8 @@ def factors(
     title: above all panels.
     interval: what the intervals are, for the legend.
     missing: what stands in the place of a number that there is not.
+    shares: labels whose numbers are shares below 1; their axes are logarithmic
+      in the errors.
   """
   keys = list(dict.fromkeys(
       key for found in rows.values() for own in found.values() for key in own))
@@ -648,7 +654,14 @@ def factors(
       axis.set_title(name, fontsize=9)
       axis.set_xlabel(words, fontsize=8)
       axis.grid(axis="x", alpha=0.3)
-    _fit_dots(line, [dot for own in found.values() for dot in own.values()])
+    shown = [dot for own in found.values() for dot in own.values()]
+    means = [dot.mean for dot in shown if dot.mean is not None]
+    if words in shares and means:
+      for axis in line:
+        _error_axis(axis, min(means) - 0.02, max(means), "x")
+        axis.tick_params(axis="x", labelsize=7)
+    else:
+      _fit_dots(line, shown)
     for axis in line[len(found):]:
       axis.remove()
   legend(figure)

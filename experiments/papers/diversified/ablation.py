@@ -260,8 +260,9 @@ def draw(
   """Draws accuracy and rounds, a column for each panel."""
   del x_axis  # dots
   rows: dict[str, dict[str, plots.Factors]] = {}
+  share = "test accuracy"
   for words, measure in (
-      ("test accuracy, %", _accuracy),
+      (share, lambda outcome: _accuracy(outcome) / 100),
       (f"rounds to {100 * TARGET:g} %", _rounds)):
     rows[words] = {
         suite.heading(runs[0].cell): {
@@ -271,7 +272,7 @@ def draw(
   pooled = any(o.parts for o in outcomes)
   plots.factors(paths, rows, "Local steps x server step x number of models",
                 f"95 % CI over {'partitions' if pooled else 'seeds'}",
-                missing="not in all runs")
+                missing="not in all runs", shares=(share,))
 
 
 def note(outcomes: Sequence[suite.Outcome]) -> str:

@@ -250,6 +250,28 @@ def test_dots_are_the_numbers_and_their_intervals(drawn):
   assert words_of(figure) == ["the interval", plots.PAPER]
 
 
+def test_shares_of_three_factors_lie_apart_near_one(drawn):
+  """98 and 98.5 % are farther apart than 75 and 76 %; rounds stay linear."""
+  dots = {("FedAvg", "average", f"K = {k}"): plots.Dot(mean, 0.3)
+          for k, mean in enumerate((0.75, 0.76, 0.98, 0.985))}
+  rounds = {key: plots.Dot(100 * dot.mean, 1.0) for key, dot in dots.items()}
+  figure = drawn(
+      plots.factors, {"accuracy": {"a": dots}, "rounds": {"a": rounds}}, "t",
+      "the interval", shares=("accuracy",))
+  above, below = figure.axes
+
+  def places(axis, unit):
+    return axis.transData.transform(
+        [(unit * dot.mean, 0.0) for dot in dots.values()])[:, 0]
+
+  low, worse, good, best = places(above, 1.0)
+  assert low < worse < good < best
+  assert best - good > 5 * (worse - low)
+  assert above.get_xlabel() == "accuracy (log scale of errors)"
+  low, worse, good, best = places(below, 100.0)
+  assert best - good == pytest.approx(0.5 * (worse - low))
+
+
 def test_two_axes_with_the_papers_numbers(drawn):
   table = [*rows(NUMBERS), *rows(2 * NUMBERS, "discrepancy", "rounds")]
   figure = drawn(
