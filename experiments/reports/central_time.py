@@ -26,6 +26,7 @@ from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
+from fedjax_alg.rounds.phases import Stage
 from ..cli import config as config_lib
 from ..cli import execute
 from . import answers, report, timing
@@ -62,7 +63,7 @@ def _server(k: int, by_gradient: bool) -> Any:
     anchors = trees.slot_mean(weight, gradients)
     means, _ = diversified.group_vectors(
         hparams, vectors, anchors if by_gradient else state, weight > 0,
-        jnp.bool_(False))
+        Stage(None, jnp.bool_(False)))
     step = scale(means if by_gradient else trees.subtract(means, state))
     state = trees.add_scaled(state, -1.0 if by_gradient else 1.0, step)
     again = trees.slot_mean(weight, gradients)
