@@ -80,7 +80,7 @@ def _sentences(text: str, found: Sequence[Answer]) -> tuple[str, str]:
 
 
 def _lower_is_better(metric: str) -> bool:
-  return metric.startswith(("rounds_to", "discrepancy", "loss"))
+  return metric.startswith(("rounds_to", "discrepancy", "loss", "central_"))
 
 
 def _number(
