@@ -356,6 +356,14 @@ def pictures(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
   return found
 
 
+def _without_places(text: str, request: Request) -> str:
+  """A text of a page, in which the user's folders have only their names."""
+  for place in (request.data_dir, *request.files.values()):
+    if place:
+      text = text.replace(place, pathlib.Path(place).name)
+  return text
+
+
 def make_figure(paper: Paper, name: str, request: Request) -> str:
   """Plays what a figure needs, writes it and returns its Markdown page."""
   figure = paper.figures[name]
@@ -378,7 +386,8 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     raise config_lib.UsageError(f"--finished: no run of {name} is")
   parts = [
       *(section(outcomes) for section in figure.sections),
-      verdicts.section(figure.statements, outcomes), "\n\n".join(lacking),
+      verdicts.section(figure.statements, outcomes),
+      _without_places("\n\n".join(lacking), request),
       report.provenance(outcomes, request.command_line, " ".join(notes))]
   if figure.table is not None:
     text = report.join(figure.title, [figure.table(outcomes), *parts])

@@ -292,6 +292,13 @@ BEYOND = for_paper(
     ("pFedACnnL is above each client alone", _alone))
 
 
+#: The same, for the concentrations that stand for the paper's lost one.
+DIRICHLET = for_paper(
+    NAME, "dirichlet",
+    ("pFedACnnL is above FedACnnL", higher(PERSONAL, ACNNL, SCORE)),
+    ("pFedACnnL is above each client alone", _alone))
+
+
 def _invariant(outcomes):
   """Without the ridges, all partitions give the same accuracy."""
   parts = []

@@ -39,14 +39,15 @@ def test_every_cell_parses(name):
     values = run.values
     assert values["l2"] == 0 and figure.protocol in values["eval_protocols"]
     assert values["eval_every"] == figure.eval_every
-    assert values["num_seeds"] == (5 if name == "table2" else 1)
+    assert values["num_seeds"] == {"table2": 5, "dirichlet": 3}.get(name, 1)
     if registry.get(run.algorithm).rounds is not None:
       assert run.values["participation"] == 1
     if name != "afl":
       assert values["num_clients"] == 100
       if values["dataset"] != "synthetic":
         assert values["dirichlet_alpha"] == {
-            ("fig6", "c"): 0.3, ("fig6", "d"): 1.0}.get((name, panel), 0.1)
+            ("fig6", "c"): 0.3, ("fig6", "d"): 1.0, ("dirichlet", "b"): 0.3,
+            ("dirichlet", "c"): 1.0}.get((name, panel), 0.1)
 
 
 def test_settings_of_section_5():
@@ -68,6 +69,12 @@ def test_settings_of_section_5():
   assert models == dict(
       a=("mnist", "mlp"), b=("synthetic", "mlp"), c=("mnist", "softmax"),
       d=("synthetic", "softmax"))
+  played = {key: run.values["rounds"] for key, run in parsed("table2").items()
+            if key[1] in (claims.PFEDME, claims.PFEDZO)}
+  assert {rounds for key, rounds in played.items()
+          if key[1] == claims.PFEDME} == {1000}
+  assert played["d", claims.PFEDZO] == 1000  # dear; the table says how many
+  assert {played[p, claims.PFEDZO] for p in "abc"} == {10, 100}
   assert len(parsed("fig6")["a", "FedACnnL"].values["layers"]) == 7
   assert parsed("fig6")["a", "pFedACnnL"].values["rounds"] == 10  # 5 and 5
 
@@ -110,7 +117,7 @@ def test_methods_by_sgd_on_the_deep_network_are_lines_of_panel_a():
 
 def test_seeds_of_each_figure():
   """What the user gives overrides the figure's number, and so does quick."""
-  for name, seeds in (("table2", 5), ("fig4", 1)):
+  for name, seeds in (("table2", 5), ("dirichlet", 3), ("fig4", 1)):
     figure = analytic.FIGURES[name]
     for asked, wanted in ((request(), seeds), (request("--num_seeds=2"), 2),
                           (request(quick=True), 1)):

@@ -127,6 +127,23 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   assert "needs sent140" in capsys.readouterr().err
 
 
+def test_a_partition_of_half_the_size_is_a_stand_in_everywhere():
+  assert int(fedgroup.client_sizes(100, 0).sum()) < 0.6 * (
+      fedgroup.SYNTHETIC_EXAMPLES)
+  for name, panel in (("table3", "e"), ("fig4", "a"), ("eta_g", "c")):
+    found = [cell for cell in figures.cells(
+        fedgroup.PAPER, fedgroup.FIGURES[name], request())
+             if cell.panel == panel]
+    assert found and {cell.config.values["partition_seed"] for cell in found
+                      } == {0}
+    assert all("stand-in" in suite.chosen_lib.said(cell.choices)
+               for cell in found), name
+  of_size = figures.cells(
+      fedgroup.PAPER, fedgroup.FIGURES["synthetic"], request())
+  assert not any("stand-in" in suite.chosen_lib.said(cell.choices)
+                 for cell in of_size)
+
+
 def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
   monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: True)
   ids, who = np.zeros((100, 25), np.int32), np.repeat(

@@ -110,6 +110,17 @@ def test_a_table_without_runs_has_every_number(tmp_path, capsys):
   assert text.startswith("# Results: other works\n") and "94.54" in text
 
 
+def test_a_page_does_not_say_where_the_users_data_are(
+    tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(trust, "why_lacking",
+                      lambda words: f"nothing at {tmp_path}/tfds")
+  status, _, _ = played(tmp_path, capsys, "--table=niid_bench", "--finished",
+                        f"--data_dir={tmp_path}/tfds")
+  page = (tmp_path / "niid_bench" / "niid_bench.md").read_text("utf-8")
+  assert status == 0 and "not run. nothing at tfds." in page
+  assert str(tmp_path) not in page
+
+
 @pytest.mark.parametrize("words, says", [
     ((), "--table: missing (one of niid_bench, "),
     (("--table=nobody",), "--table"),
