@@ -123,6 +123,10 @@ OWN_OF_DATA: dict[tuple[str, str], tuple[tuple[str, tuple[Any, ...]], ...]] = {
                             "inf,inf,inf,5000,2000"))),
 }
 
+#: (algorithm, setting) -> the least value that a widened grid has: pFedACnnL
+#: with one group is pFedACnnL-WC, a line of its own.
+LEAST = {("pfedacnnl", "num_groups"): 2.0}
+
 #: paper -> how many last rounds decide by their validation accuracy; None: all.
 LAST = {"conjugate": None, "diversified": 10, "analytic": 1}
 
@@ -335,7 +339,9 @@ def play(
         found.append(score)
       return found
 
-    def allowed(value, flags_of=flags_of):
+    def allowed(value, flag=flag, flags_of=flags_of):
+      if value < LEAST.get((name, flag), -math.inf):
+        return False
       try:
         config_lib.parse(flags_of(value))
       except OptionError:

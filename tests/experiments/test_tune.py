@@ -68,8 +68,8 @@ def test_every_value_is_played_on_validation_data(
   assert "FedAvg" in text and "**0.1**" in text
 
 
-def test_own_settings_come_first_at_the_middle_rate(tmp_path, monkeypatch):
-  """Without runs: the score is best for mu = 0.1 and the largest rate."""
+def without_runs(tmp_path, monkeypatch, accuracy):
+  """Makes a run's accuracy that of its hyper-parameters; lists the runs."""
   monkeypatch.setattr(tune, "_data_flags", lambda *args: DIGITS)
   seen = []
 
@@ -79,12 +79,28 @@ def test_own_settings_come_first_at_the_middle_rate(tmp_path, monkeypatch):
             for i, c in enumerate(configs)]
 
   def score(path):
-    values = seen[int(path.parent.name)].hparams
-    return [{"protocol": "validation", "round": 1, "accuracy":
-             values["client_lr"] - abs(values["mu"] - 0.1)}]
+    value = accuracy(seen[int(path.parent.name)].hparams)
+    return [{"protocol": protocol, "round": 1, "accuracy": value}
+            for protocol in ("validation", "local")]
 
   monkeypatch.setattr(tune.sweeps, "play_all", play_all)
   monkeypatch.setattr(tune.tables, "read_rows", score)
+  return seen
+
+
+def test_the_groups_of_pfedacnnl_are_never_one(tmp_path, monkeypatch):
+  """One group is pFedACnnL-WC, even if it is better."""
+  seen = without_runs(tmp_path, monkeypatch, lambda h: -h["num_groups"])
+  groups, *_ = tune.play(
+      "analytic", "mnist", "pfedacnnl", tmp_path, ["--num_clients=20"], 100.)
+  assert [t.value for t in groups] == [2, 3, 5, 10]
+  assert {c.hparams["num_groups"] for c in seen[4:]} == {2}
+
+
+def test_own_settings_come_first_at_the_middle_rate(tmp_path, monkeypatch):
+  """Without runs: the score is best for mu = 0.1 and the largest rate."""
+  seen = without_runs(tmp_path, monkeypatch, lambda h: (
+      h["client_lr"] - abs(h["mu"] - 0.1)))
   mu, rates = tune.play(
       "diversified", "mnist", "fedprox", tmp_path, [], 100., most=1)
   assert tune.choose(mu).value == 0.1 and len(mu) == 4
