@@ -327,6 +327,15 @@ def test_there_are_presets():
   assert "diversified/stated.flags" in config.presets()
 
 
+def test_the_headline_has_what_validation_chose_for_ga():
+  headline = config.parse(["--flagfile=diversified/headline.flags"])
+  tuned = config.parse(["--flagfile=diversified/headline.flags",
+                        "--flagfile=diversified/methods/ga_fsvrg.flags"])
+  assert headline.hparams == tuned.hparams
+  assert "chosen: test" not in (
+      config.PRESETS / "diversified" / "headline.flags").read_text("utf-8")
+
+
 def test_stated_preset_has_the_papers_values():
   parsed = config.parse(["--flagfile=diversified/stated.flags"])
   assert parsed.run.l2 == 0.01
