@@ -30,10 +30,6 @@ NAME = claims.NAME
 PLAYED = {("a", "fedzo"): 5, ("a", "baffle"): 5,
           ("b", "fedzo"): 100, ("b", "baffle"): 100}
 
-#: (panel, method) -> the same of Table 2, whose baselines have 1,000 rounds.
-#: pFedZO draws 20 directions of all parameters for every step.
-TABLE2_PLAYED = {("a", "pfedzo"): 10, ("b", "pfedzo"): 10, ("c", "pfedzo"): 100}
-
 #: The same of Fig. 6, where a pass over all data takes minutes on two cores.
 #: FedAvg's file has 100 rounds; a round alone is 5 passes.
 CIFAR10_PLAYED = {"fedavg": 5, "local": 1}
@@ -136,10 +132,8 @@ def _cifar10_lines(panel: Panel) -> Lines:
 def _table2_lines(panel: Panel) -> Lines:
   lines = [(label, proposed(panel, label)) for label in (
       claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)]
-  for name in ("pfedme", "pfedzo", "local"):
-    fewer = TABLE2_PLAYED.get((panel.letter, name))
-    lines.append((registry.get(name).label, method(
-        panel, name, *([f"--rounds={fewer}"] if fewer else []))))
+  lines += [(registry.get(name).label, method(panel, name))
+            for name in ("pfedme", "pfedzo", "local")]
   if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
     lines.append((claims.AFL, method(panel, "afl", "--noremove_ridge")))
   return lines
