@@ -247,6 +247,11 @@ def _held_out(
   return path
 
 
+def _closed_form(name: str) -> bool:
+  """Whether the rounds of a method are those of its layers."""
+  return name not in ablation.CELLS and registry.get(name).rounds is not None
+
+
 def _method_flags(paper: str, data: str, name: str) -> list[str]:
   if name in ablation.CELLS:
     return list(ablation.CELLS[name].start())
@@ -256,7 +261,7 @@ def _method_flags(paper: str, data: str, name: str) -> list[str]:
            if (config_lib.PRESETS / paper / folder / f"{name}.flags").is_file()]
   if name in _PAPERS[paper].proposed:
     files.insert(0, f"{paper}/headline.flags")
-  rounds = _ROUNDS.get((paper, data))
+  rounds = None if _closed_form(name) else _ROUNDS.get((paper, data))
   return [*([f"--rounds={rounds}"] if rounds else []),
           *(f"--flagfile={file}" for file in files), f"--algorithm={name}"]
 
@@ -285,9 +290,12 @@ def run_flags(
     paper: str, data: str, name: str, root: pathlib.Path,
     data_dir: str | None = None) -> tuple[str, ...]:
   """The flags of the runs in which a method is tuned, but for the protocol."""
+  # A closed form is evaluated at its end alone: every evaluation of pFedACnnL
+  # fits the personal layers of all clients again.
+  every = 100 if _closed_form(name) else 5
   return (*_method_flags(paper, data, name), *_data_flags(
       paper, data, root, data_dir), *_SHARED[paper], f"--num_seeds={SEEDS}",
-          "--eval_every=5")
+          f"--eval_every={every}")
 
 
 def _last(every: int, rounds: int | None) -> int | None:

@@ -94,6 +94,9 @@ def test_the_groups_of_pfedacnnl_are_never_one(tmp_path, monkeypatch):
   groups, *_ = tune.play(
       "analytic", "mnist", "pfedacnnl", tmp_path, ["--num_clients=20"], 100.)
   assert [t.value for t in groups] == [2, 3, 5, 10]
+  # Evaluated once, after the last personal layer.
+  assert {(c.run.rounds, min(c.run.eval_every, c.run.rounds))
+          for c in seen} == {(2, 2)}  # softmax regression has one layer
   assert {c.hparams["num_groups"] for c in seen[4:]} == {2}
 
 
