@@ -381,7 +381,9 @@ def _ends(
                *bool(stated) * ["-" if said is None else f"{said:.2f}"],
                *(shown(final["local"][name]["values"], factor=100)
                  for name in ("accuracy", "client_accuracy", "worst_decile")),
-               shown(final["global"]["accuracy"]["values"], factor=100)]
+               # Each client alone has no global model.
+               shown(final["global"]["accuracy"]["values"], factor=100)
+               if "global" in final else "-"]
       if times:
         words += [f"{claims.TOTAL(o).mean():.4g}",
                   f"{claims.simulated('idle_s')(o).mean():.4g}",

@@ -169,7 +169,8 @@ def outcome(folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0),
   rows, rounds = [], []
   for seed, curve in enumerate(curves):
     for number, value in enumerate(curve, 1):
-      for protocol in ("global", "local", "copy"):
+      # Each client alone has no global model.
+      for protocol in ("global", "local", "copy")[algorithm == "local":]:
         own = value + adapted * (protocol == "copy")
         rows.append({
             "round": number, "seed": seed, "protocol": protocol,
@@ -332,6 +333,18 @@ def test_fig6_table(personal):
   assert text.count("| 4 | 2 | 0.5 |") == 4
   words = [verdicts.judge(s, own)[1] for s in claims.FIG6]
   assert words == ["holds", "does not hold", "holds", "not run", "holds"]
+
+
+def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
+  own = [o for o in personal if o.cell.panel == "a" and o.cell.label in (
+      claims.PERSONAL, claims.ALONE)]
+  text = analytic.by_concentration(own)
+  assert "| each client alone | 50.00 " in text
+  row, = [w for w in text.splitlines() if claims.ALONE in w]
+  assert row.split(" | ")[4] == "-"
+  assert claims.ALONE in analytic.fig6_table(own)
+  analytic._draw_dirichlet([tmp_path / "a.png"], own, "rounds")
+  assert (tmp_path / "a.png").is_file()
 
 
 def test_ablations_and_afl(tmp_path):
