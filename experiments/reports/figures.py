@@ -359,8 +359,9 @@ def pictures(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
 def _without_places(text: str, request: Request) -> str:
   """A text of a page, in which the user's folders have only their names."""
   for place in (request.data_dir, *request.files.values()):
-    if place:
-      text = text.replace(place, pathlib.Path(place).name)
+    name = pathlib.Path(place or "").name
+    if place and name:  # "." has no name of its own
+      text = text.replace(place, name)
   return text
 
 

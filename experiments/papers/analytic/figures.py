@@ -493,30 +493,25 @@ def by_concentration(outcomes: Sequence[suite.Outcome]) -> str:
   return _ends(outcomes, {}, "method")
 
 
-def _draw_ends(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str
-) -> None:
-  """Draws the accuracies of ``_ends`` as dots."""
-  last = claims.end("local")
-  plots.dots(paths, {
-      suite.heading(runs[0].cell): {o.cell.label: plots.Dot(
-          *metrics.confidence_95(last(o).tolist())) for o in runs}
-      for runs in suite.by_panel(outcomes)}, "accuracy, clients' own data, %",
-             title, "95 % CI of the mean over seeds")
+def _draws_ends(name: str):
+  """Makes the ``Figure.draw`` of the accuracies of ``_ends``, as dots."""
+
+  def draw(
+      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+  ) -> None:
+    del x_axis  # dots
+    last = claims.end("local")
+    plots.dots(paths, {
+        suite.heading(runs[0].cell): {o.cell.label: plots.Dot(
+            *metrics.confidence_95(last(o).tolist())) for o in runs}
+        for runs in suite.by_panel(outcomes)}, "accuracy, clients' own data, %",
+               FIGURES[name].title, "95 % CI of the mean over seeds")
+
+  return draw
 
 
-def _draw_ablations(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
-  del x_axis  # dots
-  _draw_ends(paths, outcomes, FIGURES["ablations"].title)
-
-
-def _draw_dirichlet(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
-  del x_axis  # dots
-  _draw_ends(paths, outcomes, FIGURES["dirichlet"].title)
+_draw_ablations = _draws_ends("ablations")
+_draw_dirichlet = _draws_ends("dirichlet")
 
 
 def _draw_table2(

@@ -119,6 +119,8 @@ def test_a_page_does_not_say_where_the_users_data_are(
   page = (tmp_path / "niid_bench" / "niid_bench.md").read_text("utf-8")
   assert status == 0 and "not run. nothing at tfds." in page
   assert str(tmp_path) not in page
+  here = figures.Request(None, (), "here", data_dir=".")
+  assert figures._without_places("Nothing in ./a.", here) == "Nothing in ./a."
 
 
 @pytest.mark.parametrize("words, says", [
