@@ -9,12 +9,16 @@ pictures beside it, compressed where they are large.
 
   python -m experiments.publish --all
 
-publishes every paper whose figures are in out/<paper>, those of the commands
-experiments.trust and experiments.beyond among them, and writes
-docs/results/claims.md: how many claims of each of the four papers are met, and
-every one that is not, with what was tried. The answers of the figures are kept
-in docs/results/<paper>.answers.csv; those of a figure stay until it is
-published again.
+publishes every paper whose figures are in out/<paper> or whose page is there
+already, those of the commands experiments.trust and experiments.beyond among
+them, and writes docs/results/claims.md: how many claims of each of the four
+papers are met, and every one that is not, with what was tried. The answers of
+the figures are kept in docs/results/<paper>.answers.csv.
+
+What the page has of a figure stays, answers and pictures included, until that
+figure is published again. So one figure can be made anew without the runs of
+the others. To take a figure away, delete its part of the page and its lines of
+the answers.
 
 Text of your own goes into docs/results/diversified.notes.md: a section with the
 heading "## fig1" is put below that figure, and "## intro" at the top of the
@@ -51,6 +55,11 @@ CLAIMED: dict[str, figures.Paper] = {
 
 PAPERS: dict[str, figures.Paper] = CLAIMED | {
     paper.name: paper for paper in (trust.PAPER, beyond.PAPER)}
+
+#: Lines of a page that no reader sees: here begins the part of a figure, and
+#: within it the text of the notes, which is read from their file every time.
+_PART = "<!-- {} -->"
+_NOTES = "<!-- notes -->"
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
@@ -113,8 +122,32 @@ def _lower(path: pathlib.Path) -> tuple[str, str]:
   return title.removeprefix("# "), re.sub(r"^#", "##", rest, flags=re.M).strip()
 
 
+def _kept(page: pathlib.Path) -> dict[str, str]:
+  """The parts of a page without their notes: figure -> text."""
+  if not page.is_file():
+    return {}
+  parts = re.split(r"^<!-- (\w+) -->$", page.read_text("utf-8"), flags=re.M)
+  return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2])
+          if _PART.format(name) != _NOTES}
+
+
+def _made(
+    paper: figures.Paper, name: str, source: pathlib.Path,
+    target: pathlib.Path) -> str:
+  """A figure's part of the page; its pictures are copied beside the page."""
+  title, rest = _lower(source / name / f"{name}.md")
+  parts = [f"## {title}"]
+  for picture in sorted((source / name).glob("*.png"),
+                        key=lambda path: (len(path.stem), path.stem)):
+    copy = f"{paper.name}_{picture.name}"
+    (target / copy).write_bytes(_small_png(picture))
+    parts.append(f"![{picture.stem}]({copy})")
+  return "\n\n".join([*parts, rest])
+
+
 def publish(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path
+    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, *,
+    again: bool = False
 ) -> pathlib.Path:
   """Writes a paper's page and its pictures; returns the page.
 
@@ -122,44 +155,45 @@ def publish(
     paper: the paper.
     source: folder that its figures were written to (their --out_dir).
     target: folder of the page.
+    again: whether a page is written again, with its notes, for which there is
+      no new figure.
 
   Raises:
     UsageError: there is no table, or a note on a table that does not exist.
   """
-  names = [name for name in [*paper.figures, *paper.tables]
-           if (source / name / f"{name}.md").is_file()]
-  if not names:
+  order = [*paper.figures, *paper.tables]
+  names = [name for name in order if (source / name / f"{name}.md").is_file()]
+  page = target / f"{paper.name}.md"
+  kept = _kept(page)
+  if not names and not (again and kept):
     raise config_lib.UsageError(
         f"--from={source}: holds no table of {paper.name} (make them with "
         f"python -m experiments.{paper.name} --{paper.flag}=all)")
   file = target / f"{paper.name}.notes.md"
   notes = read_notes(file)
-  known = ["intro", *paper.figures, *paper.tables]
+  known = ["intro", *order]
   for name in notes:
     if name not in known:
       raise config_lib.UsageError(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
-  pages = {name: _lower(source / name / f"{name}.md") for name in names}
+  for name in names:  # nothing is written where one of them is refused
+    _lower(source / name / f"{name}.md")
   target.mkdir(parents=True, exist_ok=True)
   parts = [f"# Results: {paper.works}"]
   if "intro" in notes:
     parts.append(notes["intro"])
-  for name, (title, rest) in pages.items():
-    parts.append(f"## {title}")
-    for picture in sorted((source / name).glob("*.png"),
-                          key=lambda path: (len(path.stem), path.stem)):
-      copy = f"{paper.name}_{picture.name}"
-      (target / copy).write_bytes(_small_png(picture))
-      parts.append(f"![{picture.stem}]({copy})")
-    parts.append(rest)
+  for name in order:
+    if name not in names and name not in kept:
+      continue
+    parts += [_PART.format(name), _made(paper, name, source, target)
+              if name in names else kept[name]]
     if name in notes:
-      parts.append(notes[name])
+      parts += [_NOTES, notes[name]]
   text = "\n\n".join(parts) + "\n"
   for old in sorted(target.glob(f"{paper.name}_*.png")):
     if old.name not in text:
       print(f"removed {old}: no longer shown", file=sys.stderr)
       old.unlink()
-  page = target / f"{paper.name}.md"
   results.write_text(page, text)
   _keep_answers(paper, source, target)
   return page
@@ -180,12 +214,14 @@ def _keep_answers(
 
 
 def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
-  """Publishes the papers with figures in out/; returns the pages.
+  """Publishes the papers with figures in out/ or a page; returns the pages.
 
   The last page is that of the claims.
   """
-  pages = [publish(paper, source, target) for name, paper in PAPERS.items()
-           if (source := expanded(f"out/{name}")).is_dir()]
+  pages = [publish(paper, source, target, again=True)
+           for name, paper in PAPERS.items()
+           if (source := expanded(f"out/{name}")).is_dir()
+           or (target / f"{name}.md").is_file()]
   target.mkdir(parents=True, exist_ok=True)
   page = target / "claims.md"
   results.write_text(page, claims_page.page({
@@ -201,8 +237,8 @@ def _flag_values() -> absl_flags.FlagValues:
   absl_flags.DEFINE_enum(
       "paper", None, list(PAPERS), "the paper", flag_values=values)
   absl_flags.DEFINE_bool(
-      "all", False, "publish every paper with figures in out/<paper>, and the "
-      "page of all claims", flag_values=values)
+      "all", False, "publish every paper with figures in out/<paper> or a "
+      "page, and the page of all claims", flag_values=values)
   absl_flags.DEFINE_string(
       "from", None, "folder that the figures were written to (--out_dir of "
       "their command); default out/<paper>", flag_values=values)

@@ -1,5 +1,8 @@
 """The documentation page of a paper's figures."""
 
+import pathlib
+import shutil
+
 import numpy as np
 from PIL import Image
 import pytest
@@ -130,3 +133,49 @@ def test_all_papers_and_their_claims(tmp_path, source, monkeypatch, capsys):
   assert not (folder / "conjugate.md").exists()
   assert publish.main(["--all", "--paper=conjugate"]) == 2
   assert "--paper: not read with --all" in capsys.readouterr().err
+
+
+def test_a_figure_stays_until_it_is_published_again(tmp_path, source):
+  """Its part and its pictures; its notes are read anew."""
+  folder = tmp_path / "docs"
+  folder.mkdir()
+  notes = folder / "diversified.notes.md"
+  notes.write_text("## fig1\n\nFirst words.\n\n## fig2\n\nOn the second.\n")
+  assert publish_to(folder, source) == 0
+  first = (folder / "diversified.md").read_text()
+  picture = (folder / "diversified_fig1.png").read_bytes()
+
+  alone = tmp_path / "alone"
+  alone.mkdir()
+  (source / "fig10").rename(alone / "fig10")
+  text = (alone / "fig10" / "fig10.md").read_text()
+  (alone / "fig10" / "fig10.md").write_text(text.replace("by x", "by y"))
+  assert publish_to(folder, alone) == 0
+  page = (folder / "diversified.md").read_text()
+  assert page.count("Made by x.") == 2 and page.count("Made by y.") == 1
+  assert page.replace("by y", "by x") == first
+  assert (folder / "diversified_fig1.png").read_bytes() == picture
+
+  notes.write_text("## fig1\n\nOther words.\n\n## fig10\n\nOn the tenth.\n")
+  assert publish_to(folder, alone) == 0
+  page = (folder / "diversified.md").read_text()
+  assert page.count("words.") == 1 and "Other words." in page
+  assert "On the second." not in page and "On the tenth." in page
+
+  start, end = (page.index(f"<!-- {name} -->") for name in ("fig1", "fig2"))
+  (folder / "diversified.md").write_text(page[:start] + page[end:])
+  assert publish_to(folder, alone) == 0
+  assert "fig1]" not in (folder / "diversified.md").read_text()
+  assert not (folder / "diversified_fig1.png").exists()
+
+
+def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
+  """Published again without any figure they stay as they are."""
+  committed = pathlib.Path(__file__).parents[2] / "docs" / "results"
+  folder = tmp_path / "results"
+  shutil.copytree(committed, folder)
+  monkeypatch.chdir(tmp_path)
+  assert publish.main(["--all", f"--to={folder}"]) == 0
+  for path in committed.iterdir():
+    assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
+  assert len(list(folder.iterdir())) == len(list(committed.iterdir()))
