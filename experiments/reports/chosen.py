@@ -139,6 +139,16 @@ def incomparable(choices: Iterable[Choice]) -> frozenset[str]:
   return frozenset(c.what for c in choices if c.how in (TEST, "stand-in"))
 
 
+#: What of a stand-in is not the paper's data; the rest are settings of its own
+#: data that its text has lost.
+_DATA = ("data", "sizes")
+
+
+def other_data(choices: Iterable[Choice]) -> bool:
+  """Whether other data than the paper's were played."""
+  return any(c.how == "stand-in" and c.what in _DATA for c in choices)
+
+
 def said(choices: Sequence[Choice]) -> str:
   """The choices in words, the worst first; "not declared" without any."""
   words: list[str] = []

@@ -107,6 +107,7 @@ def said(outcomes: Sequence[Any]) -> str:
             "the flags below and those of the next --partition_seed), each "
             f"with the mean of {of_seeds} seed{plural}.")
   if seeds == {1}:
-    return "One seed on one partition: no interval."
+    return ("A run has one seed on one partition and so no interval of its "
+            "own.")
   return (f"Intervals: 95 %, over {of_seeds} seed{plural} of one partition; "
           "the spread over partitions is not in them.")

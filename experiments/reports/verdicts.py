@@ -61,7 +61,8 @@ def judge(
   """Checks a claim: (what was measured, the verdict in words).
 
   Methods of which some alone have settings chosen on test data cannot be
-  compared; a claim that does not hold in spite of that does not hold.
+  compared; a claim that does not hold in spite of that does not hold. Panels
+  with other data than the paper's are measured, and decide nothing.
   """
   seen = _Seen(outcomes)
   try:
@@ -69,7 +70,17 @@ def judge(
   except NotRun as error:
     return str(error), rule.NOT_RUN
   words = {True: "holds", False: "does not hold", None: rule.UNDECIDED}
-  if holds is not False and _unequal(seen.used or outcomes):
+  used = seen.used or list(outcomes)
+  foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
+  if foreign:
+    apart = f"{measured} (other data, not judged: {', '.join(sorted(foreign))})"
+    try:
+      holds, _ = claim.check([
+          o for o in outcomes if o.cell.panel not in foreign])
+    except NotRun:
+      return apart, rule.NOT_COMPARABLE
+    measured, used = apart, [o for o in used if o.cell.panel not in foreign]
+  if holds is not False and _unequal(used):
     return f"{measured} (else: {words[holds]})", rule.NOT_COMPARABLE
   return measured, words[holds]
 

@@ -70,7 +70,7 @@ def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
         verdicts.pick(outcomes, panel, one), _TARGETS[0], "simulated_s",
         or_last=one == than) for one in (label, than))
     return verdicts.above(
-        cost_to_accuracy.saving(took, bound), 0.0, "% of the time", 1)
+        cost_to_accuracy.saving(took, bound), 0.0, "% less time", 1)
 
   share = _SHARES["abc".index(panel)]
   return verdicts.Statement(

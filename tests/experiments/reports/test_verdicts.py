@@ -1,5 +1,6 @@
 """Every kind of verdict, from made-up outcomes."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -56,6 +57,27 @@ def test_difference(a, b, word):
   measured, verdict = verdicts.judge(ABOVE, [flat("A", *a), flat("B", *b)])
   assert verdict == word
   assert measured.startswith("a: ") and (" +- " in measured) == (len(a) > 1)
+
+
+def test_other_data_than_the_papers_decide_nothing():
+  """Panel b is on a stand-in: it is shown, and the others decide."""
+
+  def on(panel, more, *levels):
+    runs = [flat("A", *levels, panel=panel), flat("B", 0.8, 0.8, 0.81,
+                                                  panel=panel)]
+    return [o._replace(cell=dataclasses.replace(o.cell, chosen=more))
+            for o in runs]
+
+  above, below = (0.9, 0.91, 0.9), (0.7, 0.71, 0.7)
+  for more, word in (("", "does not hold"), ("stand-in, data", "holds"),
+                     ("stand-in, sizes", "holds"),
+                     ("stand-in, dirichlet_alpha", "does not hold")):
+    measured, verdict = verdicts.judge(
+        ABOVE, [*on("a", "", *above), *on("b", more, *below)])
+    assert verdict == word and "; b: " in measured
+    assert ("not judged: b" in measured) == (word == "holds")
+  assert verdicts.judge(ABOVE, on("b", "stand-in, data", *above))[1] == (
+      "not comparable")
 
 
 def test_missing_method_is_not_run():
