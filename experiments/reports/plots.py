@@ -201,9 +201,10 @@ def legend(figure: Any, *last: str) -> None:
            for label in named]
   longest = max(len(line) for label in words for line in label.split("\n"))
   # About so many characters and the sample of a line fit side by side.
-  room = int(15 * figure.get_figwidth() / (longest + 8))
+  room = int(15 * figure.get_figwidth() / (longest + 10))
   figure.legend(named.values(), words, fontsize=8, loc="outside lower center",
-                handlelength=4.0, ncols=max(1, min(
+                # So long that a long dash has a gap beside the marker.
+                handlelength=5.6, ncols=max(1, min(
                     len(named), 7 if figure.axes[1:] else 3, room)))
 
 

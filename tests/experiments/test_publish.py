@@ -181,3 +181,20 @@ def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
   for path in committed.iterdir():
     assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
   assert len(list(folder.iterdir())) == len(list(committed.iterdir()))
+
+
+def test_the_readme_has_the_counts_of_the_claims():
+  root = pathlib.Path(__file__).parents[2]
+  counts = {}
+  for line in (root / "docs" / "results" / "claims.md").read_text().split(
+      "\n## ")[0].splitlines():
+    cells = [cell.strip(" *") for cell in line.strip("| ").split("|")]
+    if cells[-1].isdigit():
+      counts[cells[0]] = int(cells[-1])
+  better = counts["of these better than printed"]
+  assert counts["met"] - better == counts["same"] + counts["holds"]
+  said = " ".join((root / "README.md").read_text().split())
+  assert (f"Of the {counts['all rows']} claims that are not settings, runs "
+          f"decide {counts['decided']} so far") in said
+  assert f": {counts['same'] + counts['holds']} agree, " in said
+  assert f"and {better} numbers of the papers' own methods come out" in said
