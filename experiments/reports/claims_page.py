@@ -15,11 +15,11 @@ Of several patterns that match the first with a kind counts, and the first with
 something tried.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import collections
 import csv
 import fnmatch
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import report, rule
 from .answers import Answer
@@ -189,7 +189,9 @@ def _said(claim: Mapping[str, str]) -> str:
   return f"{claim['metric']} {value} {unit}".replace("|", "/").strip()
 
 
-def _table(title: str, found: Iterable[Row], last: str, of_row: Any) -> str:
+def _table(
+    title: str, found: Iterable[Row], last: str, of_row: Callable[[Row], str]
+) -> str:
   """The rows as a section, with a last column of their own."""
   lines = [f"## {title}", "", report.line([
       "where", "method", "claim", "ours", "verdict", "settings chosen by",
