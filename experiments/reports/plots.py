@@ -1,6 +1,7 @@
 """Pictures: curves over rounds or costs, bars, dots, the clients' classes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
 import math
 import pathlib
 import textwrap
@@ -17,6 +18,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt, ticker  # noqa: E402  (after the backend)
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
 
 #: --x_axis -> column of the rows, label of the axis.
 X_AXES = {
@@ -889,15 +891,49 @@ def groups(
       inside = group == int(label.split()[1]) - 1
       axis.scatter(*points[inside].T, s=16, label=label, color=style.colour,
                    marker=style.marker, linewidths=0)
-    # A word is written once, in the middle of its points.
-    for word in sorted(set(words)):
-      alike = np.array([other == word for other in words])
-      axis.annotate(word, np.median(points[alike], axis=0), fontsize=8,
-                    xytext=(5, 5), textcoords="offset points")
     axis.set_xlabel(labels[0])
     axis.set_ylabel(labels[1])
     axis.set_title(name, fontsize=9)
     axis.legend(fontsize=7, loc="best")
     axis.grid(alpha=0.3)
   figure.suptitle(title, fontsize=11)
+  figure.set_layout_engine("constrained")
+  figure.canvas.draw()  # where things lie is known from here on
+  for axis, (points, _, words) in zip(axes.flat, cells.values()):
+    # A word is written once, at the middle of its points.
+    _write_apart(axis, points, {word: np.median(
+        points[[other == word for other in words]], axis=0)
+                                for word in sorted(set(words))})
   save(figure, *paths)
+
+
+def _write_apart(
+    axis: Any, points: np.ndarray, at: Mapping[str, np.ndarray]) -> None:
+  """Writes words near places [2], where nothing else is, within the axes.
+
+  Args:
+    axis: whose points and legend are drawn.
+    points: [n, 2].
+    at: word -> its place. A line leads to it from the word.
+  """
+  spots = axis.transData.transform(points)
+  taken = [axis.get_legend().get_window_extent()]
+  frame = axis.get_window_extent()
+  for word, place in at.items():
+    text = axis.annotate(
+        word, place, (0, 0), fontsize=8, textcoords="offset points",
+        va="center", arrowprops={
+            "arrowstyle": "-", "color": "grey", "linewidth": 0.5,
+            "shrinkA": 0.0, "shrinkB": 0.0, "relpos": (0.5, 0.5)})
+    for far, turn in itertools.product(
+        (9.0, 16.0, 24.0, 34.0, 46.0, 60.0), np.linspace(0.25, 2.25, 16)):
+      x, y = far * np.cos(np.pi * turn), far * np.sin(np.pi * turn)
+      text.xyann = x, y
+      text.set_horizontalalignment("left" if x >= 0 else "right")
+      text.update_positions(axis.figure.canvas.get_renderer())
+      box = Text.get_window_extent(text)  # without its line
+      if frame.contains(box.x0, box.y0) and frame.contains(
+          box.x1, box.y1) and not box.padded(2.0).count_contains(
+              spots) and not any(box.overlaps(other) for other in taken):
+        break
+    taken.append(Text.get_window_extent(text))

@@ -361,3 +361,23 @@ def test_axes_of_costs_are_in_hours_and_logarithmic_where_a_line_is_short():
     found = [line.get_xdata()[-1] for line in axis.lines]
     assert found == [end / {"seconds": 1, "hours": 3600}[unit] for end in ends]
     plt.close(axis.figure)
+
+
+def test_words_at_one_place_are_written_apart():
+  """Four words at one corner: none on another, on a point or outside."""
+  figure, axis = plots.plt.subplots(figsize=(5.0, 4.0))
+  points = np.concatenate([np.full((9, 2), 0.99), [[0.0, 0.0]]])
+  axis.scatter(*points.T, label="all")
+  axis.legend(loc="lower right")
+  figure.canvas.draw()
+  plots._write_apart(axis, points, {
+      word: np.array([0.99, 0.99]) for word in ("0 1", "2 3", "4 5", "6 7 8")})
+  boxes = [plots.Text.get_window_extent(text) for text in axis.texts]
+  assert len(boxes) == 4
+  frame = axis.get_window_extent()
+  spots = axis.transData.transform(points)
+  for number, box in enumerate(boxes):
+    assert not any(box.overlaps(other) for other in boxes[:number])
+    assert not box.count_contains(spots)
+    assert frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)
+  plots.plt.close(figure)
