@@ -132,12 +132,11 @@ def _kept(page: pathlib.Path) -> dict[str, str]:
 
 
 def _made(
-    paper: figures.Paper, name: str, source: pathlib.Path,
+    paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
     target: pathlib.Path) -> str:
   """A figure's part of the page; its pictures are copied beside the page."""
-  title, rest = _lower(source / name / f"{name}.md")
   parts = [f"## {title}"]
-  for picture in sorted((source / name).glob("*.png"),
+  for picture in sorted(folder.glob("*.png"),
                         key=lambda path: (len(path.stem), path.stem)):
     copy = f"{paper.name}_{picture.name}"
     (target / copy).write_bytes(_small_png(picture))
@@ -176,17 +175,18 @@ def publish(
     if name not in known:
       raise config_lib.UsageError(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
-  for name in names:  # nothing is written where one of them is refused
-    _lower(source / name / f"{name}.md")
+  # Nothing is written where one of them is refused.
+  pages = {name: _lower(source / name / f"{name}.md") for name in names}
   target.mkdir(parents=True, exist_ok=True)
   parts = [f"# Results: {paper.works}"]
   if "intro" in notes:
     parts.append(notes["intro"])
   for name in order:
-    if name not in names and name not in kept:
+    if name in pages:
+      kept[name] = _made(paper, *pages[name], source / name, target)
+    if name not in kept:
       continue
-    parts += [_PART.format(name), _made(paper, name, source, target)
-              if name in names else kept[name]]
+    parts += [_PART.format(name), kept[name]]
     if name in notes:
       parts += [_NOTES, notes[name]]
   text = "\n\n".join(parts) + "\n"

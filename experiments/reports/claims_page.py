@@ -89,6 +89,15 @@ def _lower_is_better(metric: str) -> bool:
   return metric.startswith(("rounds_to", "discrepancy", "loss", "central_"))
 
 
+def _answers(
+    row: Mapping[str, str], found: Sequence[Answer]) -> list[Answer]:
+  """The answers to a plain number, those by the stated settings too."""
+  return [a for a in found if a.metric == row["metric"] and (
+      a.artifact, a.panel, a.claim) == (
+          row["artifact"], row["panel"], row["value"])
+          and a.method.removesuffix(_STATED) == row["method"]]
+
+
 def _number(
     row: Mapping[str, str], found: Sequence[Answer], own: tuple[str, ...]
 ) -> tuple[str, str, str, bool]:
@@ -97,10 +106,7 @@ def _number(
   Where the settings of the first choice were chosen on test data the stated
   ones decide.
   """
-  answers = [a for a in found if a.metric == row["metric"] and (
-      a.artifact, a.panel, a.claim) == (
-          row["artifact"], row["panel"], row["value"])
-             and a.method.removesuffix(_STATED) == row["method"]]
+  answers = _answers(row, found)
   if not answers:
     return "-", rule.NOT_RUN, "", False
   one = min(answers, key=lambda a: a.verdict == rule.NOT_COMPARABLE)
@@ -114,12 +120,9 @@ def _number(
 
 
 def _by_stated(row: Mapping[str, str], found: Sequence[Answer]) -> str:
-  """Ours and the verdict with the stated settings; "" if there are no others.
-  """
-  return next((f"{a.ours}, {a.verdict}" for a in found if (
-      a.artifact, a.panel, a.claim, a.metric, a.method) == (
-          row["artifact"], row["panel"], row["value"], row["metric"],
-          row["method"] + _STATED)), "")
+  """Ours and the verdict with the stated settings, where there are others."""
+  return next((f"{a.ours}, {a.verdict}" for a in _answers(row, found)
+               if a.method.endswith(_STATED)), "")
 
 
 def rows(

@@ -74,9 +74,11 @@ def judge(
   foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
   if foreign:
     apart = f"{measured} (other data, not judged: {', '.join(sorted(foreign))})"
+    rest = [o for o in outcomes if o.cell.panel not in foreign]
     try:
-      holds, _ = claim.check([
-          o for o in outcomes if o.cell.panel not in foreign])
+      if not rest:  # what is said of every panel holds of none
+        raise NotRun("the paper's data")
+      holds, _ = claim.check(rest)
     except NotRun:
       return apart, rule.NOT_COMPARABLE
     measured, used = apart, [o for o in used if o.cell.panel not in foreign]

@@ -76,8 +76,17 @@ def test_other_data_than_the_papers_decide_nothing():
         ABOVE, [*on("a", "", *above), *on("b", more, *below)])
     assert verdict == word and "; b: " in measured
     assert ("not judged: b" in measured) == (word == "holds")
-  assert verdicts.judge(ABOVE, on("b", "stand-in, data", *above))[1] == (
-      "not comparable")
+  alone = on("b", "stand-in, data", *above)
+  assert verdicts.judge(ABOVE, alone)[1] == "not comparable"
+  # A sentence on every panel that there is does not hold of none.
+  (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
+  runs = [flat(label, 0.9, 0.9, 0.9, panel="b")
+          for label in ("FGP-EDC", "FG-EDC")]
+  runs = [o._replace(
+      cell=dataclasses.replace(o.cell, chosen="stand-in, data"),
+      summary=o.summary | {"best": {"local": o.summary["best"]["global"]}})
+          for o in runs]
+  assert verdicts.judge(claim, runs)[1] == "not comparable"
 
 
 def test_missing_method_is_not_run():
