@@ -79,7 +79,8 @@ class Figure(NamedTuple):
   sources: Callable[[Panel, str], tuple[str, ...]] = lambda panel, label: ()
   #: letters of the panels of --scale=quick; (): the first and the last
   quick: tuple[str, ...] = ()
-  num_seeds: int = 3  #: --num_seeds at full scale
+  #: --num_seeds at full scale, of lines that do not say it themselves
+  num_seeds: int = 3
   shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
@@ -236,8 +237,11 @@ def _cell(
   names = {flag.lstrip("-").split("=")[0] for flag in kept}
   how = [f"{choice.how}, {choice.what}" for choice in chosen.of_flags(line)
          if choice.what in names and choice.how != "stated"]
-  scale = (*paper.quick, *figure.shrunk) if request.quick else (
-      f"--num_seeds={figure.num_seeds}",)
+  scale: tuple[str, ...] = ()
+  if request.quick:
+    scale = (*paper.quick, *figure.shrunk)
+  elif not any(flag.startswith("--num_seeds=") for flag in line):
+    scale = (f"--num_seeds={figure.num_seeds}",)
   common = (*scale, *request.common)
   # Some flags depend on what the others say, so these are parsed first.
   run = config_lib.parse((*flags, *common))
