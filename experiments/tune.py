@@ -108,7 +108,7 @@ OWN: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
     "baffle": (("server_lr", (0.003, 0.01, 0.03)),),
     "fedacnnl": (("ridge", _RIDGES),),
     "pfedacnnl": (("num_groups", (2, 3, 5, 10)), ("ridge", _RIDGES),
-                  ("personal_ridge", _RIDGES)),
+                  ("personal_ridge", (1.0, 10.0, 100.0, 200.0, 500.0, 1000.0))),
 }
 #: (algorithm, data) -> settings in place of those of ``OWN``: on CIFAR-10 there
 #: is a ridge for each layer, relative to the Gram matrix.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import chosen, report, rule, suite, verdicts
+from . import chosen, report, rule, styles, suite, verdicts
 
 #: (a run, all runs of the figure) -> one number per seed, in the claim's unit.
 Measures = Mapping[
@@ -76,7 +76,7 @@ def numbers(
       continue
     for o in outcomes:
       if o.cell.panel != claim.panel or (
-          o.cell.label.removesuffix(" (stated)") != claim.method):
+          o.cell.label.removesuffix(styles.STATED) != claim.method):
         continue
       try:
         values = (measures[claim.metric](o, outcomes) if claim.round is None

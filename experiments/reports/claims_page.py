@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from . import report, rule
 from .answers import Answer
+from .styles import STATED
 
 #: Verdicts in the order of the table of counts.
 VERDICTS = ("holds", rule.SAME, rule.ABOVE, rule.BELOW, "does not hold",
@@ -42,8 +43,6 @@ _MEANING = (
 #: The worst of several sentences decides a row.
 _WORST = ("does not hold", rule.NOT_RUN, rule.NOT_COMPARABLE, rule.UNDECIDED,
           "holds")
-#: Ends the name of a method with the settings that its paper states.
-_STATED = " (stated)"
 _KEYS = ("artifact", "panel", "method", "metric", "value")
 
 
@@ -95,7 +94,7 @@ def _answers(
   return [a for a in found if a.metric == row["metric"] and (
       a.artifact, a.panel, a.claim) == (
           row["artifact"], row["panel"], row["value"])
-          and a.method.removesuffix(_STATED) == row["method"]]
+          and a.method.removesuffix(STATED) == row["method"]]
 
 
 def _number(
@@ -115,14 +114,14 @@ def _number(
   met = one.verdict == rule.SAME or (
       one.verdict == better and row["method"].startswith(own)
       and not row["value"].startswith(">"))
-  said = one.ours + (_STATED if one.method.endswith(_STATED) else "")
+  said = one.ours + (STATED if one.method.endswith(STATED) else "")
   return said, one.verdict, one.settings, met
 
 
 def _by_stated(row: Mapping[str, str], found: Sequence[Answer]) -> str:
   """Ours and the verdict with the stated settings, where there are others."""
   return next((f"{a.ours}, {a.verdict}" for a in _answers(row, found)
-               if a.method.endswith(_STATED)), "")
+               if a.method.endswith(STATED)), "")
 
 
 def rows(

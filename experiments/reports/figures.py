@@ -21,10 +21,11 @@ from ..cli import config as config_lib
 from ..cli import guard
 from ..cli import part as part_lib
 from ..cli import program
-from . import answers, chosen, comparison, page, plots, report, suite, verdicts
+from . import answers, chosen, comparison, page, plots, report, styles
+from . import suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
-#: tables "(stated)" follows the name of a method in the second setting.
+#: tables ``styles.STATED`` follows the name of a method in the second setting.
 SETTINGS = ("headline", "stated")
 
 #: Flags of --scale=quick, which shrink a figure to minutes on two cores.
@@ -188,7 +189,7 @@ def methods(
         continue
       for suffix, line_flags in figure.lines:
         label = registry.get(name).label + suffix
-        found.append((label if headline else f"{label} ({setting})", (
+        found.append((label if headline else label + styles.STATED, (
             f"--flagfile={file}", f"--algorithm={name}",
             *(general.get(name, ()) if headline else ()), *figure.fixed,
             *(special.get(name, ()) if headline else ()), *line_flags)))
@@ -414,7 +415,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
   for which, with_stated in (("", False), ("_stated", True)):
     chosen = [o for o in outcomes
-              if o.cell.label.endswith("(stated)") == with_stated]
+              if o.cell.label.endswith(styles.STATED) == with_stated]
     if not chosen:
       continue
     paths = pictures(folder, name + which + suffix)

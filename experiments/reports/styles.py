@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 import itertools
 from typing import Any, NamedTuple
 
+#: Ends the label of a method with the settings that its paper states.
+STATED = " (stated)"
+
 _BLACK, _INDIGO, _WINE, _BLUE = "#000000", "#332288", "#882255", "#006BAA"
 _RED, _GREEN, _ORANGE = "#D55E00", "#22AD82", "#EAA60A"
 
@@ -131,7 +134,7 @@ def method(label: str) -> Style | None:
 
   A label may go on after the name of the method: "(stated)", ", w_k".
   """
-  for name in (label, label.removesuffix(" (stated)"), label.split(", ")[0]):
+  for name in (label, label.removesuffix(STATED), label.split(", ")[0]):
     found = _exactly(name)
     if found is not None:
       return found

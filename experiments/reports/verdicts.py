@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import chosen, partitions, rule, suite
+from . import chosen, partitions, rule, styles, suite
 from .rule import TIE
 
 #: outcome -> one number per seed.
@@ -93,7 +93,7 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
   The rows of stated settings are not compared with other methods.
   """
   return any(len({chosen.incomparable(o.cell.choices) for o in own
-                  if not o.cell.label.endswith("(stated)")}) > 1
+                  if not o.cell.label.endswith(styles.STATED)}) > 1
              for own in suite.by_panel(outcomes))
 
 

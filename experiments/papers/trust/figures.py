@@ -11,13 +11,15 @@
 
 from collections.abc import Callable, Sequence
 import functools
+import pathlib
 
 import numpy as np
 
 from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import load_examples
 from ...cli import config as config_lib
-from ...reports import answers, chosen, figures, report, rule, suite, verdicts
+from ...reports import answers, chosen, figures, plots, report, rule, suite
+from ...reports import verdicts
 from ...reports.figures import Figure, Lines, Panel, Request
 from . import afl, against_fedjax
 
@@ -113,6 +115,32 @@ def _published(name: str) -> figures.Section:
   return section
 
 
+#: Each model of pFedMe as its line is called -> the protocol that tests it, the
+#: metric of its published number.
+_MODELS = {
+    "pFedMe, theta": ("local", ""),
+    "pFedMe, w_k": ("copy", "personal_accuracy_max"),
+    "pFedMe, global": ("global", "global_accuracy_max")}
+
+
+def _draw_pfedme(
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+) -> None:
+  """Draws the curves of all three models of pFedMe."""
+  runs, marks = {}, {}
+  published = {c.metric: c.value for c in report.load_claims(NAME, "pfedme")}
+  for outcome in outcomes:
+    panel = suite.heading(outcome.cell)
+    runs[panel] = {
+        label: [row | {"protocol": ""} for row in outcome.rows
+                if row["protocol"] == protocol]
+        for label, (protocol, _) in _MODELS.items()}
+    marks[panel] = [plots.Mark(label, published[metric] / 100.0)
+                    for label, (_, metric) in _MODELS.items() if metric]
+  plots.panels(
+      paths, runs, "", "accuracy", FIGURES["pfedme"].title, x_axis, marks)
+
+
 def _figure(name: str, title: str, data: str, panels: tuple[Panel, ...],
             **more) -> Figure:
   """A table whose rows are the numbers of a work."""
@@ -123,7 +151,7 @@ def _figure(name: str, title: str, data: str, panels: tuple[Panel, ...],
 FIGURES: dict[str, Figure] = {
     "niid_bench": _figure(
         "niid_bench", "NIID-Bench: best round, 10 clients by Dirichlet(0.5), "
-        "test accuracy in percent", "niid_bench",
+        "test accuracy", "niid_bench",
         (Panel("a", "MNIST", ("--dataset=mnist",)),
          Panel("b", "Fashion-MNIST", ("--dataset=fashion_mnist",)),
          Panel("c", "CIFAR-10", ("--dataset=cifar10",))),
@@ -137,10 +165,10 @@ FIGURES: dict[str, Figure] = {
         shrunk=("--num_clients=20", "--hidden=16,16")),
     "pfedme": _figure(
         "pfedme", "pFedMe: best round, MNIST, softmax regression, 20 clients "
-        "of 2 classes, test accuracy in percent", "pfedme",
+        "of 2 classes, test accuracy", "pfedme",
         (Panel("a", "MNIST", ()),),
         lines_of=lambda panel: [("pFedMe", _file("pfedme"))],
-        protocols="global,local,copy",
+        protocols="global,local,copy", draw=_draw_pfedme,
         measures={"personal_accuracy_max": _best("copy", 800),
                   "global_accuracy_max": _best("global", 800)}),
 }

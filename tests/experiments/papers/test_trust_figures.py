@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import types
 
 import numpy as np
 import pytest
@@ -97,6 +98,25 @@ def test_a_quick_table(tmp_path, capsys, name, more):
   shown = (tmp_path / name / f"{name}.md").read_text("utf-8")
   assert again == 0 and "[1/1]" in err, err
   assert shown.split("Made by")[0] == text.split("Made by")[0]
+
+
+def test_the_picture_of_pfedme_has_all_three_models(monkeypatch):
+  drawn = []
+  monkeypatch.setattr(trust.plots, "panels", lambda *words: drawn.extend(words))
+  ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
+  outcome = types.SimpleNamespace(cell=cells("pfedme")[0], rows=[
+      {"protocol": name, "accuracy": end} for name, end in ends.items()])
+  trust.FIGURES["pfedme"].draw([], [outcome], "rounds")
+  (title, lines), = drawn[1].items()
+  assert {label: [row["accuracy"] for row in rows]
+          for label, rows in lines.items()} == {
+              "pFedMe, theta": [0.7], "pFedMe, w_k": [0.8],
+              "pFedMe, global": [0.6]}
+  assert {row[drawn[2] or "protocol"] for rows in lines.values()
+          for row in rows} == {""}
+  assert {mark.label: mark.value for mark in drawn[-1][title]} == {
+      "pFedMe, w_k": pytest.approx(0.9454),
+      "pFedMe, global": pytest.approx(0.9286)}
 
 
 def test_a_table_without_runs_has_every_number(tmp_path, capsys):
