@@ -82,6 +82,8 @@ class Figure(NamedTuple):
   quick: tuple[str, ...] = ()
   #: --num_seeds at full scale, of lines that do not say it themselves
   num_seeds: int = 3
+  #: --partitions at full scale, if the user does not say it
+  partitions: int = 1
   shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
@@ -113,7 +115,8 @@ class Request(NamedTuple):
   data_dir: str | None = None  #: --data_dir of runs that read prepared data
   html: bool = False  #: whether every figure gets a page, too
   part: part_lib.Part | None = None  #: play this part of the runs alone
-  partitions: int = 1  #: number of partitions that every run is played on
+  #: number of partitions that every run is played on; None: as the figure says
+  partitions: int | None = None
   finished: bool = False  #: play nothing, show the runs that are finished
 
 
@@ -332,10 +335,10 @@ def outcomes_of(
           paper, figure, request._replace(lines=None), wanted))
       raise config_lib.UsageError(
           f"--lines={label}: no such line (one of {', '.join(known)})")
+  number = request.partitions or (1 if request.quick else figure.partitions)
   if request.finished:
-    found = suite.finished(found, request.root, request.partitions)
-  return suite.run_on_partitions(
-      found, request.root, request.partitions, request.part)
+    found = suite.finished(found, request.root, number)
+  return suite.run_on_partitions(found, request.root, number, request.part)
 
 
 def write(
@@ -483,9 +486,10 @@ def _flag_values(paper: Paper) -> absl_flags.FlagValues:
       "flags of every run of a figure; it needs plotly (pip install "
       "'fedjax_alg[report]')", flag_values=values)
   absl_flags.DEFINE_integer(
-      "partitions", 1, "play every run on so many partitions of the data; the "
-      "intervals are then those over partitions, each with the mean of its "
-      "seeds (--partitions=9 --num_seeds=1: nine independent draws of both)",
+      "partitions", None, "play every run on so many partitions of the data; "
+      "the intervals are then those over partitions, each with the mean of its "
+      "seeds (--partitions=9 --num_seeds=1: nine independent draws of both); "
+      "default 1, but for figures whose title names more",
       lower_bound=1, flag_values=values)
   absl_flags.DEFINE_string("part", None, part_lib.HELP, flag_values=values)
   absl_flags.DEFINE_bool(

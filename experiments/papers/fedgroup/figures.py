@@ -275,6 +275,11 @@ FIGURES: dict[str, Figure] = {
         _of_size(), lines_of=_lines(*METHODS), table=tables.by_partition,
         sections=(tables.survives,), further=tables.of_partitions,
         quick=("a",)),
+    "table3_mnist": _local(
+        "Table 3, MNIST-MCLR, on nine partitions, one seed each",
+        (_MNIST.panel(),), lines_of=_lines(*claims.COLUMNS),
+        num_seeds=1, partitions=9, table=tables.gains,
+        further=tables.of_mnist),
     "fig3": _local(
         "Fig. 3: accuracy, training loss and discrepancy",
         (_MNIST.panel("a"), _FEMNIST.panel("b")), lines_of=_CURVES,

@@ -138,6 +138,12 @@ def of_partitions(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
   return found
 
 
+def of_mnist(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
+  """Answers to Table 3 by its runs on several partitions."""
+  return [answer._replace(figure="table3_mnist") for answer in answers.numbers(
+      claims.NAME, "Table3", outcomes, OF_TABLE3)]
+
+
 def survives(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
   lines = ["## Groups or pre-training", "",

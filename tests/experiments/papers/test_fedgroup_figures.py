@@ -297,6 +297,32 @@ def test_partitions_of_synthetic_answer_table3(tmp_path, monkeypatch):
   assert {a.verdict for a in tables.of_partitions(found)} == {"not run"}
 
 
+@pytest.mark.parametrize("more, number", [
+    ({}, 9), ({"partitions": 2}, 2), ({"quick": True}, 1)])
+def test_table3_on_nine_partitions(more, number, monkeypatch):
+  """Nine, if the user says nothing else; their answers are Table 3's."""
+  asked = []
+
+  def run(found, root, partitions, part):
+    assert {c.config.values["num_seeds"] for c in found} == {1}
+    asked.append(partitions)
+
+  monkeypatch.setattr(suite, "run_on_partitions", run)
+  figures.outcomes_of(
+      fedgroup.PAPER, fedgroup.FIGURES["table3_mnist"], request(**more))
+  assert asked == [number]
+
+
+def test_nine_partitions_answer_table3(tmp_path):
+  found = [outcome(tmp_path, label, "a", np.full((3, 3), value))
+           for label, value in (("FG-EDC", 0.96), ("FeSEM", 0.891))]
+  words = {(a.method, a.metric): a for a in tables.of_mnist(found)}
+  assert {(a.figure, a.artifact, a.panel) for a in words.values()} == {
+      ("table3_mnist", "Table3", "a")}
+  assert words["FG-EDC", "gain_over_FeSEM"].ours.startswith("6.90")
+  assert {a.verdict for a in words.values()} == {"same"}
+
+
 def test_mapping_is_a_line_of_least_squares():
   rng = np.random.default_rng(0)
   madc = rng.random((6, 6))
