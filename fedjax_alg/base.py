@@ -154,6 +154,9 @@ class Layer(NamedTuple):
   get: Callable[[Params], tuple[Array, Array]]
   #: (params, W, b) -> params with W and b in this layer
   put: Callable[[Params, Array, Array], Params]
+  #: k of a convolution with k x k weights a channel, stride 1 and as many rows
+  #: and columns of zeros around the image as keep its size; 0: another layer
+  kernel: int = 0
 
   @property
   def positions(self) -> int:

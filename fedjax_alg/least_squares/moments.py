@@ -18,7 +18,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
-from fedjax_alg.least_squares import pairs
+from fedjax_alg.least_squares import pairs, patch_gram
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
 _BLOCK_ENTRIES = 2 ** 22
@@ -38,7 +38,9 @@ class Moments(NamedTuple):
 
 def block_rows(layer: Layer) -> int:
   """The number of examples in one block, bounded by the unfolded matrix."""
-  rows = _BLOCK_ENTRIES // (layer.positions * layer.fan_in)
+  rows = _BLOCK_ENTRIES // (
+      patch_gram.entries(layer.kernel, layer.input_shape) if (
+          patch_gram.pays(layer)) else layer.positions * layer.fan_in)
   return max(1, min(rows, 128 if layer.fan_in < 2048 else layout.PADDING_ROWS))
 
 
@@ -84,6 +86,8 @@ def add_shard(
   """
   labels = jnp.arange(moments.counts.shape[0], dtype=jnp.int32)
   dtype = moments.gram.dtype
+  by_offset = patch_gram.pays(layer) and not isinstance(
+      moments.gram, pairs.Pair)
 
   def product_of(a: Array, b: Array) -> pairs.Number:
     """a' b of two matrices with one row for each example or position."""
@@ -99,19 +103,28 @@ def add_shard(
       inputs = layer.inputs(params, x)
     shape = (-1,) + (1,) * (inputs.ndim - 1)
     inputs = jnp.where(mask.reshape(shape), inputs, jnp.zeros_like(inputs))
-    unfolded = layer.unfold(inputs).reshape(-1, layer.fan_in)
     member = (y[:, None] == labels[None]) & mask[:, None]
     by_class = product_of(member, inputs.reshape(inputs.shape[0], -1))
-    ones = jnp.ones((unfolded.shape[0], 1), product)
+    if by_offset:
+      gram = patch_gram.add(moments.gram, inputs, product)
+      summed = inputs.astype(product).sum(0, keepdims=True)
+      total = moments.total + layer.unfold(summed).sum((0, 1)).astype(dtype)
+    else:
+      unfolded = layer.unfold(inputs).reshape(-1, layer.fan_in)
+      ones = jnp.ones((unfolded.shape[0], 1), product)
+      gram = moments.gram + product_of(unfolded, unfolded)
+      total = moments.total + product_of(ones, unfolded)[0]
     return Moments(
-        moments.gram + product_of(unfolded, unfolded),
-        moments.total + product_of(ones, unfolded)[0],
-        moments.classes + pairs.moved(
+        gram, total, moments.classes + pairs.moved(
             lambda part: part.reshape(moments.classes.shape), by_class),
         moments.counts + member.sum(0, dtype=jnp.int32).astype(dtype))
 
-  return objective.fold_blocks(
-      shard, add_block, moments, rows or block_rows(layer))
+  rows = rows or block_rows(layer)
+  if not by_offset:
+    return objective.fold_blocks(shard, add_block, moments, rows)
+  own = objective.fold_blocks(shard, add_block, moments._replace(
+      gram=patch_gram.zeros(layer.kernel, layer.input_shape[-1], dtype)), rows)
+  return own._replace(gram=moments.gram + patch_gram.gram(own.gram))
 
 
 def floats_sent(layer: Layer, num_classes: int, width: int) -> int:

@@ -309,7 +309,8 @@ def _view(name: str, shape: tuple[int, ...], grid: tuple[int, ...],
     return {"params": {**params["params"], name: own}}
 
   return Layer(name, shape, (grid[0], grid[1]), math.prod(kernel[:-1]),
-               kernel[-1], inputs, unfold, get, put)
+               kernel[-1], inputs, unfold, get, put,
+               kernel[0] if len(kernel) == 4 else 0)
 
 
 def one_row(x: Array) -> Array:
