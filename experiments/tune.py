@@ -418,8 +418,10 @@ def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
   notes, tuned = [], []
   for trials in played:
     grid = "; ".join(f"{_text(t.value)} {t.validation:.2f}" for t in trials)
-    notes.append(f"{_NOTE}{trials[0].flag}, value and validation accuracy: "
-                 f"{grid}")
+    least = LIMITS.get((name, trials[0].flag), (1.0, 1.0))[0]
+    bound = f" (at least {least:g})" if least > 1 else ""
+    notes.append(f"{_NOTE}{trials[0].flag}{bound}, value and validation "
+                 f"accuracy: {grid}")
     tuned.append(f"--{trials[0].flag}={_text(choose(trials).value)}")
   notes.append(f"{_NOTE}by {said}")
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,8 @@ _SHOWN = {TEST: "test (not comparable)", "training": "training data",
 
 _LINE = re.compile(r"^# chosen: ([^,\n]+)(?:, (.+))?$", re.M)
 _TUNED = re.compile(
-    r"^# tuned: (\w+), value and validation accuracy: (.+)$", re.M)
+    r"^# tuned: (\w+)(?: \(at least (\S+)\))?, value and validation accuracy: "
+    r"(.+)$", re.M)
 
 
 class Choice(NamedTuple):
@@ -56,13 +57,14 @@ def parse(text: str, name: str) -> list[Choice]:
       raise OptionError(f"{name}: # chosen: {how}: must be one of "
                         f"{', '.join(HOWS)}")
     found += [Choice(how, one) for one in (what or "").split(" and ")]
-  for flag, grid in _TUNED.findall(text):
+  for flag, least, grid in _TUNED.findall(text):
     last = re.findall(rf"^--{flag}=(\S+)$", text, re.M)
     values = [word.split()[0] for word in grid.split(
         "; " if ";" in grid else ", ")]
-    # Nothing lies beyond 0.
+    # Nothing lies beyond 0, nor beyond the least value there is.
     edge = _ordered(values) and last and float(last[-1]) in (
-        float(values[0]), float(values[-1])) and float(last[-1]) > 0
+        float(values[0]), float(values[-1])) and float(last[-1]) > float(
+            least or 0)
     found.append(Choice(EDGE if edge else "validation", flag))
   return found
 

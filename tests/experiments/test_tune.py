@@ -42,6 +42,18 @@ def test_a_choice_replaces_the_one_before(tmp_path):
   assert config.parse([f"--flagfile={file}"]).hparams["batch_size"] == 4
 
 
+def test_the_least_value_there_is_is_no_edge(tmp_path):
+  """Nothing lies beyond two groups; beyond three there does."""
+  for least, said in ((2, "validation"), (3, "edge of grid")):
+    file = tmp_path / f"{least}.flags"
+    tune.write(file, "pfedacnnl", [[
+        tune.Trial("num_groups", least, 91.),
+        tune.Trial("num_groups", 5, 90.)]], "here")
+    assert "# tuned: num_groups (at least 2), value" in file.read_text()
+    assert chosen.said(chosen.of_flags([f"--flagfile={file}"])) == (
+        f"{said}: num_groups")
+
+
 def test_every_value_is_played_on_validation_data(
     tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tune, "_data_flags", lambda *args: DIGITS)
