@@ -109,5 +109,6 @@ def said(outcomes: Sequence[Any]) -> str:
   if seeds == {1}:
     return ("A run has one seed on one partition and so no interval of its "
             "own.")
-  return (f"Intervals: 95 %, over {of_seeds} seed{plural} of one partition; "
-          "the spread over partitions is not in them.")
+  alone = " A run of one seed has none." if 1 in seeds else ""
+  return (f"Intervals: 95 %, over {of_seeds} seeds of one partition; the spread "
+          f"over partitions is not in them.{alone}")

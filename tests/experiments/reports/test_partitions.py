@@ -50,6 +50,9 @@ def test_the_first_partition_is_that_of_the_plain_run():
 def test_a_table_says_what_its_intervals_cover():
   plain = made.flat("A", 0.9, 0.9, 0.9)
   assert "over 3 seeds of one partition" in partitions.said([plain])
+  assert "of one seed has none" not in partitions.said([plain])
+  mixed = partitions.said([plain, made.flat("A", 0.9)])
+  assert "over 1 or 3 seeds" in mixed and "A run of one seed has none" in mixed
   words = partitions.said([pool(plain, plain)])
   assert "over 2 partitions of the data" in words
   assert words.endswith("each with the mean of 3 seeds.")
