@@ -12,7 +12,8 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
   """The value to try next, if the best one lies at an end of those tried.
 
   The values go on as they began: the ratio to the neighbour is kept. Whole
-  numbers stay whole.
+  numbers stay whole; 1.0 and 10.0, which are of a flag that takes others, only
+  as long as they are at least 1.
 
   Args:
     tried: the values.
@@ -28,7 +29,8 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
   if best <= 0 or neighbour <= 0:
     return None
   found = float(f"{best * best / neighbour:.2g}")
-  if all(float(value).is_integer() for value in values):
+  if all(isinstance(value, int) for value in values) or (
+      found >= 1 and all(float(value).is_integer() for value in values)):
     found = float(round(found))
   return None if found <= 0 or found in values else found
 

@@ -110,5 +110,5 @@ def said(outcomes: Sequence[Any]) -> str:
     return ("A run has one seed on one partition and so no interval of its "
             "own.")
   alone = " A run of one seed has none." if 1 in seeds else ""
-  return (f"Intervals: 95 %, over {of_seeds} seeds of one partition; the spread "
-          f"over partitions is not in them.{alone}")
+  return (f"Intervals: 95 %, over {of_seeds} seeds of one partition; the "
+          f"spread over partitions is not in them.{alone}")

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize("tried,best,more", [
     ((0.1, 0.3, 1.0), 1.0, 3.3), ((0.1, 0.3, 1.0), 0.1, 0.033),
     ((0.1, 0.3, 1.0), 0.3, None), ((1, 5, 20), 20, 80), ((2, 3, 5), 2, 1),
-    ((1, 2), 1, None), ((0.0, 0.5), 0.0, None), ((0.3,), 0.3, None)])
+    ((1, 2), 1, None), ((1.0, 10.0), 1.0, 0.1), ((1.0, 10.0), 10.0, 100.0),
+    ((0.0, 0.5), 0.0, None), ((0.3,), 0.3, None)])
 def test_beyond(tried, best, more):
   assert grid.beyond(tried, best) == more
 
