@@ -129,6 +129,7 @@ OWN_OF_DATA: dict[tuple[str, str], tuple[tuple[str, tuple[Any, ...]], ...]] = {
 #: seeds, which would cost as much as all other methods together.
 LIMITS = {("pfedacnnl", "num_groups"): (2.0, math.inf),
           ("local", "local_epochs"): (1.0, 5.0)}
+_UNLIMITED = (-math.inf, math.inf)
 
 #: paper -> how many last rounds decide by their validation accuracy; None: all.
 LAST = {"conjugate": None, "diversified": 10, "analytic": 1}
@@ -351,7 +352,7 @@ def play(
       return found
 
     def allowed(value, flag=flag, flags_of=flags_of):
-      low, high = LIMITS.get((name, flag), (-math.inf, math.inf))
+      low, high = LIMITS.get((name, flag), _UNLIMITED)
       if not low <= value <= high:
         return False
       try:
@@ -418,7 +419,7 @@ def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
   notes, tuned = [], []
   for trials in played:
     grid = "; ".join(f"{_text(t.value)} {t.validation:.2f}" for t in trials)
-    least = LIMITS.get((name, trials[0].flag), (1.0, 1.0))[0]
+    least = LIMITS.get((name, trials[0].flag), _UNLIMITED)[0]
     bound = f" (at least {least:g})" if least > 1 else ""
     notes.append(f"{_NOTE}{trials[0].flag}{bound}, value and validation "
                  f"accuracy: {grid}")
