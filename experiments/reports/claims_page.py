@@ -77,11 +77,26 @@ def _sentences(text: str, found: Sequence[Answer]) -> tuple[str, str]:
   parts, words = [], []
   for word in text.split(" & "):
     artifact, _, start = word.rpartition("|")
-    own = [a for a in found if not a.metric and a.claim.startswith(start)
-           and fnmatch.fnmatchcase(a.artifact, artifact or "*")]
-    words += [a.verdict for a in own] or [rule.NOT_RUN]
-    parts += [a.ours for a in own] or [f"\"{start}\" was not judged"]
+    own: dict[tuple[str, str], Answer] = {}
+    for a in found:
+      if not a.metric and a.claim.startswith(start) and fnmatch.fnmatchcase(
+          a.artifact, artifact or "*"):
+        key = a.artifact, a.claim
+        own[key] = min(own.get(key, a), a, key=_order)
+    words += [a.verdict for a in own.values()] or [rule.NOT_RUN]
+    parts += [a.ours for a in own.values()] or [
+        f"\"{start}\" was not judged"]
   return " / ".join(parts), min(words, key=_WORST.index)
+
+
+def _order(answer: Answer) -> tuple[bool, bool]:
+  """Of several answers to one claim the least by this counts.
+
+  A figure of ours that goes further than the paper's, such as Table 3 on nine
+  partitions, counts before the paper's.
+  """
+  return (answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
+          answer.figure.lower() == answer.artifact.lower())
 
 
 def _lower_is_better(metric: str) -> bool:
@@ -103,15 +118,12 @@ def _number(
   """(ours, verdict, settings, met) of a plain number.
 
   Where the settings of the first choice were chosen on test data the stated
-  ones decide. A figure of ours that goes further than the paper's, such as
-  Table 3 on nine partitions, counts before the paper's.
+  ones decide.
   """
   answers = _answers(row, found)
   if not answers:
     return "-", rule.NOT_RUN, "", False
-  one = min(answers, key=lambda a: (
-      a.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
-      a.figure.lower() == a.artifact.lower()))
+  one = min(answers, key=_order)
   better = rule.BELOW if _lower_is_better(row["metric"]) else rule.ABOVE
   # Where the paper says that a method never gets there, sooner is not better.
   met = one.verdict == rule.SAME or (

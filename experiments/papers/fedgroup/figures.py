@@ -279,7 +279,7 @@ FIGURES: dict[str, Figure] = {
         "Table 3, MNIST-MCLR, on nine partitions, one seed each",
         (_MNIST.panel(),), lines_of=_lines(*claims.COLUMNS),
         num_seeds=1, partitions=9, table=tables.gains,
-        further=tables.of_mnist),
+        statements=claims.TABLE3_MNIST, further=tables.of_mnist),
     "fig3": _local(
         "Fig. 3: accuracy, training loss and discrepancy",
         (_MNIST.panel("a"), _FEMNIST.panel("b")), lines_of=_CURVES,

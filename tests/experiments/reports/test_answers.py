@@ -104,6 +104,18 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
         one, nine._replace(verdict=verdict)]), artifact="Table3", panel="a",
         method="FG-EDC", metric="test_accuracy_max")
     assert row.ours == ours
+  # So it does for a sentence, even to one that it does not decide.
+  said = one._replace(panel="", method="", metric="", ours="+5 +- 4",
+                      claim="FG-EDC is 6.9 points above FeSEM on MNIST-MCLR")
+  for verdict, ours in (("does not hold", "+5.5"), (rule.UNDECIDED, "+5.5"),
+                        (rule.NOT_RUN, "+5 +- 4")):
+    for order in (1, -1):
+      row = row_of(claims_page.rows("fedgroup", ("FG-EDC",), [
+          said._replace(verdict="holds"),
+          said._replace(figure="table3_mnist", ours="+5.5", verdict=verdict),
+      ][::order]), artifact="Abstract", value="6.9")
+      assert row.ours == ours
+      assert row.verdict == ("holds" if verdict == rule.NOT_RUN else verdict)
 
 
 def test_what_the_paper_never_reaches_is_not_met_by_reaching_it():
