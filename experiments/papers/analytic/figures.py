@@ -120,7 +120,7 @@ def _cifar10_lines(panel: Panel) -> Lines:
 
   Methods without personal layers do not change after their shared layers. The
   proposed methods of panel a, which the paper's claims are about, have the
-  figure's seeds, all other lines one.
+  figure's seeds, all other lines one but the first of panel b, FedACnnL again.
   """
   rounds, one = "--rounds=10", "--num_seeds=1"
   if panel.letter == "b":
