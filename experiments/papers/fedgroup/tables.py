@@ -1,6 +1,6 @@
 """The tables of the FedGroup paper, made from finished runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -138,10 +138,15 @@ def of_partitions(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
   return found
 
 
-def of_mnist(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
-  """Answers to Table 3 by its runs on several partitions."""
-  return [answer._replace(figure="table3_mnist") for answer in answers.numbers(
-      claims.NAME, "Table3", outcomes, OF_TABLE3)]
+def of_table3(figure: str) -> Callable[
+    [Sequence[suite.Outcome]], list[answers.Answer]]:
+  """Makes the ``Figure.further`` that answers Table 3 by another figure."""
+
+  def judge(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
+    return [answer._replace(figure=figure) for answer in answers.numbers(
+        claims.NAME, "Table3", outcomes, OF_TABLE3)]
+
+  return judge
 
 
 def survives(outcomes: Sequence[suite.Outcome]) -> str:

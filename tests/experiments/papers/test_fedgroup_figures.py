@@ -316,11 +316,28 @@ def test_table3_on_nine_partitions(more, number, monkeypatch):
 def test_nine_partitions_answer_table3(tmp_path):
   found = [outcome(tmp_path, label, "a", np.full((3, 3), value))
            for label, value in (("FG-EDC", 0.96), ("FeSEM", 0.891))]
-  words = {(a.method, a.metric): a for a in tables.of_mnist(found)}
+  words = {(a.method, a.metric): a
+           for a in fedgroup.FIGURES["table3_mnist"].further(found)}
   assert {(a.figure, a.artifact, a.panel) for a in words.values()} == {
       ("table3_mnist", "Table3", "a")}
   assert words["FG-EDC", "gain_over_FeSEM"].ours.startswith("6.90")
   assert {a.verdict for a in words.values()} == {"same"}
+
+
+def test_other_runs_on_femnist_answer_table3(tmp_path):
+  """Those of the MLP; the published generator has no numbers of its own."""
+  figure = fedgroup.FIGURES["table3_femnist"]
+  assert [(p.letter, p.data, p.flags) for p in figure.panels] == [
+      ("d", "femnist_mlp", ()), ("g", "femnist_mclr", ("--femnist=leaky",))]
+  found = [outcome(tmp_path, label, panel, np.full((3, 3), value))
+           for panel in "dg"
+           for label, value in (("FG-EDC", 0.968), ("FeSEM", 0.699))]
+  answered = figure.further(found)
+  assert {(a.figure, a.artifact, a.panel, a.verdict) for a in answered} == {
+      ("table3_femnist", "Table3", "d", "same")}
+  assert {(a.method, a.metric) for a in answered} == {
+      ("FG-EDC", "test_accuracy_max"), ("FG-EDC", "gain_over_FeSEM"),
+      ("FeSEM", "test_accuracy_max")}
 
 
 def test_mapping_is_a_line_of_least_squares():

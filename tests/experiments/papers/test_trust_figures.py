@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import publish, trust as command
+from experiments.cli import config
 from experiments.papers.trust import afl, against_fedjax, figures as trust
 from experiments.reports import figures, report, rule
 
@@ -23,6 +24,10 @@ def cells(name):
 def test_settings_of_niid_bench():
   found = {(c.panel, c.label): c.config for c in cells("niid_bench")}
   assert len(found) == 12
+  assert all(run.values["rounds"] == trust.NIID_PLAYED[panel] <= 50
+             for (panel, _), run in found.items())
+  assert config.parse(["--flagfile=trust/niid_bench.flags",
+                       "--algorithm=fedavg"]).values["rounds"] == 50
   assert {(p, run.values["dataset"]) for (p, _), run in found.items()} == {
       ("a", "mnist"), ("b", "fashion_mnist"), ("c", "cifar10")}
   for (_, label), run in found.items():
@@ -30,7 +35,7 @@ def test_settings_of_niid_bench():
     assert (h["client_lr"], h["client_momentum"], h["local_epochs"],
             h["batch_size"]) == (0.01, 0.9, 10, 64)
     assert h.get("client_optimizer", "momentum") == "momentum"
-    assert (v["num_clients"], v["participation"], v["rounds"]) == (10, 1, 50)
+    assert (v["num_clients"], v["participation"], v["num_seeds"]) == (10, 1, 1)
     assert (v["dirichlet_alpha"], v["dirichlet_even"], v["l2"]) == (
         0.5, True, 0)
     assert run.algorithm == label.lower()
