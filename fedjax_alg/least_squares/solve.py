@@ -194,6 +194,24 @@ def solve(
   return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
 
 
+def by_rows(x: Array, t: Array, ridge: Array, prior: Array) -> Array:
+  """Computes (X'X + ridge I)^-1 (X'T + ridge prior) by an [n, n] matrix.
+
+  Args:
+    x: X [n, D]; rows of zeros with targets of zeros change nothing.
+    t: T [n, r].
+    ridge: [], above 0.
+    prior: [D, r], the solution for an infinite ridge.
+
+  Returns:
+    [D, r]; NaN if X X' + ridge I is singular.
+  """
+  factor = _factor(_product(x, x.T), ridge)
+  change = jax.scipy.linalg.cho_solve(
+      (factor, True), t - _product(x, prior))
+  return prior + _product(x.T, change)
+
+
 def random_filters(gram: pairs.Number, ridge: Array, draw: Array) -> Array:
   """Whitens random filters: L^-T R, where gram + ridge I = L L'.
 
@@ -227,21 +245,39 @@ def weights(
   Returns:
     W [d, width] and b [width].
   """
-  d = layer.fan_in
+  # What is lost by rounding from here on is not magnified any more.
+  total, counts, target = map(pairs.single, (
+      moments.total, moments.counts, equations.target))
+  return weights_by_means(
+      fit, equations.mix, target, total / _rows(counts, layer), bias)
+
+
+def weights_by_means(
+    fit: Fit, mix: Array | None, target: Array, mean: Array, bias: str
+) -> tuple[Array, Array]:
+  """``weights``, of the means that an unpenalised bias is computed from.
+
+  Args:
+    fit: the fit.
+    mix: [r, width], the code to apply to the solution; None if r = width.
+    target: [r], mean of the targets.
+    mean: [d], mean of the rows.
+    bias: one of ``BIASES``.
+
+  Returns:
+    W [d, width] and b [width].
+  """
+  d = mean.shape[0]
   kernel = fit.basis[:d]
   if bias == "ones":
     offset = fit.basis[d]
   elif bias == "centred":
-    # What is lost by rounding from here on is not magnified any more.
-    total, counts, target = map(pairs.single, (
-        moments.total, moments.counts, equations.target))
-    offset = target - _product(
-        (total / _rows(counts, layer))[None], kernel)[0]
+    offset = target - _product(mean[None], kernel)[0]
   else:
     offset = jnp.zeros(kernel.shape[1], kernel.dtype)
-  if equations.mix is not None:
-    kernel = _product(kernel, equations.mix)
-    offset = _product(offset[None], equations.mix)[0]
+  if mix is not None:
+    kernel = _product(kernel, mix)
+    offset = _product(offset[None], mix)[0]
   return kernel / fit.scale[None], offset / fit.scale
 
 

@@ -31,9 +31,9 @@ from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 from fedjax_alg.grouping import kmeans, nearest_centre
-from fedjax_alg.least_squares import codes, moments as moments_lib, pairs
-from fedjax_alg.least_squares import private as private_moments, solve
-from fedjax_alg.least_squares.layer_fits import empty_fit, fit_layer
+from fedjax_alg.least_squares import codes, few_rows, moments as moments_lib
+from fedjax_alg.least_squares import pairs, private as private_moments, solve
+from fedjax_alg.least_squares.layer_fits import code_of, empty_fit, fit_layer
 from fedjax_alg.least_squares.layer_fits import fit_personal_layer, layer_key
 from fedjax_alg.least_squares.layer_fits import LayerFits, per_layer, Plan
 from fedjax_alg.least_squares.layer_fits import put_weights
@@ -353,12 +353,31 @@ def _personal_layer(
     return params
   plan, layer = method.plan, method.plan.layers[l]
   meta = trees.index(state.fits[l], group)
-  sums = np.promote_types(plan.product, meta.basis.dtype)
-  moments = moments_lib.add_shard(
-      _no_moments(plan, layer, state.counts.shape[1], sums), layer, params,
-      shard, plan.product)
-  return put_weights(layer, params, *fit_personal_layer(
-      plan, l, state.code_seed, state.counts[group], meta, moments))
+  dtype = np.promote_types(plan.product, meta.basis.dtype)
+
+  def by_sums(state, group, meta, params, shard):
+    moments = moments_lib.add_shard(
+        _no_moments(plan, layer, state.counts.shape[1], dtype), layer, params,
+        shard, plan.product)
+    return fit_personal_layer(
+        plan, l, state.code_seed, state.counts[group], meta, moments)
+
+  def by_rows(size, state, group, meta, params, shard):
+    meta = jax.tree.map(lambda leaf: leaf.astype(dtype), meta)
+    code = code_of(
+        plan, state.code_seed, l, state.counts[group].astype(dtype), dtype)
+    return few_rows.fit(layer, params, shard, code, meta,
+                        plan.personal_ridge[l], plan.options.bias, size)
+
+  sizes = () if plan.pairs else few_rows.sizes(layer, plan.personal_ridge[l])
+  ways: list[Callable[..., Any]] = [
+      *(functools.partial(by_rows, size) for size in sizes), by_sums]
+  # A client takes the smallest size that holds its examples.
+  found = jax.lax.switch(
+      (shard.size > jnp.asarray(sizes, jnp.int32)).sum(dtype=jnp.int32), ways,
+      state, group, meta, params, shard) if sizes else by_sums(
+          state, group, meta, params, shard)
+  return put_weights(layer, params, *found)
 
 
 def _adapted(

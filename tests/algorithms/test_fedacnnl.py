@@ -12,7 +12,7 @@ from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.base import ClientData, FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, clock, loop
-from fedjax_alg.least_squares import codes, moments
+from fedjax_alg.least_squares import codes, few_rows, moments
 from fedjax_alg.models.layers import Conv, Dense, MaxPool
 from tests import problems
 from tests.algorithms import bridge
@@ -221,10 +221,9 @@ def deploy_program(stack, items):
   return problems.quick_jit(algorithm.client_params)
 
 
-def deployed(stack, state, i, holder=None, **settings):
+def deployed(stack, state, i, holder=None, make=deploy_program, **settings):
   """What client i deploys whose data are those of ``holder``, or its own."""
-  program = deploy_program(
-      stack, tuple(sorted({**GROUPED[stack], **settings}.items())))
+  program = make(stack, tuple(sorted({**GROUPED[stack], **settings}.items())))
   data = problem(stack).data
   return program(state, jnp.int32(i), layout.shard_of(
       data, i if holder is None else holder), KEY)
@@ -263,9 +262,19 @@ def test_centres_are_means_of_encoded_label_vectors(stack):
       rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("stack", list(GROUPED))
-def test_groups_and_personal_layers_are_the_oracle(stack):
-  """(10)-(13), after every round of the personal layers."""
+@pytest.mark.parametrize("stack, rows", [
+    *((stack, False) for stack in GROUPED), ("mlp", True), ("small", True)])
+def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
+  """(10)-(13), after every round of the personal layers.
+
+  Once more with dense layers by the rows of clients of up to 32 examples.
+  """
+  make = deploy_program
+  if rows:
+    monkeypatch.setattr(few_rows, "sizes", lambda layer, ridge: (
+        (4, 16, 32) if layer.positions == 1 else ()))
+    monkeypatch.setattr(few_rows, "_FEWEST", 4)  # rows of a block
+    make = functools.cache(deploy_program.__wrapped__)
   given, (states, _) = problem(stack), grouped(stack)
   member, number = np.asarray(states[-1].member), len(given.model.layers)
   settings = GROUPED[stack]
@@ -280,7 +289,7 @@ def test_groups_and_personal_layers_are_the_oracle(stack):
     problems.assert_equal(state.models, states[number].models)
   for i in (0, 1, 2):  # of both groups; one example
     for l in range(number + 1):
-      found = deployed(stack, states[number + l], i)
+      found = deployed(stack, states[number + l], i, make=make)
       assert_same(weights_of(given.model, found),
                   [*personal[i][:l], *meta[member[i]][l:]])
 
