@@ -34,10 +34,8 @@ def sizes(layer: Layer, ridge: float) -> tuple[int, ...]:
   if (layer.positions > 1 or layer.fan_in < LEAST_INPUTS or ridge == 0
       or math.isinf(ridge)):
     return ()
-  found = [min(_FEWEST, layer.fan_in // 2)]
-  while 2 * found[-1] <= layer.fan_in // 2:
-    found.append(2 * found[-1])
-  return tuple(found)
+  doublings = (layer.fan_in // (2 * _FEWEST)).bit_length()
+  return tuple(_FEWEST * 2 ** i for i in range(doublings))
 
 
 def _rows(

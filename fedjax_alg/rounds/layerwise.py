@@ -369,7 +369,10 @@ def _personal_layer(
     return few_rows.fit(layer, params, shard, code, meta,
                         plan.personal_ridge[l], plan.options.bias, size)
 
-  sizes = () if plan.pairs else few_rows.sizes(layer, plan.personal_ridge[l])
+  sizes: tuple[int, ...] = ()
+  # Accelerators map clients by vmap, which would compute every way.
+  if jax.default_backend() == "cpu" and not plan.pairs:
+    sizes = few_rows.sizes(layer, plan.personal_ridge[l])
   ways: list[Callable[..., Any]] = [
       *(functools.partial(by_rows, size) for size in sizes), by_sums]
   # A client takes the smallest size that holds its examples.
