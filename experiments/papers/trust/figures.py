@@ -32,7 +32,7 @@ _NIID = {"FedAvg": "niid_fedavg", "FedProx": "niid_fedprox",
          "SCAFFOLD": "niid_scaffold", "FedNova": "niid_fednova"}
 #: Panel of NIID-Bench -> how many of its 50 rounds the figure plays, with one
 #: seed: as many as a few hours of two cores allow. ``--rounds=50`` plays all.
-NIID_PLAYED = {"a": 8, "b": 8, "c": 3}
+NIID_PLAYED = {"a": 8, "b": 4, "c": 3}
 #: Partition of the panels of the FedAvg paper -> file of its method.
 _2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
 
