@@ -111,6 +111,9 @@ def draw_curves(
           label=BAND_OF_PARTITIONS if pooled else BAND)
   if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
     axis.set_xscale("log")
+  if x_axis == "rounds":  # a few rounds have no halves either
+    axis.xaxis.set_major_locator(ticker.MaxNLocator(
+        "auto", steps=[1, 2, 2.5, 5, 10], integer=True))
   axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)

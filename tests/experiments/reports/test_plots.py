@@ -70,6 +70,13 @@ def test_equal_lines_have_their_markers_at_other_rounds(axis, points, lines):
   assert max(solid) == min(line.get_zorder() for line in axis.lines)
 
 
+def test_few_rounds_have_no_half_rounds_between_them(axis):
+  plots.draw_curves(axis, {"A": rows(NUMBERS[:, :3])}, "global", "accuracy")
+  axis.figure.set_size_inches(6, 3)
+  np.testing.assert_array_equal(
+      [x for x in axis.get_xticks() if 1 <= x <= 3], [1, 2, 3])
+
+
 def test_one_seed_has_no_band(axis):
   plots.draw_curves(axis, {"A": rows(NUMBERS[:1])}, "global", "accuracy")
   assert not axis.collections and list(plots._named(axis.figure)) == ["A"]
