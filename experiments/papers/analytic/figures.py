@@ -418,8 +418,7 @@ def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
              f"not: {', '.join(short)}.")
   missing = [name for name in names if name not in played]
   if missing:
-    text += (f"\nNot run, hours on two cores: {', '.join(missing)} "
-             f"(FedAvg in the paper: {stated['FedAvg']:g}).")
+    text += f"\nNot run, hours on two cores: {', '.join(missing)}."
   return text
 
 
