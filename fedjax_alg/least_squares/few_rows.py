@@ -42,21 +42,19 @@ def _rows(
     layer: Layer, params: Params, shard: Shard, size: int, dtype: Any
 ) -> tuple[Array, Array, Array]:
   """X [size, d], y [size] and which rows there are [size], block by block."""
-  block = min(size, _FEWEST)
-
   def put(carry, x, y, mask):
     b, *arrays = carry
     with jax.default_matmul_precision("highest"):
       inputs = layer.unfold(layer.inputs(params, x))[:, 0]
     inputs = jnp.where(mask[:, None], inputs, jnp.zeros_like(inputs))
     arrays = [jax.lax.dynamic_update_slice_in_dim(
-        array, new.astype(array.dtype), b * block, 0)
+        array, new.astype(array.dtype), b * _FEWEST, 0)
               for array, new in zip(arrays, (inputs, y, mask))]
     return b + 1, *arrays
 
   _, x, y, mask = objective.fold_blocks(shard, put, (
       jnp.int32(0), jnp.zeros((size, layer.fan_in), dtype),
-      jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)), block)
+      jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)), _FEWEST)
   return x, y, mask
 
 

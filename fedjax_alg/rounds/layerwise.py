@@ -378,8 +378,7 @@ def _personal_layer(
   # A client takes the smallest size that holds its examples.
   found = jax.lax.switch(
       (shard.size > jnp.asarray(sizes, jnp.int32)).sum(dtype=jnp.int32), ways,
-      state, group, meta, params, shard) if sizes else by_sums(
-          state, group, meta, params, shard)
+      state, group, meta, params, shard)
   return put_weights(layer, params, *found)
 
 

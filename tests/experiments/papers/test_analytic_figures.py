@@ -353,6 +353,9 @@ def test_fig6_table(personal, monkeypatch):
   assert verdicts.judge(claims.FIG6[-1], [*own, slow])[1] == "holds"
   with pytest.raises(verdicts.NotRun, match="5 of 100 rounds: 50.00"):
     claims.end_on_cifar10(slow, own)
+  assert config.parse([
+      "--flagfile=analytic/methods_cifar10/fedavg.flags", "--algorithm=fedavg",
+  ]).values["rounds"] == claims.CIFAR10_ROUNDS
 
 
 def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
