@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import chosen, report, rule, styles, suite, verdicts
+from . import chosen, partitions, report, rule, styles, suite, verdicts
 
 #: (a run, all runs of the figure) -> one number per seed, in the claim's unit.
 Measures = Mapping[
@@ -36,8 +36,8 @@ class Answer(NamedTuple):
 
 def number(
     found: Any, claim: report.Claim,
-    choices: Iterable[chosen.Choice] = (), exact: bool = False
-) -> tuple[str, str]:
+    choices: Iterable[chosen.Choice] = (), exact: bool = False,
+    parts: Sequence[suite.Outcome] = ()) -> tuple[str, str]:
   """Our number beside a paper's: (ours in words, the verdict).
 
   Args:
@@ -45,13 +45,15 @@ def number(
     claim: the paper's number; inf: never.
     choices: how the settings were chosen.
     exact: whether the number does not vary from run to run.
+    parts: the partitions of a pooled run, over which the interval is taken.
   """
   values = np.asarray(found, float)
   never = np.isinf(values)
   digits = 3 if claim.unit == "" and abs(claim.value) < 10 else 2
-  said = results.shown(results.spread(values), digits) if (
-      not never.any()) else ", ".join(
-          "-" if np.isinf(v) else f"{v:g}" for v in values)
+  spread = {} if never.any() else results.spread(
+      partitions.means(values, parts))
+  said = results.shown(spread, digits) if spread else ", ".join(
+      "-" if np.isinf(v) else f"{v:g}" for v in values)
   if chosen.incomparable(choices):
     return said, rule.NOT_COMPARABLE
   if np.isinf(claim.value) or never.any():
@@ -60,7 +62,6 @@ def number(
       return said, rule.UNDECIDED
     return said, (rule.SAME if np.isinf(claim.value) == never.all() else
                   rule.BELOW if np.isinf(claim.value) else rule.ABOVE)
-  spread = results.spread(values)
   return said, rule.place(
       spread["mean"] - claim.value, 0.0 if exact else spread["ci95"],
       rule.tie_of(claim.value, claim.unit))
@@ -84,7 +85,7 @@ def numbers(
       except verdicts.NotRun as error:
         ours, verdict = str(error), rule.NOT_RUN
       else:
-        ours, verdict = number(values, claim, o.cell.choices)
+        ours, verdict = number(values, claim, o.cell.choices, parts=o.parts)
       found.append(Answer(
           name, claim.artifact, claim.panel, o.cell.label, claim.metric,
           claim.said, ours, verdict, o.settings))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import chosen, report, suite, verdicts
+from . import chosen, partitions, report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
@@ -109,9 +109,10 @@ def accuracy_at(paper: str, artifact: str) -> Any:
         if claim.round is None or o.cell.panel != claim.panel or (
             o.cell.label.split(" (")[0] != claim.method):
           continue
-        values = [100 * r["accuracy"] for r in o.rows
-                  if r["protocol"] == "global" and r["round"] == claim.round]
-        here = results.spread(values) if values else None
+        rows = [r for r in o.rows if r["protocol"] == "global"
+                and r["round"] == claim.round]
+        here = results.spread(100 * partitions.curves(
+            rows, "global", "accuracy")[:, 0]) if rows else None
         lines.append(report.line([
             o.cell.panel, o.cell.label, claim.round, f"{claim.value:.2f}",
             results.shown(here) if here else "-",
@@ -138,30 +139,47 @@ def pairs(
 
 
 def saving(
-    cost: Sequence[float | None], other: Sequence[float | None]) -> np.ndarray:
-  """Percent by which ``cost`` is below ``other``, in each seed that has both.
+    cost: Sequence[float | None], other: Sequence[float | None],
+    parts: Sequence[suite.Outcome] = ()) -> np.ndarray:
+  """Percent by which ``cost`` is below ``other``.
+
+  Args:
+    cost: the costs of one method, one for each seed; None: never there.
+    other: the costs of the other method.
+    parts: the partitions of a pooled run, ``outcome.parts``.
+
+  Returns:
+    One number for each seed that has both, or for each partition the mean of
+    its seeds that have both.
 
   Raises:
     NotRun: there is no such seed.
   """
-  return np.array([100 * (1 - a / b) for a, b in pairs(cost, other)])
+  both = np.array(pairs(cost, other))
+  saved = 100 * (1 - both[:, 0] / both[:, 1])
+  if not parts:
+    return saved
+  part = np.repeat(np.arange(len(parts)), len(cost) // len(parts))[
+      [None not in pair for pair in zip(cost, other)]]
+  return np.array([saved[part == one].mean() for one in np.unique(part)])
 
 
 def shown_saving(
     cost: Sequence[float | None], other: Sequence[float | None],
-    bound: bool) -> str:
+    bound: bool, parts: Sequence[suite.Outcome] = ()) -> str:
   """``saving`` in words.
 
   Args:
     cost: the costs of the paper's method, one for each seed.
     other: the costs of the other method.
     bound: whether ``other`` is only a lower bound, so that more is saved.
+    parts: the partitions of a pooled run.
   """
   try:
-    spread = results.spread(saving(cost, other))
+    spread = results.spread(saving(cost, other, parts))
   except verdicts.NotRun:
     return "-"
-  seeds = len(spread["values"])
+  seeds = sum(None not in pair for pair in zip(cost, other))
   tail = "" if seeds == len(cost) else f" ({seeds} of {len(cost)} seeds)"
   head = "more than " if bound else ""
   return f"{head}{results.shown(spread, 1)}{tail}"
@@ -208,7 +226,7 @@ def communication(
           f"{100 * target:g} %",
           f"{paper_saving:g} %" if target == wanted[-1] else "-",
           *(shown_saving(costs(one, target), costs(two, target, or_last=True),
-                        bound)
+                        bound, one.parts)
             for costs in (functools.partial(spent, column="total_floats"),
                           sent_up, functools.partial(spent, column="round")))
       ]))

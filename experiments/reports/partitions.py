@@ -82,6 +82,21 @@ def pooled(found: Sequence[Any]) -> Any:
   return {key: pooled([one[key] for one in found]) for key in first}
 
 
+def means(values: Any, parts: Sequence[Any]) -> np.ndarray:
+  """Over what an interval of numbers of seeds is taken.
+
+  Args:
+    values: [seeds of all partitions], those of a partition one after the
+      other, or [partitions].
+    parts: the partitions; empty for a single run.
+
+  Returns:
+    Of a single run the numbers; of a pooled one the mean of each partition's.
+  """
+  numbers = np.asarray(values, float)
+  return numbers.reshape(len(parts), -1).mean(1) if parts else numbers
+
+
 def each(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
   """Makes a measure of a run's seeds one of a pooled outcome's partitions."""
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.reports import partitions, suite, verdicts
+from experiments.reports import answers, cost_to_accuracy, partitions, report
+from experiments.reports import suite, verdicts
 from fedjax_alg.records import summary as results
 from tests.experiments.reports import test_verdicts as made
 
@@ -72,3 +73,35 @@ def test_several_models_are_shown_by_their_mean():
       verdicts.late("accuracy", "global_best")(found), 90)
   np.testing.assert_allclose(verdicts.mean_over(1, 5)(found), 60)
   assert suite.fair(made.flat("A", 0.9)).rows == made.flat("A", 0.9).rows
+
+
+def test_savings_count_each_partition_once():
+  parts = [made.rising("A", 20)] * 3
+  saved = cost_to_accuracy.saving(
+      [10, 20, 30, 40, None, 5], [20, 20, 60, 60, 9, 10], parts)
+  # In the third partition both get there with one seed alone.
+  np.testing.assert_allclose(saved, [25.0, (50 + 100 / 3) / 2, 50.0])
+  np.testing.assert_allclose(
+      cost_to_accuracy.saving([10, None, 30], [20, 8, 60]), [50.0, 50.0])
+  with pytest.raises(verdicts.NotRun):
+    cost_to_accuracy.saving([None, 3], [4, None], parts[:2])
+
+
+def test_a_number_of_pooled_runs_has_an_interval_over_partitions():
+  pooled = pool(*(made.rising("A", at, "d") for at in (20, 30, 40)))
+  claim = report.Claim(
+      "Fig2", "d", "A", "rounds_to_98%", 30.0, "rounds", "", None)
+  measured = verdicts.rounds_to(0.98)(pooled)
+  assert len(measured) == 6
+  said, _ = answers.number(measured, claim, parts=pooled.parts)
+  assert said == results.shown(results.spread([20.0, 30.0, 40.0]))
+  said, _ = answers.number(measured, claim)
+  assert said == results.shown(results.spread(measured))
+
+
+def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
+  levels = (0.95, 0.96, 0.98)
+  pooled = pool(*(made.flat("MimeSVRG", level, level, panel="d", rounds=100)
+                  for level in levels))
+  text = cost_to_accuracy.accuracy_at("conjugate", "Fig2")([pooled])
+  assert results.shown(results.spread([100 * v for v in levels])) in text
