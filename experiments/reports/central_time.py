@@ -160,8 +160,8 @@ def make_table(root: pathlib.Path, quick: bool, command_line: str) -> str:
             k, _MACHINES * rate // 100, by_gradient, 5 if quick else _REPEATS)
   lines = ["# Table I: central computation", "",
            f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at "
-           "10 %. The paper's hardware, data and number of rounds are not "
-           "given, so only the ratios compare.", "",
+           "10 %. The paper gives neither the data nor the number of rounds, "
+           "and its hardware is another, so only the ratios compare.", "",
            "| method | K | " + " | ".join(
                f"{r} % paper | {r} % ours" for r in _RATES) + " |",
            "|---|---|" + "---|" * (2 * len(_RATES))]
