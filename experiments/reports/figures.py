@@ -8,6 +8,7 @@ needs, or finds those that exist, and writes the picture (PNG, PDF), its points
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import pathlib
+import shlex
 from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
@@ -573,7 +574,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(
-      w for w in argv if not w.startswith(places))])
+      shlex.quote(w) for w in argv if not w.startswith(places))])
   request = Request(
       expanded(values.out_dir), tuple(of_runs), command_line,
       values.scale == "quick",
