@@ -60,8 +60,8 @@ def test_settings_of_section_5():
   for (panel, label), run in parsed("fig4").items():
     stated = {"a": 20, "b": 600}[panel]
     assert run.values["hidden"] == (128, 64)
-    if label in ("FedZO", "BAFFLE"):  # dear; the table says what was played
-      assert 5 <= run.values["rounds"] < stated
+    if panel == "b" and label in ("FedZO", "BAFFLE"):
+      assert run.values["rounds"] == 100  # dear; the table says what was played
     else:
       assert run.values["rounds"] == stated
     assert run.values["participation"] == 1, label
