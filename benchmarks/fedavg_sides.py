@@ -79,7 +79,8 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
       loop.initial_states(build, model, spec, train, keys, numbers), mesh)
   count = jnp.int32(args.rounds)
   play, seconds = timing.compiled(
-      loop.make_run_rounds(build, COHORT, args.rounds, mesh=mesh),
+      loop.make_run_rounds(
+          build, cohorts_lib.Participation(COHORT), args.rounds, mesh=mesh),
       state, train, keys, numbers, jnp.int32(0), count)
 
   def measure(start: int) -> dict[str, Any]:

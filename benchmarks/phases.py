@@ -127,7 +127,8 @@ def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
       loop.initial_states, build, model, spec))(train, keys, numbers), mesh)
   count = jnp.int32(args.rounds)
   play, compile_seconds = timing.compiled(
-      loop.make_run_rounds(build, COHORT, args.rounds, mesh=mesh),
+      loop.make_run_rounds(
+          build, cohorts.Participation(COHORT), args.rounds, mesh=mesh),
       state, train, keys, numbers, jnp.int32(0), count)
   seconds = []
   for i in range(args.repeats + 1):

@@ -31,11 +31,13 @@ def key(prepared):
   fields = [field.name for kind in (MachineOptions, ModelOptions)
             for field in dataclasses.fields(kind)]
   # What a file holds may change, its function is another object each time.
-  sampler = options.sampling if own.is_own(options.sampling) else p.sampler
+  who = p.participation
+  if own.is_own(options.sampling):
+    who = who._replace(sampler=options.sampling)
   files = own.sources(model=p.model_name, sampling=options.sampling)
   return (
       p.method.structure()[1:], p.method.entry.build, p.model_name,
-      tuple(files.items()), sampler, p.spec, p.map_seeds, p.mesh, p.protocols,
+      tuple(files.items()), who, p.spec, p.map_seeds, p.mesh, p.protocols,
       tuple(p.measures.items()), len(p.settings), bool(p.numbers) or p.settings,
       min(options.eval_every, options.rounds),
       tuple(getattr(options, name) for name in fields), structure, tuple(

@@ -586,15 +586,27 @@ def sample_cohort(
   return layout.take_cohort(data, ids, number)._replace(expected=expected)
 
 
+class Participation(NamedTuple):
+  """Who takes part in the rounds of a run, and who of them is heard from."""
+
+  cohort_size: int  #: S, the number of slots
+  #: who takes part. With another one than those of ``DRAWS``,
+  #: ``aux.server[PRESENT]`` is their number, and a round in which nobody takes
+  #: part is ``algorithm.idle`` and costs nothing.
+  sampler: Sampler = uniform
+  #: who of them is late or lost; None: nobody. Otherwise
+  #: ``aux.server[PRESENT]`` is the number of those who arrive, and
+  #: ``aux.server[late.LOST]`` that of the others.
+  late: Late | None = None
+
+
 def play_round(
     algorithm: Algorithm[State],
     data: ClientData,
-    cohort_size: int,
+    participation: Participation,
     keys: RunKeys,
     number: Array,
     state: State,
-    sampler: Sampler = uniform,
-    late: Late | None = None,
 ) -> tuple[State, RoundAux]:
   """Plays one round.
 
@@ -605,20 +617,15 @@ def play_round(
   Args:
     algorithm: the algorithm.
     data: the clients' training data.
-    cohort_size: S.
+    participation: who takes part.
     keys: random streams of the run.
     number: [] int32, the round, from 0.
     state: state before the round.
-    sampler: who takes part. With another one than those of ``DRAWS``,
-      ``aux.server[PRESENT]`` is their number, and a round in which
-      nobody takes part is ``algorithm.idle`` and costs nothing.
-    late: who of them is late or lost; None: nobody. Otherwise
-      ``aux.server[PRESENT]`` is the number of those who arrive, and
-      ``aux.server[late.LOST]`` that of the others.
 
   Returns:
     The new state and the report of the round.
   """
+  cohort_size, sampler, late = participation
   cohort = sample_cohort(
       data, cohort_size, jax.random.fold_in(keys.cohort, number), number,
       sampler)

@@ -20,7 +20,6 @@ from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
 from fedjax_alg.engine import cohorts, sharding
-from fedjax_alg.engine.late import Late
 from fedjax_alg.errors import OptionError
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
@@ -137,26 +136,22 @@ def initial_states(
 
 def make_run_rounds(
     build: Build,
-    cohort_size: int,
+    participation: cohorts.Participation,
     max_rounds: int,
     map_seeds: str = "sequential",
     mesh: Mesh | None = None,
-    sampler: cohorts.Sampler = cohorts.uniform,
     where: Any = None,
-    late: Late | None = None,
 ) -> Any:
   """Makes the jitted program that plays rounds.
 
   Args:
     build: makes the algorithm (``fixed`` for an existing one).
-    cohort_size: S.
+    participation: who takes part in a round.
     max_rounds: maximum number of rounds in one call.
     map_seeds: see ``over_seeds``.
     mesh: the devices of ``map_clients``; each of them holds the states.
-    sampler: who takes part in a round.
     where: where the states lie, if not each device holds them whole
       (``sharding.of_states``).
-    late: who of the participants is late or lost; None: nobody.
 
   Returns:
     ``run_rounds(states, data, keys, numbers, start, count)``. It plays the
@@ -167,8 +162,7 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     play = functools.partial(
-        cohorts.play_round, build(numbers), data, cohort_size, keys,
-        sampler=sampler, late=late)
+        cohorts.play_round, build(numbers), data, participation, keys)
 
     # Traced once for the shapes of the log and the loop; no call is left.
     @functools.partial(jax.jit, inline=True)

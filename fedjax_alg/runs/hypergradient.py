@@ -148,8 +148,7 @@ class Derivatives:
     def one_seed(state, keys, values):
       algorithm = p.build(values)
       play = functools.partial(
-          cohorts.play_round, algorithm, data.train, p.spec.cohort_size, keys,
-          sampler=p.sampler)
+          cohorts.play_round, algorithm, data.train, p.participation, keys)
       validate_on = evaluate.make_evaluate(
           algorithm, p.model, ("validation",), p.map_clients)
 

@@ -56,7 +56,7 @@ class Prepared:
   numbers: Numbers
   build: Callable[[Mapping[str, Any]], Algorithm]
   map_clients: MapClients
-  sampler: cohorts.Sampler
+  participation: cohorts.Participation  #: who takes part in a round
   map_seeds: str
   mesh: Mesh | None
   protocols: tuple[str, ...]
@@ -301,7 +301,8 @@ def _check_stopping(
 
 def _traceable(
     method: Method, model: Model, spec: FedSpec, map_clients: MapClients,
-    protocols: tuple[str, ...], data: EvaluationData) -> bool:
+    participation: cohorts.Participation, protocols: tuple[str, ...],
+    data: EvaluationData) -> bool:
   """Whether the algorithm accepts traced hyper-parameters.
 
   The caller's own algorithm may branch in Python on the value of a
@@ -315,7 +316,7 @@ def _traceable(
 
   def whole(data, keys, numbers):
     states = loop.initial_states(build, model, spec, data.train, keys, numbers)
-    states, _ = loop.make_run_rounds(build, spec.cohort_size, 1)(
+    states, _ = loop.make_run_rounds(build, participation, 1)(
         states, data.train, keys, numbers, jnp.int32(0), jnp.int32(1))
     one, key, values = trees.index((states, keys.evaluation, numbers), 0)
     return evaluate.make_evaluate(
@@ -416,10 +417,14 @@ def prepare(
   keys = cohorts.keys_of_rows(seeds, len(settings))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
+  participation = cohorts.Participation(
+      size, sampler or options.sampler(num_clients),
+      options.late(method.entry))
   placed = PlacedData(federation, mesh, options.devices(num_clients),
                       options.clients_availability(num_clients))
   if method.traced and _traceable(
-      method, built, spec, map_clients, protocols, placed.data):
+      method, built, spec, map_clients, participation, protocols,
+      placed.data):
     numbers = method.numbers(every, len(seeds))
   elif len(settings) > 1:
     raise OptionError(f"`algorithm`={method.name}: asks Python for the value "
@@ -453,5 +458,5 @@ def prepare(
       federation, placed, options, seeds, spec,
       sharding.replicate(keys, mesh), sharding.replicate(numbers, mesh),
       method.on(platform).builder(built, map_clients), map_clients,
-      sampler or options.sampler(num_clients), map_seeds, mesh,
+      participation, map_seeds, mesh,
       protocols, dict(measures or {}), plan)

@@ -109,9 +109,8 @@ class Programs:
       evaluation = pool.submit(_compile_once, jax.jit(
           self._evaluate_all, **there).lower(data, shapes, p.keys, p.numbers))
       run = loop.make_run_rounds(
-          p.build, p.spec.cohort_size,
-          min(p.options.eval_every, self.rounds), p.map_seeds, mesh, p.sampler,
-          where, p.options.late(p.method.entry))
+          p.build, p.participation,
+          min(p.options.eval_every, self.rounds), p.map_seeds, mesh, where)
       zero = jnp.int32(0)
       lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
       self._log = lowered.out_info[1]

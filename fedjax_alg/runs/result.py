@@ -325,7 +325,7 @@ def machine(prepared: Prepared) -> dict[str, Any]:
       "kind": f"{devices[0].device_kind} ({devices[0].platform})",
       "map_clients": prepared.plan["map_clients"],
       "map_seeds": prepared.map_seeds,
-      "draw": cohorts.draw_of(prepared.sampler),
+      "draw": cohorts.draw_of(prepared.participation.sampler),
       "jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
 

@@ -106,7 +106,8 @@ class Bench:
         self.spec))(problem.data, self.keys, {})
     self.run_rounds = problems.quick_jit(
         traced_once(loop.make_run_rounds(
-            loop.fixed(self.algorithm), size, MAX_ROUNDS).__wrapped__),
+            loop.fixed(self.algorithm), cohorts.Participation(size),
+            MAX_ROUNDS).__wrapped__),
         donate_argnums=0)
     self.round = problems.quick_jit(traced_once(self.algorithm.round))
 

@@ -134,8 +134,8 @@ def spy(with_key):
 def test_a_round_is_a_function_of_seed_and_number(problem):
   def play(seed, number):
     state, _ = cohorts.play_round(
-        spy(True), problem.data, 5, cohorts.run_keys(seed), jnp.int32(number),
-        None)
+        spy(True), problem.data, cohorts.Participation(5),
+        cohorts.run_keys(seed), jnp.int32(number), None)
     return tuple(map(tuple, jax.tree.map(np.ndarray.tolist,
                                          jax.device_get(state))))
 
@@ -177,7 +177,8 @@ def test_the_engine_tells_the_time_of_a_round(problem):
 
   def times(data, algorithm=algorithm):
     return cohorts.play_round(
-        algorithm, data, 12, cohorts.run_keys(0), jnp.int32(0), ())[1].times
+        algorithm, data, cohorts.Participation(12), cohorts.run_keys(0),
+        jnp.int32(0), ())[1].times
 
   size = np.delete(np.asarray(problem.data.size, np.float64), 1)
   speed, link = (np.delete(np.asarray(leaf, np.float64), 1)
@@ -272,8 +273,8 @@ def test_a_bijection_where_the_permutation_is_needed(problem):
         cohorts.uniform(data, slots, key, 3))
   # As with uniform, everybody who is drawn is there.
   aux = cohorts.play_round(
-      spy(True), problem.data, 5, cohorts.run_keys(0), jnp.int32(0), None,
-      cohorts.by_bijection)[1]
+      spy(True), problem.data, cohorts.Participation(5, cohorts.by_bijection),
+      cohorts.run_keys(0), jnp.int32(0), None)[1]
   assert cohorts.PRESENT not in aux.server
 
 
@@ -435,8 +436,9 @@ def test_a_round_without_participants_is_idle(problem):
         jnp.where(number % 2 == 1, 4, clients))
 
   play = jax.jit(lambda number, state: cohorts.play_round(
-      algorithm, on_machines(problem), 3, cohorts.run_keys(0), number, state,
-      cohorts.checked(someone_in_odd_rounds)))
+      algorithm, on_machines(problem),
+      cohorts.Participation(3, cohorts.checked(someone_in_odd_rounds)),
+      cohorts.run_keys(0), number, state))
   before = {"sum": jnp.float32(2), "round": jnp.int32(5)}
   state, aux = play(jnp.int32(0), before)
   assert (state["sum"], state["round"]) == (2, 6)

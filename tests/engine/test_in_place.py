@@ -34,7 +34,7 @@ def compiled(name, seeds, **settings):
   states = jax.eval_shape(
       lambda data, keys: loop.initial_states(
           build, model, spec, data, keys, {}), data, keys)
-  return loop.make_run_rounds(build, SLOTS, 10).lower(
+  return loop.make_run_rounds(build, cohorts.Participation(SLOTS), 10).lower(
       states, data, keys, {}, jnp.int32(0), jnp.int32(2)).compile(
           problems.usual_options())
 

@@ -77,9 +77,10 @@ def player(problem, data, name, **settings):
   @problems.quick_jit
   def play(numbers, ids):
     return cohorts.play_round(
-        algorithm, data, 8, KEYS, jnp.int32(2), state,
-        cohorts.uniform if ids is None else lambda *_: ids,
-        None if numbers is None else Late(**numbers))
+        algorithm, data, cohorts.Participation(
+            8, cohorts.uniform if ids is None else lambda *_: ids,
+            None if numbers is None else Late(**numbers)),
+        KEYS, jnp.int32(2), state)
 
   return state, lambda ids=None, **numbers: play(numbers or None, ids)
 
@@ -161,7 +162,8 @@ def test_a_part_is_so_many_epochs(problem, data):
   plain, report = play(ids=cohorts.uniform(data, 8, ASKED))
   who = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
   state, aux = problems.quick_jit(lambda state: cohorts.play_round(
-      algorithm, data, 8, KEYS, jnp.int32(2), state, late=who))(before)
+      algorithm, data, cohorts.Participation(8, late=who), KEYS, jnp.int32(2),
+      state))(before)
   problems.assert_close(state.models, plain.models, rtol=1e-6, atol=1e-7)
   assert aux.cost == report.cost
   problems.assert_equal(aux.work, report.work)

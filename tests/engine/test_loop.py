@@ -40,7 +40,7 @@ def fixture_run(problem):
       "fedavg", problem.model, map_clients=clients.make_map_clients(),
       local_steps=2, batch_size=3)
   build = loop.fixed(algorithm)
-  programs = {m: loop.make_run_rounds(build, 4, 6, m)
+  programs = {m: loop.make_run_rounds(build, cohorts.Participation(4), 6, m)
               for m in loop.MAP_SEEDS}
 
   def run(seeds, count, map_seeds="sequential", start=0, states=None):
@@ -114,7 +114,7 @@ def test_the_state_is_donated(problem):
   build = loop.fixed(algorithm)
   states = loop.initial_states(
       build, problem.model, problem.spec, problem.data, keys, {})
-  loop.make_run_rounds(build, 4, 2)(
+  loop.make_run_rounds(build, cohorts.Participation(4), 2)(
       states, problem.data, keys, {}, jnp.int32(0), jnp.int32(1))
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   assert not problem.data.x.is_deleted()

@@ -181,7 +181,8 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
     states = loop.initial_states(
         build, problem.model, problem.spec, problem.data, keys, {})
     data, keys, states = sharding.replicate((problem.data, keys, states), mesh)
-    start, run = 0, loop.make_run_rounds(build, 7, 3, mesh=mesh)
+    start, run = 0, loop.make_run_rounds(
+        build, cohorts.Participation(7), 3, mesh=mesh)
     for count in counts:
       states, _ = run(states, data, keys, {}, jnp.int32(start),
                       jnp.int32(count))

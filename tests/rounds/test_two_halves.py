@@ -260,8 +260,8 @@ def test_clients_join_in_a_round_without_participants(problem, name):
         data, cohort_size, key, number))
 
   round_ = problems.quick_jit(lambda number, state: cohorts.play_round(
-      algorithm, data, 4, cohorts.run_keys(0), number, state,
-      nobody_when_they_join)[0])
+      algorithm, data, cohorts.Participation(4, nobody_when_they_join),
+      cohorts.run_keys(0), number, state)[0])
   state = algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)
   for number in range(4):

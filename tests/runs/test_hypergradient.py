@@ -11,6 +11,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.runs import api, gradient_tuning, hypergradient
+from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
 
@@ -175,6 +176,39 @@ def test_fewer_rounds_and_the_last_evaluation(two_seeds):
   np.testing.assert_array_equal(
       half.gradients["client_lr"], whole.gradients["client_lr"][:, :1])
   assert two_seeds.at().loss == pytest.approx(whole.losses[:, 1].mean())
+
+
+#: Settings of all options that decide who takes part in a round and who of
+#: them is heard from, and a file of the clients' availability.
+TAKING_PART = (
+    dict(sampling="availability", availability=(0.2, 0.7), availability_seed=3,
+         availability_day=2, dropout=0.3),
+    dict(sampling="availability", availability_file="there.txt",
+         draw="bijection"),
+    dict(stragglers="0.5:0.6", partial_work="keep"),
+    dict(deadline_s=0.02, batch_ms=10.0, device_cores=(1, 8)))
+
+
+def test_every_option_that_changes_a_round_is_listed():
+  """A new option is added to ``TAKING_PART``, or the next test misses it."""
+  declared = {field.name for kind in (SamplingOptions, LateOptions)
+              for field in dataclasses.fields(kind)}
+  assert declared == set().union(*TAKING_PART) & declared
+
+
+@pytest.mark.parametrize("options", TAKING_PART, ids=lambda one: next(iter(one)))
+def test_rounds_are_those_of_the_run(fed, options, tmp_path, monkeypatch):
+  """Without it derivatives may be those of rounds without lost clients."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "there.txt").write_text("0.4\n" * fed.num_clients)
+  chosen = NUMBERS | dict(eval_every=1, client_lr=0.3)
+  plain, run = (fa.run(
+      "fedavg", fed, evaluate="validation", **chosen | more).metrics[
+          "validation"]["loss"] for more in ({}, options))
+  found = derivatives(fed, "fedavg", "client_lr", **chosen | options).at(
+      last=None)
+  np.testing.assert_allclose(found.losses, run, rtol=1e-5)
+  assert (abs(run - plain) > 1e-3).any()
 
 
 @pytest.mark.slow
