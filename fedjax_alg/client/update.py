@@ -130,6 +130,15 @@ class ClientUpdate(NamedTuple):
   #: (slots, P) -> the server's flops to make the updates of what was sent
   server_flops: Callable[[int, int], float] = lambda slots, size: 0.0
 
+  def needs(self, *names: str) -> list[str]:
+    """Which of these fields a round has to serve: those that are not default.
+
+    Args:
+      *names: names of fields.
+    """
+    return [name for name in names
+            if getattr(self, name) != self._field_defaults[name]]
+
   @property
   def leak(self) -> str:
     """What reaches others past the noise of a private mean; empty: nothing."""

@@ -44,6 +44,7 @@ from fedjax_alg.engine.cohorts import UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import ledger, stacking
+from fedjax_alg.rounds.phases import check_mean
 from fedjax_alg.rounds.weights import WEIGHTS, participation
 
 #: How the K models start before any client has been seen: as equal copies, or
@@ -234,7 +235,8 @@ def compose_clustered(
 
   Args:
     model: the model and its objective.
-    client: the local method, without memory or anchor gradients.
+    client: the local method. It trains, and clients may keep a row each
+      (``ClientUpdate.store``); it has none of the parts in ``NOT_CALLED``.
     rule: which client belongs to which group.
     map_clients: how one client's code is mapped over the participants.
     weights: weights of the participants in their group's mean, one of
@@ -251,12 +253,17 @@ def compose_clustered(
     clients keep for their compressors beside it, a ``Beside``.
 
   Raises:
-    OptionError: ``weights`` or ``aggregator`` is unknown, or what is sent
-      cannot be compressed or made private.
+    OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has a
+      part that rounds of groups do not call, or what is sent cannot be
+      compressed or made private.
   """
   if privacy:
     refuse(privacy, "clients are grouped by what they send or measure without "
            "noise")
+  if isinstance(aggregator, str):
+    aggregator = named(aggregator)
+  _check_half(client)
+  check_mean(client, aggregator, attack)
   if compression:
     up, down = compression.compressors()
     if down:
@@ -267,8 +274,6 @@ def compose_clustered(
     if up:
       client = compressed(client, up, shapes(model),
                           f"`compress_up`={compression.compress_up}")
-  if isinstance(aggregator, str):
-    aggregator = named(aggregator)
   method = Clustered(
       model, client, rule, map_clients, participation(weights), aggregator,
       attack)
@@ -281,6 +286,25 @@ def compose_clustered(
       rule.membership,
       idle=lambda state, cohort: _counted(state))
   return _with_table(method, plain) if client.store else plain
+
+
+#: Parts of a client's half that a round of groups never calls, so that a half
+#: with one of them would lose what it does there.
+NOT_CALLED = ("setup", "refresh", "shared", "client_rows", "needs_anchor",
+              "upload_weights", "merge", "scale")
+
+
+def _check_half(client: ClientUpdate) -> None:
+  """Refuses a local method that rounds of groups would play in part."""
+  lost = client.needs(*NOT_CALLED)
+  if client.store and not client.store.one_row:
+    lost.append("store.places")
+  if lost:
+    why = f" ({client.one_model})" if client.one_model else ""
+    raise OptionError(
+        f"`client`: the local method needs {', '.join(lost)}, which rounds of "
+        f"clustered methods do not call{why} (allowed: one that only trains, "
+        "or that keeps a row for each client)")
 
 
 def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
@@ -526,33 +550,37 @@ def _cost(
   size = ledger.model_size(before.models, rule.num_groups)
   participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
   extra = rule.extra(before, after, cohort, notes)
+  client = method.client
   gradients, work = ledger.count_work(
-      model, method.client, cohort.shards.size, gradients,
-      evaluations=extra.evaluations)
+      model, client, cohort.shards.size, gradients,
+      full_passes=client.full_passes, evaluations=extra.evaluations)
+  passes = client.full_passes * cohort.shards.size.sum()
   own = jnp.asarray(extra.own_gradients, jnp.float32)
   work = Work(
       work.flops + ledger.GRADIENT_PASSES * model.flops * own,
       work.batches + jnp.asarray(extra.own_batches, jnp.float32))
-  aggregator, flops = method.aggregator, extra.flops
+  aggregator = method.aggregator
+  flops = extra.flops + client.server_flops(cohort.ids.shape[0], size)
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
   if not aggregator.is_mean:
     flops = flops + rule.num_groups * aggregator.flops(
         cohort.ids.shape[0], size)
   down, up = (
-      size + -(-ledger.sent_bytes(size, more) // BYTES_PER_FLOAT)
-      for more in (aggregator.extra_down, aggregator.extra_up))
+      size + sum(-(-ledger.sent_bytes(size, getattr(half, name))
+                   // BYTES_PER_FLOAT) for half in (client, aggregator))
+      for name in ("extra_down", "extra_up"))
   down, more_up = down + extra.down // participants, extra.up // participants
   cost_up: dict[str, Any] = {"up": up + more_up}
-  if method.client.upload_bytes:
+  if client.upload_bytes:
     update = ledger.communication(0, BYTES_PER_FLOAT * (up - size) + (
-        ledger.sent_bytes(size, method.client.upload_bytes)))
+        ledger.sent_bytes(size, client.upload_bytes)))
     cost_up = {
         "up": update["up"] + more_up,
         "bytes_up": update.get("bytes_up", BYTES_PER_FLOAT * update["up"]) + (
             BYTES_PER_FLOAT * more_up)}
   return round_cost(
       down=down, **cost_up, exchanges=1 + extra.exchanges,
-      example_gradients=gradients.sum() + extra.example_gradients,
+      example_gradients=gradients.sum() + passes + extra.example_gradients,
       central_flops=flops), work
 
 

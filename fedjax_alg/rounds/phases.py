@@ -27,7 +27,25 @@ from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, FORGERIES
 from fedjax_alg.engine.cohorts import LAST_GRADIENTS, MESSAGES, server_key
 from fedjax_alg.engine.cohorts import SERVER_STEP, UPDATES
+from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import stacking
+
+
+def check_mean(
+    client: ClientUpdate, aggregator: Aggregator, attack: Attack | None
+) -> None:
+  """Refuses what would take the place of a mean that a local method needs.
+
+  Raises:
+    OptionError: ``client.mean_only``, and there is something.
+  """
+  if client.mean_only and not aggregator.is_mean:
+    raise OptionError(f"`aggregator`={aggregator.name}: the local method needs "
+                      f"the mean ({client.mean_only})")
+  if client.mean_only and attack is not None and forges(attack):
+    raise OptionError(f"`attack`={attack.name}: the local method's server adds "
+                      "up what clients have computed, so their updates cannot "
+                      "be forged (label_flip leaves them)")
 
 
 class Stage(NamedTuple):

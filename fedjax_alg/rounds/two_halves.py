@@ -135,13 +135,7 @@ def halves(
                       f"has one global model ({client.one_model})")
   if isinstance(aggregator, str):
     aggregator = named(aggregator)
-  if client.mean_only and not aggregator.is_mean:
-    raise OptionError(f"`aggregator`={aggregator.name}: the local method needs "
-                      f"the mean ({client.mean_only})")
-  if client.mean_only and attack is not None and forges(attack):
-    raise OptionError(f"`attack`={attack.name}: the local method's server adds "
-                      "up what clients have computed, so their updates cannot "
-                      "be forged (label_flip leaves them)")
+  phases.check_mean(client, aggregator, attack)
   if grouping and grouping.own_anchors and not (
       aggregator.is_mean and (attack is None or not forges(attack))):
     raise OptionError(

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.base import num_params
 from fedjax_alg.central import attacks
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds.clustered import compose_clustered, Extra, Rule
 from tests import problems
 
@@ -42,9 +44,9 @@ def up_by_size():
   return ClientUpdate(train, LocalWork(local_steps=1))
 
 
-def play(problem, rule, **settings):
+def play(problem, rule, client=None, **settings):
   algorithm = compose_clustered(
-      problem.model, up_by_size(), rule,
+      problem.model, client or up_by_size(), rule,
       map_clients=clients.make_map_clients(), **settings)
   start = algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)
@@ -124,6 +126,58 @@ def test_updates_go_where_the_server_puts_the_clients(problem):
   problems.assert_equal(state.memory.before, start.models)
   np.testing.assert_array_equal(state.memory.groups[:4], 2)
   np.testing.assert_array_equal(state.memory.notes, -1)  # as they came
+
+
+@pytest.mark.parametrize("name", grid.CLIENT_UPDATES)
+def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
+  """Without it FedDyn's h, MimeLite's optimiser are lost without a word."""
+  client = grid.client_half(problem.model, grid.ComposedHParams(
+      client_update=name, base="momentum", mu=0.1).resolved())
+
+  def compose():
+    return compose_clustered(problem.model, client, by_parity(),
+                             map_clients=clients.make_map_clients())
+
+  if name in ("sgd", "prox"):
+    compose()
+    return
+  with pytest.raises(OptionError, match="client: the local method needs [a-z]"):
+    compose()
+
+
+def test_a_local_method_that_keeps_a_row_is_served(problem):
+  """Each participant's row is its own, whichever group it is in."""
+
+  def train(received, shard, client_row, key):
+    del key
+    kept = shard.size.astype(jnp.float32)
+    return Trained(jax.tree.map(
+        lambda leaf: leaf + client_row, received.start), kept, kept=kept)
+
+  half = ClientUpdate(
+      train, LocalWork(local_steps=1),
+      init=lambda params, spec: jnp.float32(10) * jnp.arange(
+          spec.num_clients, dtype=jnp.float32),
+      store=Store(lambda memory: memory, lambda memory, table: table))
+  _, start, state, _ = play(
+      problem, by_parity(), half, weights="uniform")
+  np.testing.assert_allclose(
+      moved(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4)
+  sizes = [problems.SIZES[i] if i in IDS else 0 for i in range(12)]
+  np.testing.assert_allclose(state.extra - start.extra, sizes)
+
+
+def test_what_a_local_method_costs_beside(problem):
+  """Without it the ledger forgets what else a local method sends."""
+  _, start, _, plain = play(problem, by_parity())
+  _, _, _, aux = play(problem, by_parity(), up_by_size()._replace(
+      extra_down=1, extra_up=lambda size: 12, full_passes=2,
+      server_flops=lambda slots, size: 7.0))
+  size = num_params(start.models) // K
+  assert (aux.cost.down, aux.cost.up) == (2 * size, size + 3)
+  rows = sum(problems.SIZES[i] for i in IDS[:4])
+  assert aux.cost.example_gradients == plain.cost.example_gradients + 2 * rows
+  assert aux.cost.central_flops == 7
 
 
 def test_what_a_rule_costs_beside(problem):

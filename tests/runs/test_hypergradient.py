@@ -196,7 +196,8 @@ def test_every_option_that_changes_a_round_is_listed():
   assert declared == set().union(*TAKING_PART) & declared
 
 
-@pytest.mark.parametrize("options", TAKING_PART, ids=lambda one: next(iter(one)))
+@pytest.mark.parametrize(
+    "options", TAKING_PART, ids=lambda one: next(iter(one)))
 def test_rounds_are_those_of_the_run(fed, options, tmp_path, monkeypatch):
   """Without it derivatives may be those of rounds without lost clients."""
   monkeypatch.chdir(tmp_path)
