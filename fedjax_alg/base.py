@@ -193,6 +193,8 @@ class Model(NamedTuple):
   #: (params, x [B, ...], key) -> logits [B, L] float32 in local training, if
   #: training draws random numbers (dropout); None if training uses ``apply``
   train_apply: Callable[[Params, Array, Key], Array] | None = None
+  #: what a run of this model warns of, in one line; empty: nothing
+  caution: str = ""
 
 
 class RoundCost(NamedTuple):

@@ -24,6 +24,7 @@ from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data
 from fedjax_alg.data.layout import PADDING_ROWS
+from fedjax_alg.data.layout import server_rows
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.partition_file import labels_hash
 from fedjax_alg.data.partition_file import read_partition
@@ -108,6 +109,18 @@ class Federation:
   def num_tokens(self) -> int:
     """The number of token ids; a token id lies in [0, num_tokens)."""
     return self.tokens or self.options.vocabulary + SPECIAL
+
+  @property
+  def classes_not_validated(self) -> np.ndarray:
+    """The classes of the test set without a validation example.
+
+    Empty if the server holds no validation examples at all.
+    """
+    held, test = server_rows(self.data.train), self.data.whole_test
+    if held is None:
+      return np.zeros(0, int)
+    first, size = int(held.offset), int(held.size)
+    return np.setdiff1d(test.y[:test.size.sum()], held.y[first:first + size])
 
   def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the training data of one client.

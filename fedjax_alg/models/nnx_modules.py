@@ -116,8 +116,20 @@ def from_nnx(
 
   random = tags or training or takes_rngs or has_mode
   model = Model(init, apply, loss, float(l2), None,
-                train_apply=train_apply if random else None)
+                train_apply=train_apply if random else None,
+                caution=_caution(params, name))
   return adapt.checked(model, input_shape, input_dtype)
+
+
+def _caution(params: nnx.State, name: str) -> str:
+  """Warns of adapters, which do not stay the only ones that are trained."""
+  adapters = [".".join(map(str, path)) for path, leaf in nnx.to_flat_state(
+      params) if isinstance(leaf, nnx.LoRAParam)]
+  if not adapters:
+    return ""
+  return (f"`model`: {name} has LoRA adapters ({', '.join(adapters[:2])}"
+          f"{', ...' if len(adapters) > 2 else ''}), and all its parameters "
+          "are trained and sent, those beside the adapters too")
 
 
 def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:

@@ -169,14 +169,32 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   """
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
+  texts.append(prepared.model.caution)
   texts.append(stopping.caution(prepared.options.stopping_rules))
   privacy = prepared.privacy()
   if privacy is not None:
     texts.append(privacy.caution)
+  texts.append(_lacking_classes(prepared))
   texts += _without_effect(prepared)
   new = [text for text in dict.fromkeys(texts) if text and text not in said]
   said.update(new)
   return new
+
+
+def _lacking_classes(prepared: Prepared) -> str:
+  """Warns of validation data that say nothing of some classes."""
+  method, held = prepared.method, prepared.federation
+  lacking = held.classes_not_validated
+  if not len(lacking) or not (
+      "validation" in prepared.protocols
+      or method.entry.needs_validation(method.hparams)):
+    return ""
+  shown = ", ".join(map(str, lacking[:10])) + (
+      f", ... ({len(lacking)} in all)" if len(lacking) > 10 else "")
+  return (f"`validation_clients`={held.options.validation_clients}: they have "
+          f"no example of {'class' if len(lacking) == 1 else 'the classes'} "
+          f"{shown}, which the test set has; what is decided by validation is "
+          "blind to them (hold out more clients)")
 
 
 #: What a protocol measures that an algorithm may not have.

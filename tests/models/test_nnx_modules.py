@@ -206,6 +206,28 @@ def test_refused_in_one_line(given, said):
   assert "\n" not in str(error.value) and str(error.value).startswith("model: ")
 
 
+@pytest.mark.parametrize("given", ["factory", "module"])
+def test_adapters_beside_what_is_trained_as_well_are_named(given):
+  """Without it 2,602 floats are sent where 522 were meant, without a word."""
+
+  class Adapted(nnx.Module):
+
+    def __init__(self, rngs):
+      self.body = nnx.LoRALinear(36, 8, lora_rank=2, rngs=rngs)
+      self.head = nnx.Linear(8, 3, rngs=rngs)
+
+    def __call__(self, x):
+      return self.head(nnx.relu(self.body(x.reshape(x.shape[0], -1))))
+
+  made = Adapted if given == "factory" else Adapted(nnx.Rngs(0))
+  said = models.from_nnx(made, (6, 6)).caution
+  assert said == (
+      "`model`: Adapted has LoRA adapters (body.lora.lora_a, "
+      "body.lora.lora_b), and all its parameters are trained and sent, those "
+      "beside the adapters too")
+  assert not models.from_nnx(linear, (problems.FEATURES,)).caution
+
+
 def test_a_module_is_refused_as_what_makes_it():
   for module in (Normalised(nnx.Rngs(0)), NoStream(nnx.Rngs(0))):
     with pytest.raises(ValueError, match="^model: "):

@@ -12,6 +12,7 @@ from experiments import run
 from experiments.cli import config, guard
 from experiments.cli.execute import prepared_run
 from fedjax_alg import registry
+from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods, prepare
 from tests import tfds_records
@@ -106,6 +107,27 @@ def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
     assert 0.1 < values["accuracy"]["mean"] <= 1
   facts = json.loads((tmp_path / "run" / "config.json").read_text())
   assert facts["plan"]["validation_examples"] > 0
+
+
+def test_validation_data_without_a_class_are_named():
+  """Without it clients of no 4 and no 9 choose settings without a word."""
+  words = ("--partition=classes", "--classes_per_client=2")
+  few = make(*words, "--validation_clients=2", "--eval_protocols=validation")
+  held = few.federation.partition.held_out
+  labels = load_digits().y_train
+  seen = set(labels[held.train_order].tolist())
+  assert len(held.clients) == 2 and len(seen) <= 4
+  lacking = ", ".join(str(c) for c in range(10) if c not in seen)
+  text = (f"`validation_clients`=2: they have no example of the classes "
+          f"{lacking}, which the test set has; what is decided by validation "
+          "is blind to them (hold out more clients)")
+  assert prepare.cautions(few, set()) == [text]
+  search = make(*words, "--validation_clients=2", "--algorithm=clsfsvrg")
+  assert text in prepare.cautions(search, set())
+  for more in (["--validation_clients=2"],  # held out and not read
+               ["--validation_clients=15", "--cohort_size=2",
+                "--eval_protocols=validation"]):
+    assert not prepare.cautions(make(*words, *more), set())
 
 
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
