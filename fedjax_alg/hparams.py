@@ -11,7 +11,7 @@ not branch in Python on its value. If a zero leaves a term out, ``is_zero``
 distinguishes a constant zero from all other values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import functools
 import types
@@ -21,10 +21,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from fedjax_alg.conditions import is_zero, Only, why_not
 from fedjax_alg.errors import did_you_mean, OptionError
-
-#: The values of a count that are larger than one, for ``when`` of a field.
-MANY = range(2, 2 ** 31)
 
 #: The largest seed: JAX makes its keys from 32 bits.
 MAX_SEED = 2 ** 32 - 1
@@ -46,7 +44,7 @@ def hyper(
     maximum: float | None = None,
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
-    when: tuple[str, Sequence[Any]] | None = None,
+    when: Only | None = None,
     traced: bool | None = None,
     neutral: float | None = None,
     later: bool = False,
@@ -64,9 +62,9 @@ def hyper(
       most ``MAX_COUNT``.
     below: an exclusive upper bound.
     choices: the allowed strings.
-    when: (name of another field, values, or ``MANY``). The field is read only
-      if the other field has one of the values. The condition is ignored if
-      the dataclass does not have the other field.
+    when: the condition on other fields under which the field is read
+      (``conditions.only``); None: always. What it says of fields that the
+      dataclass does not have is ignored.
     traced: whether a run may pass the value as an input of its compiled
       program. By default floats are traced; ints, bools and strings are not.
       Give False for a float that decides structure or is read on the host,
@@ -122,44 +120,33 @@ def allowed(field: dataclasses.Field) -> str:
   return " and ".join(parts)
 
 
+def unread(
+    hparams: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
+  """Why a method with these hyper-parameters does not read a field.
+
+  Args:
+    hparams: an instance of a dataclass of ``hyper`` fields.
+    name: name of the field.
+    others: options beside ``hparams`` that conditions may name, name -> value.
+
+  Returns:
+    The reason, "not read with ..."; empty if it is read.
+  """
+  fields = dataclasses.fields(hparams)
+  return why_not(
+      name, {field.name: field.metadata.get("when") for field in fields},
+      {**(others or {}), **{
+          field.name: getattr(hparams, field.name) for field in fields}})
+
+
 def reads(hparams: Any, name: str) -> bool:
   """Whether a method with these hyper-parameters reads a field.
 
   Args:
     hparams: an instance of a dataclass of ``hyper`` fields.
     name: name of the field.
-
-  Returns:
-    False if the ``when`` of the field does not hold.
   """
-  fields = {field.name: field for field in dataclasses.fields(hparams)}
-  when = fields[name].metadata.get("when")
-  if when is None or when[0] not in fields:
-    return True
-  other, values = when
-  return getattr(hparams, other) in values and reads(hparams, other)
-
-
-def condition(when: tuple[str, Sequence[Any]]) -> str:
-  """Describes the ``when`` of a field: "`server`=adam|adaptive".
-
-  Args:
-    when: see ``hyper``.
-
-  Returns:
-    The condition in words.
-  """
-  other, values = when
-  if values is MANY:
-    return f"`{other}`=2 or more"
-  if values == (True,):
-    return f"`{other}`"
-  return f"`{other}`=" + "|".join(map(str, values))
-
-
-def is_zero(value: Any) -> bool:
-  """Whether ``value`` is a constant zero; False for every tracer."""
-  return not isinstance(value, jax.core.Tracer) and value == 0
+  return not unread(hparams, name)
 
 
 def traced_names(hparams: Any) -> tuple[str, ...]:

@@ -122,9 +122,9 @@ def command_lines(draw, data_path):
     words[chosen] = draw(values(*known[chosen]))
   for field in list(words):  # what a flag needs in order to be read
     when = known[field][2].get("when")
-    if when and when[0] in known and draw(st.integers(0, 3)):
-      words.setdefault(when[0], str(list(when[1])[0]) if (
-          not isinstance(when[1], range)) else "2")
+    for clause, *_ in when.every if when else ():
+      if clause.name in known and draw(st.integers(0, 3)):
+        words.setdefault(clause.name, str(clause.example))
   return [f"--{name}={value}" for name, value in words.items()]
 
 

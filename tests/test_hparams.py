@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 import pytest
 
 from fedjax_alg import hparams
+from fedjax_alg.conditions import MANY, only
 from fedjax_alg.errors import OptionError
 
 
@@ -98,12 +99,12 @@ class Chained:
 
   num_models: int = hparams.hyper(1, "K")
   server: str = hparams.hyper(
-      "none", "server", when=("num_models", hparams.MANY))
+      "none", "server", when=only("num_models", MANY))
   beta: float = hparams.hyper(
-      0.9, "beta", when=("server", ("adam", "adaptive")))
+      0.9, "beta", when=only("server", "adam", "adaptive"))
   trace: bool = hparams.hyper(False, "trace")
-  depth: int = hparams.hyper(1, "depth", when=("trace", (True,)))
-  elsewhere: int = hparams.hyper(1, "x", when=("not_a_field_here", (3,)))
+  depth: int = hparams.hyper(1, "depth", when=only("trace", True))
+  elsewhere: int = hparams.hyper(1, "x", when=only("not_a_field_here", 3))
 
 
 @pytest.mark.parametrize("settings, read", [
@@ -121,7 +122,7 @@ def test_what_a_setting_reads(settings, read):
 
 
 def test_conditions_in_words():
-  assert [hparams.condition(field.metadata["when"])
+  assert [str(field.metadata["when"])
           for field in dataclasses.fields(Chained) if field.metadata["when"]
-          ] == ["`num_models`=2 or more", "`server`=adam|adaptive", "`trace`",
-                "`not_a_field_here`=3"]
+          ] == ["`num_models` of 2 or more", "`server`=adam|adaptive",
+                "`trace`", "`not_a_field_here`=3"]

@@ -9,6 +9,7 @@ import pytest
 
 from fedjax_alg import hparams
 from fedjax_alg.algorithms.composed import ComposedHParams
+from fedjax_alg.conditions import only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Sample:
   bound: float = hparams.hyper(0.1, "bound", traced=False)
   free: float = hparams.hyper(0.0, "free")
   rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
-  gain: float = hparams.hyper(1.0, "gain", when=("rule", ("b",)))
+  gain: float = hparams.hyper(1.0, "gain", when=only("rule", "b"))
   on: bool = hparams.hyper(True, "on")
 
 

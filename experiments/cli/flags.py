@@ -18,7 +18,7 @@ from fedjax_alg.data import options as data_options
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import allowed, condition, hyper
+from fedjax_alg.hparams import allowed, hyper
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method, method_of
 
@@ -316,15 +316,15 @@ def _algorithm_help(program: str, algorithm: str) -> str:
     fields = own_fields(method)
   names = {field.name for field in fields}
   # Hyper-parameters on which others depend come first.
-  first = {field.metadata["when"][0] for field in fields
-           if field.metadata.get("when")}
+  first = {name for field in fields if field.metadata.get("when")
+           for name in field.metadata["when"].names}
   for field in sorted(fields, key=lambda field: field.name not in first):
     notes = [f"default {field.default}"]
     if allowed(field):
       notes.append(allowed(field))
     when = field.metadata.get("when")
-    if when and when[0] in names:
-      notes.append(f"only with {as_flags(condition(when))}")
+    if when and when.about(names):
+      notes.append(f"only with {as_flags(str(when.about(names)))}")
     if field.metadata.get("source"):
       notes.append("source: " + field.metadata["source"])
     about = as_flags(field.metadata.get("help", ""))

@@ -27,6 +27,7 @@ from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -51,13 +52,13 @@ class Asynchrony:
   staleness_power: float = hyper(
       0.5, "exponent of the polynomial factor; 0.5 is FedBuff's "
       "1 / sqrt(1 + tau)", minimum=0.0, source=f"a, {_ASYNC}",
-      when=("staleness", ("polynomial",)))
+      when=only("staleness", "polynomial"))
   staleness_slope: float = hyper(
       10.0, "how fast the hinge factor falls", minimum=0.0,
-      source=f"a, {_ASYNC}", when=("staleness", ("hinge",)))
+      source=f"a, {_ASYNC}", when=only("staleness", "hinge"))
   staleness_free: float = hyper(
       4.0, "staleness up to which the hinge factor is 1", minimum=0.0,
-      source=f"b, {_ASYNC}", when=("staleness", ("hinge",)))
+      source=f"b, {_ASYNC}", when=only("staleness", "hinge"))
 
 
 def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
@@ -120,7 +121,7 @@ class FedBuffHParams(
       source="Nguyen et al. Algorithm 1")
   server_momentum: float = hyper(
       0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
-      when=("server", ("sgd",)))
+      when=only("server", "sgd"))
   beta1: float = _of_adam("beta1")
   beta2: float = _of_adam("beta2")
   eps: float = _of_adam("eps")

@@ -47,8 +47,9 @@ from fedjax_alg.base import BYTES_PER_FLOAT, round_cost, shared_client_params
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.engine.cohorts import client_keys
-from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import stacking
 from fedjax_alg.rounds.weights import participation
 
@@ -81,23 +82,23 @@ class BaffleHParams(zeroth_order.Uplink):
   clip: float = hyper(
       0.3, "largest absolute entry of a client's estimate; an estimate with a "
       "larger entry is scaled down; 0: no limit", minimum=0.0, neutral=0.0,
-      when=("protocol", ("per_client",)))
+      when=only("protocol", "per_client"))
   server: str = hyper(
       "adam", "the server's optimiser", choices=("sgd", "adam"))
   server_lr: float = hyper(
       0.01, "learning rate of the server, per step", above=0.0)
   server_momentum: float = hyper(
       0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
-      when=("server", ("sgd",)))
+      when=only("server", "sgd"))
   beta1: float = hyper(
       0.9, "decay of Adam's first moment", minimum=0.0, below=1.0,
-      when=("server", ("adam",)))
+      when=only("server", "adam"))
   beta2: float = hyper(
       0.99, "decay of Adam's second moment", minimum=0.0, below=1.0,
-      when=("server", ("adam",)))
+      when=only("server", "adam"))
   eps: float = hyper(
       1e-8, "added to the root of Adam's second moment", above=0.0,
-      when=("server", ("adam",)))
+      when=only("server", "adam"))
   ema: float = hyper(
       0.995, "decay per round of the averaged weights, which are evaluated; "
       "the first rounds use a smaller decay; 0: evaluate the weights "

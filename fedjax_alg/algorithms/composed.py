@@ -23,8 +23,9 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, is_zero, MANY, validate
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 from fedjax_alg.rounds.weights import WEIGHTS
 
@@ -39,7 +40,7 @@ CLIENT_LR = {"svrg": 12.0}
 SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "yogi": 0.01,
              "adagrad": 0.1, "adaptive": 0.02, "conjugate_gradient": 0.02}
 
-_SVRG = ("client_update", ("svrg",))
+_SVRG = only("client_update", "svrg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +73,11 @@ class ComposedHParams(
   server_lr: float = hyper(
       0.0, "learning rate of the server; 0 stands for the default, which is 1 "
       "with average and sgd, 0.01 with adam and yogi, 0.1 with adagrad, and "
-      "0.02 with adaptive and conjugate_gradient", minimum=0.0, when=(
-          "server", tuple(SERVER_LR)))
+      "0.02 with adaptive and conjugate_gradient", minimum=0.0,
+      when=only("server", *SERVER_LR))
   server_momentum: float = hyper(
       0.9, "momentum of the server's SGD", minimum=0.0, below=1.0,
-      when=("server", ("sgd",)))
+      when=only("server", "sgd"))
   local_scaling: bool = hyper(
       True, "whether the local correction is scaled by Lambda_i, which "
       "lengthens the steps of rare features",
@@ -91,14 +92,14 @@ class ComposedHParams(
       "model", "what participants are grouped by: model = their trained models "
       "(MA), gradient = their gradients at these (GA)",
       choices=("model", "gradient"),
-      when=("num_models", MANY))
+      when=only("num_models", MANY))
   gradient_step: float = hyper(
       1.0, "length of the step against a group's mean gradient",
-      source="diversified (57)-(58)", when=("grouping", ("gradient",)))
+      source="diversified (57)-(58)", when=only("grouping", "gradient"))
   group_mean: str = dataclasses.field(
       default="gradients", metadata={
           **diversified.GAHParams.__dataclass_fields__["group_mean"].metadata,
-          "when": ("grouping", ("gradient",))})
+          "when": only("grouping", "gradient")})
 
   def resolved(self) -> "ComposedHParams":
     """The same, with each learning rate of 0 replaced by its default."""

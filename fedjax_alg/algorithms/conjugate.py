@@ -19,6 +19,7 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -32,7 +33,7 @@ class Conjugate:
       "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
       choices=BETA_RULES,
       source="(24)",
-      when=("server", ("conjugate_gradient", "cg_line_search")))
+      when=only("server", "conjugate_gradient", "cg_line_search"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,20 +43,20 @@ class LineSearch:
   gamma: float = hyper(
       0.8, "factor by which the line search shrinks eta after a failed test",
       above=0.0, below=1.0,
-      source="(29); value not stated", when=("server", ("cg_line_search",)))
+      source="(29); value not stated", when=only("server", "cg_line_search"))
   initial_step: float = hyper(
       1.0, "eta that the line search tests first in every round", above=0.0,
-      source="section IV-C", when=("server", ("cg_line_search",)))
+      source="section IV-C", when=only("server", "cg_line_search"))
   line_search_test: str = hyper(
       "half_gradient", "which eta the line search accepts: half_gradient = the "
       "loss falls by more than (eta/2) g.g, armijo = Armijo's test, decrease = "
       "the loss falls, printed = (29) as printed",
-      choices=TESTS, source="(29)", when=("server", ("cg_line_search",)))
+      choices=TESTS, source="(29)", when=only("server", "cg_line_search"))
   max_tries: int = hyper(
       40, "largest number of values of eta tested in one round; if none "
       "passes, the server does not move the model",
       minimum=1, source="not in the paper",
-      when=("server", ("cg_line_search",)))
+      when=only("server", "cg_line_search"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Aggregate:
 
   aggregate_lr: float = hyper(
       1.0, "alpha_g, factor of the participants' mean update", above=0.0,
-      source="conjugate (22)", neutral=1.0, when=(
-          "server", ("adaptive", "conjugate_gradient", "cg_line_search")))
+      source="conjugate (22)", neutral=1.0, when=only(
+          "server", "adaptive", "conjugate_gradient", "cg_line_search"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,8 @@ from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
-from fedjax_alg.hparams import hyper, MANY, validate
+from fedjax_alg.conditions import MANY, only
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.phases import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -41,25 +42,25 @@ class KModels:
   threshold: int = hyper(
       4, "T, number of rounds with one model before the grouping starts",
       minimum=0,
-      source="diversified, section IV-A", when=("num_models", MANY),
+      source="diversified, section IV-A", when=only("num_models", MANY),
       traced=True)
   split: str = hyper(
       "farthest", "how round T+1 makes the K equal copies differ: farthest = "
       "the centres start at participants that are far apart (farthest-first), "
       "copies = the centres start equal, and the groups separate one by one",
       choices=("farthest", "copies"),
-      source="diversified (39), (53)", when=("num_models", MANY))
+      source="diversified (39), (53)", when=only("num_models", MANY))
   centre_projection: bool = hyper(
       True, "whether the participants' mean is subtracted from the group "
       "centres before they are projected; false: as printed",
       source="diversified (39), (53)",
-      when=("num_models", MANY))
+      when=only("num_models", MANY))
   anchors: str = hyper(
       "all", "over whom the gradient at a model is averaged: all = all "
       "participants, preferring = those who prefer the model (0 where nobody "
       "does)",
       choices=("all", "preferring"), source="diversified (17), (61)",
-      when=("num_models", MANY), later=True)
+      when=only("num_models", MANY), later=True)
 
   @property
   def own_anchors(self) -> bool:
@@ -74,22 +75,22 @@ class AdamOptions:
   beta1: float = hyper(
       0.9, "decay of the first moment of the server's gradient",
       minimum=0.0, below=1.0, source="diversified (62)",
-      when=("server", ("adam", "yogi", "adagrad", "adaptive")))
+      when=only("server", "adam", "yogi", "adagrad", "adaptive"))
   beta2: float = hyper(
       0.999, "decay of the second moment of the server's gradient",
       minimum=0.0, below=1.0,
       source="diversified (63)",
-      when=("server", ("adam", "yogi", "adaptive")))
+      when=only("server", "adam", "yogi", "adaptive"))
   eps: float = hyper(
       1e-8, "small number against division by zero; it is added to the second "
       "moment inside the root (adaptive) or to the root (adam)", above=0.0,
-      source="diversified (64)", when=("server", ("adam", "adaptive")))
+      source="diversified (64)", when=only("server", "adam", "adaptive"))
   central_rule: str = hyper(
       "corrected", "formula of the step: corrected = Adam with correction of "
       "the second moment alone, printed = (64) as printed, whose step is "
       "(1-beta1)/sqrt(1-beta2) times as long",
       choices=RULES, source="diversified (64)",
-      when=("server", ("adaptive",)))
+      when=only("server", "adaptive"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,7 @@ class GAHParams(DiversifiedHParams):
   gradient_step: float = hyper(
       1.0, "length of the step against the group's mean gradient; a negative "
       "length climbs, as the paper prints it", source="(57)-(58)",
-      when=("group_mean", ("gradients",)))
+      when=only("group_mean", "gradients"))
   group_mean: str = hyper(
       "gradients", "what moves a model: gradients = a step against the mean "
       "gradient of its group, models = it becomes the mean of the group's "

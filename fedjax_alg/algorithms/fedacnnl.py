@@ -15,6 +15,7 @@ the layers of its group ((12)-(13)).
 import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
 from fedjax_alg.least_squares.layer_fits import per_layer
@@ -37,11 +38,11 @@ class PFedACnnLHParams(LayerFits):
       source="section 4.2")
   num_groups: int = hyper(
       2, "m, number of groups of clients", minimum=1, source="section 4.2",
-      when=("clustering", (True,)))
+      when=only("clustering", True))
   label_norm: str = hyper(
       "l1", "norm by which a client's label counts are divided before they "
       "are encoded",
-      choices=("l1", "l2"), source="(9)", when=("clustering", (True,)))
+      choices=("l1", "l2"), source="(9)", when=only("clustering", True))
   personalize: bool = hyper(
       True, "whether every client fits layers of its own at the end; false is "
       "pFedACnnL-WP",
@@ -51,7 +52,7 @@ class PFedACnnLHParams(LayerFits):
       "layer of its group (inf: the client keeps the layer of its group); one "
       "number for all layers, or one for each",
       source="(12)",
-      when=("personalize", (True,)))
+      when=only("personalize", True))
 
 
 def num_rounds(hparams: LayerFits, num_layers: int) -> int:

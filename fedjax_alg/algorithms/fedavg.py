@@ -24,6 +24,7 @@ from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -47,7 +48,7 @@ class Proximal:
   mu: float = hyper(
       0.1, "weight of the proximal term (mu/2)||v - w||^2", minimum=0.0,
       source="Li et al. (2)", neutral=0.0,
-      when=("client_update", ("prox",)))
+      when=only("client_update", "prox"))
 
 
 @dataclasses.dataclass(frozen=True)

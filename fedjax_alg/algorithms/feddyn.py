@@ -42,6 +42,7 @@ from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import participation, WEIGHTS
@@ -54,7 +55,7 @@ class DynOptions:
   alpha: float = hyper(
       0.1, "alpha, weight of the dynamic regulariser; the smaller, the further "
       "clients go in a round", above=0.0, source="Acar et al. (1)",
-      when=("client_update", ("dyn",)), later=True)
+      when=only("client_update", "dyn"), later=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,9 +31,10 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
@@ -56,7 +57,7 @@ class FedGroupHParams(GroupWork):
       "edc", "how pre-trained clients are clustered: edc = k-means++ on the "
       "decomposed cosines of their updates, madc = complete linkage on mean "
       "absolute differences of cosines",
-      choices=SIMILARITIES, source="(7), (8)", when=("centers", ("kmeans",)))
+      choices=SIMILARITIES, source="(7), (8)", when=only("centers", "kmeans"))
   cold_start: str = hyper(
       "cosine", "how any other client is put into a group when it first takes "
       "part: cosine = into the group of the closest direction, random = into "
@@ -71,10 +72,10 @@ class FedGroupHParams(GroupWork):
       "initial model w_0 with initial, and from the mean model of all groups "
       "with auxiliary and latest",
       choices=("initial", "auxiliary", "latest"), source="(9)",
-      when=("cold_start", ("cosine",)))
+      when=only("cold_start", "cosine"))
   pretrain_scale: int = hyper(
       20, "alpha; alpha x m clients are pre-trained before round 1", minimum=1,
-      source="Algorithm 3", when=("centers", ("kmeans",)))
+      source="Algorithm 3", when=only("centers", "kmeans"))
   pretrain_steps: int = hyper(
       50, "mini-batch steps of a client's pre-training", minimum=0,
       source="public code; the paper says 20 epochs (Algorithm 3) and one "

@@ -39,7 +39,8 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent
 from fedjax_alg.client.sgd import descend, proximal, sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.hparams import hyper, is_zero, validate
+from fedjax_alg.conditions import is_zero
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import participation, WEIGHTS
 

@@ -19,6 +19,7 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -31,7 +32,7 @@ class Adaptivity:
   tau: float = hyper(
       1e-3, "degree of adaptivity: it is added to the root of the second "
       "moment, which starts at tau^2", above=0.0,
-      source="Reddi et al. Algorithm 2", when=("server", ("yogi", "adagrad")),
+      source="Reddi et al. Algorithm 2", when=only("server", "yogi", "adagrad"),
       later=True)
 
 

@@ -27,6 +27,7 @@ from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd, sgd_update
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -53,7 +54,7 @@ class FeSEMHParams(GroupWork):
       50, "mini-batch steps that a client trains before its first centre is "
       "chosen",
       minimum=0,
-      when=("first_group", ("trained",)))
+      when=only("first_group", "trained"))
 
 
 class Locals(NamedTuple):

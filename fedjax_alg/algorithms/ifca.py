@@ -23,6 +23,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.engine import owned
 from fedjax_alg.rounds import clustered
@@ -57,7 +58,7 @@ class IFCAHParams(GroupWork):
       0.1, "share of the clients that every group must have at least",
       above=0.0,
       maximum=1.0, source="public code, 0.35 with two groups",
-      when=("group_init", ("reject",)))
+      when=only("group_init", "reject"))
 
 
 def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:

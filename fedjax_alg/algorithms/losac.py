@@ -38,6 +38,7 @@ from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
@@ -53,13 +54,13 @@ class Delays:
       "client, table = one for each fixed mini-batch of each client (memory "
       "for examples / batch_size vectors)",
       choices=("client", "table"), source="reconstruction",
-      when=("client_update", ("losac",)))
+      when=only("client_update", "losac"))
   first_gradients: str = hyper(
       "zeros", "delayed gradient of a client that has not taken part yet: "
       "zeros, or full = its full gradient at the initial model (of a newcomer: "
       "at the global model when it joins)",
       choices=("zeros", "full"), source="reconstruction",
-      when=("variant", ("client",)))
+      when=only("variant", "client"))
 
 
 @dataclasses.dataclass(frozen=True)

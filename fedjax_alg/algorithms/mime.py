@@ -32,12 +32,13 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.stacking import shares
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
 
-_MIME = ("client_update", ("mime", "mime_lite"))
+_MIME = only("client_update", "mime", "mime_lite")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +50,14 @@ class BaseOptimiser:
       choices=("sgd", "momentum", "adam"), source="Mime, Table 1", when=_MIME)
   base_momentum: float = hyper(
       0.9, "b, decay of the base optimiser's first moment", minimum=0.0,
-      below=1.0, source="Mime, Table 1", when=("base", ("momentum", "adam")))
+      below=1.0, source="Mime, Table 1", when=only("base", "momentum", "adam"))
   base_beta2: float = hyper(
       0.99, "b2, decay of the base optimiser's second moment", minimum=0.0,
-      below=1.0, source="Mime, Table 1", when=("base", ("adam",)))
+      below=1.0, source="Mime, Table 1", when=only("base", "adam"))
   base_eps: float = hyper(
       1e-3, "added to the root of the base optimiser's second moment",
       above=0.0,
-      source="Mime, Table 1", when=("base", ("adam",)))
+      source="Mime, Table 1", when=only("base", "adam"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,6 +37,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -63,7 +64,7 @@ class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   hf_delta: float = hyper(
       1e-3, "distance from w of the two points whose gradients are subtracted, "
       "relative to 1 + ||w||", above=0.0, source="section 4",
-      when=("hessian", ("hf",)))
+      when=only("hessian", "hf"))
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean: uniform = all "
       "equal (the paper), examples = n_i / n^r",

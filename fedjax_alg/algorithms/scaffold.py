@@ -38,6 +38,7 @@ from fedjax_alg.client.optimizers import ClientOptimizer, descent
 from fedjax_alg.client.optimizers import local_optimizer, Optimizer, with_sum
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 from fedjax_alg.rounds.weights import WEIGHTS
@@ -52,7 +53,7 @@ class VariateOptions:
       "at the model that it received, II = the mean gradient of its local "
       "steps",
       choices=("I", "II"),
-      source="Algorithm 1, line 12", when=("client_update", ("scaffold",)))
+      source="Algorithm 1, line 12", when=only("client_update", "scaffold"))
 
 
 @dataclasses.dataclass(frozen=True)

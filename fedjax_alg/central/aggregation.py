@@ -19,6 +19,7 @@ from fedjax_alg.central import robust
 from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.central.privacy import Privacy, private_mean
 from fedjax_alg.client.compression import Compression
+from fedjax_alg.conditions import only
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import hyper
 
@@ -154,20 +155,20 @@ class Aggregation(Hostility, Compression, Privacy):
       "values out, krum and multi_krum as many of the vectors (`aggregator`="
       "trimmed_mean|krum|multi_krum)", minimum=0.0, below=0.5,
       source="beta, Yin et al. Definition 2; f / n, Blanchard et al.",
-      when=("aggregator", ("trimmed_mean", "krum", "multi_krum")), later=True)
+      when=only("aggregator", "trimmed_mean", "krum", "multi_krum"), later=True)
   aggregator_radius: float = hyper(
       0.0, "length to which vectors (norm_bound), or their distances from the "
       "centre (centred_clipping), are shortened; 0 stands for the median of "
       "these lengths in the round (`aggregator`=centred_clipping|norm_bound)",
       minimum=0.0, neutral=0.0,
       source="tau, Karimireddy et al. (7); M, Sun et al. section 3",
-      when=("aggregator", ("centred_clipping", "norm_bound")), later=True)
+      when=only("aggregator", "centred_clipping", "norm_bound"), later=True)
   aggregator_iterations: int = hyper(
       0, "number of steps to the result; 0 stands for the default, which is "
       "10 with geometric_median and 1 with centred_clipping (`aggregator`="
       "geometric_median|centred_clipping)", minimum=0, maximum=1000,
       source="R, Pillutla et al. Algorithm 2; L, Karimireddy et al.",
-      when=("aggregator", tuple(ITERATIONS)), later=True)
+      when=only("aggregator", *ITERATIONS), later=True)
 
   @property
   def iterations(self) -> int:

@@ -20,7 +20,8 @@ import numpy as np
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
-from fedjax_alg.hparams import hyper, is_zero, MAX_SEED
+from fedjax_alg.conditions import is_zero, only
+from fedjax_alg.hparams import hyper, MAX_SEED
 
 
 class Scene(NamedTuple):
@@ -260,10 +261,10 @@ class Hostility:
       later=True)
   attackers: float = hyper(
       0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0,
-      when=("attack", ATTACKS), later=True)
+      when=only("attack", *ATTACKS), later=True)
   attack_seed: int = hyper(
       0, "seed of the choice of the hostile clients, which all seeds of a run "
-      "share", minimum=0, maximum=MAX_SEED, when=("attack", ATTACKS),
+      "share", minimum=0, maximum=MAX_SEED, when=only("attack", *ATTACKS),
       later=True)
   attack_scale: float = hyper(
       0.0, "strength of the attack: factor of the update (sign_flip, scaled), "
@@ -271,7 +272,7 @@ class Hostility:
       "(inner_product); 0 stands for the default, which is 1 with sign_flip "
       "and gaussian, 0.5 with inner_product, and follows from the numbers of "
       "honest and hostile participants with the others", minimum=0.0,
-      neutral=0.0, when=("attack", tuple(FORGERIES)), later=True)
+      neutral=0.0, when=only("attack", *FORGERIES), later=True)
 
 
 def attack_of(options: Hostility) -> Attack | None:

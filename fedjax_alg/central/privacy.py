@@ -29,11 +29,12 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
+from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, is_zero
+from fedjax_alg.hparams import hyper
 
-_ON = ("private", ("fixed", "adaptive"))
-_ADAPTIVE = ("private", ("adaptive",))
+_ON = only("private", "fixed", "adaptive")
+_ADAPTIVE = only("private", "adaptive")
 
 #: Norms are rounded: a vector is made a little shorter than S.
 _SHORTER = 1.0 - 2.0 ** -18

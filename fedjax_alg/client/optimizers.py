@@ -22,16 +22,17 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
+from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, is_zero
+from fedjax_alg.hparams import hyper
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop",
               "adagrad")
 SCHEDULES = ("constant", "cosine", "exponential", "step", "inverse_sqrt")
 
 #: Local methods of the grid that take an optimiser.
-_UPDATES = ("client_update", ("sgd", "prox", "scaffold"))
-_VARYING = ("client_lr_schedule", SCHEDULES[1:])
+_UPDATES = only("client_update", "sgd", "prox", "scaffold")
+_VARYING = only("client_lr_schedule", *SCHEDULES[1:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,19 +44,19 @@ class ClientOptimizer:
       choices=OPTIMIZERS, when=_UPDATES, later=True)
   client_momentum: float = hyper(
       0.9, "momentum of the local steps", minimum=0.0, below=1.0, neutral=0.0,
-      when=("client_optimizer", ("momentum", "nesterov")), later=True)
+      when=only("client_optimizer", "momentum", "nesterov"), later=True)
   client_beta1: float = hyper(
       0.9, "decay of the first moment of the local gradients", minimum=0.0,
-      below=1.0, when=("client_optimizer", ("adam", "adamw")), later=True)
+      below=1.0, when=only("client_optimizer", "adam", "adamw"), later=True)
   client_beta2: float = hyper(
       0.999, "decay of the second moment of the local gradients", minimum=0.0,
-      below=1.0, when=("client_optimizer", ("adam", "adamw", "rmsprop")),
+      below=1.0, when=only("client_optimizer", "adam", "adamw", "rmsprop"),
       later=True)
   client_eps: float = hyper(
       1e-8, "small number against division by zero; it is added to the root of "
       "the second moment of the local gradients, with adagrad inside the root",
-      above=0.0, when=(
-          "client_optimizer", ("adam", "adamw", "rmsprop", "adagrad")),
+      above=0.0, when=only(
+          "client_optimizer", "adam", "adamw", "rmsprop", "adagrad"),
       later=True)
   client_weight_decay: float = hyper(
       0.0, "factor of the weights that is added to every local gradient, with "
@@ -81,7 +82,7 @@ class ClientOptimizer:
   client_lr_decay: float = hyper(
       0.99, "factor of the learning rate in every T rounds or steps",
       above=0.0, maximum=1.0,
-      when=("client_lr_schedule", ("exponential", "step")), later=True)
+      when=only("client_lr_schedule", "exponential", "step"), later=True)
 
 
 class LocalOptimizer(NamedTuple):

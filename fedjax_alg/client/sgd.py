@@ -14,7 +14,8 @@ from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.optimizers import Descent, descent, Optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.hparams import is_zero
+from fedjax_alg.conditions import is_zero
+
 
 #: (gradient, params, start params) -> corrected gradient
 Correction = Callable[[Params, Params, Params], Params]

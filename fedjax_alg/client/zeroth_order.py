@@ -34,6 +34,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.compression import SEED_BYTES
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 
 #: What a client sends of its estimates.
@@ -61,7 +62,7 @@ class Uplink:
       "vector", "what a client sends of estimates along directions of its own: "
       "vector = what they add up to, seeds = the seed of the directions and "
       "one number for each of them, from which the server makes the same "
-      "vector", choices=UPLINKS, when=("protocol", ("per_client",)),
+      "vector", choices=UPLINKS, when=only("protocol", "per_client"),
       later=True)
 
   @property

@@ -45,6 +45,7 @@ from fedjax_alg.data.store import row_chunks
 from fedjax_alg.data.store import stored
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.errors import did_you_mean
+from fedjax_alg.hparams import unread
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
 #: are distributed over the devices in the same way as clients.
@@ -238,16 +239,10 @@ def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
     DataError: the message names the option and the condition under which it
       is read.
   """
-  values = dict(others or {}) | field_values(options)
   for field in dataclasses.fields(options):
-    when = field.metadata["when"]
-    if field.name not in given or when is None:
-      continue
-    other, allowed = when
-    if values.get(other) is not None and values[other] not in allowed:
-      raise DataError(
-          f"`{field.name}`: not read with `{other}`={values[other]} (only with "
-          f"{' or '.join(map(str, allowed))})")
+    why = field.name in given and unread(options, field.name, others)
+    if why:
+      raise DataError(f"`{field.name}`: {why}")
 
 
 @functools.lru_cache(maxsize=2)

@@ -7,6 +7,7 @@ from them. Two runs with equal options train on the same data.
 import dataclasses
 from typing import Any
 
+from fedjax_alg.conditions import only
 from fedjax_alg.data import femnist as femnist_lib
 from fedjax_alg.data import tfds_source
 from fedjax_alg.data.errors import DataError
@@ -64,7 +65,7 @@ class SourceOptions:
       None, "folder of femnist, sent140 and the data sets of TFDS, as prepared "
       "by experiments.prepare; default $TFDS_DATA_DIR or "
       "~/tensorflow_datasets",
-      when=("dataset", _PREPARED))
+      when=only("dataset", *_PREPARED))
   data_path: str | None = hyper(
       None, "your file. With `dataset`=npz: an .npz of x_train, y_train, "
       "x_test, y_test[, client_train, client_test]. With `dataset`=leaf: a "
@@ -73,34 +74,34 @@ class SourceOptions:
       "data set. With `dataset`=shakespeare: a folder of plays as *.txt. With "
       "`dataset`=femnist: an .npz of x [n, 28, 28] uint8 and y with ten "
       "labels, used instead of EMNIST",
-      when=("dataset", (*_FILES, "femnist")))
+      when=only("dataset", *_FILES, "femnist"))
   synthetic_alpha: float = hyper(
       1.0, "alpha of Synthetic(alpha, beta): how much the clients' models "
       "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
-      when=("dataset", ("synthetic",)))
+      when=only("dataset", "synthetic"))
   synthetic_beta: float = hyper(
       1.0, "beta of Synthetic(alpha, beta): how much the clients' inputs "
       "differ (`dataset`=synthetic)", minimum=0, maximum=1e6,
-      when=("dataset", ("synthetic",)))
+      when=only("dataset", "synthetic"))
   synthetic_iid: bool = hyper(
       False, "whether all clients share one model and one input distribution "
-      "(`dataset`=synthetic)", when=("dataset", ("synthetic",)))
+      "(`dataset`=synthetic)", when=only("dataset", "synthetic"))
   femnist: str = hyper(
       femnist_lib.KINDS[0], "how the letters are distributed to the clients, "
       "one of " + ", ".join(femnist_lib.KINDS) + ": fixed = each image goes to "
       "one client, leaky = as in the published generator, which gives nearly "
       "all clients the same images for training and for testing "
       "(`dataset`=femnist)",
-      choices=femnist_lib.KINDS, when=("dataset", ("femnist",)))
+      choices=femnist_lib.KINDS, when=only("dataset", "femnist"))
   sequence_length: int | None = hyper(
       None, "number of words of a tweet (`dataset`=sent140, default 25) or of "
       "characters (`dataset`=shakespeare, default 80) that the model reads",
-      minimum=1, maximum=10_000, when=("dataset", ("sent140", "shakespeare")))
+      minimum=1, maximum=10_000, when=only("dataset", "sent140", "shakespeare"))
   window_stride: int = hyper(
       1, "number of characters between the starts of two examples of a role; 1 "
       "makes an example of every character, 80 bytes each, and 10 a tenth of "
       "them (`dataset`=shakespeare)", minimum=1,
-      when=("dataset", ("shakespeare",)), later=True)
+      when=only("dataset", "shakespeare"), later=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,7 @@ class PartitionOptions:
       None, "a partition.npz that a run of the same data wrote, or one of "
       "yours (docs/data.md), to be used again. `validation_clients` and "
       "`newcomers_at` are drawn again, by `partition_seed`",
-      when=("partition", ("file",)), later=True)
+      when=only("partition", "file"), later=True)
   num_clients: int | None = hyper(
       None, "C, number of clients; default 100, but 30 for synthetic, 200 "
       "for femnist, and all clients of the data or the file with "
@@ -125,33 +126,34 @@ class PartitionOptions:
       2, "number of classes that a client holds (`partition`=classes), or of "
       "shards, each a piece of the examples sorted by class "
       "(`partition`=shards)", minimum=1,
-      when=("partition", ("classes", "shards")))
+      when=only("partition", "classes", "shards"))
   min_classes_per_client: int | None = hyper(
       None, "if given, the number of classes of each client is drawn between "
       "this and `classes_per_client` (`partition`=classes)", minimum=1,
-      when=("partition", ("classes",)))
+      when=only("partition", "classes"))
   dirichlet_alpha: float = hyper(
       0.5, "concentration of the Dirichlet distribution of each class over the "
       "clients (`partition`=dirichlet)", above=0,
-      when=("partition", ("dirichlet",)))
+      when=only("partition", "dirichlet"))
   dirichlet_even: bool = hyper(
       False, "whether a client that has its even share of all examples gets "
       "nothing of the classes that follow, as in NIID-Bench "
-      "(`partition`=dirichlet)", when=("partition", ("dirichlet",)), later=True)
+      "(`partition`=dirichlet)", when=only("partition", "dirichlet"),
+      later=True)
   min_client_size: int | None = hyper(
       None, "smallest number of training examples of a client; default 10, "
       "with `partition`=natural 1. With `dataset`=sent140: smallest number of "
       "tweets of a user, default 20", minimum=1,
-      when=("partition", (
-          "iid", "classes", "shards", "dirichlet", "natural")))
+      when=only(
+          "partition", "iid", "classes", "shards", "dirichlet", "natural"))
   size_sigma: float = hyper(
       0.5, "sigma of the log-normal distribution of the clients' numbers of "
       "examples; 0: equal numbers (`partition`=iid or classes)",
-      minimum=0, when=("partition", ("iid", "classes")))
+      minimum=0, when=only("partition", "iid", "classes"))
   local_test_fraction: float = hyper(
       0.1, "share of its data that a client keeps for testing "
       "(`partition`=natural)",
-      when=("partition", ("natural",)))
+      when=only("partition", "natural"))
   partition_seed: int | None = hyper(
       None, "seed of the partition, which all seeds of a run share; default "
       "the first seed of the run", minimum=0, maximum=MAX_SEED)
@@ -179,11 +181,11 @@ class ShiftOptions:
       choices=SHIFTS)
   shift_every: int = hyper(
       50, "number of rounds between two changes; the last round before a "
-      "change is always evaluated", minimum=1, when=("shift", SHIFTS[1:]))
+      "change is always evaluated", minimum=1, when=only("shift", *SHIFTS[1:]))
   shift_share: float = hyper(
       0.2, "share of the clients, in (0, 1], that are put into pairs at each "
       "change (`shift`=swap_all or swap_part)", above=0, maximum=1,
-      when=("shift", SWAPS))
+      when=only("shift", *SWAPS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,21 +199,21 @@ class FeatureOptions:
       "mean, divided by sqrt(its variance + 0.001)", choices=FEATURES)
   hog_block: int = hyper(
       7, "side of a block, in pixels (`features`=hog)", minimum=1,
-      when=("features", ("hog",)))
+      when=only("features", "hog"))
   hog_stride: int = hyper(
       3, "distance between neighbouring blocks, in pixels (`features`=hog)",
-      minimum=1, when=("features", ("hog",)))
+      minimum=1, when=only("features", "hog"))
   hog_bins: int = hyper(
       9, "number of bins of the angles [0, 2 pi) (`features`=hog)", minimum=1,
       maximum=360,
-      when=("features", ("hog",)))
+      when=only("features", "hog"))
   hog_norm: str = hyper(
       "l2", "norm by which each block is divided, one of "
       + ", ".join(HOG_NORMS) + " (`features`=hog)", choices=HOG_NORMS,
-      when=("features", ("hog",)))
+      when=only("features", "hog"))
   hog_scale: float = hyper(
       1.0, "factor of all features (`features`=hog)", above=0,
-      when=("features", ("hog",)))
+      when=only("features", "hog"))
   store: str = hyper(
       "auto", "how the examples are kept in memory, one of "
       + ", ".join(STORES) + ": uint8 = one byte a value, a quarter of float32, "
@@ -227,7 +229,7 @@ class VocabularyOptions:
   vocabulary: int = hyper(
       10_000, "number of words that the model knows, the most frequent ones of "
       "the training data (`model`=lstm)",
-      minimum=1, when=("model", ("lstm",)))
+      minimum=1, when=only("model", "lstm"))
 
 
 @dataclasses.dataclass(frozen=True)

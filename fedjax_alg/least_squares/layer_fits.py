@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer, Model, Params
+from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import codes, moments as moments_lib, solve
@@ -68,7 +69,7 @@ class LayerFits:
       False, "subtract from the codes their mean over examples")
   code_high_passed: int = hyper(
       0, "number of convolutions, counted from the first, whose codes are "
-      "high-passed over space", minimum=0, when=("code", ("position",)))
+      "high-passed over space", minimum=0, when=only("code", "position"))
   normalize: bool = hyper(
       False, "divide the outputs of hidden layers by their standard deviation")
   precision: str = hyper(
@@ -84,7 +85,7 @@ class LayerFits:
   max_batch_size: int = hyper(
       512, "B_max, the largest batch that fits into a client's memory",
       minimum=1, source="(7); value not stated",
-      when=("adaptive_batch", (True,)))
+      when=only("adaptive_batch", True))
 
 
 def per_layer(

@@ -30,8 +30,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import cohorts, compiling, evaluate, loop, processes
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import did_you_mean, OptionError, with_names
-from fedjax_alg.hparams import condition, reads, resolved, validate
-from fedjax_alg.hparams import with_values
+from fedjax_alg.hparams import resolved, unread, validate, with_values
 from fedjax_alg.runs import api
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
@@ -263,8 +262,9 @@ def _why_not(method: Method, name: str) -> str:
     return f"no hyper-parameter of {method.name}" + (
         did_you_mean(name, numbers_of(method)))
   value = getattr(hparams, name)
-  if not reads(hparams, name):
-    return f"not read, only with {condition(field.metadata['when'])}"
+  why = unread(hparams, name)
+  if why:
+    return why
   if isinstance(value, float) and field.metadata["traced"]:
     return f"at {value:g} it is not in the rounds, give another value"
   if isinstance(value, float):

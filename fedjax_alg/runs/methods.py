@@ -12,8 +12,8 @@ from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import did_you_mean, OptionError, raised
-from fedjax_alg.hparams import condition, of_type, reads, resolved
-from fedjax_alg.hparams import traced_names, validate, with_values
+from fedjax_alg.hparams import of_type, resolved, traced_names, unread
+from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model
 
@@ -271,11 +271,9 @@ def with_keywords(method: Method, keywords: Mapping[str, Any]) -> Method:
   hparams = dataclasses.replace(method.hparams, **given)
   validate(hparams)
   for name in keywords:
-    if not reads(hparams, name):
-      when = known[name].metadata["when"]
-      raise OptionError(
-          f"`{name}`: not read with `{when[0]}`={getattr(hparams, when[0])} "
-          f"(only with {condition(when)})")
+    why = unread(hparams, name)
+    if why:
+      raise OptionError(f"`{name}`: {why}")
   return method._replace(hparams=hparams)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_alg import own, registry
 from fedjax_alg.base import Devices, Model
+from fedjax_alg.conditions import only
 from fedjax_alg.data import npz
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
@@ -82,22 +83,22 @@ class SamplingOptions:
       f"up to {cohorts.FEW_CLIENTS:,} clients, then bijection. Where clients "
       "join later uniform cohorts are drawn by the permutation",
       choices=("auto", *cohorts.DRAWS), later=True,
-      when=("sampling", tuple(cohorts.SAMPLERS)))
+      when=only("sampling", *cohorts.SAMPLERS))
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "
       "client (`sampling`=availability)", later=True,
-      when=("sampling", ("availability",)))
+      when=only("sampling", "availability"))
   availability_file: str | None = hyper(
       None, "a text file (one number a line) or .npy file of the clients' "
       "probabilities to be available, instead of `availability` "
       "(`sampling`=availability)", later=True,
-      when=("sampling", ("availability",)))
+      when=only("sampling", "availability"))
   availability_seed: int = hyper(
       0, "seed of the probabilities of `availability`, which all seeds of a "
       "run share (`sampling`=availability)", minimum=0, maximum=MAX_SEED,
       later=True,
-      when=("sampling", ("availability",)))
+      when=only("sampling", "availability"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,7 @@ class LateOptions:
       "available goes up and down between 0 and twice its mean (at most 1), as "
       "1 + sin, from a time of day of its own; 0: it stays the same "
       "(`sampling`=availability)", minimum=0, later=True,
-      when=("sampling", ("availability",)))
+      when=only("sampling", "availability"))
   dropout: float = hyper(
       0.0, "probability with which a participant receives the model and sends "
       "nothing, in every round anew", minimum=0.0, maximum=1.0, later=True)
@@ -163,25 +164,25 @@ class ModelOptions:
       + own.FORMS)
   hidden: tuple[int, ...] = hyper(
       (128,), "widths of the hidden layers (`model`=mlp)",
-      when=("model", ("mlp",)))
+      when=only("model", "mlp"))
   layers: tuple[str, ...] = hyper(
       tuple(DEFAULT_LAYERS), "hidden layers in order: convK-C = convolution "
       "with C channels, K x K pixels and zero padding; validK-C = the same "
       "without padding; avgS or maxS = average or maximum over S x S pixels; "
       "denseW = dense layer of W units; flatten (`model`=stack)",
-      when=("model", ("stack",)))
+      when=only("model", "stack"))
   embedding: str | None = hyper(
       None, "how words or characters become vectors, one of "
       + ", ".join(lstm.EMBEDDINGS) + ": frozen = constant random vectors, "
       "learned = trained vectors; default learned for characters, else frozen "
-      "(`model`=lstm)", choices=lstm.EMBEDDINGS, when=("model", ("lstm",)))
+      "(`model`=lstm)", choices=lstm.EMBEDDINGS, when=only("model", "lstm"))
   embedding_size: int | None = hyper(
       None, "length of these vectors; default 300, but 8 for learned vectors "
       "in more than two classes (`model`=lstm)", minimum=1,
-      when=("model", ("lstm",)), later=True)
+      when=only("model", "lstm"), later=True)
   lstm_widths: tuple[int, ...] | None = hyper(
       None, "widths of the LSTM layers; default 100,100 for two classes, else "
-      "256,256 (`model`=lstm)", when=("model", ("lstm",)), later=True)
+      "256,256 (`model`=lstm)", when=only("model", "lstm"), later=True)
   l2: float = hyper(
       1e-4, "coefficient of the term (l2/2)||w||^2 that is added to the mean "
       "loss; w includes the bias", minimum=0)
@@ -263,13 +264,13 @@ class MachineOptions:
   client_chunk: int = hyper(
       8, "number of clients that each device computes at once "
       "(`map_clients`=chunks)", minimum=1,
-      when=("map_clients", ("chunks",)))
+      when=only("map_clients", "chunks"))
   client_lanes: int = hyper(
       0, "number of lanes on each device, for each seed and setting that are "
       "computed at once; 0: the largest power of two whose square is at most "
       "the number of the device's participants, so 4 for 20 and 8 for 100 "
       "(`map_clients`=lanes)", minimum=0, later=True,
-      when=("map_clients", ("lanes",)))
+      when=only("map_clients", "lanes"))
   map_seeds: str = hyper(
       "auto", "how the seeds are computed, one of auto, "
       + ", ".join(loop.MAP_SEEDS) + ": sequential = one after the other, which "

@@ -61,7 +61,7 @@ def test_refused_in_one_line(given, said):
     (dict(dataset="digits"), "^dataset: no option"),
     (dict(seed=1, partition_seed=2), "^seed and partition_seed: give one"),
     (dict(dirichlet_alpha=1.0),
-     r"^dirichlet_alpha: not read with partition=iid \(only with dirichlet"),
+     r"^dirichlet_alpha: not read with partition=iid \(only with partition=d"),
     (dict(classes_per_client=3), "^classes_per_client: not read"),
     (dict(hog_bins=3), "^hog_bins: not read with features=none"),
     (dict(shift_share=.5), "^shift_share: not read with shift=none"),

@@ -102,7 +102,7 @@ REFUSED = [
     ("--client_update=mime --base_momentum=.5",
      ["--base_momentum", "--base=sgd", "momentum|adam"]),
     ("--client_update=svrg --threshold=3",
-     ["--threshold", "--num_models=1", "--num_models=2 or more"]),
+     ["--threshold", "--num_models=1", "--num_models of 2 or more"]),
     ("--server=average --gamma=.5", ["--gamma", "--server=average"]),
     ("--client_update=dyn --num_models=3",
      ["--num_models=3", "linear term belongs to one model"]),
@@ -238,7 +238,8 @@ REFUSED = [
     ("--algorithm=fedavg --sampling=availability --availability=1,0",
      ["--availability=1,0", "least and the most"]),
     ("--algorithm=fedavg --availability=0,1",
-     ["--availability", "--sampling=uniform", "only with availability"]),
+     ["--availability", "not read with --sampling=uniform (only with "
+      "--sampling=availability)"]),
     ("--algorithm=scaffold_adam",
      ["--client_update=scaffold with --server=adam"]),
     ("--algorithm=fedzo --directions=0", ["--directions=0", "at least 1"]),
@@ -553,10 +554,11 @@ def test_conditions_name_flags_that_exist():
   conditions = [field.metadata["when"] for field in known.values()
                 if field.metadata["when"]]
   assert len(conditions) > 10
-  for other, values in conditions:
-    assert other in known
-    if known[other].metadata["choices"]:
-      assert set(values) <= set(known[other].metadata["choices"])
+  for clause in (clause for when in conditions for any_of in when.every
+                 for clause in any_of):
+    assert clause.name in known
+    if known[clause.name].metadata["choices"]:
+      assert set(clause.values) <= set(known[clause.name].metadata["choices"])
   assert set(flags.NEUTRAL) <= set(known)
   assert not set(known) & set(flags.hyper_fields())
 
