@@ -1,8 +1,8 @@
 """Conditions under which an option is read.
 
-``only("server", "adam", "yogi")`` holds where `server` is one of the two.
-``&`` and ``|`` combine conditions: ``only("num_models", MANY) &
-(only("server", "adam") | only("client_update", "mime"))``.
+``only("server", "adam", "yogi")`` holds where `server` is one of the two, and
+``but("server", "adam")`` where it is not. ``&`` and ``|`` combine conditions:
+``only("num_models", MANY) & (only("server", "adam") | only("half", "mime"))``.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -30,115 +30,149 @@ class Range:
 MANY = Range("of 2 or more", lambda value: value >= 2, 2)
 #: Numbers that do not switch a part of a method off.
 POSITIVE = Range("more than 0", lambda value: not is_zero(value), 1)
+ZERO = Range("0", is_zero, 0)
+
+
+class Condition:
+  """What other options must be. ``str`` says it, options in backticks."""
+
+  def __and__(self, other: "Condition") -> "Condition":
+    return Joined("and", (self, other))
+
+  def __or__(self, other: "Condition") -> "Condition":
+    return Joined("or", (self, other))
+
+  @property
+  def clauses(self) -> "tuple[Clause, ...]":
+    """The clauses it is made of."""
+    raise NotImplementedError
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The options that it reads."""
+    return tuple(dict.fromkeys(clause.name for clause in self.clauses))
+
+  def about(self, names: Collection[str]) -> "Condition | None":
+    """What it says of these options alone; None: nothing."""
+    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
-class Clause:
-  """That an option has one of several values."""
+class Clause(Condition):
+  """That an option has one of several values, or none of them."""
 
   name: str
   values: tuple[Any, ...]  #: the values, or one ``Range``
+  words: str = ""  #: how messages say it, if it is about no option
+  none: bool = False  #: whether it has none of them
+
+  @property
+  def clauses(self) -> "tuple[Clause, ...]":
+    return (self,)
 
   def holds(self, value: Any) -> bool:
     """Whether it holds for a value of the option."""
-    return any(one.holds(value) if isinstance(one, Range) else value == one
-               for one in self.values)
+    return self.none != any(
+        one.holds(value) if isinstance(one, Range) else value == one
+        for one in self.values)
 
-  @property
-  def example(self) -> Any:
-    """A value for which it holds."""
-    first = self.values[0]
-    return first.example if isinstance(first, Range) else first
+  def about(self, names: Collection[str]) -> Condition | None:
+    return self if self.words or self.name in names else None
 
   def __str__(self) -> str:
+    if self.words:
+      return self.words
     first = self.values[0]
     if first is True:
       return f"`{self.name}`"
     if isinstance(first, Range):
       return f"`{self.name}` {first.words}"
-    return f"`{self.name}`=" + "|".join(map(str, self.values))
+    values = "|".join(map(str, self.values))
+    return f"`{self.name}` other than {values}" if self.none else (
+        f"`{self.name}`={values}")
 
 
 @dataclasses.dataclass(frozen=True)
-class Only:
-  """That every alternative has a clause that holds."""
+class Joined(Condition):
+  """That all of some conditions hold, or one of them."""
 
-  every: tuple[tuple[Clause, ...], ...]
-
-  def __and__(self, other: "Only") -> "Only":
-    return Only(self.every + other.every)
-
-  def __or__(self, other: "Only") -> "Only":
-    return Only(tuple(
-        one + more for one in self.every for more in other.every))
-
-  def about(self, names: Collection[str]) -> "Only | None":
-    """What it says of these options alone; None: nothing."""
-    every = tuple(any_of for any_of in self.every
-                  if all(clause.name in names for clause in any_of))
-    return Only(every) if every else None
+  word: str  #: "and" or "or"
+  parts: tuple[Condition, ...]
 
   @property
-  def names(self) -> tuple[str, ...]:
-    """The options that it reads."""
-    return tuple(dict.fromkeys(
-        clause.name for any_of in self.every for clause in any_of))
+  def clauses(self) -> tuple[Clause, ...]:
+    return tuple(clause for part in self.parts for clause in part.clauses)
+
+  def about(self, names: Collection[str]) -> Condition | None:
+    found = [part.about(names) for part in self.parts]
+    # Of alternatives all count: one that is unknown may hold.
+    if self.word == "or" and None in found:
+      return None
+    left = tuple(part for part in found if part)
+    return Joined(self.word, left) if len(left) > 1 else (
+        left[0] if left else None)
 
   def __str__(self) -> str:
-    texts = [" or ".join(map(str, any_of)) for any_of in self.every]
-    return " and ".join(
-        f"({text})" if len(texts) > 1 and len(any_of) > 1 else text
-        for text, any_of in zip(texts, self.every))
+    return f" {self.word} ".join(
+        f"({part})" if isinstance(part, Joined) and part.word != self.word
+        else str(part) for part in self.parts)
 
 
-def only(name: str, *values: Any) -> Only:
+def only(name: str, *values: Any, words: str = "") -> Condition:
   """The condition that an option has one of some values.
 
   Args:
-    name: the option.
-    *values: its values; MANY and POSITIVE stand for all such numbers.
+    name: the option, or something else that is known of a run.
+    *values: its values; MANY, POSITIVE and ZERO stand for all such numbers.
+    words: how messages say it; by default by the option and its values.
   """
-  return Only(((Clause(name, values),),))
+  return Clause(name, values, words)
+
+
+def but(name: str, *values: Any) -> Condition:
+  """The condition that an option has none of some values."""
+  return Clause(name, values, none=True)
 
 
 def why_not(
-    name: str, conditions: Mapping[str, Only | None], values: Mapping[str, Any]
-) -> str:
+    name: str, conditions: Mapping[str, Condition | None],
+    values: Mapping[str, Any]) -> str:
   """Why an option is not read; empty if it is.
 
   Args:
     name: the option.
     conditions: every option -> when it is read; None: always.
     values: every option -> its value. A clause about an option that is not
-      among them, or is None, is left out: nothing is known of it.
+      among them, or is None, holds: nothing is known of it.
 
   Returns:
     "not read with `server`=sgd (only with `server`=adam)".
   """
   when = conditions.get(name)
-  for any_of in when.every if when else ():
-    reasons = [_why_clause(clause, conditions, values) for clause in any_of]
-    if all(reasons):
-      deeper = [reason for reason in reasons if reason.startswith("not read")]
-      if deeper and len(any_of) == 1:
-        return deeper[0]
-      return (f"not read with {' and '.join(_shown(any_of, values))} (only "
-              f"with {Only((any_of,))})")
-  return ""
+  return _why(when, conditions, values) if when else ""
 
 
-def _why_clause(
-    clause: Clause, conditions: Mapping[str, Only | None],
+def _why(
+    when: Condition, conditions: Mapping[str, Condition | None],
     values: Mapping[str, Any]) -> str:
-  value = values.get(clause.name)
+  """Why a condition does not hold: the smallest part of it that fails."""
+  if isinstance(when, Joined):
+    reasons = [_why(part, conditions, values) for part in when.parts]
+    if when.word == "and":
+      return next(filter(None, reasons), "")
+    return _not_read(when, values) if all(reasons) else ""
+  assert isinstance(when, Clause)
+  value = values.get(when.name)
   if value is None:
     return ""
-  if not clause.holds(value):
-    return f"`{clause.name}`={value}"
-  return why_not(clause.name, conditions, values)
+  if not when.holds(value):
+    return _not_read(when, values)
+  return why_not(when.name, conditions, values)
 
 
-def _shown(any_of: tuple[Clause, ...], values: Mapping[str, Any]) -> list[str]:
-  """What the options of some clauses are."""
-  return list(dict.fromkeys(
-      f"`{clause.name}`={values[clause.name]}" for clause in any_of))
+def _not_read(when: Condition, values: Mapping[str, Any]) -> str:
+  now = dict.fromkeys(
+      f"`{clause.name}`={values[clause.name]}" for clause in when.clauses
+      if not clause.words and values.get(clause.name) is not None)
+  text = f" with {' and '.join(now)}" if now else ""
+  return f"not read{text} (only with {when})"

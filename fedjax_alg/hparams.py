@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from fedjax_alg.conditions import is_zero, Only, why_not
+from fedjax_alg.conditions import Condition, is_zero, why_not
 from fedjax_alg.errors import did_you_mean, OptionError
 
 #: The largest seed: JAX makes its keys from 32 bits.
@@ -44,7 +44,7 @@ def hyper(
     maximum: float | None = None,
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
-    when: Only | None = None,
+    when: Condition | None = None,
     traced: bool | None = None,
     neutral: float | None = None,
     later: bool = False,

@@ -122,9 +122,10 @@ def command_lines(draw, data_path):
     words[chosen] = draw(values(*known[chosen]))
   for field in list(words):  # what a flag needs in order to be read
     when = known[field][2].get("when")
-    for clause, *_ in when.every if when else ():
+    for clause in when.clauses if when else ():
+      first = clause.values[0]
       if clause.name in known and draw(st.integers(0, 3)):
-        words.setdefault(clause.name, str(clause.example))
+        words.setdefault(clause.name, str(getattr(first, "example", first)))
   return [f"--{name}={value}" for name, value in words.items()]
 
 

@@ -5,7 +5,7 @@ model, data and partition that is impossible fails within seconds. The library
 does the checks; this module passes the values of the flags to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 import dataclasses
 import hashlib
 import json
@@ -236,7 +236,8 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
   wants_help = asks_help(argv)
   parsed = absl_flags.FlagValues()
   try:
-    argv = expand_flagfiles([word for word in argv if word not in _HELP])
+    typed = [word for word in argv if word not in _HELP]
+    argv = expand_flagfiles(typed)
     first = _first_flags(argv)
     if any(own.is_own(first[flag].value) for flag in _NAMING):
       # The user's file may use JAX, whose devices cannot be changed later.
@@ -254,9 +255,18 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
              if parsed[name].present}
     values = {flag.name: flags.typed(flag, parsed[flag.name].value)
               for flag in flags.run_flags()}
-    return _checked(values, given)
+    return _checked(values, given, _of_files(parsed, given, typed))
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
+
+
+def _of_files(
+    parsed: absl_flags.FlagValues, given: Iterable[str], typed: Sequence[str]
+) -> set[str]:
+  """The flags of flag files that are not typed as well."""
+  names = {word.lstrip("-").partition("=")[0] for word in typed}
+  return set(given) - {name if name in parsed else name.removeprefix("no")
+                       for name in names}
 
 
 def _refuse_absl_flags(argv: Sequence[str]) -> None:
@@ -348,8 +358,18 @@ def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
   return first
 
 
-def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
+def _checked(
+    values: dict[str, Any], given: dict[str, Any],
+    of_files: Collection[str] = ()) -> Config:
   """Makes the configuration from flags that are already of their types.
+
+  A hyper-parameter of a flag file may be one that is not read with the flags
+  beside it, and the run then warns: so a part of a preset can be switched off.
+
+  Args:
+    values: flag -> value, of all flags.
+    given: flag -> value, of those that were given.
+    of_files: those of them that only flag files gave.
 
   Raises:
     OptionError: a flag is wrong, or flags do not go together.
@@ -360,7 +380,7 @@ def _checked(values: dict[str, Any], given: dict[str, Any]) -> Config:
   if name is None:
     raise OptionError("`algorithm`: missing (one of "
                       f"{', '.join(registry.ALGORITHMS)})")
-  method = _method(name, given)
+  method = _method(name, given, of_files)
   run = _options(RunOptions, values)
   if "participation" in given and "cohort_size" in given:
     raise OptionError("`participation` and `cohort_size`: give one of them")
@@ -421,7 +441,8 @@ def _options(kind: type[Any], values: dict[str, Any]) -> Any:
                  for field in dataclasses.fields(kind)})
 
 
-def _method(name: str, given: dict[str, Any]) -> Method:
+def _method(
+    name: str, given: dict[str, Any], of_files: Collection[str]) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
   read = {field.name for field in dataclasses.fields(method.hparams)}
@@ -432,4 +453,4 @@ def _method(name: str, given: dict[str, Any]) -> Method:
       why = registry.why_unread(name, flag) or (
           f"read by {', '.join(flags.readers(flag))}")
       raise OptionError(f"`{flag}`: {name} does not read it ({why})")
-  return methods.with_keywords(method, asked)
+  return methods.with_keywords(method, asked, may_be_unread=of_files)

@@ -34,8 +34,9 @@ class AFLHParams(PrivateMoments):
   """Hyper-parameters of AFL."""
 
   client_ridge: float = hyper(
-      1.0, "gamma; every client adds gamma I to its Gram matrix", minimum=0.0,
-      source="section 3.2", traced=False)
+      1.0, "gamma; every client adds gamma I to its Gram matrix. With "
+      "`remove_ridge` it cancels, but for rounding and for singular matrices",
+      minimum=0.0, source="section 3.2", traced=False)
   remove_ridge: bool = hyper(
       True, "whether the server subtracts the clients' gamma I from the sum "
       "of their Gram matrices (RI)",

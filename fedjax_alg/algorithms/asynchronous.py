@@ -30,7 +30,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _ASYNC = "Xie et al. section 5.2"
 
@@ -111,7 +111,7 @@ class FedBuffHParams(
       choices=("average", "sgd", "adam", "yogi", "adagrad"))
   client_weights: str = hyper(
       "uniform", "weights of the clients of a buffer in its mean: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS,
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=READ,
       source="Nguyen et al. Algorithm 1")
   client_lr: float = hyper(
       0.1, "eta_l, learning rate of the local steps", above=0.0,

@@ -31,11 +31,14 @@ from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
 from fedjax_alg.base import num_params, Params
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.conditions import is_zero
+from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
+
+
+_SPLIT = only("max_groups", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,27 +51,28 @@ class CFLHParams(GroupWork):
   eps1: float = hyper(
       0.4, "a group is split only if the norm of its mean update is below this "
       "value; a good value depends on the learning rate and the model",
-      above=0.0,
+      above=0.0, when=_SPLIT,
       source="Sattler et al. (20); value of the public code")
   eps2: float = hyper(
       1.6, "a group is split only if the largest norm of its members' updates "
-      "is above this value", minimum=0.0,
+      "is above this value", minimum=0.0, when=_SPLIT,
       source="Sattler et al. (21); value of the public code")
   gamma_max: float = hyper(
       0.0, "a group is split only if this value is below sqrt((1 - a) / 2), "
       "where a is the largest cosine between members of different halves; 0: "
       "no such test",
       minimum=0.0, below=1.0,
-      neutral=0.0,
+      neutral=0.0, when=_SPLIT,
       source="Sattler et al. Theorem 1; not in the public code")
   linkage: str = hyper(
       "complete", "linkage of the clustering into two halves: single = the "
       "largest cosine between the halves is as small as possible (the paper), "
       "complete = as in the public code",
-      choices=("single", "complete"), source="Sattler et al. (16)")
+      choices=("single", "complete"), source="Sattler et al. (16)",
+      when=_SPLIT)
   split_after: int = hyper(
       20, "rounds before a group may be split", minimum=0, source="public code",
-      traced=True)
+      traced=True, when=_SPLIT)
 
 
 class Tree(NamedTuple):

@@ -27,7 +27,7 @@ from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
                   "losac", "nova", "dyn")
@@ -41,6 +41,11 @@ SERVER_LR = {"average": 1.0, "sgd": 1.0, "adam": 0.01, "yogi": 0.01,
              "adagrad": 0.1, "adaptive": 0.02, "conjugate_gradient": 0.02}
 
 _SVRG = only("client_update", "svrg")
+#: Participants of a group count alike, but for the gradients at its model;
+#: some local methods read the weights themselves.
+_WEIGHTED = READ & (only("num_models", 1) | diversified.ANCHORED) | only(
+    "client_update", "nova", "dyn") | only(
+        "client_update", "mime_lite") & only("base", "momentum", "adam")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +68,7 @@ class ComposedHParams(
       choices=SERVERS)
   client_weights: str = hyper(
       "examples", "weights of the participants in every mean: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS)
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=_WEIGHTED)
   local_steps: int = hyper(
       20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0)
   client_lr: float = hyper(
@@ -81,11 +86,11 @@ class ComposedHParams(
   local_scaling: bool = hyper(
       True, "whether the local correction is scaled by Lambda_i, which "
       "lengthens the steps of rare features",
-      source="diversified (20)-(21)", when=_SVRG)
+      source="diversified (20)-(21)", when=_SVRG & fsvrg.FEATURES)
   aggregate_scaling: str = dataclasses.field(
       default="all", metadata={
           **FSVRGHParams.__dataclass_fields__["aggregate_scaling"].metadata,
-          "when": _SVRG})
+          "when": _SVRG & fsvrg.FEATURES})
   num_models: int = hyper(
       1, "K, number of global models that the server keeps", minimum=1)
   grouping: str = hyper(

@@ -42,7 +42,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _SOURCE = "Li et al., Algorithm 1"
 
@@ -77,7 +77,8 @@ class DittoHParams(Aggregation, LocalWork):
       choices=("received", "initial"), source=_SOURCE)
   client_weights: str = hyper(
       "examples", "weights of the participants in the mean: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS, source=_SOURCE)
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=READ,
+      source=_SOURCE)
 
   @property
   def personal_work(self) -> LocalWork:

@@ -32,6 +32,13 @@ from fedjax_alg.rounds.phases import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
+#: When the server accelerates.
+_ON = only("accelerate", True)
+#: When a round of the grid measures the gradients of all at one model.
+ANCHORED = only("client_update", "svrg", "mime") | only(
+    "server", "adaptive", "conjugate_gradient", "cg_line_search")
+
+
 @dataclasses.dataclass(frozen=True)
 class KModels:
   """Hyper-parameters of K global models."""
@@ -60,7 +67,7 @@ class KModels:
       "participants, preferring = those who prefer the model (0 where nobody "
       "does)",
       choices=("all", "preferring"), source="diversified (17), (61)",
-      when=only("num_models", MANY), later=True)
+      when=only("num_models", MANY) & ANCHORED, later=True)
 
   @property
   def own_anchors(self) -> bool:
@@ -75,22 +82,22 @@ class AdamOptions:
   beta1: float = hyper(
       0.9, "decay of the first moment of the server's gradient",
       minimum=0.0, below=1.0, source="diversified (62)",
-      when=only("server", "adam", "yogi", "adagrad", "adaptive"))
+      when=_ON & only("server", "adam", "yogi", "adagrad", "adaptive"))
   beta2: float = hyper(
       0.999, "decay of the second moment of the server's gradient",
       minimum=0.0, below=1.0,
       source="diversified (63)",
-      when=only("server", "adam", "yogi", "adaptive"))
+      when=_ON & only("server", "adam", "yogi", "adaptive"))
   eps: float = hyper(
       1e-8, "small number against division by zero; it is added to the second "
       "moment inside the root (adaptive) or to the root (adam)", above=0.0,
-      source="diversified (64)", when=only("server", "adam", "adaptive"))
+      source="diversified (64)", when=_ON & only("server", "adam", "adaptive"))
   central_rule: str = hyper(
       "corrected", "formula of the step: corrected = Adam with correction of "
       "the second moment alone, printed = (64) as printed, whose step is "
       "(1-beta1)/sqrt(1-beta2) times as long",
       choices=RULES, source="diversified (64)",
-      when=only("server", "adaptive"))
+      when=_ON & only("server", "adaptive"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +109,7 @@ class DiversifiedHParams(AdamOptions, KModels, FSVRGHParams):
       source="Procedure 4")
   server_lr: float = hyper(
       0.02, "alpha_g^0, learning rate of the acceleration, one step per round",
-      above=0.0,
-      source="(64)")
+      above=0.0, source="(64)", when=_ON)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,8 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.conditions import is_zero, only
+from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
+from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
@@ -40,6 +41,8 @@ from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
 
 SIMILARITIES = ("edc", "madc")
+_COLD = only(
+    "cold_clients", POSITIVE, words="clients that are not pre-trained")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +60,14 @@ class FedGroupHParams(GroupWork):
       "edc", "how pre-trained clients are clustered: edc = k-means++ on the "
       "decomposed cosines of their updates, madc = complete linkage on mean "
       "absolute differences of cosines",
-      choices=SIMILARITIES, source="(7), (8)", when=only("centers", "kmeans"))
+      choices=SIMILARITIES, source="(7), (8)",
+      when=only("centers", "kmeans") & only("num_groups", MANY))
   cold_start: str = hyper(
       "cosine", "how any other client is put into a group when it first takes "
       "part: cosine = into the group of the closest direction, random = into "
       "a group drawn at random (RAC)",
-      choices=("cosine", "random"),
-      source="(9); ablation RAC")
+      choices=("cosine", "random"), source="(9); ablation RAC",
+      when=_COLD & only("num_groups", MANY))
   direction: str = hyper(
       "initial", "the direction of a group, with which a new client's update "
       "is compared: initial = the mean of the group's first updates, auxiliary "
@@ -89,13 +93,18 @@ class FedGroupHParams(GroupWork):
       "printed", "form of the inter-group step: printed = along the models' "
       "differences, each scaled to length 1 (line 19), code = to the weighted "
       "mean with the other models, each scaled to length 1 (the public code)",
-      choices=("printed", "code"),
-      source="Algorithm 2 line 19; (20)")
+      choices=("printed", "code"), source="Algorithm 2 line 19; (20)",
+      when=only("eta_g", POSITIVE))
   migration: float = hyper(
       0.2, "a client is grouped anew when the total variation between its "
       "class frequencies now and when it was grouped is above this; 1: never",
-      minimum=0.0,
-      maximum=1.0, source="FlexCFL, whose test compares raw counts")
+      minimum=0.0, maximum=1.0,
+      source="FlexCFL, whose test compares raw counts",
+      when=only("shift", *SHIFTS[1:]))
+
+  def facts(self, num_clients: int) -> dict[str, Any]:
+    """What ``when`` of a field may name beside options (``hparams.facts``)."""
+    return {"cold_clients": num_clients - pool_size(self)}
 
 
 @dataclasses.dataclass(frozen=True)

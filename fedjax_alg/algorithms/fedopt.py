@@ -22,7 +22,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ServerHParams(FedAvgHParams):
 
   client_weights: str = hyper(
       "examples", "weights of the participants in the mean update: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS,
+      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=READ,
       source="Reddi et al. section 5; Algorithm 2 has equal weights")
 
 

@@ -39,7 +39,7 @@ from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FedZOHParams(
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean: uniform = all "
       "equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, source="FedZO, Algorithm 1")
+      choices=WEIGHTS, when=READ, source="FedZO, Algorithm 1")
 
 
 def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:

@@ -27,7 +27,7 @@ from fedjax_alg.base import Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd, sgd_update
-from fedjax_alg.conditions import only
+from fedjax_alg.conditions import MANY, only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -49,7 +49,8 @@ class FeSEMHParams(GroupWork):
       "the initial model, initial = the centre nearest to the initial model "
       "(the same for all clients), random = a centre drawn at random",
       choices=("trained", "initial", "random"),
-      source="FlexCFL's code (initial); public code (random)")
+      source="FlexCFL's code (initial); public code (random)",
+      when=only("num_groups", MANY))
   pretrain_steps: int = hyper(
       50, "mini-batch steps that a client trains before its first centre is "
       "chosen",

@@ -23,10 +23,14 @@ from fedjax_alg.base import num_params, Params
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.conditions import MANY, only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
+
+
+_SPLIT = only("max_groups", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,22 +40,22 @@ class FLHCHParams(GroupWork):
   max_groups: int = hyper(5, "largest number of groups", minimum=1)
   cluster_after: int = hyper(
       10, "n, number of rounds with one model before all clients are clustered",
-      minimum=0, source="Briggs et al. study 1, 3, 5, 10", traced=True)
+      minimum=0, source="Briggs et al. study 1, 3, 5, 10", traced=True,
+      when=_SPLIT)
   metric: str = hyper(
       "l1", "distance between the updates of two clients",
       choices=("l1", "l2", "cosine"),
-      source="Briggs et al., l1 recommended")
+      source="Briggs et al., l1 recommended", when=_SPLIT)
   linkage: str = hyper(
       "complete", "linkage of the clustering, which says how the distance "
       "between two groups follows from the distances of their members",
       choices=("single", "complete", "average", "ward"),
-      source="Briggs et al., complete recommended")
+      source="Briggs et al., complete recommended", when=_SPLIT)
   distance_threshold: float = hyper(
       0.0, "groups that are closer than this value are merged; a good value "
       "depends on the metric, the learning rate and the model; 0: exactly "
       "`max_groups` groups",
-      minimum=0.0,
-      source="Briggs et al., T")
+      minimum=0.0, source="Briggs et al., T", when=_SPLIT)
 
 
 class Clustering(NamedTuple):

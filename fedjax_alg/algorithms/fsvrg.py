@@ -21,8 +21,14 @@ from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
+
+
+#: When parameters can be scaled by the frequency of their feature.
+FEATURES = only("scales_features", True, words="a model with parameters of "
+                "single features, such as softmax")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +44,13 @@ class FSVRGHParams(Aggregation, LocalWork):
   local_scaling: bool = hyper(
       True, "whether the local correction is scaled by Lambda_i, which "
       "lengthens the steps of rare features",
-      source="(20)-(21)")
+      source="(20)-(21)", when=FEATURES)
   aggregate_scaling: str = hyper(
       "all", "A_r, factor of the mean update for a feature that omega clients "
       "hold: all = C/omega (original FSVRG), paper = |S|/omega (as printed in "
       "the diversified paper), holders = 1/omega (as printed in the conjugate "
       "paper), none = 1", choices=features.AGGREGATE_SCALING,
-      source="diversified (59); conjugate (21)-(22)")
+      when=FEATURES, source="diversified (59); conjugate (21)-(22)")
 
 
 def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:

@@ -42,7 +42,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LosacHParams(Delays, Aggregation, LocalWork):
       1.0, "factor of the participants' mean update", above=0.0)
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean update: uniform = "
-      "all equal, examples = n_i / n^r", choices=WEIGHTS)
+      "all equal, examples = n_i / n^r", choices=WEIGHTS, when=READ)
 
 
 class Memory(NamedTuple):

@@ -36,7 +36,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.stacking import shares
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _MIME = only("client_update", "mime", "mime_lite")
 
@@ -73,7 +73,7 @@ class MimeSVRGHParams(Aggregation, LocalWork):
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean update and the mean "
       "gradient: uniform = all equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, source="Mime, Algorithm 1")
+      choices=WEIGHTS, when=READ, source="Mime, Algorithm 1")
 
 
 @dataclasses.dataclass(frozen=True)

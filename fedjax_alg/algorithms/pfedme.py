@@ -43,7 +43,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _SOURCE = "Dinh et al., Algorithm 1"
 
@@ -79,7 +79,7 @@ class PFedMeHParams(Aggregation, LocalWork):
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean: uniform = all "
       "equal (the paper), examples = n_i / n^r (the authors' code)",
-      choices=WEIGHTS,
+      choices=WEIGHTS, when=READ,
       source=_SOURCE)
 
 

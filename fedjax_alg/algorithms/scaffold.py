@@ -41,7 +41,7 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import WEIGHTS
+from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean: uniform = all "
       "equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, source="Algorithm 1, line 16")
+      choices=WEIGHTS, when=READ, source="Algorithm 1, line 16")
 
 
 class ControlVariates(NamedTuple):

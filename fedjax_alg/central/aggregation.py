@@ -93,6 +93,9 @@ def coordinate_median() -> Aggregator:
   return _of_sent("median", robust.coordinate_median, flops=_sorting)
 
 
+#: Aggregators with which all participants count alike.
+UNWEIGHTED = ("median", "trimmed_mean", "krum", "multi_krum")
+
 #: Iterations of the aggregators that take more than one step.
 ITERATIONS = {"geometric_median": 10, "centred_clipping": 1}
 

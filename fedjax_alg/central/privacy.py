@@ -29,18 +29,19 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
-from fedjax_alg.conditions import is_zero, only
+from fedjax_alg.conditions import Condition, is_zero, only, POSITIVE
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 
 _ON = only("private", "fixed", "adaptive")
 _ADAPTIVE = only("private", "adaptive")
+NOISY = only("noise_multiplier", POSITIVE)
 
 #: Norms are rounded: a vector is made a little shorter than S.
 _SHORTER = 1.0 - 2.0 ** -18
 
 
-def noise_field(when: tuple[str, tuple[str, ...]]) -> Any:
+def noise_field(when: Condition) -> Any:
   """The field `noise_multiplier`."""
   return hyper(
       1.0, "z, standard deviation of the noise of a round in units of what one "
@@ -49,11 +50,12 @@ def noise_field(when: tuple[str, tuple[str, ...]]) -> Any:
       later=True)
 
 
-def delta_field(when: tuple[str, tuple[str, ...]]) -> Any:
+def delta_field(when: Condition) -> Any:
   """The field `delta`, which no program reads."""
   return hyper(
       1e-5, "delta of the (epsilon, delta) that is reported; less than one in "
-      "the number of clients", above=0.0, below=1.0, traced=False, when=when,
+      "the number of clients", above=0.0, below=1.0, traced=False,
+      when=when & NOISY,
       later=True)
 
 
@@ -78,7 +80,7 @@ class Privacy:
   noise_at: str = hyper(
       "server", "who draws the noise: server = the server, clients = each "
       "participant a share, whose sum has the same variance (with "
-      "`sampling`=uniform)", choices=("server", "clients"), when=_ON,
+      "`sampling`=uniform)", choices=("server", "clients"), when=_ON & NOISY,
       later=True)
   delta: float = delta_field(_ON)
   clip_quantile: float = hyper(
@@ -93,7 +95,8 @@ class Privacy:
       0.0, "sigma_b, standard deviation of the noise of the number of updates "
       "that are shorter than S; 0 stands for a 20th of the expected number of "
       "participants. At least `noise_multiplier`, and the more if a round has "
-      "anchor gradients", minimum=0.0, neutral=0.0, when=_ADAPTIVE,
+      "anchor gradients", minimum=0.0, neutral=0.0,
+      when=_ADAPTIVE & NOISY,
       source="Andrew et al. Algorithm 1 and section 3.1", later=True)
 
   def received(self) -> dict[str, Any]:

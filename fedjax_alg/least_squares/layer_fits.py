@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer, Model, Params
-from fedjax_alg.conditions import only
+from fedjax_alg.conditions import MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import codes, moments as moments_lib, solve
@@ -46,6 +46,9 @@ def double_on(double: str, platform: str) -> str:
   return "pairs" if platform == "tpu" else "float64"
 
 
+_HIDDEN = only("num_layers", MANY, words="a model of several layers")
+
+
 @dataclasses.dataclass(frozen=True)
 class LayerFits:
   """The options of fitting layers, for all methods in closed form."""
@@ -64,14 +67,18 @@ class LayerFits:
       "position", "targets of the hidden layers: position = a random code for "
       "every output position and channel; class = the same code at all "
       "positions; random_filters = no targets but whitened random filters (a "
-      "control)", choices=codes.CODES, source="T = Y Q, (1)")
+      "control)", choices=codes.CODES, source="T = Y Q, (1)",
+      when=_HIDDEN)
   code_centred: bool = hyper(
-      False, "subtract from the codes their mean over examples")
+      False, "subtract from the codes their mean over examples",
+      when=_HIDDEN)
   code_high_passed: int = hyper(
       0, "number of convolutions, counted from the first, whose codes are "
-      "high-passed over space", minimum=0, when=only("code", "position"))
+      "high-passed over space", minimum=0,
+      when=_HIDDEN & only("code", "position"))
   normalize: bool = hyper(
-      False, "divide the outputs of hidden layers by their standard deviation")
+      False, "divide the outputs of hidden layers by their standard deviation",
+      when=_HIDDEN)
   precision: str = hyper(
       "float64", "precision of the products, the sums and the clients' "
       "personal solutions; the server always solves in double precision "

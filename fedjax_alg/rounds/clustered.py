@@ -45,7 +45,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import ledger, stacking
 from fedjax_alg.rounds.phases import check_mean
-from fedjax_alg.rounds.weights import WEIGHTS, participation
+from fedjax_alg.rounds.weights import participation, READ, WEIGHTS
 
 #: How the K models start before any client has been seen: as equal copies, or
 #: as independent random models.
@@ -60,7 +60,8 @@ class GroupWork(ClientOptimizer, Aggregation, LocalWork):
       0.1, "learning rate of the local steps", above=0.0)
   client_weights: str = hyper(
       "examples", "weights of the participants in the mean update of their "
-      "group: examples = n_i / n_j, uniform = all equal", choices=WEIGHTS)
+      "group: examples = n_i / n_j, uniform = all equal", choices=WEIGHTS,
+      when=READ)
 
 
 class ClusteredState(NamedTuple):

@@ -5,10 +5,17 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Cohort
+from fedjax_alg.central.aggregation import UNWEIGHTED
+from fedjax_alg.conditions import but, only, ZERO
 from fedjax_alg.errors import OptionError
 
 #: examples: n_i / n^r; uniform: 1 / |S|.
 WEIGHTS = ("examples", "uniform")
+
+#: When the aggregate of a round reads the participants' weights.
+READ = only("private", "none") & (
+    but("aggregator", *UNWEIGHTED)
+    | only("attack", "scaled") & only("attack_scale", ZERO))
 
 
 def participation(weights: str) -> Callable[[Cohort], Array]:

@@ -1,6 +1,6 @@
 """Resolves the algorithm that a caller gave, with its hyper-parameters."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import functools
 import typing
@@ -34,6 +34,7 @@ class Method(NamedTuple):
   hparams: Any  #: an instance of ``entry.hparams``
   #: where an algorithm was loaded from that is named by its file or module
   source: own.Source | None = None
+  given: tuple[str, ...] = ()  #: hyper-parameters that the caller named
 
   @property
   def registered(self) -> bool:
@@ -240,12 +241,16 @@ def _annotated(builder: Callable[..., Algorithm]) -> Any:
     return None
 
 
-def with_keywords(method: Method, keywords: Mapping[str, Any]) -> Method:
+def with_keywords(
+    method: Method, keywords: Mapping[str, Any],
+    may_be_unread: Collection[str] = ()) -> Method:
   """Sets hyper-parameters that a caller gave by name.
 
   Args:
     method: the algorithm with its hyper-parameters.
     keywords: name -> value of the hyper-parameters to change.
+    may_be_unread: names that are not refused where the method would not read
+      them; the run warns of them (``prepare.cautions``).
 
   Returns:
     The method with these values.
@@ -272,9 +277,10 @@ def with_keywords(method: Method, keywords: Mapping[str, Any]) -> Method:
   validate(hparams)
   for name in keywords:
     why = unread(hparams, name)
-    if why:
+    if why and name not in may_be_unread:
       raise OptionError(f"`{name}`: {why}")
-  return method._replace(hparams=hparams)
+  return method._replace(
+      hparams=hparams, given=(*method.given, *keywords))
 
 
 def default_rounds(method: Method, layers: int) -> int:

@@ -83,7 +83,8 @@ class SamplingOptions:
       f"up to {cohorts.FEW_CLIENTS:,} clients, then bijection. Where clients "
       "join later uniform cohorts are drawn by the permutation",
       choices=("auto", *cohorts.DRAWS), later=True,
-      when=only("sampling", *cohorts.SAMPLERS))
+      when=only("sampling", *(
+          name for name in cohorts.SAMPLERS if name != "poisson")))
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "

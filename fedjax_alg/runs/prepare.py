@@ -15,12 +15,13 @@ from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import npz
 from fedjax_alg.data.federation import EvaluationData, Federation
+from fedjax_alg.data.options import field_values
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, cohorts, evaluate, loop, processes
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import lstm
-from fedjax_alg.hparams import with_values
+from fedjax_alg.hparams import unread, with_values
 from fedjax_alg.records import accounting
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
@@ -217,11 +218,34 @@ def _without_effect(prepared: Prepared) -> list[str]:
               for protocol in options.eval_protocols
               if protocol not in prepared.protocols]
   layers = prepared.model.layers
+  texts += _unread(prepared)
   if method.entry.rounds is not None and layers is not None:
     last = method.entry.rounds(method.hparams, len(layers))
     if options.rounds is not None and options.rounds > last:
       texts.append(f"`rounds`={options.rounds}: {method.name} has fitted all "
                    f"layers after {last}, the rounds after that change nothing")
+  return texts
+
+
+def _unread(prepared: Prepared) -> list[str]:
+  """Options without effect on these clients and with this model."""
+  method, model = prepared.method, prepared.model
+  chosen, options = method.hparams, prepared.options
+  facts = field_values(prepared.federation.options) | field_values(options) | {
+      "scales_features": model.scale_features is not None,
+      "num_layers": len(model.layers) if model.layers else None}
+  if hasattr(chosen, "facts"):
+    facts |= chosen.facts(prepared.spec.num_clients)
+  named = {*method.given, *(
+      field.name for field in dataclasses.fields(chosen)
+      if getattr(chosen, field.name) != field.default)}
+  texts = [f"`{name}`: {unread(chosen, name, facts)}"
+           for name in sorted(named) if unread(chosen, name, facts)]
+  everybody = prepared.spec.cohort_size == prepared.spec.num_clients
+  if options.draw == "bijection" and options.sampling == "uniform" and (
+      everybody or prepared.federation.options.newcomers_at):
+    texts.append("`draw`=bijection: not read where " + (
+        "all clients take part" if everybody else "clients join later"))
   return texts
 
 

@@ -253,7 +253,8 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   out, err = capsys.readouterr()
   assert (f"ended after round {rounds} of 60 by "
           "--patience=validation:accuracy:2") in out
-  assert "warning" not in err
+  assert "test data" not in err
+  assert "--validation_clients=4: they have no example of the classes 2" in err
   assert play(folder, *words, "--resume") == 0
   assert "nothing to do" in capsys.readouterr().err
   tables = ("metrics.csv", "rounds.csv", "clients.csv")

@@ -225,7 +225,7 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
      "no derivative (one of client_lr, server_lr)"),
     ("fedavg", "client_optimizer", {}, "a word"),
     ("fedavg", "clientlr", {}, "did you mean 'client_lr'"),
-    ("fedavg", "client_momentum", {}, "not read, only with"),
+    ("fedavg", "client_momentum", {}, "not read with client_optimizer=sgd"),
     ("fedavg", ("client_lr", "client_lr"), {}, "given twice"),
     ("fedavg", (), {}, "empty"),
     ("fedprox", "mu", dict(mu=0.0), "at 0 it is not in the rounds"),

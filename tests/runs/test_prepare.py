@@ -130,6 +130,40 @@ def test_validation_data_without_a_class_are_named():
     assert not prepare.cautions(make(*words, *more), set())
 
 
+@pytest.mark.parametrize("words, said", [
+    ("fsvrg --model=mlp --nolocal_scaling", "`local_scaling`: not read (only "
+     "with a model with parameters of single features, such as softmax)"),
+    ("composed --client_update=svrg --model=mlp --aggregate_scaling=none",
+     "`aggregate_scaling`: not read (only with a model with"),
+    ("fedacnnl --code=class", "`code`: not read (only with a model of several"),
+    ("pfedacnnl --normalize", "`normalize`: not read (only with a model of s"),
+    ("fedgroup --num_groups=2 --pretrain_scale=10 --cold_start=random",
+     "`cold_start`: not read (only with clients that are not pre-trained)"),
+    ("fedgroup --num_groups=2 --pretrain_scale=2 --migration=0.5",
+     "`migration`: not read with `shift`=none (only with `shift`=swap_all|"),
+    ("fedavg --draw=bijection --participation=1",
+     "`draw`=bijection: not read where all clients take part"),
+    ("fedavg --draw=bijection --newcomers_at=5:10 --participation=0.5",
+     "`draw`=bijection: not read where clients join later"),
+])
+def test_options_without_effect_on_these_data_are_named(words, said):
+  """Without it they are accepted, and the run is that without them."""
+  found = prepare.cautions(
+      make(*f"--algorithm={words} --local_steps=1".split()) if (
+          "acnnl" not in words) else make(*f"--algorithm={words}".split()),
+      set())
+  assert [text for text in found if text.startswith(said)] == found != []
+
+
+@pytest.mark.parametrize("words", [
+    "fsvrg --nolocal_scaling", "fsvrg --model=mlp",
+    "fedacnnl --code=class --model=mlp",
+    "fedgroup --num_groups=2 --pretrain_scale=2 --cold_start=random",
+    "fedavg --draw=bijection", "fedavg --draw=permutation --participation=1"])
+def test_options_with_an_effect_are_not(words):
+  assert not prepare.cautions(make(*f"--algorithm={words}".split()), set())
+
+
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   words = ["--algorithm=losac", "--variant=table"]
   assert make(*words).spec.num_examples > 0

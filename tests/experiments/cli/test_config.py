@@ -362,7 +362,8 @@ def test_clients_that_come_with_the_data():
 
 
 def test_flags_replay(tmp_path):
-  words = ("--algorithm=ga_fsvrg --beta1=0.5 --noaccelerate --cohort_size=12 "
+  words = ("--algorithm=ga_fsvrg --num_models=3 --noaccelerate "
+           "--cohort_size=12 "
            "--partition=classes --eval_protocols=global,local --hidden=4,5 "
            "--model=mlp --num_seeds=2").split()
   first = config.parse(words)
@@ -371,6 +372,16 @@ def test_flags_replay(tmp_path):
   again = config.parse([f"--flagfile={file}"])
   assert again == first
   assert again.identity() == first.identity()
+
+
+def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
+  """Without it a preset's number refuses the flag that makes it unread."""
+  file = tmp_path / "a.flags"
+  file.write_text("--algorithm=ma_fsvrg\n--server_lr=0.05\n--beta1=0.8\n")
+  words = [f"--flagfile={file}", "--noaccelerate"]
+  config.parse(words)
+  with pytest.raises(config.UsageError, match="^--beta1: not read with --acc"):
+    config.parse([*words, "--beta1=0.5"])
 
 
 def test_identity_ignores_where_and_sees_what():
@@ -554,8 +565,7 @@ def test_conditions_name_flags_that_exist():
   conditions = [field.metadata["when"] for field in known.values()
                 if field.metadata["when"]]
   assert len(conditions) > 10
-  for clause in (clause for when in conditions for any_of in when.every
-                 for clause in any_of):
+  for clause in (clause for when in conditions for clause in when.clauses):
     assert clause.name in known
     if known[clause.name].metadata["choices"]:
       assert set(clause.values) <= set(known[clause.name].metadata["choices"])
