@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable
 import difflib
+import os
 import re
+import traceback
 from typing import Any
 
+#: Folder of this package, and of other code that no user has written.
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_KNOWN = re.compile(r"site-packages|dist-packages|^<|[/\\]lib[/\\]python3")
 _PARAMETER = re.compile(r"`([a-z][a-z_0-9]*)`")
 
 
@@ -90,7 +95,10 @@ def reason(error: BaseException) -> str:
   if isinstance(error, OSError) and error.strerror:
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror}"
-  lines = str(error).strip().splitlines()
+  try:
+    lines = str(error).strip().splitlines()
+  except Exception:  # an error of somebody else's whose text fails
+    lines = []
   return lines[0].strip() if lines else type(error).__name__
 
 
@@ -101,10 +109,16 @@ def raised(error: BaseException) -> str:
     error: an error of a model, a builder or a sampler that is not ours.
 
   Returns:
-    The type of the error and its ``reason``; ``ValueError: too heavy``.
+    The type of the error, its ``reason`` and the line of the code that is not
+    ours: ``ValueError: too heavy, mine.py line 3``.
   """
   name, said = type(error).__name__, reason(error)
-  return name if said == name else f"{name}: {said}"
+  theirs = [frame for frame in traceback.extract_tb(error.__traceback__)
+            if not _KNOWN.search(frame.filename)
+            and not frame.filename.startswith(_HERE)]
+  where = (f", {theirs[-1].filename} line {theirs[-1].lineno}" if theirs
+           else "")
+  return (name if said == name else f"{name}: {said}") + where
 
 
 #: Similarity, from 0 to 1, from which a known name is suggested. One wrong

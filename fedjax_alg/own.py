@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedjax_alg import files
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
 
 #: The two forms, for messages.
@@ -261,6 +261,6 @@ def _failure(error: BaseException, file: str) -> str:
   inside = [frame for frame in frames if frame.filename == file] or frames
   where = (f", {inside[-1].filename} line {inside[-1].lineno}" if inside
            else "")
-  text = " ".join(str(error).split())
-  said = f"{type(error).__name__}{text and f': {text}'}"
+  name, text = type(error).__name__, reason(error)
+  said = name if text == name else f"{name}: {text}"
   return f"importing it fails ({said}{where})"

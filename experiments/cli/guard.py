@@ -1,9 +1,10 @@
 """The exit status and the error messages of every command."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import gc
+import logging
 import os
 import resource
 import sys
@@ -93,7 +94,7 @@ def _status(
     command: Callable[[Sequence[str]], None], argv: Sequence[str], again: str
 ) -> int:
   try:
-    with warnings.catch_warnings(), (
+    with warnings.catch_warnings(), _callbacks_watched(), (
         signals.watched(again) if again else contextlib.nullcontext()):
       warnings.showwarning = _print_warning
       _check_limits()
@@ -145,9 +146,49 @@ def _unexpected(error: Exception) -> str:
     return (f"JAX_PLATFORMS={backend}: JAX cannot start there"
             f"{f' ({text})' if str(error) else ''}")
   if isinstance(error, jax.errors.JaxRuntimeError):
-    return f"JAX: {text}"
+    return _of_callback(_RAISED[0]) if _RAISED else f"JAX: {text}"
   return (f"not foreseen, {type(error).__name__}: {text} "
           f"({TRACEBACK}=1 shows where)")
+
+
+#: What the users' host callbacks (``jax.debug.callback``) raised.
+_RAISED: list[BaseException] = []
+
+
+@contextlib.contextmanager
+def _callbacks_watched() -> Iterator[None]:
+  """Has a host callback that raises end the command with one line.
+
+  JAX logs its traceback. On one device the program then fails, too. Of several
+  devices the others wait for the one whose callback has raised, so this process
+  ends at once; a run goes on from its last checkpoint.
+  """
+
+  def keep(record: logging.LogRecord) -> bool:
+    error = record.exc_info and record.exc_info[1]
+    if not error:
+      return True
+    _RAISED.append(error)
+    if jax.local_device_count() > 1:
+      _say(_of_callback(error), 1)
+      sys.stderr.flush()
+      os._exit(1)
+    return False
+
+  _RAISED.clear()
+  loggers = [logging.getLogger(f"jax._src.{name}")
+             for name in ("callback", "debugging")]
+  for logger in loggers:
+    logger.addFilter(keep)
+  try:
+    yield
+  finally:
+    for logger in loggers:
+      logger.removeFilter(keep)
+
+
+def _of_callback(error: BaseException) -> str:
+  return f"a host callback raises {errors.raised(error)}"
 
 
 def _check_limits() -> None:

@@ -47,11 +47,16 @@ def _no_evaluations(state: Any) -> Array:
   return jnp.zeros(())
 
 
+#: When a server step is taken: along the aggregate of the updates, or along
+#: the anchor gradient before or after the local work.
+WHEN = ("aggregate", "before", "after")
+
+
 class ServerStep(NamedTuple):
   """An optax transformation and its place in the round."""
 
   transform: optax.GradientTransformationExtraArgs
-  when: str  #: "aggregate", "before" or "after"
+  when: str  #: one of ``WHEN``
   #: factor of the clients' mean update where ``transform`` does not apply it
   #: ("before" and "after")
   aggregate_lr: float = 1.0

@@ -388,7 +388,7 @@ def compressed(
   if not keeps(compressor, like):
 
     def train_and_send(received, shard, client_row, key):
-      trained = client.train(received, shard, client_row, key)
+      trained = client.trained(received, shard, client_row, key)
       return send(trained, received.start, (), shard, key)[0]
 
     return client._replace(
@@ -405,7 +405,7 @@ def compressed(
   def train(received, shard, client_row, key):
     rows, more = client_row if given else (client_row, ())
     memory, row = rows
-    trained = client.train(received, shard, row if own else more, key)
+    trained = client.trained(received, shard, row if own else more, key)
     trained, memory = send(trained, received.start, memory, shard, key)
     return trained._replace(kept=(memory, trained.kept))
 

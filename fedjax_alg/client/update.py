@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Params
 from fedjax_alg.base import Shard, Traffic
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.errors import OptionError
 
 
 class Received(NamedTuple):
@@ -138,6 +142,28 @@ class ClientUpdate(NamedTuple):
     """
     return [name for name in names
             if getattr(self, name) != self._field_defaults[name]]
+
+  def trained(
+      self, received: Received, shard: Shard, client_row: Any, key: Key
+  ) -> Trained:
+    """``train``, held to what it has to return.
+
+    Raises:
+      OptionError: it returns something else.
+    """
+    found = self.train(received, shard, client_row, key)
+    said, must = "`train` of the local method returns", "must return a Trained"
+    if not isinstance(found, Trained):
+      raise OptionError(f"{said} a {type(found).__name__}, {must}")
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (
+        found.params, received.start)]
+    if shapes[0] != shapes[1]:
+      raise OptionError(f"{said} parameters {shapes[0]}, {must} with "
+                        f"parameters like those of the model, {shapes[1]}")
+    if jnp.shape(found.loss) != ():
+      raise OptionError(f"{said} a loss {list(jnp.shape(found.loss))}, {must} "
+                        "with one number as its loss")
+    return found
 
   @property
   def leak(self) -> str:

@@ -521,7 +521,7 @@ def _one_client(
   """Local training of one participant."""
   models, rounds = shared
   start = trees.index(models, group)
-  return method.client.train(
+  return method.client.trained(
       Received(start, start, (), (), rounds, client_id), shard, row, key)
 
 

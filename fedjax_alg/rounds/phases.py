@@ -433,7 +433,7 @@ def train(
     beginning, extra, rounds = shared
     pick = preference if method.num_models > 1 else 0
     models, starts, anchors = trees.index(beginning, pick)
-    return client.train(
+    return client.trained(
         Received(starts, models, anchors, extra, rounds, client_id), shard,
         (client_row, *more) if more else client_row, key)
 

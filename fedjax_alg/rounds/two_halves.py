@@ -38,7 +38,7 @@ from fedjax_alg.base import Model, Params, RoundAux, Shard
 from fedjax_alg.central.aggregation import Aggregator, named, private
 from fedjax_alg.central.attacks import Attack, forges, poisoned
 from fedjax_alg.central.privacy import Privacy, refuse
-from fedjax_alg.central.steps import ServerStep
+from fedjax_alg.central.steps import ServerStep, WHEN
 from fedjax_alg.client import objective
 from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.update import ClientUpdate, own_memory, Trained
@@ -136,6 +136,13 @@ def halves(
   if isinstance(aggregator, str):
     aggregator = named(aggregator)
   phases.check_mean(client, aggregator, attack)
+  if server.when not in WHEN:
+    raise OptionError(f"`server`: its step is taken {server.when!r}, must be "
+                      f"one of {', '.join(WHEN)}")
+  if not hasattr(server.transform, "update"):
+    raise OptionError(f"`server`: its transform is a "
+                      f"{type(server.transform).__name__}, must be an optax "
+                      "transformation")
   if grouping and grouping.own_anchors and not (
       aggregator.is_mean and (attack is None or not forges(attack))):
     raise OptionError(

@@ -16,6 +16,7 @@ from fedjax_alg.hparams import of_type, resolved, traced_names, unread
 from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model
+from fedjax_alg.runs import own_algorithm
 
 #: Name of a hyper-parameter -> its values, one for each row of a program.
 Numbers = dict[str, np.ndarray]
@@ -183,6 +184,10 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
     raise OptionError(
         f"`algorithm`={algorithm!r}: must be a name, a builder, a registry "
         "entry or an Algorithm")
+  kind = entry.hparams
+  if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+    raise OptionError(f"`algorithm`={name}: the hyper-parameters of its entry "
+                      f"are {kind!r}, must be a dataclass")
   if hparams is None:
     try:
       hparams = entry.hparams()
@@ -196,6 +201,8 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
     raise OptionError(
         f"`hparams`: {type(hparams).__name__} given, {name} has "
         f"{entry.hparams.__name__}")
+  if entry is not registry.ALGORITHMS.get(name):
+    own_algorithm.check_entry(f"`algorithm`={name}", entry, hparams)
   return Method(name, entry, hparams, source)
 
 

@@ -26,7 +26,7 @@ from fedjax_alg.records import accounting
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
-from fedjax_alg.runs import stopping
+from fedjax_alg.runs import own_algorithm, stopping
 
 
 #: The most examples that a client may read in a round; costs count in int32.
@@ -446,6 +446,15 @@ def prepare(
   for hparams in every:
     algorithm = method._replace(hparams=hparams).on(platform).built(
         built, map_clients)
+  participation = cohorts.Participation(
+      size, sampler or options.sampler(num_clients),
+      options.late(method.entry))
+  placed = PlacedData(federation, mesh, options.devices(num_clients),
+                      options.clients_availability(num_clients))
+  if not method.registered:
+    own_algorithm.check(
+        f"`algorithm`={method.name}", algorithm, built, spec, participation,
+        placed.data.train)
   protocols = _protocols(algorithm, method.name, options.eval_protocols)
   _check_stopping(options, protocols, algorithm, built, spec)
   if measures and algorithm.global_params is None:
@@ -459,11 +468,6 @@ def prepare(
   keys = cohorts.keys_of_rows(seeds, len(settings))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
-  participation = cohorts.Participation(
-      size, sampler or options.sampler(num_clients),
-      options.late(method.entry))
-  placed = PlacedData(federation, mesh, options.devices(num_clients),
-                      options.clients_availability(num_clients))
   if method.traced and _traceable(
       method, built, spec, map_clients, participation, protocols,
       placed.data):

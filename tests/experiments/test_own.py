@@ -267,7 +267,47 @@ def test_a_sampler_that_fails_is_named_as_it_was_given(folder, capsys):
     flag = f"--sampling=parts/mine.py:{name}"
     assert run.main([*SMALL, "--algorithm=fedavg", flag,
                      f"--out_dir={name}"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"error: {flag}: {said}"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: {flag}: {said}")
+
+
+CALLBACK = '''
+import jax, jax.numpy as jnp, numpy as np
+from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.algorithms.fedavg import FedAvgHParams
+from fedjax_alg.central import steps
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.rounds.two_halves import compose
+
+def called(number):
+  if number == 0:
+    raise ValueError("called at 0")
+  return np.asarray(number, np.float32)
+
+def fails(model, hparams: FedAvgHParams, *, map_clients):
+  def train(received, shard, client_row, key):
+    loss = jax.pure_callback(
+        called, jax.ShapeDtypeStruct((), jnp.float32), received.client_id)
+    return Trained(received.start, loss)
+  return compose(model, ClientUpdate(train, LocalWork()), steps.average(),
+                 map_clients=map_clients)
+'''
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_host_callback_that_raises_ends_the_run(folder, devices):
+  """Without it one device waits for the other, and JAX's trace is printed."""
+  (folder / "calls.py").write_text(CALLBACK)
+  ended = subprocess.run(
+      [sys.executable, "-m", "experiments.run", *SMALL, "--cohort_size=12",
+       "--algorithm=calls.py:fails", f"--host_devices={devices}"],
+      env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+      text=True, timeout=60, check=False)
+  assert ended.returncode == 1
+  (said,) = [line for line in ended.stderr.splitlines()
+             if not line.startswith("fails: ")]
+  assert said == ("error: a host callback raises ValueError: called at 0, "
+                  f"{folder}/calls.py line 11")
 
 
 def test_the_console_script_finds_the_current_folder(folder):

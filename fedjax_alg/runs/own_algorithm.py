@@ -1,0 +1,268 @@
+"""Holds an algorithm of the caller's own to the contract, before compiling.
+
+Every function is traced once, by shapes alone. What the contract tests check
+of numbers (``tests/contract``) is left to them.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, RoundAux
+from fedjax_alg.base import RoundCost, Work
+from fedjax_alg.data import layout
+from fedjax_alg.engine import cohorts
+from fedjax_alg.engine.late import LOST
+from fedjax_alg.errors import OptionError, raised
+from fedjax_alg.records import tables
+
+#: The page that says what each function is given and returns.
+PAGE = "docs/add_an_algorithm.md"
+#: Names in ``RoundAux.server`` that are columns already.
+TAKEN = ("round", "seed", *tables.ROUND_COST, cohorts.PRESENT, LOST)
+#: The functions of ``Algorithm`` that may be None.
+_OPTIONAL = ("global_params", "membership", "client_copy", "idle")
+
+
+def check_entry(said: str, entry: Any, hparams: Any) -> None:
+  """Checks that the functions of an entry can be asked.
+
+  Args:
+    said: how messages name the algorithm.
+    entry: a ``registry.Entry`` of the caller's own.
+    hparams: an instance of its hyper-parameters.
+
+  Raises:
+    OptionError: a function raises, or gives something of another type.
+  """
+  for name, kind, args in (
+      ("needs_validation", bool, (hparams,)), ("caution", str, (hparams, 1)),
+      ("in_pairs", int, (hparams, 1)), ("jumps", str, (hparams,)),
+      ("rounds", int, (hparams, 1))):
+    ask = getattr(entry, name)
+    if ask is None and name == "rounds":
+      continue
+    where = f"{said}: `{name}` of its entry"
+    try:
+      found = ask(*args)
+    except Exception as error:
+      raise OptionError(f"{where} raises {raised(error)} ({PAGE}, section 4)"
+                        ) from error
+    if not isinstance(found, kind):
+      raise OptionError(
+          f"{where} gives a {type(found).__name__}, must give a "
+          f"{kind.__name__} ({PAGE}, section 4)")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Caller:
+  """Calls the functions of an algorithm with shapes."""
+
+  said: str  #: how messages name the algorithm
+
+  def error(self, name: str, text: str) -> OptionError:
+    return OptionError(f"{self.said}: its {name} {text} ({PAGE})")
+
+  def shapes(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
+    """The shapes of what a function returns; other leaves are an error."""
+    found: list[Any] = []
+
+    def run(*args: Any) -> int:
+      result = fn(*args)
+      for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        if not hasattr(leaf, "dtype") and not isinstance(
+            leaf, (int, float, complex)):
+          raise self.error(name, f"returns a {type(leaf).__name__}"
+                           f"{_at(path)}, where only arrays can stand")
+      found.append(jax.tree.map(_shape, result))
+      return 0
+
+    try:
+      jax.eval_shape(run, *args)
+    except OptionError as error:
+      if error.text.startswith(self.said):
+        raise
+      raise OptionError(f"{self.said}: {error.text} ({PAGE})") from error
+    except (jax.errors.ConcretizationTypeError,
+            jax.errors.TracerArrayConversionError,
+            jax.errors.TracerIntegerConversionError) as error:
+      raise self.error(
+          name, "asks Python for the value of a traced array, by `if`, int() "
+          f"or NumPy ({raised(error)}); use jnp.where or jax.lax.cond"
+          ) from error
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+      raise self.error(name, f"raises {raised(error)}") from error
+    return found[0]
+
+  def same(self, name: str, found: Any, wanted: Any, what: str) -> None:
+    """Refuses a tree of another structure, or with leaves of other types.
+
+    Args:
+      name: the function that returned it.
+      found: what it returned, by shapes.
+      wanted: what it has to be.
+      what: ``wanted`` in words.
+    """
+    if jax.tree.structure(found) != jax.tree.structure(wanted):
+      raise self.error(name, f"returns {_held(found)}, must return {what}, "
+                       f"{_held(wanted)}")
+    for (path, is_), (_, must) in zip(*map(
+        jax.tree_util.tree_leaves_with_path, (found, wanted))):
+      if (is_.shape, is_.dtype) != (must.shape, must.dtype):
+        raise self.error(
+            name, f"returns {_words(is_)}{_at(path)}, must return {what}, "
+            f"{_words(must)} there")
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+  array = jax.typeof(jnp.asarray(leaf)) if not hasattr(leaf, "dtype") else leaf
+  return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _words(leaf: jax.ShapeDtypeStruct) -> str:
+  return f"{leaf.dtype}{list(leaf.shape)}"
+
+
+#: The most leaves of a tree that a message lists.
+_SHOWN = 4
+
+
+def _held(tree: Any) -> str:
+  """What a tree is, and where it has leaves, in words."""
+  names = [jax.tree_util.keystr(path) or "itself"
+           for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+  more = ", ..." if len(names) > _SHOWN else ""
+  kind = "one array" if names == ["itself"] else (
+      f"a {type(tree).__name__} with {', '.join(names[:_SHOWN])}{more}")
+  return kind if names else f"a {type(tree).__name__} without arrays"
+
+
+def _at(path: Any) -> str:
+  """The place of a leaf in words."""
+  text = jax.tree_util.keystr(path)
+  return f" at {text}" if text else ""
+
+
+def check(
+    said: str, algorithm: Algorithm, model: Model, spec: FedSpec,
+    participation: cohorts.Participation, data: ClientData) -> None:
+  """Holds an algorithm to what ``base.Algorithm`` says of its functions.
+
+  Args:
+    said: how messages name the algorithm.
+    algorithm: the algorithm, with hyper-parameters fixed.
+    model: the model.
+    spec: sizes of the problem.
+    participation: who takes part.
+    data: the clients' training data.
+
+  Raises:
+    OptionError: a function is missing, raises, asks Python for the value of an
+      array, or returns something else than it must.
+  """
+  call = _Caller(said)
+  for name in Algorithm._fields[:-1]:
+    fn = getattr(algorithm, name)
+    if not callable(fn) and not (fn is None and name in _OPTIONAL):
+      raise OptionError(f"{said}: {name} of its Algorithm is a "
+                        f"{type(fn).__name__}, must be a function ({PAGE}, "
+                        "section 3)")
+  key = jax.random.key(0)
+  params = jax.eval_shape(model.init, key)
+  state = call.shapes(
+      "init", lambda params, key: algorithm.init(params, spec, key), params,
+      key)
+  state = call.shapes(
+      "setup", lambda data, state, key: algorithm.setup(
+          state, layout.present(data, 0), key), data, state, key)
+
+  def in_round(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda data, state, key: fn(state, cohorts.sample_cohort(
+        data, spec.cohort_size, key, 0, participation.sampler), key)
+
+  def pair(state: Any, cohort: Any, key: Any) -> Any:
+    found = algorithm.round(state, cohort, key)
+    if not isinstance(found, tuple) or len(found) != 2:
+      raise call.error("round", f"returns a {type(found).__name__}, must "
+                       "return (state, RoundAux)")
+    after, aux = found
+    _check_report(call, aux, spec.cohort_size)
+    return after
+
+  after = call.shapes("round", in_round(pair), data, state, key)
+  call.same("round", after, state, "a state like the one that it gets")
+  if algorithm.idle is not None:
+    idle = call.shapes("idle", in_round(
+        lambda state, cohort, key: algorithm.idle(state, cohort)), data, state,
+                       key)
+    call.same("idle", idle, state, "a state like the one that it gets")
+  _check_models(call, algorithm, spec, data, state, params, key)
+
+
+def _check_models(
+    call: _Caller, algorithm: Algorithm, spec: FedSpec, data: ClientData,
+    state: Any, params: Any, key: Any) -> None:
+  """The functions that say which model somebody has."""
+  for name in ("client_params", "client_copy"):
+    fn = getattr(algorithm, name)
+    if fn is not None:
+      found = call.shapes(
+          name, lambda data, state, key, fn=fn: fn(
+              state, jnp.int32(0), layout.shard_of(data, jnp.int32(0)), key),
+          data, state, key)
+      call.same(name, found, params, "parameters of the model")
+  if algorithm.global_params is not None:
+    found = call.shapes("global_params", algorithm.global_params, state)
+    leaves = jax.tree.leaves(found)
+    count = leaves[0].shape[:1] if leaves else ()
+    call.same("global_params", found, jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (*(count or ("K",)), *leaf.shape), leaf.dtype), params),
+              "K models [K, ...]")
+  if algorithm.membership is not None:
+    found = call.shapes("membership", algorithm.membership, state)
+    call.same("membership", found, jax.ShapeDtypeStruct(
+        (spec.num_clients,), jnp.int32), "a group for each client")
+
+
+def _check_report(call: _Caller, aux: Any, slots: int) -> None:
+  """Checks a ``RoundAux``."""
+  for kind, part, name in (
+      (RoundAux, aux, "as its report"),
+      (RoundCost, getattr(aux, "cost", None), "as `cost` of its report")):
+    if not isinstance(part, kind):
+      raise call.error("round", f"returns a {type(part).__name__} {name}, must "
+                       f"return a {kind.__name__}")
+  if aux.work is not None and not isinstance(aux.work, Work):
+    raise call.error("round", f"returns a {type(aux.work).__name__} as `work` "
+                     "of its report, must return a Work or None")
+  for part in ("client", "server"):
+    held = getattr(aux, part)
+    if not isinstance(held, Mapping) or not all(
+        isinstance(name, str) for name in held):
+      raise call.error("round", f"returns a report whose `{part}` is no "
+                       "dictionary with names as keys")
+    for name, leaf in held.items():
+      if not hasattr(leaf, "dtype"):
+        raise call.error("round", f"reports a {type(leaf).__name__} as {name}, "
+                         "must report arrays")
+      if part == "client" and leaf.shape != (slots,):
+        raise call.error("round", f"reports {_words(leaf)} as {name} of its "
+                         f"clients, must report one number for each slot "
+                         f"[{slots}]")
+  for name in aux.server:
+    if name in TAKEN:
+      raise call.error("round", f"reports {name}, which is a column of "
+                       "rounds.csv already, must report another name")
+  for name, leaf in aux.cost._asdict().items():
+    kind = jnp.floating if name == "central_flops" else jnp.integer
+    if leaf is not None and (
+        jnp.shape(leaf) != () or not jnp.issubdtype(jnp.result_type(leaf), kind)
+    ):
+      raise call.error(
+          "round", f"returns {_words(_shape(leaf))} as `cost.{name}`, must "
+          f"return a {'float' if kind is jnp.floating else 'whole number'} "
+          "(base.round_cost)")
