@@ -300,7 +300,8 @@ def test_a_host_callback_that_raises_ends_the_run(folder, devices):
   (folder / "calls.py").write_text(CALLBACK)
   ended = subprocess.run(
       [sys.executable, "-m", "experiments.run", *SMALL, "--cohort_size=12",
-       "--algorithm=calls.py:fails", f"--host_devices={devices}"],
+       f"--out_dir=calls_{devices}", "--algorithm=calls.py:fails",
+       f"--host_devices={devices}"],
       env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
       text=True, timeout=60, check=False)
   assert ended.returncode == 1
