@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import pathlib
-from typing import Any
+import stat
+from typing import Any, BinaryIO
 
 from fedjax_alg.errors import OptionError
 
@@ -39,13 +41,44 @@ def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
   return found
 
 
+def memory() -> int:
+  """The memory of this machine in bytes."""
+  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def opened(path: str | os.PathLike) -> BinaryIO:
+  """Opens a regular file for reading, and nothing that waits or never ends.
+
+  Raises:
+    OSError: the file cannot be read, it is a pipe or a device, or it is larger
+      than the memory of the machine.
+  """
+  file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+  try:
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+      raise OSError(errno.EINVAL, "no regular file", str(path))
+    if found.st_size > memory():
+      raise OSError(errno.EFBIG, "larger than the memory", str(path))
+    return os.fdopen(file, "rb")
+  except OSError:
+    os.close(file)
+    raise
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+  """The content of a regular file; raises as ``opened``."""
+  with opened(path) as file:
+    return file.read()
+
+
 def sha256(path: pathlib.Path) -> str:
   """The sha256 of a file's content, in hexadecimal digits.
 
   Raises:
     OSError: the file cannot be read.
   """
-  with open(path, "rb") as file:
+  with opened(path) as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -57,7 +90,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     ValueError: it holds something else.
   """
   try:
-    found = json.loads(path.read_text("utf-8"))
+    found = json.loads(read_bytes(path).decode("utf-8"))
   except RecursionError:
     raise ValueError(f"{path.name}: too many brackets") from None
   if not isinstance(found, dict):

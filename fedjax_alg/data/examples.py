@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_alg.data import npz
+from fedjax_alg import files
 from fedjax_alg.data.errors import DataError
 
 #: The most classes that labels may have.
@@ -43,7 +43,7 @@ def check_memory(said: str, needed: float) -> None:
   Raises:
     DataError: the machine has fewer.
   """
-  have = npz.memory()
+  have = files.memory()
   if needed > have:
     size = needed / 2 ** 30
     raise DataError(

@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 
+from fedjax_alg import files
 from fedjax_alg.data import npz
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
@@ -103,7 +104,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
       shape = tuple(np.frombuffer(header, ">u4").tolist())
       size = math.prod(shape)
       # Python allocates what is to be read before it reads.
-      if size > min(npz.DEFLATED * path.stat().st_size, npz.memory()):
+      if size > min(npz.DEFLATED * path.stat().st_size, files.memory()):
         raise DataError(f"{where}: its shape {shape} needs {size} bytes, more "
                         "than the file can have")
       content = file.read(size + 1)  # one more shows that there is more

@@ -14,6 +14,8 @@ import zlib
 
 import numpy as np
 
+from fedjax_alg import files
+
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -26,11 +28,6 @@ ERRORS = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
 
 class ObjectArrayError(ValueError):
   """An array of Python objects, which would have to be unpickled."""
-
-
-def memory() -> int:
-  """The memory of this machine in bytes."""
-  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Archive:
@@ -72,7 +69,7 @@ class Archive:
       most = info.compress_size
       if info.compress_type != zipfile.ZIP_STORED:
         most = DEFLATED * (most + 1)
-      if claimed > min(most, memory()):
+      if claimed > min(most, files.memory()):
         raise ValueError("it would be larger than its file or the memory")
       with self._zip.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
@@ -92,7 +89,7 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
   Raises:
     ValueError, or another of ``ERRORS``: it is damaged, or has objects.
   """
-  with open(path, "rb") as file:
+  with files.opened(path) as file:
     claimed = _claimed(file)
     if claimed != os.fstat(file.fileno()).st_size - file.tell():
       raise ValueError("its header claims another size")

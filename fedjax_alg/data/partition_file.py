@@ -154,13 +154,13 @@ def _read(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   try:
     if path.suffix == ".json":
-      about = json.loads(path.read_text("utf-8"))
+      about = files.read_json(path)
       if "validation_clients" in about:
         raise DataError(f"{where}: json with held-out clients; let the run "
                         "write a partition.npz")
       arrays = {name: np.array(about[name]) for name in _ARRAYS}
     else:
-      with open(path, "rb") as file:
+      with files.opened(path) as file:
         stored = npz.Archive(file)
         arrays = {name: _stored(stored, name) for name in _ARRAYS}
         about = json.loads(str(stored["about"])) if (

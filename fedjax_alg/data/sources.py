@@ -16,7 +16,7 @@ from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.shakespeare import load_shakespeare
 from fedjax_alg.data.tfds_source import load_tfds, PREPARABLE, prepare_tfds
 from fedjax_alg.data.tfds_source import TFDS_NAMES
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expanded, opened
 
 __all__ = [
     "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_idx",
@@ -120,7 +120,7 @@ def read_npz(
     raise DataError(
         f"`data_path`={path}: no such file, or not readable; an .npz with"
         f" {', '.join(required)} is needed")
-  with open(path, "rb") as file:
+  with opened(path) as file:
     if file.read(6) == np.lib.format.MAGIC_PREFIX:
       raise DataError(
           f"`data_path`={path}: one .npy array, but an .npz with"

@@ -172,7 +172,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
     CheckpointError: the file is unreadable, truncated or altered.
   """
   try:
-    raw = path.read_bytes()
+    raw = files.read_bytes(path)
     line, payload = raw.split(b"\n", 1)
     outer = json.loads(line)
     text = outer["facts"]
@@ -231,7 +231,7 @@ def _with_rows(
   made: dict[str, np.ndarray] = {}
   last: dict[str, int] = {}
   for rows, first in [(whole, 0), *(
-      (serialization.msgpack_restore((folder / name).read_bytes()), first)
+      (serialization.msgpack_restore(files.read_bytes(folder / name)), first)
       for name, _, first in parts)]:
     for name, values in rows.items():
       leaf = wanted[name]

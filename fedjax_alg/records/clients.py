@@ -175,7 +175,7 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
   if not path.is_file():
     return {}
   try:
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
       return _read_npz(npz.Archive(file))
   except npz.ERRORS as error:
     raise ValueError(path.name) from error

@@ -3,7 +3,7 @@
 Whatever else is in the folder belongs to the user and is never touched.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import os
 import pathlib
@@ -92,6 +92,31 @@ def hashes(folder: pathlib.Path) -> dict[str, str]:
   """The sha256 of the files with numbers of a run that has been written."""
   return {name: files.sha256(folder / name) for name in _HASHED
           if (folder / name).is_file()}
+
+
+def changed(
+    folder: pathlib.Path, summary: Mapping[str, Any], names: Iterable[str]
+) -> str | None:
+  """Finds a file that is not as the run wrote it.
+
+  Args:
+    folder: the folder of the run.
+    summary: its summary.json; that of an earlier version has no hashes.
+    names: the files to look at; one that is not there is left out.
+
+  Returns:
+    The name of the first of them; None if there is none.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: ``summary`` has no hashes of files, but something else.
+  """
+  known = summary.get("files", {})
+  if not isinstance(known, dict):
+    raise ValueError("files")
+  return next((name for name in names if name in known
+               and os.path.lexists(folder / name)
+               and files.sha256(folder / name) != known[name]), None)
 
 
 def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:

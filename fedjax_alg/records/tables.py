@@ -126,7 +126,7 @@ def read_rows(
 
 def _read(path: pathlib.Path) -> bytes:
   try:
-    return path.read_bytes()
+    return files.read_bytes(path)
   except FileNotFoundError:
     raise OptionError(f"{path}: is missing; {_ANEW}") from None
 

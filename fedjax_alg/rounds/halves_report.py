@@ -1,5 +1,6 @@
 """What a round of ``two_halves`` reports, and what it costs."""
 
+from collections.abc import Iterator
 import functools
 from typing import Any
 
@@ -50,7 +51,21 @@ def cost(
   if turn.warm_up is None:
     return of_all
   of_one = of_models(1, trees.index(server_state, slice(0, 1)))
-  return trees.where(turn.warm_up, of_one, of_all)
+  return trees.where(turn.warm_up, *_alike(of_one, of_all))
+
+
+def _alike(
+    *found: tuple[RoundCost, Work]) -> Iterator[tuple[RoundCost, Work]]:
+  """Costs of which all have the bytes that one of them has."""
+  for cost_, work in found:
+    for way in ("down", "up"):
+      name = f"bytes_{way}"
+      if getattr(cost_, name) is None and any(
+          getattr(other, name) is not None for other, _ in found):
+        whole: Any = {name: BYTES_PER_FLOAT * getattr(cost_, way).astype(
+            jnp.uint32)}
+        cost_ = cost_._replace(**whole)
+    yield cost_, work
 
 
 def _cost(

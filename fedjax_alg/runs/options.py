@@ -6,6 +6,7 @@ command line makes flags from them.
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
+import io
 import pathlib
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedjax_alg.engine import clients, clock, cohorts, evaluate
 from fedjax_alg.engine import loop
 from fedjax_alg.engine.late import Late
 from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.files import expanded
+from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
@@ -443,7 +444,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       if binary:
         found = npz.read_npy(path)
       else:
-        with open(path, encoding="utf-8") as lines:  # never decompressed
+        with io.TextIOWrapper(opened(path), "utf-8") as lines:
           found = np.loadtxt(lines, ndmin=1)
     except OSError as error:
       raise OptionError(f"{said}: {error.strerror}") from error

@@ -10,10 +10,9 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import models, own, split, trees
+from fedjax_alg import files, models, own, split, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.data import npz
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import field_values
 from fedjax_alg.data.store import Coded
@@ -92,7 +91,7 @@ def memory_bytes() -> int:
   stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return int(stats["bytes_limit"])
-  return npz.memory()
+  return files.memory()
 
 
 def make_model(

@@ -22,6 +22,7 @@ from fedjax_alg.engine import checkpoint, cohorts, evaluate, owned
 from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
+from fedjax_alg.hparams import check_options, typed
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -428,7 +429,10 @@ class _Loaded(RunResult):
       try:
         self._live = _remake(
             self._folder, self.facts, self._summary, *self._remade)
-      except (LookupError, TypeError, AttributeError, OverflowError) as error:
+      except RunFolderError:
+        raise
+      except (LookupError, TypeError, AttributeError, OverflowError,
+              ValueError, AssertionError) as error:
         raise RunFolderError(
             f"{self._folder}: cannot be prepared again, its config.json is "
             "damaged or of another version") from error
@@ -479,8 +483,13 @@ def load_run(
   facts = _read_json(path / "config.json")
   summary = _read_json(path / "summary.json")
   try:
-    final = serialization.msgpack_restore((path / _FINAL).read_bytes())
+    edited = run_files.changed(path, summary, _READ)
+    if edited is not None:
+      raise RunFolderError(f"{path}: {edited} is not as the run wrote it (its "
+                           "hash in summary.json is another); restore it")
+    final = serialization.msgpack_restore(files.read_bytes(path / _FINAL))
     final |= tables_of_clients.read_many(path)
+    _check_parts(facts, summary, final)
     records = Records(
         None, facts["seeds"], facts["plan"]["cohort_size"], ())
     records.stopped = summary.get("stopped", records.stopped)
@@ -497,9 +506,54 @@ def load_run(
     raise RunFolderError(
         f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
         "by an older version, or unfinished") from None
+  except RunFolderError:
+    raise
   except (OSError, ValueError, LookupError, TypeError, AttributeError,
           RecursionError, MemoryError) as error:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
+
+
+#: What is read of a run, and held against the hashes in its summary.
+_READ = (_FINAL, *run_files.TABLES, "clients.csv",
+         "assignment.csv", "clients.npz")
+
+#: Entries that a run has, and their types.
+_FACTS = {"algorithm": str, "hparams": dict, "run": dict,
+          "data": dict, "plan": dict, "seeds": list}
+_SUMMARY = {"final": dict, "hashes": dict}
+
+
+def _check_parts(
+    facts: Mapping[str, Any], summary: Mapping[str, Any],
+    final: Mapping[str, Any]) -> None:
+  """Checks that the parts of a run are what they have to be.
+
+  Raises:
+    ValueError, LookupError, TypeError, AttributeError: one is not.
+  """
+  for held, kinds in ((facts, _FACTS), (summary, _SUMMARY)):
+    for name, kind in kinds.items():
+      if not isinstance(held[name], kind):
+        raise ValueError(name)
+  seeds, size = facts["seeds"], facts["plan"]["cohort_size"]
+  hashes = summary["hashes"]
+  if not seeds or not all(type(number) is int for number in (*seeds, size)):
+    raise ValueError("seeds")
+  if not all(isinstance(digest, str) for digest in (
+      hashes["final_state"], *hashes.values())):
+    raise ValueError("hashes")
+  models, groups = final["global_params"], final["membership"]
+  if models is not None and not jax.tree.leaves(models):
+    raise ValueError("global_params")
+  arrays = [] if groups is None else [groups]
+  for of in final["clients"].values():
+    arrays += of.values()
+    if "accuracy" not in of or any(array.ndim != 2 for array in of.values()):
+      raise ValueError("clients")
+  if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub"
+         or array.shape[:1] != (len(seeds),)
+         for array in (*arrays, *jax.tree.leaves(models))):
+    raise ValueError(_FINAL)
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -579,7 +633,9 @@ def _remake(
                          "load_run its algorithm")
   if model is None and "model" in sources:
     model = _own_again(folder, facts["model"], "model", sources)
-  options = RunOptions(**{k: _tuples(v) for k, v in facts["run"].items()})
+  options = typed(RunOptions(
+      **{k: _tuples(v) for k, v in facts["run"].items()}))
+  check_options(options)
   # No round is played, so nobody needs to be drawn.
   options = dataclasses.replace(options, sampling="uniform")
   if model is None and facts["model"] is None:

@@ -335,6 +335,21 @@ def test_unbiased_compressors_serve_anchor_gradients(problem):
   assert costs["topk:0.1"].bytes_up == 4 * 52 + 29  # the gradient is whole
 
 
+def test_bytes_of_the_warm_up_and_of_groups(problem):
+  """One of the two is whole floats; without it the round cannot be traced."""
+  cohort = layout.take_cohort(problem.data, jnp.array([3, 1, 9], jnp.int32))
+  algorithm = registry.build(
+      "ma_fsvrg", problem.model, map_clients=clients.make_map_clients(),
+      local_steps=2, client_lr=1.0, num_models=3, threshold=1,
+      accelerate=False, compress_up="qsgd:2")
+  state = algorithm.init(
+      problems.some_params(problem.model), problem.spec, KEY)
+  round_, message = problems.quick_jit(algorithm.round), 2 * 52 // 8 + 4
+  for gradients in (1, 3):  # updates, gradients of each model, a preference
+    state, aux = round_(state, cohort, KEY)
+    assert aux.cost.bytes_up == (1 + gradients) * message + 4
+
+
 # Options.
 
 @pytest.mark.parametrize("text, said", [

@@ -2,16 +2,18 @@
 """
 
 import json
+import os
 import shutil
 
 import chex
+from flax import serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg import models, registry
+from fedjax_alg import files, models, registry
 from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.records import clients as tables_of_clients
@@ -140,6 +142,39 @@ def test_arrays_have_to_be_given(saved, own_fed):
       result.client_params(3))
 
 
+def edited(file):
+  file.write_bytes(file.read_bytes().replace(b"0.", b"1.", 1))
+
+
+def piped(file):
+  file.unlink()
+  os.mkfifo(file)
+
+
+def endless(file):
+  file.unlink()
+  file.symlink_to("/dev/zero")
+
+
+def read_facts(folder):
+  return json.loads((folder / "config.json").read_text("utf-8"))
+
+
+def summarised(folder, **parts):
+  """Changes parts of summary.json."""
+  file = folder / "summary.json"
+  file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | parts))
+
+
+def rewritten(folder, **parts):
+  """Changes parts of final.msgpack, with its hash in summary.json."""
+  file = folder / "final.msgpack"
+  final = serialization.msgpack_restore(file.read_bytes())
+  file.write_bytes(serialization.msgpack_serialize(final | parts))
+  known = json.loads((folder / "summary.json").read_text("utf-8"))["files"]
+  summarised(folder, files=known | {file.name: files.sha256(file)})
+
+
 @pytest.mark.parametrize("damage, said", [
     (shutil.rmtree, "holds no finished run"),
     (lambda f: (f / "summary.json").unlink(), r"no finished run \(no summary"),
@@ -151,9 +186,31 @@ def test_arrays_have_to_be_given(saved, own_fed):
     (lambda f: (f / "config.json").write_text('{"seeds": [0], "plan": 1}'),
      "run: damaged"),
     (lambda f: (f / "final.msgpack").unlink(), "final.msgpack is missing"),
-    (lambda f: (f / "final.msgpack").write_bytes(b"\x93\x01"), "run: damaged"),
+    (lambda f: (f / "final.msgpack").write_bytes(b"\x93\x01"),
+     "run: final.msgpack is not as the run wrote it"),
     (lambda f: (f / "metrics.csv").unlink(), "run: damaged"),
-    (lambda f: (f / "rounds.csv").write_text(""), "run: damaged"),
+    (lambda f: (f / "rounds.csv").write_text(""), "rounds.csv is not as"),
+    (lambda f: edited(f / "clients.csv"), "clients.csv is not as the run"),
+    (lambda f: edited(f / "metrics.csv"), "metrics.csv is not as the run"),
+    # What would wait for ever, or never end.
+    (lambda f: piped(f / "metrics.csv"), "run: damaged"),
+    (lambda f: piped(f / "config.json"), "config.json: damaged"),
+    (lambda f: endless(f / "final.msgpack"), "run: damaged"),
+    (lambda f: (f / "config.json").write_text(json.dumps(
+        read_facts(f) | {"seeds": "01"})), "run: damaged"),
+    (lambda f: (f / "config.json").write_text(json.dumps(
+        read_facts(f) | {"seeds": []})), "run: damaged"),
+    (lambda f: (f / "config.json").write_text(json.dumps(
+        read_facts(f) | {"run": 3})), "run: damaged"),
+    (lambda f: summarised(f, final=3), "run: damaged"),
+    (lambda f: summarised(f, hashes={}), "run: damaged"),
+    (lambda f: summarised(f, files=[]), "run: damaged"),
+    *((lambda f, part=part: rewritten(f, **part), "run: damaged")
+      for part in (
+          dict(clients=3), dict(clients={"local": {"accuracy": "x"}}),
+          dict(clients={"local": {"accuracy": np.zeros(1)}}),
+          dict(global_params=3), dict(global_params={"w": np.zeros((3, 2))}),
+          dict(membership="x"))),
 ])
 def test_a_damaged_folder_is_refused(saved, tmp_path, damage, said):
   folder = tmp_path / "run"
@@ -183,7 +240,8 @@ def test_a_config_that_is_of_something_else(saved, own_fed, tmp_path):
   folder = tmp_path / "run"
   shutil.copytree(saved[1], folder)
   facts = json.loads((folder / "config.json").read_text("utf-8"))
-  for key, value in (("run", {"nosuch": 1}), ("run", 3), ("hparams", None)):
+  for key, value in (("run", {"nosuch": 1}), ("run", {"rounds": []}),
+                     ("hparams", {"nosuch": 1})):
     (folder / "config.json").write_text(
         json.dumps(facts | {key: value}), "utf-8")
     loaded = fa.load_run(folder, federation=own_fed)
