@@ -121,12 +121,18 @@ def raised(error: BaseException) -> str:
   return (name if said == name else f"{name}: {said}") + where
 
 
+def a_type(value: Any) -> str:
+  """The type of a value with its article: "an int", "a str"."""
+  name = type(value).__name__
+  return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 #: Similarity, from 0 to 1, from which a known name is suggested. One wrong
 #: letter in a name of four gives 0.75; fedadam and pfedme have 0.62.
 _SIMILAR = 0.75
 
 
-def squeezed(name: str) -> str:
+def squeezed(name: Any) -> str:
   """Removes what people write differently: case, spaces, dashes, ...
 
   Args:
@@ -136,7 +142,7 @@ def squeezed(name: str) -> str:
     Its letters and digits in lower case: MA-FSVRG and ma_fsvrg are both
     mafsvrg.
   """
-  return "".join(letter for letter in name.casefold() if letter.isalnum())
+  return "".join(letter for letter in str(name).casefold() if letter.isalnum())
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ import pathlib
 import stat
 from typing import Any, BinaryIO
 
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import a_type, OptionError
 
 #: Bytes of a path and of a name in it, on all systems that JAX runs on.
 _LONGEST, _LONGEST_NAME = 4096, 255
@@ -27,6 +27,8 @@ def expanded(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
     OptionError: there is no such user, or no file can have this path.
   """
   said = f"`{parameter}`={path}" if parameter else str(path)
+  if not isinstance(path, (str, os.PathLike)):
+    raise OptionError(f"{said}: {a_type(path)}, must be a path")
   try:
     found = pathlib.Path(path).expanduser()
   except RuntimeError:

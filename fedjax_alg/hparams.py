@@ -14,6 +14,7 @@ distinguishes a constant zero from all other values.
 from collections.abc import Mapping
 import dataclasses
 import functools
+import operator
 import types
 import typing
 from typing import Any, TypeVar
@@ -282,8 +283,7 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
 
   Args:
     name: name of the field, for the message.
-    value: the value that a caller gave; None and tracers are returned
-      unchanged.
+    value: the value that a caller gave; tracers are returned unchanged.
     kind: the annotation of the field: int, float, bool, str, a tuple of
       these, or one of these or None. Other annotations are not checked.
 
@@ -293,9 +293,11 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
   Raises:
     OptionError: the value has another type.
   """
-  if value is None or isinstance(value, jax.core.Tracer):
+  if isinstance(value, jax.core.Tracer):
     return value
   if isinstance(kind, types.UnionType):  # X | None
+    if value is None:
+      return value
     kind = next(part for part in typing.get_args(kind)
                 if part is not types.NoneType)
   value = plain(value)
@@ -313,6 +315,28 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
   if kind in _WORDS and type(value) is not kind:
     raise OptionError(f"`{name}`={value!r}: must be {_WORDS[kind]}")
   return value
+
+
+def place(name: str, value: Any, count: int, what: str = "") -> int:
+  """Converts an index to an int.
+
+  Args:
+    name: name of the argument, for the message.
+    value: the index that a caller gave.
+    count: number of things that have one, from 0.
+    what: what they are, for the message.
+
+  Raises:
+    OptionError: no whole number in [0, count).
+  """
+  try:
+    found = operator.index(value)
+  except TypeError:
+    found = -1
+  if not 0 <= found < count:
+    raise OptionError(f"`{name}`={value!r}: must be a whole number in [0, "
+                      f"{count}){what}")
+  return found
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Params
 from fedjax_alg.base import Shard, Traffic
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import a_type, OptionError
 
 
 class Received(NamedTuple):
@@ -154,7 +154,7 @@ class ClientUpdate(NamedTuple):
     found = self.train(received, shard, client_row, key)
     said, must = "`train` of the local method returns", "must return a Trained"
     if not isinstance(found, Trained):
-      raise OptionError(f"{said} a {type(found).__name__}, {must}")
+      raise OptionError(f"{said} {a_type(found)}, {must}")
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (
         found.params, received.start)]
     if shapes[0] != shapes[1]:

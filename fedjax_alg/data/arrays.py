@@ -7,6 +7,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, MAX_CLASSES
+from fedjax_alg.errors import a_type
 from fedjax_alg.hparams import of_type
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
@@ -77,9 +78,13 @@ def from_arrays(
 
 def _array(argument: str, values: Any) -> np.ndarray:
   try:
-    return np.asarray(values)
+    found = np.asarray(values)
   except ValueError:
     raise DataError(f"`{argument}`: its rows have different shapes") from None
+  if not found.ndim and found.dtype != object:
+    raise DataError(f"`{argument}`: {a_type(values)}, must be an "
+                    "array with one entry for each example")
+  return found
 
 
 def _numbered(

@@ -44,8 +44,8 @@ from fedjax_alg.data.store import map_rows
 from fedjax_alg.data.store import row_chunks
 from fedjax_alg.data.store import stored
 from fedjax_alg.data.synthetic import synthetic
-from fedjax_alg.errors import did_you_mean
-from fedjax_alg.hparams import unread
+from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.hparams import place, unread
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
 #: are distributed over the devices in the same way as clients.
@@ -155,9 +155,10 @@ class Federation:
   def _rows(
       self, data: Any, number: int, rows: share_lib.Rows | None = None
   ) -> tuple[np.ndarray, np.ndarray]:
-    if not 0 <= number < self.num_clients:
-      raise DataError(f"`client`={number}: must lie in [0, "
-                      f"{self.num_clients})")
+    try:
+      number = place("client", number, self.num_clients)
+    except OptionError as error:
+      raise DataError(error.text) from None
     first, size = int(data.offset[number]), int(data.size[number])
     if rows is not None:
       if not rows.own.start <= first <= first + size <= rows.own.stop:
@@ -217,7 +218,7 @@ def federate(
       raise DataError("`seed` and `partition_seed`: give one of them")
     options["partition_seed"] = seed
   if not isinstance(source, (str, Examples)):
-    raise DataError(f"`source`: a {type(source).__name__}, must be the name of "
+    raise DataError(f"`source`: {a_type(source)}, must be the name of "
                     "a data set or from_arrays(...)")
   dataset = source if isinstance(source, str) else None
   examples = None if isinstance(source, str) else source

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Key, Model, Params
-from fedjax_alg.errors import OptionError, raised
+from fedjax_alg.errors import a_type, OptionError, raised
 from fedjax_alg.models.flops import forward_flops
 
 #: Name of the argument -> its value in training.
@@ -193,5 +193,5 @@ def _is(leaf: Any, shape: tuple[int, ...]) -> bool:
 
 def _said(leaf: Any) -> str:
   if not hasattr(leaf, "dtype"):
-    return f"a {type(leaf).__name__}"
+    return f"{a_type(leaf)}"
   return f"{list(leaf.shape)} {leaf.dtype}"

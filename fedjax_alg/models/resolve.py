@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import own
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import OptionError, did_you_mean, raised
+from fedjax_alg.errors import a_type, OptionError, did_you_mean, raised
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.models.nnx_modules import from_nnx
@@ -125,7 +125,7 @@ def load_model(text: str) -> Any:
   if isinstance(found, (Model, nn.Module, nnx.Module)) or callable(found):
     return found
   raise OptionError(
-      f"`model`={text}: is a {type(found).__name__}; must be a base.Model, a "
+      f"`model`={text}: is {a_type(found)}; must be a base.Model, a "
       "flax.linen module, a flax.nnx module, or a function or class that makes "
       "one")
 

@@ -44,7 +44,7 @@ from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.update import ClientUpdate, own_memory, Trained
 from fedjax_alg.engine.cohorts import BROADCAST, FIRST_GRADIENTS
 from fedjax_alg.engine.cohorts import LAST_GRADIENTS, server_key, UPDATES
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.rounds import broadcast, halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
 from fedjax_alg.rounds.phases import Turn, TwoHalves, Updates
@@ -140,8 +140,8 @@ def halves(
     raise OptionError(f"`server`: its step is taken {server.when!r}, must be "
                       f"one of {', '.join(WHEN)}")
   if not hasattr(server.transform, "update"):
-    raise OptionError(f"`server`: its transform is a "
-                      f"{type(server.transform).__name__}, must be an optax "
+    raise OptionError(f"`server`: its transform is "
+                      f"{a_type(server.transform)}, must be an optax "
                       "transformation")
   if grouping and grouping.own_anchors and not (
       aggregator.is_mean and (attack is None or not forges(attack))):

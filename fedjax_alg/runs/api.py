@@ -8,6 +8,7 @@ from typing import Any
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import own
@@ -17,7 +18,8 @@ from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import cohorts
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import sharding
-from fedjax_alg.errors import OptionError, with_names
+from fedjax_alg.errors import a_type, OptionError, with_names
+from fedjax_alg.hparams import MAX_SEED, of_type
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import play as play_lib
@@ -30,6 +32,9 @@ from fedjax_alg.runs.result import Live, make_facts, make_final, RunResult
 
 #: Options of the command line -> the names of these options in Python.
 _HERE = {"seed": "seeds", "num_seeds": "seeds", "eval_protocols": "evaluate"}
+
+#: The most seeds of a run.
+MOST_SEEDS = 10_000
 
 #: A function that is called with every Step, for instance a progress bar.
 Callback = Callable[[Step], None]
@@ -94,20 +99,35 @@ def warn(prepared: Prepared, said: set[str]) -> None:
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
   try:
-    found = (tuple(range(operator.index(seeds))) if not isinstance(
-        seeds, Iterable) else tuple(map(operator.index, seeds)))
+    found = tuple(map(operator.index, seeds)) if isinstance(
+        seeds, Iterable) else tuple(range(min(
+            operator.index(seeds), MOST_SEEDS + 1)))
+    if len(found) > MOST_SEEDS:
+      found = ()
   except TypeError:
     found = ()
-  if not found or min(found) < 0 or len(set(found)) < len(found):
-    raise OptionError(f"`seeds`={seeds!r}: must be a number of seeds, at least "
-                      "1, or different whole numbers from 0")
+  if not found or min(found) < 0 or max(found) > MAX_SEED or (
+      len(set(found)) < len(found)):
+    raise OptionError(
+        f"`seeds`={seeds!r}: must be a number of seeds from 1 to "
+        f"{MOST_SEEDS:,}, or different whole numbers from 0 to {MAX_SEED:,}")
   return found
 
 
 def as_callbacks(
     callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
-  """Makes a tuple of one callback or of several."""
-  return (callbacks,) if callable(callbacks) else tuple(callbacks)
+  """Makes a tuple of one callback or of several.
+
+  Raises:
+    OptionError: one is no function.
+  """
+  found = (callbacks,) if callable(callbacks) or not isinstance(
+      callbacks, Iterable) else tuple(callbacks)
+  for one in found:
+    if not callable(one):
+      raise OptionError(f"`callbacks`={one!r}: {a_type(one)}, must be "
+                        "functions of a Step")
+  return found
 
 
 def _evaluations(
@@ -161,9 +181,11 @@ def request(
   Raises:
     OptionError, DataError: an argument that cannot be used.
   """
-  sharding.start(int(keywords.get("host_devices", 0)))
+  _refuse_tracing(keywords)
+  sharding.start(of_type(
+      "host_devices", keywords.get("host_devices", 0), int))
   if not isinstance(federation, Federation):
-    raise OptionError(f"`federation`: a {type(federation).__name__}, make one "
+    raise OptionError(f"`federation`: {a_type(federation)}, make one "
                       "with federate()")
   for name in keywords:
     if name in _HERE:
@@ -180,6 +202,8 @@ def request(
   protocols, measures = _evaluations(evaluate)
   options_lib.refuse_both(more)
   named = isinstance(model, str)
+  if model is None:
+    raise OptionError("`model`=None: must be a name, a Model or a module")
   held = load_model(model) if own.is_own(model) else model
   if isinstance(held, Model):  # the model's l2 is the default
     more.setdefault("l2", float(held.l2))
@@ -220,6 +244,17 @@ def request(
   if sampler is not None:
     sampler = _own_sampler(sampler, method, options)
   return Request(method, options, model, seeds, measures, sampler)
+
+
+def _refuse_tracing(keywords: Mapping[str, Any]) -> None:
+  """Refuses a run inside of ``jax.jit``, ``jax.vmap`` or ``jax.grad``."""
+  traced = [name for name, value in keywords.items()
+            if isinstance(value, jax.core.Tracer)]
+  if traced or isinstance(jnp.zeros(()), jax.core.Tracer):
+    raise OptionError(
+        (f"`{traced[0]}`: a traced array; " if traced else "") + "a run cannot "
+        "be traced by jax.jit, jax.vmap or jax.grad (`sweep` runs many "
+        "settings in one program, `hypergradient` differentiates)")
 
 
 def _own_sampler(
@@ -371,6 +406,7 @@ def run(
     >>> again.rounds.tolist()
     [10, 20]
   """
+  callbacks = as_callbacks(callbacks)
   asked = request(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
@@ -379,7 +415,7 @@ def run(
   prepared = asked.prepare(federation)
   warn(prepared, set())
   programs = Programs(prepared)
-  (result,) = collect(programs, as_callbacks(callbacks))
+  (result,) = collect(programs, callbacks)
   assert isinstance(result, RunResult)
   return result
 

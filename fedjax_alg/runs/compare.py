@@ -4,7 +4,7 @@
 pictures and pages from what ``compare`` returns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from fedjax_alg import metrics, registry
 from fedjax_alg.data.options import DataOptions, field_values, ShiftOptions
-from fedjax_alg.errors import did_you_mean, OptionError
-from fedjax_alg.hparams import reads
+from fedjax_alg.errors import a_type, did_you_mean, OptionError
+from fedjax_alg.hparams import of_type, reads
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs.options import EvaluationOptions, MachineOptions
@@ -183,10 +183,20 @@ def compare(
     OptionError: an argument that cannot be used, or a run without the metric
       or the protocol.
   """
-  if not isinstance(results, Mapping):
-    results = dict(zip(labels(results), results, strict=True))
+  if isinstance(results, Mapping):
+    results = {str(label): one for label, one in results.items()}
+  elif isinstance(results, Iterable):
+    results = list(results)
+  else:
+    results = [results]
+  for one in results.values() if isinstance(results, dict) else results:
+    if not isinstance(one, RunResult):
+      raise OptionError(f"`results`: {a_type(one)}, must be runs from "
+                        "run or load_run")
   if not results:
     raise OptionError("`results`: no runs")
+  if not isinstance(results, dict):
+    results = dict(zip(labels(results), results, strict=True))
   if metric not in metrics.METRICS:
     raise OptionError(f"`metric`={metric}: unknown"
                       f"{did_you_mean(metric, metrics.METRICS)} (one of "
@@ -233,6 +243,9 @@ def _targets(
     every = [result.facts["run"]["targets"] for result in results.values()]
     return () if metric == "loss" else tuple(
         target for target in every[0] if all(target in own for own in every))
+  asked = of_type("targets", list(asked) if isinstance(
+      asked, Iterable) and not isinstance(asked, str) else asked,
+                  tuple[float, ...])
   for target in asked:
     if not (0 < target <= 1 or metric == "loss" and 0 < target < np.inf):
       raise OptionError(f"`targets`={target:g}: must lie in " + (
@@ -243,8 +256,9 @@ def _targets(
 def _line(
     label: str, result: RunResult, protocol: str, metric: str,
     targets: Sequence[float]) -> Line:
-  summary, rows = result.summary(), result.records.rows
-  scores = {name: estimate(summary[key][protocol][metric]["values"])
+  rows = result.records.rows
+  found = summary_lib.summarise(rows, ())
+  scores = {name: estimate(found[key][protocol][metric]["values"])
             for name, key in SCORES.items()}
   costs = {name: estimate(
       summary_lib.by_seed(rows, protocol, name)[:, -1]) for name in COSTS}
@@ -297,7 +311,7 @@ def why_not_paired(one: RunResult, other: RunResult) -> str:
   hashes, others = one.summary()["hashes"], other.summary()["hashes"]
   for name, words in (("data", "the data differ"),
                       ("partition", "the partition differs")):
-    if hashes[name] != others[name]:
+    if hashes.get(name) != others.get(name):
       return words
   for name in _LATER:
     # As text: a run from a folder has lists where one in memory has tuples.

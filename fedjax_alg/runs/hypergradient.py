@@ -30,7 +30,8 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import cohorts, compiling, evaluate, loop, processes
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import did_you_mean, OptionError, with_names
-from fedjax_alg.hparams import resolved, unread, validate, with_values
+from fedjax_alg.hparams import of_type, resolved, unread, validate
+from fedjax_alg.hparams import with_values
 from fedjax_alg.runs import api
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
@@ -406,6 +407,7 @@ def hypergradient(
       evaluate="validation", eval_every=eval_every, hparams=hparams,
       keywords=options, sampler=sampler)
   names = check_names(asked.method, by)
+  last = of_type("last", last, int | None)
   prepared = prepared_for(asked, federation, names)
   warn(prepared)
   return Derivatives(prepared, names).at(last=last)

@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
-from fedjax_alg.errors import did_you_mean, OptionError, raised
+from fedjax_alg.errors import a_type, did_you_mean, OptionError, raised
 from fedjax_alg.hparams import of_type, resolved, traced_names, unread
 from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
@@ -117,8 +117,8 @@ class Method(NamedTuple):
       raise OptionError(f"`algorithm`={self.name}: its builder raises "
                         f"{raised(error)}") from error
     if not isinstance(made, Algorithm):
-      raise OptionError(f"`algorithm`={self.name}: its builder returns a "
-                        f"{type(made).__name__}; must return an Algorithm")
+      raise OptionError(f"`algorithm`={self.name}: its builder returns "
+                        f"{a_type(made)}; must return an Algorithm")
     return made
 
   def builder(
@@ -215,7 +215,7 @@ def _loaded(text: str) -> tuple[registry.Entry, own.Source]:
       callable(found) and dataclasses.is_dataclass(_annotated(found))):
     return method_of(found).entry, source
   raise OptionError(
-      f"`algorithm`={text}: is a {type(found).__name__}; must be a "
+      f"`algorithm`={text}: is {a_type(found)}; must be a "
       "registry.Entry, an Algorithm, or a builder (model, hparams, *, "
       "map_clients) whose hparams are annotated with a dataclass")
 

@@ -21,7 +21,7 @@ from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, cohorts, evaluate
 from fedjax_alg.engine import loop
 from fedjax_alg.engine.late import Late
-from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.errors import a_type, did_you_mean, OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
@@ -390,7 +390,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     found, _ = own.load(self.sampling, "sampling")
     if not callable(found):
       raise OptionError(
-          f"`sampling`={self.sampling}: is a {type(found).__name__}; must be "
+          f"`sampling`={self.sampling}: is {a_type(found)}; must be "
           "a function (data, cohort_size, key, round) -> ids [cohort_size]")
     return cohorts.checked(found, f"`sampling`={self.sampling}")
 

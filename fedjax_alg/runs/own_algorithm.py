@@ -16,7 +16,7 @@ from fedjax_alg.base import RoundCost, Work
 from fedjax_alg.data import layout
 from fedjax_alg.engine import cohorts
 from fedjax_alg.engine.late import LOST
-from fedjax_alg.errors import OptionError, raised
+from fedjax_alg.errors import a_type, OptionError, raised
 from fedjax_alg.records import tables
 
 #: The page that says what each function is given and returns.
@@ -53,7 +53,7 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
                         ) from error
     if not isinstance(found, kind):
       raise OptionError(
-          f"{where} gives a {type(found).__name__}, must give a "
+          f"{where} gives {a_type(found)}, must give a "
           f"{kind.__name__} ({PAGE}, section 4)")
 
 
@@ -75,7 +75,7 @@ class _Caller:
       for path, leaf in jax.tree_util.tree_leaves_with_path(result):
         if not hasattr(leaf, "dtype") and not isinstance(
             leaf, (int, float, complex)):
-          raise self.error(name, f"returns a {type(leaf).__name__}"
+          raise self.error(name, f"returns {a_type(leaf)}"
                            f"{_at(path)}, where only arrays can stand")
       found.append(jax.tree.map(_shape, result))
       return 0
@@ -136,8 +136,8 @@ def _held(tree: Any) -> str:
            for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
   more = ", ..." if len(names) > _SHOWN else ""
   kind = "one array" if names == ["itself"] else (
-      f"a {type(tree).__name__} with {', '.join(names[:_SHOWN])}{more}")
-  return kind if names else f"a {type(tree).__name__} without arrays"
+      f"{a_type(tree)} with {', '.join(names[:_SHOWN])}{more}")
+  return kind if names else f"{a_type(tree)} without arrays"
 
 
 def _at(path: Any) -> str:
@@ -167,8 +167,8 @@ def check(
   for name in Algorithm._fields[:-1]:
     fn = getattr(algorithm, name)
     if not callable(fn) and not (fn is None and name in _OPTIONAL):
-      raise OptionError(f"{said}: {name} of its Algorithm is a "
-                        f"{type(fn).__name__}, must be a function ({PAGE}, "
+      raise OptionError(f"{said}: {name} of its Algorithm is "
+                        f"{a_type(fn)}, must be a function ({PAGE}, "
                         "section 3)")
   key = jax.random.key(0)
   params = jax.eval_shape(model.init, key)
@@ -186,7 +186,7 @@ def check(
   def pair(state: Any, cohort: Any, key: Any) -> Any:
     found = algorithm.round(state, cohort, key)
     if not isinstance(found, tuple) or len(found) != 2:
-      raise call.error("round", f"returns a {type(found).__name__}, must "
+      raise call.error("round", f"returns {a_type(found)}, must "
                        "return (state, RoundAux)")
     after, aux = found
     _check_report(call, aux, spec.cohort_size)
@@ -234,10 +234,10 @@ def _check_report(call: _Caller, aux: Any, slots: int) -> None:
       (RoundAux, aux, "as its report"),
       (RoundCost, getattr(aux, "cost", None), "as `cost` of its report")):
     if not isinstance(part, kind):
-      raise call.error("round", f"returns a {type(part).__name__} {name}, must "
+      raise call.error("round", f"returns {a_type(part)} {name}, must "
                        f"return a {kind.__name__}")
   if aux.work is not None and not isinstance(aux.work, Work):
-    raise call.error("round", f"returns a {type(aux.work).__name__} as `work` "
+    raise call.error("round", f"returns {a_type(aux.work)} as `work` "
                      "of its report, must return a Work or None")
   for part in ("client", "server"):
     held = getattr(aux, part)
@@ -247,7 +247,7 @@ def _check_report(call: _Caller, aux: Any, slots: int) -> None:
                        "dictionary with names as keys")
     for name, leaf in held.items():
       if not hasattr(leaf, "dtype"):
-        raise call.error("round", f"reports a {type(leaf).__name__} as {name}, "
+        raise call.error("round", f"reports {a_type(leaf)} as {name}, "
                          "must report arrays")
       if part == "client" and leaf.shape != (slots,):
         raise call.error("round", f"reports {_words(leaf)} as {name} of its "

@@ -20,9 +20,9 @@ from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, cohorts, evaluate, owned
 from fedjax_alg.engine import processes, sharding
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import check_options, typed
+from fedjax_alg.hparams import check_options, place, typed
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -159,10 +159,8 @@ class RunResult:
     return checkpoint.state_hash(self._state().states)
 
   def _seed_index(self, seed: int) -> int:
-    if not 0 <= seed < len(self.seeds):
-      raise OptionError(f"`seed`={seed}: must lie in [0, {len(self.seeds)}), "
-                        "the place of a seed in `seeds`")
-    return seed
+    return place("seed", seed, len(self.seeds),
+                 ", the place of a seed in `seeds`")
 
   def global_params(self, seed: int = 0) -> Params:
     """The global models after the last round.
@@ -203,9 +201,7 @@ class RunResult:
     """
     live, index = self._state(), self._seed_index(seed)
     p = live.prepared
-    if not 0 <= client < p.spec.num_clients:
-      raise OptionError(f"`client`={client}: must lie in [0, "
-                        f"{p.spec.num_clients})")
+    client = place("client", client, p.spec.num_clients)
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = cohorts.client_keys(p.keys.evaluation[index], ids)[0]
@@ -238,9 +234,17 @@ class RunResult:
       The folder.
 
     Raises:
-      RunFolderError: the folder holds files that do not belong to a run.
+      RunFolderError: the folder holds files that do not belong to a run, or it
+        cannot be written.
     """
-    path, live = expanded(folder), self._state()
+    try:
+      return self._save(expanded(folder))
+    except OSError as error:
+      raise RunFolderError(
+          f"{folder}: cannot be written ({reason(error)})") from error
+
+  def _save(self, path: pathlib.Path) -> pathlib.Path:
+    live = self._state()
     if not processes.lead():
       if split.within(live.states):
         self._save_states(path)
@@ -520,7 +524,7 @@ _READ = (_FINAL, *run_files.TABLES, "clients.csv",
 #: Entries that a run has, and their types.
 _FACTS = {"algorithm": str, "hparams": dict, "run": dict,
           "data": dict, "plan": dict, "seeds": list}
-_SUMMARY = {"final": dict, "hashes": dict}
+_SUMMARY = {"hashes": dict}
 
 
 def _check_parts(

@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import cohorts
 from fedjax_alg.engine import evaluate as evaluate_lib
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.hparams import plain
 from fedjax_alg.runs import api
@@ -162,10 +162,13 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     [{'client_lr': 0.1, 'mu': 0}, {'client_lr': 0.3, 'mu': 0}]
   """
   if not isinstance(grid, Mapping):
-    raise OptionError(f"`grid`: a {type(grid).__name__}, must be a dictionary, "
+    raise OptionError(f"`grid`: {a_type(grid)}, must be a dictionary, "
                       "name -> values")
   lists = {}
   for name, values in grid.items():
+    if not isinstance(name, str):
+      raise OptionError(f"`grid`: {name!r} is {a_type(name)}, must be "
+                        "the name of an option")
     if isinstance(values, str) or not isinstance(plain(values), Iterable):
       values = [values]
     found = [plain(value) for value in values]
@@ -237,11 +240,12 @@ def sweep(
       model=model, rounds=rounds, cohort_size=cohort_size,
       participation=participation, seeds=seeds, evaluate=evaluate,
       eval_every=eval_every, hparams=hparams, sampler=sampler)
+  callbacks = api.as_callbacks(callbacks)
   settings = combinations(grid)
   requests = [_requested(algorithm, federation, base, options, setting)
               for setting in settings]  # checks all before the first starts
   results: list[RunResult | None] = [None] * len(settings)
-  callbacks, num_programs = api.as_callbacks(callbacks), 0
+  num_programs = 0
   said: set[str] = set()
   for indices, prepared in _prepared(federation, requests):
     api.warn(prepared, said)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.runs.play import Step
 
@@ -45,16 +45,22 @@ class TensorBoard:
   """
 
   def __init__(self, folder: str | os.PathLike):
-    """Checks that TensorBoard is installed; nothing is written yet.
+    """Checks that TensorBoard is installed, and makes the folder.
 
     Args:
       folder: where to write; made if it does not exist.
 
     Raises:
-      OptionError: the package tensorboard is missing.
+      OptionError: the package tensorboard is missing, or the folder cannot be
+        made.
     """
     require()
-    self._folder = expanded(folder)
+    self._folder = expanded(folder, "folder")
+    try:
+      self._folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+      raise OptionError(f"`folder`={folder}: cannot be made ({reason(error)})"
+                        ) from error
     self._settings: list[str] = [""]
     self._files: dict[int, pathlib.Path] = {}  # row -> its event file
 

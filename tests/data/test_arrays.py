@@ -86,8 +86,10 @@ def test_strings_are_client_ids():
         X[IDS == name], Y[IDS == name])
   np.testing.assert_array_equal(fed.client_test(2)[0], X[1:2])
   assert fed.client_test(1)[0].shape == (0, 4)
-  with pytest.raises(fa.DataError, match="^client=3: must lie in"):
+  with pytest.raises(fa.DataError, match="^client=3: must be a whole"):
     fed.client(3)
+  with pytest.raises(fa.DataError, match="^client=0.5: must be a whole"):
+    fed.client(0.5)
 
 
 def test_names_stay_with_their_clients():

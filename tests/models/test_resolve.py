@@ -75,7 +75,7 @@ def test_a_model_is_loaded_from_a_file(tmp_path):
   for name in ("net", "maker"):
     assert models.as_model(f"{path}:{name}", (6,), 3, l2=0.5).l2 == 0.5
   for name, options, said in (
-      ("number", {}, "is a int; must be a base.Model"),
+      ("number", {}, "is an int; must be a base.Model"),
       ("gone", {}, "has no gone"), ("net", {"hidden": (3,)}, "hidden: only a")):
     with pytest.raises(ValueError, match=said):
       models.as_model(f"{path}:{name}", (6,), 3, **options)

@@ -148,7 +148,7 @@ def test_what_a_client_deploys_is_adapted_to_it(fed):
   assert result.clients["local"]["accuracy"][0, 17] == pytest.approx(
       small.accuracy(own, *fed.client_test(17)))
   for name, value in (("client", 20), ("client", -1), ("seed", 1)):
-    with pytest.raises(fa.OptionError, match=f"^{name}={value}: must lie"):
+    with pytest.raises(fa.OptionError, match=f"^{name}={value}: must be a w"):
       result.client_params(**{"client": 0, name: value})
 
 
@@ -321,11 +321,51 @@ def test_a_sampler_of_ones_own(fed):
     (dict(availability_seed=1), "^availability_seed: not read with sampling"),
     (dict(model="no/file.py:Net"), "^model=no/file.py:Net: there is no file"),
     (dict(hparams=3), "^hparams: int given, fedavg has FedAvgHParams"),
+    (dict(seeds=[2 ** 32]), r"^seeds=\[4294967296\]: .* to 4,294,967,295$"),
+    (dict(seeds=2 ** 40), "^seeds=1099511627776: must be a number of seeds f"),
+    (dict(client_lr=None), "^client_lr=None: must be a number"),
+    (dict(l2=None), "^l2=None: must be a number"),
+    (dict(eval_every=None), "^eval_every=None: must be a whole number"),
+    (dict(model=None), "^model=None: must be a name, a Model"),
+    (dict(host_devices="x"), "^host_devices='x': must be a whole number"),
+    (dict(callbacks=3), "^callbacks=3: an int, must be functions of a Step"),
+    (dict(callbacks=[print, "x"]), "^callbacks='x': a str, must be func"),
 ])
 def test_refused_in_one_line(fed, given, said):
   with pytest.raises(fa.OptionError, match=said) as error:
     fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **given})
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad])
+def test_a_run_is_not_traced(fed, transform):
+  """Without it JAX complains of some array of ours."""
+
+  def loss(rate):
+    return fa.run("fedavg", fed, cohort_size=4, rounds=1, client_lr=rate,
+                  evaluate="global").metrics["global"]["loss"][0, 0]
+
+  with pytest.raises(fa.OptionError, match="^client_lr: a traced array; a"):
+    transform(loss)(jnp.ones(3) if transform is jax.vmap else 1.0)
+  with pytest.raises(fa.OptionError, match="^a run cannot be traced by j"):
+    jax.jit(lambda x: x + loss(0.1))(1.0)
+
+
+@pytest.mark.parametrize("asked", ["x", 0.5, None, 20, -1])
+def test_a_client_is_a_whole_number(fed, asked):
+  result = fa.run("local", fed, cohort_size=4, rounds=1, evaluate="local")
+  for ask in (result.client_params, fed.client):
+    with pytest.raises(ValueError, match="^client=.*: must be a whole number"):
+      ask(asked)
+  with pytest.raises(fa.OptionError, match="^seed=.*: must be a whole numbe"):
+    result.client_params(0, seed=asked)
+
+
+@pytest.mark.parametrize("given", [3, None])
+def test_a_path_is_needed(given):
+  for take in (fa.load_run, fa.tensorboard):
+    with pytest.raises(fa.OptionError, match="an? (int|NoneType), must be a"):
+      take(given)
 
 
 def test_a_federation_is_needed():

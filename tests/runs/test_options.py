@@ -84,7 +84,10 @@ def test_a_value_is_refused_by_its_name(name, value, said):
 
 
 def test_what_a_type_leaves_alone():
-  assert of_type("x", None, int) is None
+  assert of_type("x", None, int | None) is None
+  for kind in (int, float, str, bool, tuple[int, ...]):
+    with pytest.raises(fa.OptionError, match="^x=None: must be "):
+      of_type("x", None, kind)
   assert of_type("x", 3, float | None) == 3.0
   thing = object()
   assert of_type("x", thing, type(None)) is thing

@@ -110,11 +110,11 @@ def not_a_class(state):
 
 @pytest.mark.parametrize("changes, said", [
     (dict(round=None), "round of its Algorithm is a NoneType, must be a func"),
-    (dict(idle=3), "idle of its Algorithm is a int, must be a function"),
+    (dict(idle=3), "idle of its Algorithm is an int, must be a function"),
     (dict(init=lambda params, spec, key: State(params, "x")),
      "its init returns a str at .turn, where only arrays can stand"),
     (dict(init=lambda params, spec, key: State(params, object())),
-     "its init returns a object at .turn, where"),
+     "its init returns an object at .turn, where"),
     (dict(init=raises(KeyError("q"))), "its init raises KeyError: 'q', "),
     (dict(setup=raises(Unprintable())), "its setup raises Unprintable, "),
     (dict(setup=raises(SystemExit(3))), "its setup raises SystemExit: 3, "),
@@ -181,7 +181,7 @@ def test_reports_that_break_the_contract(fed, changes, said):
     (of_half(None, steps.average()._replace(when="never")),
      "server: its step is taken 'never', must be one of aggregate, before"),
     (of_half(None, steps.average()._replace(transform=3)),
-     "server: its transform is a int, must be an optax transformation"),
+     "server: its transform is an int, must be an optax transformation"),
 ])
 def test_halves_that_break_the_contract(fed, builder, said):
   assert said in said_of(fed, builder)
@@ -197,7 +197,7 @@ def entry(**changes):
     (dict(hparams=State), "the hyper-parameters of its entry are "),
     (dict(hparams=HParams()), "the hyper-parameters of its entry are HParams("),
     (dict(build=None), "its builder raises TypeError: 'NoneType' object is"),
-    (dict(caution=lambda *_: 3), "caution of its entry gives a int, must give"),
+    (dict(caution=lambda *_: 3), "caution of its entry gives an int, must"),
     (dict(rounds=lambda *_: "x"), "rounds of its entry gives a str, must give"),
     (dict(needs_validation=raises(ZeroDivisionError("z"))),
      "needs_validation of its entry raises ZeroDivisionError: z, "),

@@ -202,7 +202,7 @@ def rewritten(folder, **parts):
         read_facts(f) | {"seeds": []})), "run: damaged"),
     (lambda f: (f / "config.json").write_text(json.dumps(
         read_facts(f) | {"run": 3})), "run: damaged"),
-    (lambda f: summarised(f, final=3), "run: damaged"),
+    (lambda f: summarised(f, hashes=3), "run: damaged"),
     (lambda f: summarised(f, hashes={}), "run: damaged"),
     (lambda f: summarised(f, files=[]), "run: damaged"),
     *((lambda f, part=part: rewritten(f, **part), "run: damaged")
@@ -331,7 +331,7 @@ def test_saving_over_a_run_writes_through_no_link(by_api, tmp_path):
   (folder / "checkpoint").unlink()
   (folder / "checkpoint").write_text("no folder", "utf-8")
   assert (folder / "summary.json").exists()
-  with pytest.raises(OSError):
+  with pytest.raises(fa.RunFolderError, match="cannot be written .*checkpoint"):
     by_api("fedgroup").save(folder)
   assert not (folder / "summary.json").exists()
 

@@ -41,6 +41,13 @@ def test_a_point_for_each_evaluation_and_seed(tmp_path):
   assert read(tmp_path / "seed_7")["global/accuracy"] == [(4, 0.75)]
 
 
+def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path):
+  """Before the training, and not at its first evaluation."""
+  (tmp_path / "file").write_text("x")
+  with pytest.raises(fa.OptionError, match="^folder=.*file/in: cannot be made"):
+    fa.tensorboard(tmp_path / "file" / "in")
+
+
 def test_a_run_that_goes_on_replaces_what_follows(tmp_path):
   """Interrupted after round 6 with a checkpoint of round 4."""
   board = fa.tensorboard(tmp_path)
