@@ -35,7 +35,7 @@ from fedjax_alg.runs.stopping import ALL_ROUNDS
 from fedjax_alg.runs.tensorboard import TensorBoard
 from ..reports import plots
 from . import config as config_lib
-from . import flags, signals
+from . import flags, lock, signals
 from . import folder as folder_lib
 from .config import Config
 from .guard import RunError
@@ -70,17 +70,21 @@ def prepared_run(config: Config, **more: Any) -> Prepared:
 def finished(folder: pathlib.Path, config: Config) -> bool:
   """Whether ``folder`` holds this run with all its rounds, or ended early.
 
-  All its files must be there and whole, see ``records.folder.whole``.
+  All its files must be there and whole, see ``records.folder.whole``. If they
+  are, the lock of a process that was killed is removed.
   """
   try:
     summary = files.read_json(folder / "summary.json")
     played, asked = summary["cost"]["rounds"], config.run.rounds
-    return summary["identity"] == config.identity() and (
+    found = summary["identity"] == config.identity() and (
         played == asked or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS
                             and played < asked)) and (
                                 run_files.whole(folder, summary))
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return False
+  if found:
+    lock.tidy(folder)
+  return found
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any]:

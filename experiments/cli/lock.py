@@ -78,6 +78,17 @@ def held(folder: pathlib.Path) -> Iterator[None]:
       _release(_OWN.pop(key))
 
 
+def tidy(folder: pathlib.Path) -> None:
+  """Removes what a process that was killed has left of its lock.
+
+  Args:
+    folder: the folder of a finished run, which nobody plays.
+  """
+  if (folder / NAME).is_file() and folder.resolve() not in _OWN:
+    with contextlib.suppress(HeldError, OSError), held(folder):
+      pass
+
+
 def release_all() -> None:
   """Releases every lock, for a process that is about to end at once."""
   while _OWN:

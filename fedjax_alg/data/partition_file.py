@@ -14,6 +14,7 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import put_back
 from fedjax_alg.data.partition import Partition
+from fedjax_alg.errors import a_type
 from fedjax_alg.files import expanded
 
 _FORMAT = 1
@@ -178,4 +179,8 @@ def _read(
     raise DataError(f"{where}: not a partition, or damaged") from error
   if not isinstance(about, dict) or about.get("format", _FORMAT) != _FORMAT:
     raise DataError(f"{where}: of another format")
+  for name, kind in (("name", str), ("pooled", bool), ("flags", dict)):
+    if not isinstance(about.get(name, kind()), kind):
+      raise DataError(f"{where}: `{name}` of its about is "
+                      f"{a_type(about[name])}, must be {a_type(kind())}")
   return arrays, about

@@ -148,6 +148,10 @@ ABOUT = np.array(json.dumps({"pooled": True}))
     (dict(about=np.array("[]")), "of another format"),
     (dict(about=np.array('{"format": 2}')), "of another format"),
     (dict(about=np.array([{}], object)), "not a partition, or damaged"),
+    (dict(about=np.array('{"flags": 3}')),
+     "flags of its about is an int, must be a dict"),
+    (dict(about=np.array('{"pooled": "x"}')), "pooled of its about is a str"),
+    (dict(about=np.array('{"name": []}')), "name of its about is a list"),
 ])
 def test_inconsistent_files(tmp_path, change, says):
   refuses(own(tmp_path / "own.npz", **change), examples(), says)

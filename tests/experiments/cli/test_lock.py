@@ -39,6 +39,20 @@ def test_another_process_and_its_death(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+def test_what_a_killed_process_has_left_is_removed(tmp_path):
+  """Without it a finished run of a sweep keeps an empty run.lock for ever."""
+  lock.tidy(tmp_path)
+  (tmp_path / lock.NAME).touch()
+  lock.tidy(tmp_path)
+  assert not list(tmp_path.iterdir())
+  with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)],
+                        stdout=subprocess.PIPE) as process:
+    assert process.stdout.readline() == b"held\n"
+    lock.tidy(tmp_path)
+    assert (tmp_path / lock.NAME).exists()  # it is played
+    process.kill()
+
+
 @pytest.mark.parametrize("kernel", [True, False])
 def test_who_holds_it_and_what_is_left(tmp_path, monkeypatch, kernel):
   monkeypatch.setattr(lock, "_has_locks", lambda folder: kernel)
