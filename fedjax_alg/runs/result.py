@@ -22,7 +22,7 @@ from fedjax_alg.engine import checkpoint, cohorts, evaluate, owned
 from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import check_options, place, typed
+from fedjax_alg.hparams import check_options, of_type, place, typed
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -279,7 +279,7 @@ class RunResult:
       processes.meet("save")  # process 0 has looked into the folder
     checkpoint.save(
         path / run_files.CHECKPOINTS, states, int(self.rounds[-1]),
-        {"identity": self.facts["identity"]})
+        {"identity": self.facts.get("identity")})
 
   def __repr__(self) -> str:
     found = ", ".join(
@@ -540,7 +540,8 @@ def _check_parts(
       if not isinstance(held[name], kind):
         raise ValueError(name)
   seeds, size = facts["seeds"], facts["plan"]["cohort_size"]
-  hashes = summary["hashes"]
+  hashes, targets = summary["hashes"], facts["run"].get("targets", [])
+  of_type("targets", targets, tuple[float, ...])
   if not seeds or not all(type(number) is int for number in (*seeds, size)):
     raise ValueError("seeds")
   if not all(isinstance(digest, str) for digest in (
