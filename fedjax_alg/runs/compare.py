@@ -240,7 +240,8 @@ def _targets(
     results: Mapping[str, RunResult], metric: str,
     asked: Sequence[float] | None) -> tuple[float, ...]:
   if asked is None:
-    every = [result.facts["run"].get("targets", ()) for result in results.values()]
+    every = [result.facts["run"].get("targets", ())
+             for result in results.values()]
     return () if metric == "loss" else tuple(
         target for target in every[0] if all(target in own for own in every))
   asked = of_type("targets", list(asked) if isinstance(
