@@ -35,6 +35,7 @@ import sys
 from absl import flags as absl_flags
 from PIL import Image
 
+from fedjax_alg import files
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from . import beyond
@@ -73,7 +74,7 @@ def read_notes(path: pathlib.Path) -> dict[str, str]:
   """
   if not path.is_file():
     return {}
-  parts = re.split(r"^## +(\S+) *$", path.read_text("utf-8"), flags=re.M)
+  parts = re.split(r"^## +(\S+) *$", files.read_text(path), flags=re.M)
   if re.sub(r"^#[^#].*$", "", parts[0], flags=re.M).strip():
     raise config_lib.UsageError(
         f"{path}: text before the first section (## intro, ## fig1, ...)")
@@ -114,7 +115,7 @@ def _lower(path: pathlib.Path) -> tuple[str, str]:
   Raises:
     UsageError: the page has no title.
   """
-  title, _, rest = path.read_text("utf-8").partition("\n")
+  title, _, rest = files.read_text(path).partition("\n")
   if not title.startswith("# "):
     raise config_lib.UsageError(
         f"{path}: has no title, so it is no table of a figure command; make it "
@@ -126,7 +127,7 @@ def _kept(page: pathlib.Path) -> dict[str, str]:
   """The parts of a page without their notes: figure -> text."""
   if not page.is_file():
     return {}
-  parts = re.split(r"^<!-- (\w+) -->$", page.read_text("utf-8"), flags=re.M)
+  parts = re.split(r"^<!-- (\w+) -->$", files.read_text(page), flags=re.M)
   return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2])
           if _PART.format(name) != _NOTES}
 

@@ -407,7 +407,7 @@ def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
           said: str) -> None:
   """Writes the choice into a flag file, and above it the grid as comments."""
   if path.is_file():
-    lines = path.read_text("utf-8").splitlines()
+    lines = files_lib.read_text(path).splitlines()
   elif name in ablation.CELLS:
     lines = list(ablation.CELLS[name].start())
   else:

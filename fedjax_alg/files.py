@@ -74,6 +74,19 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     return file.read()
 
 
+def read_text(path: pathlib.Path) -> str:
+  """The text of a regular file in UTF-8.
+
+  Raises:
+    OSError: the file cannot be read.
+    OptionError: it is no such text.
+  """
+  try:
+    return read_bytes(path).decode("utf-8")
+  except UnicodeDecodeError:
+    raise OptionError(f"{path}: not text in UTF-8") from None
+
+
 def sha256(path: pathlib.Path) -> str:
   """The sha256 of a file's content, in hexadecimal digits.
 

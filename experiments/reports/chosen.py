@@ -16,6 +16,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 from ..cli import config as config_lib
 
@@ -94,7 +95,7 @@ def _ordered(values: Sequence[str]) -> bool:
 
 @functools.cache
 def _of_file(path: pathlib.Path) -> tuple[Choice, ...]:
-  return tuple(parse(path.read_text("utf-8"), str(path)))
+  return tuple(parse(files.read_text(path), str(path)))
 
 
 def _of_files(words: Iterable[str]) -> list[Choice]:
@@ -104,7 +105,7 @@ def _of_files(words: Iterable[str]) -> list[Choice]:
     if word.startswith("--flagfile="):
       path = config_lib.flag_file(word.split("=", 1)[1])
       # What a file says itself counts more than what its files say.
-      found += _of_files(path.read_text("utf-8").splitlines())
+      found += _of_files(files.read_text(path).splitlines())
       found += _of_file(path)
   return found
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 
 from fedjax_alg.records import summary as results
-from fedjax_alg import registry
+from fedjax_alg import files, registry
 from fedjax_alg.files import expanded
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
@@ -219,7 +219,7 @@ def _stated(flags: Sequence[str], data: str) -> list[str]:
   own: list[str] = []
   for flag in flags:
     name, _, value = flag.partition("=")
-    own += config_lib.flag_file(value).read_text("utf-8").split() if (
+    own += files.read_text(config_lib.flag_file(value)).split() if (
         name == "--flagfile") else [flag]
   common = config_lib.expand_flagfiles([data])
   found = []

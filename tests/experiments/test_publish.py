@@ -84,6 +84,15 @@ def test_an_empty_table_is_refused(tmp_path, source, capsys, text):
   assert said.count("\n") == 1 and not (tmp_path / "docs").exists()
 
 
+def test_a_page_that_is_no_text_is_refused(tmp_path, source, capsys):
+  folder = tmp_path / "docs"
+  assert publish_to(folder, source) == 0
+  (folder / "diversified.md").write_bytes(b"\xff\xfe")
+  assert publish_to(folder, source) == 2
+  assert capsys.readouterr().err.splitlines()[-1] == (
+      f"error: {folder}/diversified.md: not text in UTF-8")
+
+
 @pytest.mark.parametrize("notes,said", [
     ("## fig99\n\nx\n", "fig99"), ("Lost words.\n\n## fig1\n", "before")])
 def test_bad_notes_are_refused(tmp_path, source, capsys, notes, said):
