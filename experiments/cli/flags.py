@@ -314,7 +314,8 @@ def _algorithm_help(program: str, algorithm: str) -> str:
   fields = dataclasses.fields(entry.hparams)
   if method.source is not None:
     fields = own_fields(method)
-  names = {field.name for field in fields}
+  names = {field.name for field in fields} | {
+      flag.name for flag in run_flags()}
   # Hyper-parameters on which others depend come first.
   first = {name for field in fields if field.metadata.get("when")
            for name in field.metadata["when"].names}

@@ -1,0 +1,250 @@
+"""Every option of every method changes the run, or is refused where it cannot.
+
+What is refused is tested here for all conditions. That nothing else is without
+effect is a study of an hour: ``pytest -m slow tests/contract/test_effect.py``.
+"""
+
+import dataclasses
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import hparams as hparams_lib, registry
+from fedjax_alg.conditions import Clause, Joined, Range
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs import methods
+from tests import problems
+from tests.contract import test_traced
+
+ALGORITHMS = [name for name in registry.ALGORITHMS if ":" not in name]
+#: Values of options that are no one word.
+TEXTS = {"compress_up": ("topk:0.3", "qsgd:2"), "compress_down": ("qsgd:4",),
+         "ridge": ("2",), "personal_ridge": ("7",)}
+#: What a problem with softmax regression and data that stay knows of itself.
+FACTS = {"shift": "none", "scales_features": True, "num_layers": 1}
+
+
+def fields_of(name):
+  return {field.name: field
+          for field in dataclasses.fields(registry.get(name).hparams)}
+
+
+def others(field, value):
+  """Other values of an option."""
+  meta = field.metadata
+  if field.name in TEXTS:
+    return TEXTS[field.name]
+  if meta.get("choices"):
+    return tuple(one for one in meta["choices"] if one != value)
+  if isinstance(value, bool):
+    return (not value,)
+  if isinstance(value, int):
+    least = meta.get("minimum")
+    return (value + 1,) if least in (None, value) else (value + 1, least)
+  if isinstance(value, float):
+    return tuple(one for one in (value / 2 if value else 0.3, 0.0)
+                 if one != value and allowed(field, one))
+  return ()
+
+
+def allowed(field, value):
+  single = dataclasses.make_dataclass("Single", [(field.name, object, field)])
+  try:
+    hparams_lib.validate(single(value))
+  except OptionError:
+    return False
+  return True
+
+
+def against(when, fields):
+  """Settings under which a condition does not hold, one for each clause."""
+  if isinstance(when, Joined):
+    for part in when.parts:
+      for found in against(part, fields):
+        # Of alternatives none may hold.
+        if when.word == "or":
+          rest = [one for other in when.parts if other is not part
+                  for one in list(against(other, fields))[:1]]
+          found = found | {k: v for one in rest for k, v in one.items()}
+        yield found
+    return
+  assert isinstance(when, Clause)
+  if when.name in fields:
+    field = fields[when.name]
+    for value in (field.default, *others(field, field.default), 0, 1):
+      if allowed(field, value) and type(value) is type(field.default) and (
+          not when.holds(value)):
+        yield {when.name: value}
+        return
+
+
+CONDITIONS = [(name, field) for name in ALGORITHMS
+              for field, of in fields_of(name).items()
+              if of.metadata.get("when")]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_option_that_is_not_read_is_refused(name):
+  """In one line that names it, whatever switches it off."""
+  fields = fields_of(name)
+  for option, field in fields.items():
+    when = field.metadata.get("when")
+    for switched in against(when, fields) if when else ():
+      if option in switched:
+        continue
+      given = {**switched, option: field.default}
+      with pytest.raises(OptionError) as error:
+        methods.with_keywords(methods.method_of(name), given)
+      said = str(error.value)
+      assert "\n" not in said and "not read" in said, (given, said)
+
+
+def test_values_in_conditions_exist():
+  """A misspelt one would never hold."""
+  choices = {}
+  for name in ALGORITHMS:
+    for option, field in fields_of(name).items():
+      choices.setdefault(option, set()).update(
+          field.metadata.get("choices") or ())
+  for name, option in CONDITIONS:
+    fields = fields_of(name)
+    for clause in fields[option].metadata["when"].clauses:
+      if isinstance(clause.values[0], Range):
+        held = fields.get(clause.name)
+        assert held is None or isinstance(held.default, (int, float))
+      elif choices.get(clause.name):
+        assert set(clause.values) <= choices[clause.name], (name, option)
+
+
+# The study.
+
+#: Options that change no model, and why.
+REPORTED = {
+    "delta": "of the accounting", "uplink": "bytes alone",
+    "double": "the same numbers by other arithmetic",
+    "batch_size": "in closed form, of the clock alone",
+    "adaptive_batch": "of the clock alone", "max_batch_size": "of the clock",
+    "client_ridge": "cancels, says its help"}
+#: Thresholds that decide only where a number lies between two values.
+DECIDING = ("eps1", "eps2", "gamma_max", "distance_threshold", "reject_share",
+            "centre_projection", "ema", "tolerated", "group_init",
+            "aggregator_iterations", "split_after", "first_group",
+            "pretrain_steps", "line_search_test", "max_tries")
+
+
+def settings(name, given):
+  """Hyper-parameters that are read; OptionError for those that are not."""
+  method = methods.with_keywords(methods.method_of(name), given)
+  facts = dict(FACTS)
+  if hasattr(method.hparams, "facts"):
+    facts |= method.hparams.facts(len(problems.SIZES))
+  for option in given:
+    why = hparams_lib.unread(method.hparams, option, facts)
+    if why:
+      raise OptionError(f"`{option}`: {why}")
+  return method.hparams
+
+
+class Runs:
+  """Three rounds of a method on the problem, compiled once a structure."""
+
+  def __init__(self, name, problem):
+    self.name, self.problem, self._made = name, problem, {}
+
+  def __call__(self, given):
+    """A hash of all models after three rounds, and of their costs."""
+    hparams = hparams_lib.resolved(settings(self.name, given))
+    traced = hparams_lib.traced_names(hparams)
+    structure = tuple(
+        (field.name, getattr(hparams, field.name))
+        for field in dataclasses.fields(hparams) if field.name not in traced)
+    if (traced, structure) not in self._made:
+      if len(self._made) > 40:  # compiled programs are many maps of memory
+        self._made.clear()
+        jax.clear_caches()
+      self._made[traced, structure] = self._program(hparams)
+    found = self._made[traced, structure](test_traced.arguments(hparams))
+    return hashlib.sha256(b"".join(
+        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found))
+                          ).hexdigest()
+
+  def _program(self, hparams):
+    entry, problem = registry.get(self.name), self.problem
+    begin, size = test_traced.beginning(
+        self.name, hparams, problem, clients.make_map_clients())
+    entry.build(problem.model, hparams, map_clients=clients.make_map_clients())
+    keys, taking_part = cohorts.run_keys(0), cohorts.Participation(size)
+
+    def run(values):
+      algorithm, state = begin(values)
+      state = algorithm.setup(state, layout.present(problem.data, 0),
+                              keys.start)
+      costs = []
+      for number in range(3):
+        state, aux = cohorts.play_round(
+            algorithm, problem.data, taking_part, keys, jnp.int32(number),
+            state)
+        costs.append(aux.cost)
+      deployed = [algorithm.client_params(
+          state, jnp.int32(i), layout.shard_of(problem.data, i % 12),
+          keys.evaluation) for i in (0, 1, 12)]
+      models = algorithm.global_params(state) if algorithm.global_params else ()
+      return deployed, models, costs
+
+    return problems.quick_jit(run)
+
+
+def base_of(name, given=()):
+  """Settings that read as much as can be, with those that are given."""
+  fields, entry = fields_of(name), registry.get(name)
+  chosen = {k: v for k, v in test_traced.SMALL.items() if k in fields}
+  chosen |= dict(entry.small) | dict(given)
+  hparams = entry.hparams(**chosen)
+  return {k: v for k, v in chosen.items()
+          if k in given or hparams_lib.reads(hparams, k)}
+
+
+def without_effect(run, name, context):
+  """(option, value) of those that are taken and change nothing."""
+  fields = fields_of(name)
+  try:
+    base = base_of(name, context)
+    before = run(base)
+  except OptionError:
+    return []
+  found, hparams = [], settings(name, base)
+  for option, field in fields.items():
+    if option in context or option in REPORTED or option in DECIDING:
+      continue
+    values = others(field, getattr(hparams, option))
+    for value in values[:1] if context else values:
+      given = {k: v for k, v in base.items()
+               if not (option == "local_epochs" and k == "local_steps")}
+      try:
+        if run(given | {option: value}) == before:
+          found.append((option, value))
+      except OptionError:
+        continue
+  return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_option_changes_the_run(name, problem):
+  """Alone, and beside every value of every other that may switch it off."""
+  run, fields = Runs(name, problem), fields_of(name)
+  assert not without_effect(run, name, {})
+  base = registry.get(name).hparams(**base_of(name))
+  for switch, field in fields.items():
+    value = getattr(base, switch)
+    if isinstance(value, float):
+      values = (0.0,) if value and allowed(field, 0.0) else ()
+    else:
+      values = others(field, value)
+    for off in values:
+      assert not without_effect(run, name, {switch: off}), (switch, off)
