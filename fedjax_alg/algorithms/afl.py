@@ -22,6 +22,7 @@ import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import OptionError
+from fedjax_alg.conditions import only, POSITIVE
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.least_squares.layer_fits import double_field, layers_of
 from fedjax_alg.least_squares.layer_fits import LayerFits
@@ -40,7 +41,7 @@ class AFLHParams(PrivateMoments):
   remove_ridge: bool = hyper(
       True, "whether the server subtracts the clients' gamma I from the sum "
       "of their Gram matrices (RI)",
-      source="section 3.4")
+      source="section 3.4", when=only("client_ridge", POSITIVE))
   double: str = double_field()
 
 

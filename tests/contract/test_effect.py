@@ -45,7 +45,7 @@ def others(field, value):
     return (not value,)
   if isinstance(value, int):
     least = meta.get("minimum")
-    return (value + 1,) if least in (None, value) else (value + 1, least)
+    return (value + 2,) if least in (None, value) else (value + 2, least)
   if isinstance(value, float):
     return tuple(one for one in (value / 2 if value else 0.3, 0.0)
                  if one != value and allowed(field, one))
@@ -134,7 +134,8 @@ REPORTED = {
 DECIDING = ("eps1", "eps2", "gamma_max", "distance_threshold", "reject_share",
             "centre_projection", "ema", "tolerated", "group_init",
             "aggregator_iterations", "split_after", "first_group",
-            "pretrain_steps", "line_search_test", "max_tries")
+            "pretrain_steps", "line_search_test", "max_tries", "memory_size",
+            "line_search_steps")
 
 
 def settings(name, given):
