@@ -4,11 +4,12 @@ from collections.abc import Iterator
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import pathlib
 import stat
-from typing import Any, BinaryIO
+from typing import Any
 
 from fedjax_alg.errors import a_type, OptionError
 
@@ -48,7 +49,7 @@ def memory() -> int:
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def opened(path: str | os.PathLike) -> BinaryIO:
+def opened(path: str | os.PathLike) -> io.BufferedReader:
   """Opens a regular file for reading, and nothing that waits or never ends.
 
   Raises:

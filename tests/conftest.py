@@ -26,6 +26,10 @@ LONGEST = ("tests/experiments/test_run.py", "tests/experiments/*/*.py",
            "tests/experiments/*.py", "tests/runs/*.py", "tests/docs/*.py",
            "tests/algorithms/*.py")
 
+#: Compiled programs are forgotten above so many pieces of memory. Linux ends a
+#: process that has 65,530, and a program of the newest jaxlib takes several.
+MOST_MAPS = 20_000
+
 # Before JAX starts: all programs are compiled as by problems.quick_options. A
 # jaxlib that does not know the flag would not start.
 if jaxlib.__version__.startswith("0.10."):
@@ -159,13 +163,26 @@ def pytest_collection_finish(session):
 
 def pytest_runtest_teardown(item, nextitem):
   """What is left of a file stays: no later collection visits it."""
-  if nextitem is None or nextitem.path != item.path:
+  if nextitem is None or group(nextitem.nodeid) != group(item.nodeid):
     _collect()
 
 
 def _collect():
+  if _maps() > MOST_MAPS:
+    gc.unfreeze()
+    shared_programs.forget()
+    jax.clear_caches()
   gc.collect()
   gc.freeze()
+
+
+def _maps():
+  """Pieces of memory of this process; 0 where the system does not say."""
+  try:
+    with open("/proc/self/maps", "rb") as pieces:
+      return sum(1 for _ in pieces)
+  except OSError:
+    return 0
 
 
 def pytest_runtest_setup(item):

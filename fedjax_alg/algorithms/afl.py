@@ -21,8 +21,8 @@ those of the option `features`, or the inputs in the user's file
 import dataclasses
 
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.errors import OptionError
 from fedjax_alg.conditions import only, POSITIVE
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.least_squares.layer_fits import double_field, layers_of
 from fedjax_alg.least_squares.layer_fits import LayerFits

@@ -296,7 +296,7 @@ NOT_CALLED = ("setup", "refresh", "shared", "client_rows", "needs_anchor",
 
 
 def _check_half(client: ClientUpdate) -> None:
-  """Refuses a local method that rounds of groups would play in part."""
+  """Refuses a local method of which rounds of groups would call a part."""
   lost = client.needs(*NOT_CALLED)
   if client.store and not client.store.one_row:
     lost.append("store.places")

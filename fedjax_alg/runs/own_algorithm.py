@@ -106,7 +106,8 @@ class _Caller:
       wanted: what it has to be.
       what: ``wanted`` in words.
     """
-    if jax.tree.structure(found) != jax.tree.structure(wanted):
+    structure: Callable[[Any], Any] = jax.tree.structure
+    if structure(found) != structure(wanted):
       raise self.error(name, f"returns {_held(found)}, must return {what}, "
                        f"{_held(wanted)}")
     for (path, is_), (_, must) in zip(*map(
@@ -194,9 +195,9 @@ def check(
 
   after = call.shapes("round", in_round(pair), data, state, key)
   call.same("round", after, state, "a state like the one that it gets")
-  if algorithm.idle is not None:
+  if (idle_round := algorithm.idle) is not None:
     idle = call.shapes("idle", in_round(
-        lambda state, cohort, key: algorithm.idle(state, cohort)), data, state,
+        lambda state, cohort, key: idle_round(state, cohort)), data, state,
                        key)
     call.same("idle", idle, state, "a state like the one that it gets")
   _check_models(call, algorithm, spec, data, state, params, key)
@@ -258,11 +259,10 @@ def _check_report(call: _Caller, aux: Any, slots: int) -> None:
       raise call.error("round", f"reports {name}, which is a column of "
                        "rounds.csv already, must report another name")
   for name, leaf in aux.cost._asdict().items():
-    kind = jnp.floating if name == "central_flops" else jnp.integer
-    if leaf is not None and (
-        jnp.shape(leaf) != () or not jnp.issubdtype(jnp.result_type(leaf), kind)
-    ):
+    is_float = name == "central_flops"
+    if leaf is not None and (jnp.shape(leaf) != () or not jnp.issubdtype(
+        jnp.result_type(leaf), jnp.floating if is_float else jnp.integer)):
       raise call.error(
           "round", f"returns {_words(_shape(leaf))} as `cost.{name}`, must "
-          f"return a {'float' if kind is jnp.floating else 'whole number'} "
+          f"return a {'float' if is_float else 'whole number'} "
           "(base.round_cost)")

@@ -15,7 +15,10 @@ from fedjax_alg.engine import processes
 from fedjax_alg.engine.processes import ProcessOptions
 from tests import two_processes
 
-pytestmark = pytest.mark.program  # starts Python and JAX twice
+pytestmark = [
+    pytest.mark.program,  # starts Python and JAX twice
+    # Two clients have at most six of the ten digits.
+    pytest.mark.filterwarnings("ignore:validation_clients=2. they have no")]
 
 ROOT = pathlib.Path(__file__).parents[2]
 
