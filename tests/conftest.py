@@ -32,12 +32,13 @@ MOST_MAPS = 20_000
 
 # Before JAX starts: all programs are compiled as by problems.quick_options. A
 # jaxlib that does not know the flag would not start.
-if jaxlib.__version__.startswith("0.10."):
+if jaxlib.__version__.startswith(("0.10.", "0.11.", "0.12.")):
   os.environ["XLA_FLAGS"] = (
-      os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
-      " --xla_backend_optimization_level=0"
+      os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
       # Two workers keep two cores busy; parts of a program only add work.
       " --xla_cpu_parallel_codegen_split_count=1")
+if jaxlib.__version__.startswith("0.10."):
+  os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 # JAX_PLATFORMS=cuda,cpu runs all tests on a GPU. Its products of matrices are
 # those of the CPU, to rounding, only if none is in TF32 (bfloat16 on a TPU).
 if "JAX_PLATFORMS" not in os.environ:
