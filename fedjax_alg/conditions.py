@@ -173,6 +173,7 @@ def _why(
 def _not_read(when: Condition, values: Mapping[str, Any]) -> str:
   now = dict.fromkeys(
       f"`{clause.name}`={values[clause.name]}" for clause in when.clauses
-      if not clause.words and values.get(clause.name) is not None)
+      if not clause.words and values.get(clause.name) is not None
+      and not clause.holds(values[clause.name]))
   text = f" with {' and '.join(now)}" if now else ""
   return f"not read{text} (only with {when})"
