@@ -436,7 +436,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
   def _numbers_of_file(self) -> np.ndarray:
     said = f"`availability_file`={self.availability_file}"
     assert self.availability_file is not None
-    path = expanded(self.availability_file)
+    path = expanded(self.availability_file, "availability_file")
     if not path.is_file():
       raise OptionError(f"{said}: no such file")
     binary = path.suffix == ".npy"

@@ -66,6 +66,7 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     ("availability", [0.5, 0.1], "must be the least and the most"),
     ("availability", [0.5, 1.1], "must be the least and the most"),
     ("availability_file", "nowhere.txt", "no such file"),
+    ("availability_file", 300 * "x", "no path; its names have at most 255"),
     ("dropout", 1.5, "must be at least 0 and at most 1"),
     ("stragglers", "half", "must be SHARE or SHARE:MOST"),
     ("stragglers", "0.5:0", "must be SHARE or SHARE:MOST"),
