@@ -12,6 +12,8 @@ _LIBRARY = _TESTS.parent / "fedjax_alg"
 #: types, base classes and parts that are tested through what they make up.
 ELSEWHERE = {
     "base": "contract/test_contract",
+    "central/aggregation": "exchange/test_aggregation",
+    "client/compression": "exchange/test_compression",
     "registry": "contract/test_registry",
     "client/sgd": "client/test_local_training",
     "client/svrg": "client/test_local_training",

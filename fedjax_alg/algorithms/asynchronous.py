@@ -22,15 +22,15 @@ import jax.numpy as jnp
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
 from fedjax_alg.base import Algorithm, Array, MapClients, Model
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
-from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.attacks import attack_of, Hostility
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _ASYNC = "Xie et al. section 5.2"
 

@@ -38,14 +38,14 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.central import steps
-from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange.attacks import attack_of, Hostility
+from fedjax_alg.exchange.weights import participation, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import participation, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)

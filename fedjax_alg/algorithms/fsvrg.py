@@ -17,11 +17,11 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 

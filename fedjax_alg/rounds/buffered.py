@@ -33,8 +33,6 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, FedSpec, Key
 from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundTimes
 from fedjax_alg.base import shared_client_params
-from fedjax_alg.central.attacks import poisoned
-from fedjax_alg.central.privacy import refuse
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate
@@ -42,6 +40,8 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
 from fedjax_alg.engine.cohorts import client_keys, server_key, STARTED, UPDATES
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.attacks import poisoned
+from fedjax_alg.exchange.privacy import refuse
 from fedjax_alg.rounds import events, halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping, Turn
 from fedjax_alg.rounds.phases import TwoHalves

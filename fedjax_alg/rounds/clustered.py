@@ -31,10 +31,6 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
-from fedjax_alg.central.aggregation import Aggregation, Aggregator, named
-from fedjax_alg.central.attacks import Attack, forged, forges, poisoned
-from fedjax_alg.central.privacy import Privacy, refuse
-from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
@@ -42,10 +38,15 @@ from fedjax_alg.client.update import Beside, ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys, FORGERIES, server_key
 from fedjax_alg.engine.cohorts import UPDATES
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import stacking
+from fedjax_alg.exchange.aggregation import Aggregation, Aggregator, named
+from fedjax_alg.exchange.attacks import Attack, forged, forges, poisoned
+from fedjax_alg.exchange.compression import compressed, Compression, shapes
+from fedjax_alg.exchange.privacy import Privacy, refuse
+from fedjax_alg.exchange.weights import participation, READ, WEIGHTS
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds import ledger, stacking
+from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.phases import check_mean
-from fedjax_alg.rounds.weights import participation, READ, WEIGHTS
 
 #: How the K models start before any client has been seen: as equal copies, or
 #: as independent random models.
@@ -138,7 +139,7 @@ class Rule(NamedTuple):
   #: cohort instead of the group's weight (IFCA's gradient averaging)
   whole_divisor: bool = False
   #: whether ``regroup`` or ``finish`` reads what each participant sent. If not,
-  #: large updates are added up without being kept (``rounds.stacking``), and
+  #: large updates are added up without being kept (``exchange.stacking``), and
   #: ``regroup`` is not called.
   reads_updates: bool = True
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, round_cost
 from fedjax_alg.base import RoundCost, Work
-from fedjax_alg.client.compression import shapes
-from fedjax_alg.rounds import broadcast, ledger
+from fedjax_alg.exchange import broadcast
+from fedjax_alg.exchange.compression import shapes
+from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.phases import Choice, Turn, TwoHalves
 
 

@@ -17,18 +17,18 @@ import optax
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
-from fedjax_alg.central.aggregation import Aggregator
-from fedjax_alg.central.attacks import Attack, forged, forges
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
-from fedjax_alg.client.compression import Compressor
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
 from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, FORGERIES
 from fedjax_alg.engine.cohorts import LAST_GRADIENTS, MESSAGES, server_key
 from fedjax_alg.engine.cohorts import SERVER_STEP, UPDATES
 from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds import stacking
+from fedjax_alg.exchange import stacking
+from fedjax_alg.exchange.aggregation import Aggregator
+from fedjax_alg.exchange.attacks import Attack, forged, forges
+from fedjax_alg.exchange.compression import Compressor
 
 
 def check_mean(
@@ -167,7 +167,7 @@ class Beginning(NamedTuple):
 
 
 class Updates(NamedTuple):
-  """The updates of which only their sum was kept (``rounds.stacking``)."""
+  """The updates of which only their sum was kept (``exchange.stacking``)."""
 
   mean: Params = ()  #: weighted mean of the updates, [...]
   #: [S] float32, squared norm of each update; None: the trained models were

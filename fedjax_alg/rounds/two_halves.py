@@ -35,20 +35,21 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, Params, RoundAux, Shard
-from fedjax_alg.central.aggregation import Aggregator, named, private
-from fedjax_alg.central.attacks import Attack, forges, poisoned
-from fedjax_alg.central.privacy import Privacy, refuse
 from fedjax_alg.central.steps import ServerStep, WHEN
 from fedjax_alg.client import objective
-from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.update import ClientUpdate, own_memory, Trained
 from fedjax_alg.engine.cohorts import BROADCAST, FIRST_GRADIENTS
 from fedjax_alg.engine.cohorts import LAST_GRADIENTS, server_key, UPDATES
 from fedjax_alg.errors import a_type, OptionError
-from fedjax_alg.rounds import broadcast, halves_report, ledger, phases
+from fedjax_alg.exchange import broadcast
+from fedjax_alg.exchange.aggregation import Aggregator, named, private
+from fedjax_alg.exchange.attacks import Attack, forges, poisoned
+from fedjax_alg.exchange.compression import compressed, Compression, shapes
+from fedjax_alg.exchange.privacy import Privacy, refuse
+from fedjax_alg.exchange.weights import participation
+from fedjax_alg.rounds import halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping
 from fedjax_alg.rounds.phases import Turn, TwoHalves, Updates
-from fedjax_alg.rounds.weights import participation
 
 
 class ComposedState(NamedTuple):

@@ -8,12 +8,13 @@ import pytest
 from fedjax_alg import registry, trees
 from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.algorithms.asynchronous import Asynchrony, staleness_factors
-from fedjax_alg.central import attacks, steps
+from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, clock, cohorts
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import attacks
 from fedjax_alg.rounds import buffered
 from tests import problems
 from tests.reference.event_heap import Server, trajectory

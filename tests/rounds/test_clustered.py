@@ -8,12 +8,12 @@ import pytest
 from fedjax_alg import trees
 from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.base import num_params
-from fedjax_alg.central import attacks
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import attacks
 from fedjax_alg.rounds.clustered import compose_clustered, Extra, Rule
 from tests import problems
 

@@ -8,9 +8,6 @@ import pytest
 
 from fedjax_alg import grouping, registry, trees
 from fedjax_alg.algorithms import diversified
-from fedjax_alg.central import aggregation, attacks
-from fedjax_alg.central.aggregation import Aggregator, coordinate_median
-from fedjax_alg.central.aggregation import weighted_mean
 from fedjax_alg.central.steps import average, ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -18,6 +15,9 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.exchange import aggregation, attacks
+from fedjax_alg.exchange.aggregation import Aggregator, coordinate_median
+from fedjax_alg.exchange.aggregation import weighted_mean
 from fedjax_alg.rounds.phases import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems

@@ -11,12 +11,12 @@ import pytest
 
 from fedjax_alg import base, registry, trees
 from fedjax_alg.central.steps import average
-from fedjax_alg.client import compression
-from fedjax_alg.client.compression import Compression, named
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.exchange import compression
+from fedjax_alg.exchange.compression import Compression, named
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 

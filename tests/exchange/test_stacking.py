@@ -11,7 +11,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, cohorts, loop, sharding
-from fedjax_alg.rounds import stacking
+from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 

@@ -7,12 +7,12 @@ import numpy as np
 from fedjax_alg import trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central.steps import average
-from fedjax_alg.client.compression import Compression
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
-from tests.client.test_compression import flat, moves_by, probe
+from tests.exchange.test_compression import flat, moves_by, probe
 
 KEY = jax.random.key(2)
 COHORTS = ([1, 4], [4, 12], [4, 12], [7, 1], [4, 1], [4, 7])

@@ -8,7 +8,7 @@ weights by examples a client's share of the sum would have no bound that does
 not depend on the others. The unit of privacy is the client with all its data.
 
 What z a round has, and how many rounds there are, decides epsilon
-(``runs.accounting``). A round may release more than the updates: anchor
+(``records.accounting``). A round may release more than the updates: anchor
 gradients, shortened and noised in the same way, and with adaptive clipping the
 number of updates that were short enough. Gaussians on the same participants
 compose as one of multiplier (sum_i z_i^-2)^(-1/2), so with m vectors

@@ -11,10 +11,10 @@ import scipy.stats
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.central import privacy
-from fedjax_alg.central.privacy import Privacy
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.exchange import privacy
+from fedjax_alg.exchange.privacy import Privacy
 from tests import problems
 
 KEY = jax.random.key(3)

@@ -1,0 +1,1 @@
+"""All that happens between clients and server."""
