@@ -25,12 +25,16 @@ ELSEWHERE = {
     "data/leaf": "data/test_sources",
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
+    "exchange/links": "rounds/test_two_halves",
+    "exchange/traffic": "rounds/test_two_halves",
     "models/adapt": "models/test_resolve",
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",
     "rounds/expected": "contract/test_contract",
-    "rounds/halves_report": "rounds/test_two_halves",
-    "rounds/phases": "rounds/test_two_halves",
+    "rounds/halves": "rounds/test_two_halves",
+    "rounds/k_models": "rounds/test_two_halves",
+    "rounds/local_training": "rounds/test_two_halves",
+    "rounds/one_model": "rounds/test_two_halves",
 }
 
 MODULES = sorted(

@@ -24,6 +24,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
@@ -213,5 +214,4 @@ def composed(
             hparams.group_mean))
   return compose(
       model, client_half(model, hparams), server_half(hparams),
-      map_clients=map_clients, weights=hparams.client_weights,
-      grouping=groups, **hparams.received())
+      map_clients=map_clients, exchange=exchange_of(hparams), grouping=groups)

@@ -32,6 +32,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.stacking import shares
 from fedjax_alg.exchange.weights import READ, WEIGHTS
@@ -184,8 +185,7 @@ def _mime(model, hparams, options, lite, map_clients):
       model, hparams, hparams.client_lr, options, lite,
       hparams.client_weights == "uniform")
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights,
-                 **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def mime(

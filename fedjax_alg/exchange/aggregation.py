@@ -1,9 +1,9 @@
 """Aggregators: what the server makes of what the participants send.
 
-The mean is one of them. Another one takes its place in
-``rounds.two_halves.compose``, for the participants' updates and for their
-anchor gradients, and in ``rounds.clustered.compose_clustered``, for the updates
-of every group. What is robust against false updates stands in ``robust``.
+The mean is one of them. Another one takes its place (``links.Exchange``) for
+the participants' updates and for their anchor gradients, with several models
+for the updates of every group. What is robust against false updates stands in
+``robust``.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Cohort, Key, Params, Traffic
+from fedjax_alg.base import Params, Traffic
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.exchange import robust
-from fedjax_alg.exchange.attacks import attack_of, Hostility
+from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy, private_mean
 from fedjax_alg.hparams import hyper
@@ -49,13 +49,6 @@ class Aggregator(NamedTuple):
   #: (slots, P) -> the server's flops for one vector of P floats
   flops: Callable[[int, int], float] = lambda slots, size: 0.0
   name: str = "your own"  #: for messages
-
-  def combined(
-      self, vectors: Params, weights: Array, cohort: Cohort, key: Key,
-      kept: tuple[Any, ...]) -> tuple[Params, tuple[Any, ...]]:
-    """``combine``, with what is kept as a tuple that may be empty."""
-    found = self.combine(vectors, weights, cohort, key, *kept)
-    return (found[0], found[1:]) if kept else (found, ())
 
 
 def weighted_mean() -> Aggregator:
@@ -177,12 +170,6 @@ class Aggregation(Hostility, Compression, Privacy):
   def iterations(self) -> int:
     """The number of steps that the aggregator takes."""
     return self.aggregator_iterations or ITERATIONS[self.aggregator]
-
-  def received(self) -> dict[str, Any]:
-    """The arguments of ``compose`` that say what the server makes of whom."""
-    return dict(
-        Compression.received(self), **Privacy.received(self),
-        aggregator=named(self.aggregator, self), attack=attack_of(self))
 
 
 def private(options: Privacy, releases: int) -> Aggregator:

@@ -66,6 +66,7 @@ class Compressor(NamedTuple):
   init: Callable[[Params], Any] = lambda like: ()
   #: whether the mean of what is decoded, over the keys, is the tree
   unbiased: bool = False
+  name: str = "your own"  #: for messages
 
 
 def _packed(bits: int) -> int:
@@ -281,8 +282,10 @@ def named(text: str, parameter: str, feedback: bool) -> Compressor | None:
     raise OptionError(f"`{parameter}`={text}: must be {form.text} alone")
   if name == "randk":
     amounts.append(not feedback)
-  made = form.make(*amounts)
-  return with_feedback(made) if feedback and name != "qsgd" else made
+  compressor = form.make(*amounts)
+  if feedback and name != "qsgd":
+    compressor = with_feedback(compressor)
+  return compressor._replace(name=text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,10 +313,6 @@ class Compression:
       "next message, by every client and by the server; not with qsgd, which "
       "needs none. false: it is lost, and randk multiplies what it sends by "
       "P / k", source="Stich et al. 2018", later=True)
-
-  def received(self) -> dict[str, Any]:
-    """The arguments of ``compose`` that say how it is sent."""
-    return dict(compression=self)
 
   def compressors(self) -> tuple[Compressor | None, Compressor | None]:
     """The compressors up and down; None for what is sent whole.
@@ -347,7 +346,7 @@ def keeps(compressor: Compressor, like: Params) -> bool:
 
 
 def compressed(
-    client: ClientUpdate, compressor: Compressor, like: Params, said: str
+    client: ClientUpdate, compressor: Compressor, like: Params
 ) -> ClientUpdate:
   """The client's half whose participants send their updates compressed.
 
@@ -358,7 +357,6 @@ def compressed(
     client: the client's half.
     compressor: how its updates are sent.
     like: the parameters, arrays or shapes.
-    said: the option and its value, for messages.
 
   Returns:
     The client's half; what clients keep for their compressors is a table beside
@@ -367,6 +365,7 @@ def compressed(
   Raises:
     OptionError: updates of this method cannot be compressed.
   """
+  said = f"`compress_up`={compressor.name}"
   if client.whole_only:
     raise OptionError(
         f"{said}: the local method sends whole updates ({client.whole_only})")
