@@ -12,24 +12,27 @@ What a participant sends passes them in this order, and so does what comes back:
   5. ``compress_down``: models are sent in fewer bytes (``broadcast``).
 
 Every kind of round takes an ``Exchange`` and asks ``fit`` whether it goes with
-the local method; ``traffic`` counts what is sent.
+the local method; ``communication`` counts what is sent.
 """
 
 from collections.abc import Mapping
 import dataclasses
+import functools
+import math
 from typing import Any
 
 import jax.numpy as jnp
 
-from fedjax_alg.base import Array, Cohort, Key, Model, Params
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
+from fedjax_alg.base import num_params, Params, Traffic
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast
 from fedjax_alg.exchange.aggregation import Aggregation, Aggregator, named
 from fedjax_alg.exchange.aggregation import private, weighted_mean
-from fedjax_alg.exchange.attacks import Attack, attack_of, forged, forges
-from fedjax_alg.exchange.attacks import Hostility, poisoned
+from fedjax_alg.exchange.attacks import Attack, attack_of, forged, Hostility
+from fedjax_alg.exchange.attacks import poisoned
 from fedjax_alg.exchange.compression import compressed, Compression, Compressor
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.privacy import Privacy
@@ -57,7 +60,7 @@ class Exchange:
   @property
   def forges(self) -> bool:
     """Whether hostile clients send false vectors."""
-    return forges(self.attack)
+    return self.attack is not None and self.attack.forge is not None
 
   @property
   def can_stream(self) -> bool:
@@ -228,3 +231,61 @@ def _refuse(option: str, value: str | None, why: str | None) -> None:
   """Refuses an option that is given, for a reason that there is."""
   if value and why:
     raise OptionError(f"`{option}`={value}: {why}")
+
+
+def sent_bytes(size: int, traffic: Traffic) -> int:
+  """Counts bytes; a part of a byte counts as one.
+
+  Args:
+    size: P.
+    traffic: a number of vectors of P floats, or a function P -> bytes.
+  """
+  sent = traffic(size) if callable(traffic) else (
+      BYTES_PER_FLOAT * size * traffic)
+  return math.ceil(round(sent, 6))  # 0.7 vectors of 10 floats are 28 bytes
+
+
+def communication(
+    exchange: Exchange, client: ClientUpdate, model: Model, memory: Any,
+    cohort: Cohort, *, models: int = 1, vectors: int = 0, gradients: int = 0,
+    more_up: int = 0, floats_down: Any = 0, floats_up: Any = 0
+) -> dict[str, Any]:
+  """Counts what each participant receives and sends in a round.
+
+  Args:
+    exchange: the links.
+    client: the local method.
+    model: its model.
+    memory: that of the local method, with what a broadcast keeps.
+    cohort: the participants.
+    models: number of models that a participant receives to begin with.
+    vectors: number of vectors of P floats that it receives besides.
+    gradients: number of gradients that it sends besides its update.
+    more_up: bytes that it sends besides.
+    floats_down: further floats that it receives, [] int32 if they depend on the
+      round.
+    floats_up: further floats that it sends, likewise.
+
+  Returns:
+    The arguments of ``round_cost``.
+  """
+  like = shapes(model)
+  sent = functools.partial(sent_bytes, num_params(like))
+  down: Any = sent(vectors) + sent(client.extra_down) + sent(
+      exchange.aggregator.extra_down)
+  if exchange.compress_down:
+    down = jnp.uint32(down) + models * broadcast.mean_bytes(
+        exchange.compress_down, like, memory, cohort)
+  else:
+    down += sent(models)
+  gradient = exchange.compress_gradients
+  up = more_up + sent(client.upload_bytes or 1) + sent(client.extra_up) + sent(
+      exchange.aggregator.extra_up) + gradients * (
+          gradient.nbytes(like) if gradient else sent(1))
+  cost: dict[str, Any] = {}
+  for name, number, floats in (
+      ("down", down, floats_down), ("up", up, floats_up)):
+    cost[name] = (number + (BYTES_PER_FLOAT - 1)) // BYTES_PER_FLOAT + floats
+    if not isinstance(number, int) or number % BYTES_PER_FLOAT:
+      cost["bytes_" + name] = number + BYTES_PER_FLOAT * floats
+  return cost

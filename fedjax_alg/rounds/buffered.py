@@ -42,10 +42,10 @@ from fedjax_alg.engine.cohorts import client_keys, FORGERIES, SERVER_STEP
 from fedjax_alg.engine.cohorts import server_key, STARTED, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.links import Exchange, fit
-from fedjax_alg.rounds import events, halves
-from fedjax_alg.rounds.halves import against, costs, server_keys, server_step
-from fedjax_alg.rounds.halves import TwoHalves
+from fedjax_alg.rounds import events
 from fedjax_alg.rounds.local_training import train
+from fedjax_alg.rounds.one_model import against, costs, first_aggregates
+from fedjax_alg.rounds.one_model import server_keys, server_step, TwoHalves
 from fedjax_alg.rounds.two_halves import check_server
 
 
@@ -147,7 +147,7 @@ def _init(
   return BufferedState(
       models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
       trees.repeat(params, places), events.nobody(places, spec.num_clients),
-      zero, zero, halves.first_aggregates(method, models))
+      zero, zero, first_aggregates(method, models))
 
 
 def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:

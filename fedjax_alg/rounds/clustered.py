@@ -34,20 +34,19 @@ from fedjax_alg.base import RoundCost, Shard, Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import Beside, ClientUpdate, Store
+from fedjax_alg.client.update import Beside, ClientUpdate, own_memory, Store
 from fedjax_alg.engine.cohorts import client_keys, FORGERIES, server_key
 from fedjax_alg.engine.cohorts import UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.compression import shapes
-from fedjax_alg.exchange.links import Exchange, fit
-from fedjax_alg.exchange.traffic import communication
+from fedjax_alg.exchange.links import communication, Exchange, fit
 from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import ledger
-from fedjax_alg.rounds.halves import server_keys
 from fedjax_alg.rounds.local_training import train, Training
+from fedjax_alg.rounds.one_model import server_keys
 
 #: How the K models start before any client has been seen: as equal copies, or
 #: as independent random models.
@@ -259,15 +258,21 @@ def compose_clustered(
       exchange, client, model, num_models=rule.num_groups, refused=REFUSED)
   method = Clustered(model, _with_table_alone(client), rule, map_clients,
                      exchange)
-  plain = Algorithm(
+  return Algorithm(
       functools.partial(_init, method),
-      lambda state, everyone, key: rule.setup(
-          state, exchange.poisoned(everyone), key),
+      lambda state, everyone, key: _changed(state, rule.setup(
+          own_memory(state), exchange.poisoned(everyone), key)),
       functools.partial(_round, method),
-      functools.partial(_client_params, rule), lambda state: state.models,
-      rule.membership,
-      idle=lambda state, cohort: _counted(state))
-  return _with_table(method, plain) if client.store else plain
+      lambda state, *client: _client_params(rule, own_memory(state), *client),
+      lambda state: own_memory(state).models,
+      lambda state: rule.membership(own_memory(state)),
+      idle=lambda state, cohort: _changed(state, own_memory(state)._replace(
+          round=own_memory(state).round + 1)))
+
+
+def _changed(state: Any, new: ClusteredState) -> Any:
+  """The state with a new ``ClusteredState``, alone or in a ``Beside``."""
+  return state._replace(own=new) if isinstance(state, Beside) else new
 
 
 def _with_table_alone(client: ClientUpdate) -> ClientUpdate:
@@ -302,57 +307,25 @@ def _check_half(client: ClientUpdate) -> None:
         "or that keeps a row for each client)")
 
 
-def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
-  """The algorithm whose clients keep rows of a table (``Beside.extra``)."""
-  membership = plain.membership
-  assert membership is not None
-
-  def init(params: Params, spec: FedSpec, key: Key) -> Beside:
-    return Beside(plain.init(params, spec, key), method.map_clients.keep(
-        method.client.init(params, spec)))
-
-  def round_(state: Beside, cohort: Cohort, key: Key):
-    own, table, aux = _run(method, state.own, state.extra, cohort, key)
-    return Beside(own, table), aux
-
-  def idle(state: Beside, cohort: Cohort) -> Beside:
-    del cohort
-    return state._replace(own=_counted(state.own))
-
-  return Algorithm(
-      init, lambda state, *args: state._replace(
-          own=plain.setup(state.own, *args)),
-      round_, lambda state, *args: plain.client_params(state.own, *args),
-      lambda state: state.own.models, lambda state: membership(state.own),
-      idle=idle)
-
-
-def _counted(state: ClusteredState) -> ClusteredState:
-  """The state after a round in which nobody takes part."""
-  return state._replace(round=state.round + 1)
-
-
 def _init(
-    method: Clustered, params: Params, spec: FedSpec, key: Key
-) -> ClusteredState:
+    method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
   models, memory = method.rule.init(params, spec, key)
   keeps = method.exchange.aggregator.keeps
-  return ClusteredState(
+  state = ClusteredState(
       models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
       jnp.zeros((), jnp.int32), jax.vmap(keeps)(models) if keeps else ())
+  if not method.client.store:
+    return state
+  return Beside(
+      state, method.map_clients.keep(method.client.init(params, spec)))
 
 
 def _round(
-    method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
-) -> tuple[ClusteredState, RoundAux]:
-  state, _, aux = _run(method, state, (), cohort, key)
-  return state, aux
-
-
-def _run(
-    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
-    key: Key) -> tuple[ClusteredState, Any, RoundAux]:
-  """One round; ``table``: the rows that clients keep, or ()."""
+    method: Clustered, whole: Any, cohort: Cohort, key: Key
+) -> tuple[Any, RoundAux]:
+  """One round; ``whole``: a state, with a table of clients' rows or without."""
+  state: ClusteredState = own_memory(whole)
+  table = whole.extra if method.client.store else ()
   rule, exchange, at_start = method.rule, method.exchange, state
   cohort = exchange.poisoned(cohort)
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
@@ -379,7 +352,8 @@ def _run(
   loss = training.trained.loss
   cost, work = _cost(
       method, at_start, state, cohort, training.trained.gradients, notes)
-  return state, training.table, RoundAux(
+  new = Beside(state, training.table) if method.client.store else state
+  return new, RoundAux(
       {"loss": loss, "group": groups},
       _log(rule, state, cohort, groups, loss) | distance(state.models),
       cost, work)

@@ -31,10 +31,10 @@ from fedjax_alg.engine.cohorts import SERVER_STEP, server_key, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import Compressor, shapes
-from fedjax_alg.rounds.halves import AGGREGATED, combined_gradients
-from fedjax_alg.rounds.halves import ComposedState, costs, joined, server_keys
-from fedjax_alg.rounds.halves import server_step, TwoHalves
 from fedjax_alg.rounds.local_training import train
+from fedjax_alg.rounds.one_model import AGGREGATED, combined_gradients
+from fedjax_alg.rounds.one_model import ComposedState, costs, joined
+from fedjax_alg.rounds.one_model import server_keys, server_step, TwoHalves
 
 
 class Stage(NamedTuple):

@@ -1,6 +1,6 @@
 """The work of a round, and the cost of one in closed form.
 
-What is sent is counted in ``exchange.traffic``.
+What is sent is counted in ``exchange.links``.
 """
 
 from typing import Any, NamedTuple

@@ -27,9 +27,9 @@ from fedjax_alg.central.steps import ServerStep, WHEN
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.exchange.links import Exchange, fit
-from fedjax_alg.rounds import halves, k_models, one_model
-from fedjax_alg.rounds.halves import ComposedState, TwoHalves
+from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
+from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
 
 __all__ = ["ComposedState", "ModelGrouping", "compose", "joined_halves"]
 
@@ -66,10 +66,11 @@ def compose(
     if method.num_models > 1:
       client_params = functools.partial(k_models.preferred_model, model)
   return Algorithm(
-      functools.partial(halves.init, method),
-      functools.partial(halves.setup, method),
+      functools.partial(one_model.init, method),
+      functools.partial(one_model.setup, method),
       functools.partial(run_round, method), client_params, _models,
-      idle=None if exchange.privacy else functools.partial(halves.idle, method),
+      idle=None if exchange.privacy else functools.partial(
+          one_model.idle, method),
       takes_parts=client.takes_parts)
 
 
