@@ -28,7 +28,7 @@ from fedjax_alg.base import num_params, Params, Traffic
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import broadcast
+from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.aggregation import Aggregation, Aggregator, named
 from fedjax_alg.exchange.aggregation import private, weighted_mean
 from fedjax_alg.exchange.attacks import Attack, attack_of, forged, Hostility
@@ -76,6 +76,16 @@ class Exchange:
   def weigh(self, cohort: Cohort) -> Array:
     """The weights of the participants in every mean, [S] float32."""
     return participation(self.weights)(cohort)
+
+  def shares(self, cohort: Cohort, vector: Params) -> Array | None:
+    """The factors of vectors like this one in a mean, [S].
+
+    None where every vector is kept: because the mean is not enough, or because
+    they are small (``stacking``).
+    """
+    if not self.can_stream or stacking.fits(cohort.ids.shape[0], vector):
+      return None
+    return stacking.shares(self.weigh(cohort))
 
   def poisoned(self, cohort: Cohort) -> Cohort:
     """The cohort with the labels that hostile clients train on."""

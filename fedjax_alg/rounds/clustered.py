@@ -333,17 +333,16 @@ def _round(
   state = state._replace(
       member=state.member.at[cohort.ids].set(assigned, mode="drop"))
   before, weights = state.models, exchange.weigh(cohort)
-  streams = exchange.can_stream and not rule.reads_updates and (
-      not stacking.fits(cohort.ids.shape[0], trees.index(before, 0)))
-  shares = None
-  if streams:
+  shares = None if rule.reads_updates else exchange.shares(
+      cohort, trees.index(before, 0))
+  if shares is not None:
     shares = trees.group_shares(
         weights, _last_group(state, cohort.ids), rule.num_groups,
         whole=rule.whole_divisor).T
   training = train(
       method.client, method.map_clients, (before, before, ()), state.round,
       table, cohort, key, assigned, shares)
-  move = _by_sums if streams else _by_updates
+  move = _by_updates if shares is None else _by_sums
   state, groups, trained, distance = move(
       method, state, cohort, assigned, training, weights, key)
   state = rule.finish(

@@ -25,16 +25,15 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.client import objective
-from fedjax_alg.engine.cohorts import BROADCAST, client_keys, FIRST_GRADIENTS
-from fedjax_alg.engine.cohorts import FORGERIES, LAST_GRADIENTS, MESSAGES
-from fedjax_alg.engine.cohorts import SERVER_STEP, server_key, UPDATES
+from fedjax_alg.engine.cohorts import BROADCAST, client_keys, FORGERIES
+from fedjax_alg.engine.cohorts import MESSAGES, SERVER_STEP, server_key, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import Compressor, shapes
 from fedjax_alg.rounds.local_training import train
-from fedjax_alg.rounds.one_model import AGGREGATED, combined_gradients
-from fedjax_alg.rounds.one_model import ComposedState, costs, joined
-from fedjax_alg.rounds.one_model import server_keys, server_step, TwoHalves
+from fedjax_alg.rounds.one_model import combined_gradients, ComposedState, costs
+from fedjax_alg.rounds.one_model import joined, PURPOSES, server_keys
+from fedjax_alg.rounds.one_model import server_step, TwoHalves
 
 
 class Stage(NamedTuple):
@@ -146,7 +145,7 @@ def run_round(
   models, servers, kept = state.models, state.server, {}
   step = functools.partial(_server_steps, method, inputs)
 
-  losses, anchors, kept[FIRST_GRADIENTS] = _losses(method, models, inputs)
+  losses, anchors, kept["first_gradients"] = _losses(method, models, inputs)
   preference, loss = _preferred(losses, inputs)
   starts = models
   if server.when == "before":
@@ -158,7 +157,7 @@ def run_round(
   loss = _reported(method, loss, training.trained.loss, inputs)
   trained, vectors = _received(
       method, training.trained.params, starts, preference, inputs)
-  update, groups, kept[UPDATES] = _updates(
+  update, groups, kept["updates"] = _updates(
       method, models, starts, anchors, state.memory, vectors, inputs)
 
   if server.when == "aggregate":
@@ -169,17 +168,16 @@ def run_round(
   gap = trees.slot_norm(trees.subtract(trained, trees.index(moved, preference)))
   discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
   if server.when == "after":
-    _, gradients, kept[LAST_GRADIENTS] = anchor_gradients(
-        method, LAST_GRADIENTS, moved, inputs)
+    _, gradients, kept["last_gradients"] = anchor_gradients(
+        method, "last_gradients", moved, inputs)
     moved, servers = step(gradients, servers, moved)
 
   report = _report(method, loss, groups, servers, inputs)
   cost, work = _costs(
       method, servers, training.trained.gradients, state.memory, inputs)
   memory = training.merged(client, state.memory, cohort, anchors)
-  moved, servers, aggregates = first_copied(warm_up, (moved, servers, {
-      AGGREGATED[purpose]: value for purpose, value in kept.items()
-      if value is not None}))
+  moved, servers, aggregates = first_copied(warm_up, (
+      moved, servers, {name: kept[name] for name in state.aggregates}))
   if exchange.compress_down:
     moved, memory = broadcast.send(
         exchange.compress_down, models, moved, memory, cohort,
@@ -251,7 +249,7 @@ def _losses(
     # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
     # members never receive the accelerated models. Every participant counts for
     # every k (errata D-06).
-    return anchor_gradients(method, FIRST_GRADIENTS, models, inputs)
+    return anchor_gradients(method, "first_gradients", models, inputs)
   if method.num_models == 1:
     return None, (), None
   return method.map_clients(
@@ -263,7 +261,7 @@ def _losses(
 
 
 def anchor_gradients(
-    method: KModels, purpose: int, models: Params, inputs: RoundInputs
+    method: KModels, name: str, models: Params, inputs: RoundInputs
 ) -> tuple[Array, Params, Any]:
   """The participants' losses [S, K], the anchor gradients [K, ...], and kept.
 
@@ -276,13 +274,12 @@ def anchor_gradients(
   if method.grouping.own_anchors:
     measure = _of_preferred(measure)
   shared, keys = (models, inputs.warm_up), client_keys(
-      server_key(server_key(inputs.key, MESSAGES), purpose), cohort.ids)
+      server_key(server_key(inputs.key, MESSAGES), PURPOSES[name]), cohort.ids)
   if not exchange.can_stream:
     losses, gradients = method.map_clients(
         measure, shared, cohort.shards, keys)
     return losses, *combined_gradients(
-        method, purpose, gradients, cohort, inputs.key,
-        inputs.last.get(AGGREGATED[purpose]))
+        method, name, gradients, cohort, inputs.key, inputs.last)
   anchors, losses = stacking.mean(
       method.map_clients, lambda *args: measure(*args)[::-1], models,
       exchange.weigh(cohort), shared, cohort.shards, keys)

@@ -33,9 +33,9 @@ from fedjax_alg.exchange.links import communication, Exchange
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import train, Training
 
-#: What is aggregated in a round, by the purpose of the key (``server_key``).
-AGGREGATED = {UPDATES: "updates", FIRST_GRADIENTS: "first_gradients",
-              LAST_GRADIENTS: "last_gradients"}
+#: What may be aggregated in a round -> the purpose of its key (``server_key``).
+PURPOSES = {"updates": UPDATES, "first_gradients": FIRST_GRADIENTS,
+            "last_gradients": LAST_GRADIENTS}
 
 
 class ComposedState(NamedTuple):
@@ -45,7 +45,7 @@ class ComposedState(NamedTuple):
   server: Any  #: state of the server step, [K, ...]
   memory: Any  #: ``memory`` of the client's half
   round: Array  #: [] int32, rounds completed
-  #: what the aggregator keeps (``Aggregator.keeps``), name in ``AGGREGATED`` ->
+  #: what the aggregator keeps (``Aggregator.keeps``), name in ``PURPOSES`` ->
   #: [K, ...]; empty if it keeps nothing
   aggregates: Any = {}
 
@@ -76,10 +76,10 @@ class TwoHalves:
     return self.client.needs_anchor or self.server.when == "before"
 
   @property
-  def aggregated(self) -> tuple[int, ...]:
-    """What is aggregated in a round, some of ``AGGREGATED``."""
-    return (UPDATES, *((FIRST_GRADIENTS,) if self.anchored else ()), *(
-        (LAST_GRADIENTS,) if self.server.when == "after" else ()))
+  def aggregated(self) -> list[str]:
+    """What is aggregated in a round, some of ``PURPOSES``."""
+    return ["updates", *["first_gradients"] * self.anchored,
+            *["last_gradients"] * (self.server.when == "after")]
 
 
 def run_round(
@@ -107,19 +107,15 @@ def run_round(
   # The cohort measures the gradient at the model, and the server may move it.
   loss, anchor, kept, start = None, (), {}, model
   if method.anchored:
-    loss, anchor, kept[FIRST_GRADIENTS] = measure(FIRST_GRADIENTS, model)
+    loss, anchor, kept["first_gradients"] = measure("first_gradients", model)
   if server.when == "before":
     start, server_state = step(anchor, server_state, model)
 
   # Every participant trains; the server takes the mean of the updates.
-  streams = exchange.can_stream and not stacking.fits(
-      cohort.ids.shape[0], start)
-  weights = exchange.weigh(cohort)
   training = train(
       client, method.map_clients, (start, model, anchor), state.round,
-      state.memory, cohort, key,
-      weights=stacking.shares(weights) if streams else None)
-  mean, kept[UPDATES], distance = mean_update(
+      state.memory, cohort, key, weights=exchange.shares(cohort, start))
+  mean, kept["updates"], distance = mean_update(
       method, start, training, cohort, key, aggregates)
   update = client.scale(state.memory, cohort, mean)
 
@@ -130,7 +126,7 @@ def run_round(
     moved = trees.add_scaled(start, server.aggregate_lr, update)
   report = distance(trees.subtract(moved, start))
   if server.when == "after":
-    _, gradient, kept[LAST_GRADIENTS] = measure(LAST_GRADIENTS, moved)
+    _, gradient, kept["last_gradients"] = measure("last_gradients", moved)
     moved, server_state = step(gradient, server_state, moved)
 
   # Reports, costs, and the new state.
@@ -140,9 +136,8 @@ def run_round(
   if exchange.aggregator.column:
     report[exchange.aggregator.column] = aggregates["updates"]
   models, servers, anchors, kept = trees.repeat((
-      moved, server_state, anchor, {
-          AGGREGATED[purpose]: value for purpose, value in kept.items()
-          if value is not None}), 1)
+      moved, server_state, anchor,
+      {name: kept[name] for name in state.aggregates}), 1)
   cost, work = costs(
       method, cohort, state.memory, training.trained.gradients, servers)
   memory = training.merged(client, state.memory, cohort, anchors)
@@ -155,12 +150,12 @@ def run_round(
 
 
 def anchor_gradient(
-    method: TwoHalves, purpose: int, model: Params, cohort: Cohort, key: Key,
+    method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key,
     last: Any) -> tuple[Array, Params, Any]:
   """The participants' losses [S], their gradients' mean, and what is kept."""
   exchange, compressor = method.exchange, method.exchange.compress_gradients
   keys = client_keys(
-      server_key(server_key(key, MESSAGES), purpose), cohort.ids)
+      server_key(server_key(key, MESSAGES), PURPOSES[name]), cohort.ids)
 
   def one_client(params, shard, key):
     loss, gradient = objective.full_value_and_grad(method.model, params, shard)
@@ -177,8 +172,8 @@ def anchor_gradient(
   gradients, losses = method.map_clients(
       one_client, model, cohort.shards, keys)
   of_one = combined_gradients(
-      method, purpose, jax.tree.map(lambda leaf: leaf[:, None], gradients),
-      cohort, key, trees.repeat(last.get(AGGREGATED[purpose]), 1))
+      method, name, jax.tree.map(lambda leaf: leaf[:, None], gradients),
+      cohort, key, trees.repeat(last, 1))
   return losses, *trees.index(of_one, 0)
 
 
@@ -234,8 +229,7 @@ def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
   """What the aggregator keeps at the start, ``ComposedState.aggregates``."""
   keeps = method.exchange.aggregator.keeps
   return {} if keeps is None else {
-      AGGREGATED[purpose]: jax.vmap(keeps)(models)
-      for purpose in method.aggregated}
+      name: jax.vmap(keeps)(models) for name in method.aggregated}
 
 
 def _placed(method: TwoHalves, memory: Any) -> Any:
@@ -278,17 +272,17 @@ def server_keys(key: Key, purpose: int, k: int) -> Key:
 
 
 def combined_gradients(
-    method: TwoHalves, purpose: int, sent: Params, cohort: Cohort, key: Key,
+    method: TwoHalves, name: str, sent: Params, cohort: Cohort, key: Key,
     last: Any) -> tuple[Params, Any]:
   """Combines the anchor gradients that participants sent of K models.
 
   Args:
     method: the method.
-    purpose: of the key, ``FIRST_GRADIENTS`` or ``LAST_GRADIENTS``.
+    name: "first_gradients" or "last_gradients".
     sent: [S, K, ...].
     cohort: the participants.
     key: key of the round.
-    last: [K, ...], what the aggregator has kept, or None.
+    last: ``ComposedState.aggregates``.
 
   Returns:
     The anchor gradients [K, ...], and what the aggregator keeps.
@@ -301,7 +295,8 @@ def combined_gradients(
     return exchange.combine(gradients, weights, cohort, key, last)
 
   return jax.vmap(of_model, in_axes=(1, 0, 0))(
-      sent, server_keys(key, purpose, method.num_models), last)
+      sent, server_keys(key, PURPOSES[name], method.num_models),
+      last.get(name))
 
 
 def against(update: Params) -> Params:
