@@ -201,9 +201,9 @@ def fit(
       ("compress_down", down and down.name)):
     _refuse(option, value, refused.get(option))
   if up:
-    kept = client.store
+    store = client.store
     client = compressed(client, up, shapes(model))
-    _refuse("compress_up", up.name if client.store is not kept else "",
+    _refuse("compress_up", up.name if client.store is not store else "",
             refused.get("memory"))
   if exchange.privacy:
     exchange = _private(exchange, client, released, refused.get("private"))

@@ -142,10 +142,10 @@ def run_round(
   state = joined(method, state, cohort)
   warm_up = state.round < grouping.threshold if k > 1 else None
   inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)
-  models, servers, kept = state.models, state.server, {}
+  models, servers, new = state.models, state.server, {}
   step = functools.partial(_server_steps, method, inputs)
 
-  losses, anchors, kept["first_gradients"] = _losses(method, models, inputs)
+  losses, anchors, new["first_gradients"] = _losses(method, models, inputs)
   preference, loss = _preferred(losses, inputs)
   starts = models
   if server.when == "before":
@@ -157,7 +157,7 @@ def run_round(
   loss = _reported(method, loss, training.trained.loss, inputs)
   trained, vectors = _received(
       method, training.trained.params, starts, preference, inputs)
-  update, groups, kept["updates"] = _updates(
+  update, groups, new["updates"] = _updates(
       method, models, starts, anchors, state.memory, vectors, inputs)
 
   if server.when == "aggregate":
@@ -168,7 +168,7 @@ def run_round(
   gap = trees.slot_norm(trees.subtract(trained, trees.index(moved, preference)))
   discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
   if server.when == "after":
-    _, gradients, kept["last_gradients"] = anchor_gradients(
+    _, gradients, new["last_gradients"] = anchor_gradients(
         method, "last_gradients", moved, inputs)
     moved, servers = step(gradients, servers, moved)
 
@@ -177,7 +177,7 @@ def run_round(
       method, servers, training.trained.gradients, state.memory, inputs)
   memory = training.merged(client, state.memory, cohort, anchors)
   moved, servers, aggregates = first_copied(warm_up, (
-      moved, servers, {name: kept[name] for name in state.aggregates}))
+      moved, servers, {name: new[name] for name in state.aggregates}))
   if exchange.compress_down:
     moved, memory = broadcast.send(
         exchange.compress_down, models, moved, memory, cohort,

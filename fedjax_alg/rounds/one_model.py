@@ -105,9 +105,9 @@ def run_round(
       anchor_gradient, method, cohort=cohort, key=key, last=aggregates)
 
   # The cohort measures the gradient at the model, and the server may move it.
-  loss, anchor, kept, start = None, (), {}, model
+  loss, anchor, new, start = None, (), {}, model
   if method.anchored:
-    loss, anchor, kept["first_gradients"] = measure("first_gradients", model)
+    loss, anchor, new["first_gradients"] = measure("first_gradients", model)
   if server.when == "before":
     start, server_state = step(anchor, server_state, model)
 
@@ -115,7 +115,7 @@ def run_round(
   training = train(
       client, method.map_clients, (start, model, anchor), state.round,
       state.memory, cohort, key, weights=exchange.shares(cohort, start))
-  mean, kept["updates"], distance = mean_update(
+  mean, new["updates"], distance = mean_update(
       method, start, training, cohort, key, aggregates)
   update = client.scale(state.memory, cohort, mean)
 
@@ -126,7 +126,7 @@ def run_round(
     moved = trees.add_scaled(start, server.aggregate_lr, update)
   report = distance(trees.subtract(moved, start))
   if server.when == "after":
-    _, gradient, kept["last_gradients"] = measure("last_gradients", moved)
+    _, gradient, new["last_gradients"] = measure("last_gradients", moved)
     moved, server_state = step(gradient, server_state, moved)
 
   # Reports, costs, and the new state.
@@ -135,9 +135,9 @@ def run_round(
   report |= server.report(server_state)
   if exchange.aggregator.column:
     report[exchange.aggregator.column] = aggregates["updates"]
-  models, servers, anchors, kept = trees.repeat((
+  models, servers, anchors, aggregates = trees.repeat((
       moved, server_state, anchor,
-      {name: kept[name] for name in state.aggregates}), 1)
+      {name: new[name] for name in state.aggregates}), 1)
   cost, work = costs(
       method, cohort, state.memory, training.trained.gradients, servers)
   memory = training.merged(client, state.memory, cohort, anchors)
@@ -145,7 +145,7 @@ def run_round(
     models, memory = broadcast.send(
         exchange.compress_down, state.models, models, memory, cohort,
         server_key(key, BROADCAST))
-  return ComposedState(models, servers, memory, state.round + 1, kept), (
+  return ComposedState(models, servers, memory, state.round + 1, aggregates), (
       RoundAux({"loss": loss}, report, cost, work))
 
 
