@@ -3,10 +3,10 @@
   python -m benchmarks.memory --data_dir=~/tensorflow_datasets
 
 A round whose server needs only means either keeps the vectors of all
-participants or adds them up as they come (``rounds.stacking``). This benchmark
-plays both, in turn, for large models on MNIST over 1,000 clients, and prints
-the temporary memory of the compiled round, its CPU seconds, and how far the two
-updates of the model are apart.
+participants or adds them up as they come (``exchange.stacking``). This
+benchmark runs both, in turn, for large models on MNIST over 1,000 clients, and
+prints the temporary memory of the compiled round, its CPU seconds, and how far
+the two updates of the model are apart.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from benchmarks import timing, workloads
 from fedjax_alg import base, data, models, registry, trees
 from fedjax_alg.engine import clients, cohorts, compiling, sharding
-from fedjax_alg.rounds import stacking
+from fedjax_alg.exchange import stacking
 
 #: name -> model and its options
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

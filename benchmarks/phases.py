@@ -24,7 +24,7 @@ from fedjax_alg.central import adaptive
 from fedjax_alg.client import objective, svrg
 from fedjax_alg.engine import clients, loop, cohorts, sharding
 from fedjax_alg.records import summary
-from fedjax_alg.rounds.phases import Stage
+from fedjax_alg.rounds.k_models import Stage
 from fedjax_alg.runs import methods
 
 COHORT, SEED = 40, 0

@@ -436,6 +436,9 @@ def shared_client_params(
 
 #: Parameters are float32.
 BYTES_PER_FLOAT = 4
+#: Bytes of a key of JAX's generator, from which a receiver draws the same
+#: numbers as the sender.
+SEED_BYTES = 8
 
 
 def num_params(params: Params) -> int:

@@ -13,9 +13,9 @@ from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
 from fedjax_alg.algorithms import fsvrg, ifca, losac, mime, per_fedavg, pfedme
 from fedjax_alg.algorithms import references, scaffold
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.central.privacy import Privacy
-from fedjax_alg.client.compression import Compression
 from fedjax_alg.errors import did_you_mean, OptionError, squeezed
+from fedjax_alg.exchange.compression import Compression
+from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
 
@@ -55,8 +55,8 @@ class Entry(NamedTuple):
   #: result jumps where a decision changes and a derivative does not see it
   #: (``runs.hypergradient``); "" for a method whose rounds are smooth
   jumps: Callable[[Any], str] = lambda hparams: ""
-  #: why nothing that is sent can be compressed (``client.compression``) or made
-  #: private as updates are (``central.privacy``); empty if updates can
+  #: why nothing that is sent can be compressed (``exchange.compression``) or
+  #: made private as updates are (``exchange.privacy``); empty if updates can
   whole_only: str = ""
   #: whether stragglers' partial work is kept unless a run says otherwise
   keeps_parts: bool = False

@@ -12,6 +12,8 @@ _LIBRARY = _TESTS.parent / "fedjax_alg"
 #: types, base classes and parts that are tested through what they make up.
 ELSEWHERE = {
     "base": "contract/test_contract",
+    "central/aggregation": "exchange/test_aggregation",
+    "client/compression": "exchange/test_compression",
     "registry": "contract/test_registry",
     "client/sgd": "client/test_local_training",
     "client/svrg": "client/test_local_training",
@@ -23,12 +25,14 @@ ELSEWHERE = {
     "data/leaf": "data/test_sources",
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
+    "exchange/links": "rounds/test_two_halves",
     "models/adapt": "models/test_resolve",
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",
     "rounds/expected": "contract/test_contract",
-    "rounds/halves_report": "rounds/test_two_halves",
-    "rounds/phases": "rounds/test_two_halves",
+    "rounds/k_models": "rounds/test_two_halves",
+    "rounds/local_training": "rounds/test_two_halves",
+    "rounds/one_model": "rounds/test_two_halves",
 }
 
 MODULES = sorted(

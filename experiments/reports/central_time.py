@@ -26,7 +26,7 @@ from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
-from fedjax_alg.rounds.phases import Stage
+from fedjax_alg.rounds.k_models import Stage
 from ..cli import config as config_lib
 from ..cli import execute
 from . import answers, report, timing

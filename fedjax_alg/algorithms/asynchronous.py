@@ -22,15 +22,16 @@ import jax.numpy as jnp
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
 from fedjax_alg.base import Algorithm, Array, MapClients, Model
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
-from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _ASYNC = "Xie et al. section 5.2"
 
@@ -157,7 +158,7 @@ def fedasync(
                         local_optimizer(hparams)),
       steps.average(hparams.mixing), staleness=staleness_factors(hparams),
       concurrency=hparams.concurrency, one_by_one=True,
-      map_clients=map_clients, attack=attack_of(hparams))
+      map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def fedbuff(
@@ -188,5 +189,5 @@ def fedbuff(
       model, composed.client_half(model, hparams),
       composed.server_half(hparams), staleness=staleness_factors(hparams),
       concurrency=hparams.concurrency, map_clients=map_clients,
-      weights=hparams.client_weights,
-      said=f"`client_update`={hparams.client_update}", **hparams.received())
+      exchange=exchange_of(hparams),
+      said=f"`client_update`={hparams.client_update}")

@@ -32,6 +32,7 @@ from fedjax_alg.base import num_params, Params
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only
+from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -250,4 +251,4 @@ def cfl(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)),
       bipartition_rule(model, hparams), map_clients=map_clients,
-      weights=hparams.client_weights, **hparams.received())
+      exchange=exchange_of(hparams))

@@ -18,16 +18,17 @@ from fedjax_alg.algorithms import fednova, fedopt, fsvrg, losac, mime, scaffold
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import is_zero, MANY, only
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 CLIENT_UPDATES = ("sgd", "prox", "svrg", "scaffold", "mime", "mime_lite",
                   "losac", "nova", "dyn")
@@ -213,5 +214,4 @@ def composed(
             hparams.group_mean))
   return compose(
       model, client_half(model, hparams), server_half(hparams),
-      map_clients=map_clients, weights=hparams.client_weights,
-      grouping=groups, **hparams.received())
+      map_clients=map_clients, exchange=exchange_of(hparams), grouping=groups)

@@ -20,6 +20,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -139,7 +140,7 @@ def cfsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
-                 map_clients=map_clients, **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def clsfsvrg(
@@ -167,4 +168,4 @@ def clsfsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),
-                 map_clients=map_clients, **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))

@@ -36,13 +36,14 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _SOURCE = "Li et al., Algorithm 1"
 
@@ -168,8 +169,7 @@ def ditto(
   validate(hparams)
   algorithm = compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, weights=hparams.client_weights,
-      **hparams.received())
+      map_clients=map_clients, exchange=exchange_of(hparams))
 
   def client_params(state, client_id, shard, key):
     memory, centre = state.own_memory, trees.index(state.models, 0)

@@ -27,8 +27,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.conditions import MANY, only
+from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.phases import ModelGrouping, Stage
+from fedjax_alg.rounds.k_models import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
 
@@ -155,9 +156,9 @@ def group_vectors(
     apart = grouping.farthest_first(projection.points, present, start[0], k)
     start = jnp.where(stage.splitting, apart, start)
   points = projection.points
-  if stage.together is not None:  # all at their mean; ties are the first's
+  if stage.warm_up is not None:  # all at their mean; ties are the first's
     points, start = jax.tree.map(
-        lambda at: jnp.where(stage.together, 0.0, at), (points, start))
+        lambda at: jnp.where(stage.warm_up, 0.0, at), (points, start))
   groups = grouping.lloyd(points, present, start)
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
@@ -268,7 +269,7 @@ def ma_fsvrg(
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
                  map_clients=map_clients, grouping=by_model(hparams),
-                 **hparams.received())
+                 exchange=exchange_of(hparams))
 
 
 def ga_fsvrg(
@@ -297,4 +298,4 @@ def ga_fsvrg(
                        hparams.group_mean)
   return compose(model, svrg_update(model, hparams), _server(hparams),
                  map_clients=map_clients, grouping=groups,
-                 **hparams.received())
+                 exchange=exchange_of(hparams))

@@ -20,11 +20,12 @@ import optax
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -86,7 +87,7 @@ def fedavg(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams, optimizer)),
       steps.average(hparams.server_lr), map_clients=map_clients,
-      **hparams.received())
+      exchange=exchange_of(hparams))
 
 
 def fedprox(
@@ -118,4 +119,4 @@ def fedprox(
       model, sgd_update(model, hparams, hparams.client_lr, hparams.mu,
                         local_optimizer(hparams, optimizer)),
       steps.average(hparams.server_lr), map_clients=map_clients,
-      **hparams.received())
+      exchange=exchange_of(hparams))

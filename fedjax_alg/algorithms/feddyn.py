@@ -38,14 +38,15 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
 from fedjax_alg.central import steps
-from fedjax_alg.central.attacks import attack_of, Hostility
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange.weights import participation, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import participation, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,4 +159,4 @@ def feddyn(
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,
                       hparams.client_weights)
   return compose(model, client, steps.average(), map_clients=map_clients,
-                 weights=hparams.client_weights, attack=attack_of(hparams))
+                 exchange=exchange_of(hparams))

@@ -35,6 +35,7 @@ from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.cohorts import client_keys
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -445,7 +446,7 @@ def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
       model, sgd_update(model, hparams, hparams.client_lr, mu,
                         local_optimizer(hparams)),
       direction_rule(model, hparams, map_clients), map_clients=map_clients,
-      weights=hparams.client_weights, **hparams.received())
+      exchange=exchange_of(hparams))
 
 
 def fedgroup(

@@ -34,15 +34,16 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent
 from fedjax_alg.client.sgd import descend, proximal, sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import participation, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import participation, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +178,7 @@ def fednova(
       model, hparams, hparams.client_lr, hparams.client_weights, hparams.mu,
       hparams.client_momentum, hparams.tau_eff)
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights,
-                 **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def caution(hparams: FedNovaHParams, num_params: int) -> str:

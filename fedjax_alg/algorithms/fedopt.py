@@ -20,9 +20,10 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +89,7 @@ def _build(
   return compose(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)), server,
-      map_clients=map_clients, weights=hparams.client_weights,
-      **hparams.received())
+      map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def fedavgm(

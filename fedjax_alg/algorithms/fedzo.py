@@ -32,14 +32,15 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +140,7 @@ def fedzo(
   validate(hparams)
   return compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, weights=hparams.client_weights,
-      **hparams.received())
+      map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def caution(hparams: SphereDirections, num_params: int) -> str:

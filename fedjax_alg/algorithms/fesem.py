@@ -28,6 +28,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.conditions import MANY, only
+from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -159,4 +160,4 @@ def fesem(
       model, sgd_update(model, hparams, hparams.client_lr,
                         optimizer=local_optimizer(hparams)),
       nearest_rule(model, hparams), map_clients=map_clients,
-      weights=hparams.client_weights, **hparams.received())
+      exchange=exchange_of(hparams))

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -115,4 +116,4 @@ def fsvrg(
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),
-                 map_clients=map_clients, **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))

@@ -24,8 +24,9 @@ from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd, sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.engine import owned
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 from fedjax_alg.rounds.clustered import compose_clustered
@@ -208,5 +209,4 @@ def ifca(
     client = _gradient_update(model, hparams.client_lr)
   return compose_clustered(
       model, client, least_loss_rule(model, hparams, map_clients),
-      map_clients=map_clients, weights=hparams.client_weights,
-      **hparams.received())
+      map_clients=map_clients, exchange=exchange_of(hparams))

@@ -34,15 +34,16 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,5 +342,4 @@ def losac(
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights,
-                 **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))

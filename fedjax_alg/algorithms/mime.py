@@ -26,17 +26,18 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, MapClients, Model, Params
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.stacking import shares
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds.stacking import shares
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _MIME = only("client_update", "mime", "mime_lite")
 
@@ -184,8 +185,7 @@ def _mime(model, hparams, options, lite, map_clients):
       model, hparams, hparams.client_lr, options, lite,
       hparams.client_weights == "uniform")
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights,
-                 **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))
 
 
 def mime(

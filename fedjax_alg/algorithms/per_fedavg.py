@@ -31,16 +31,17 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,8 +160,7 @@ def per_fedavg(
   validate(hparams)
   algorithm = compose(
       model, _update(model, hparams), steps.average(hparams.server_lr),
-      map_clients=map_clients, weights=hparams.client_weights,
-      **hparams.received())
+      map_clients=map_clients, exchange=exchange_of(hparams))
 
   def client_params(state, client_id, shard, key):
     del client_id

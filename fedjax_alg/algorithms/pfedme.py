@@ -37,13 +37,14 @@ from fedjax_alg.algorithms import fedzo
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import Shard
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 _SOURCE = "Dinh et al., Algorithm 1"
 
@@ -149,7 +150,7 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
   algorithm = compose(
       model, ClientUpdate(train, hparams, **ledger),
       steps.average(hparams.server_lr), map_clients=map_clients,
-      weights=hparams.client_weights, **hparams.received())
+      exchange=exchange_of(hparams))
   return algorithm._replace(
       client_params=lambda state, _, shard, key: trained(
           state, shard, key).personal,

@@ -21,8 +21,8 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.exchange import stacking
 from fedjax_alg.hparams import hyper, validate
-from fedjax_alg.rounds import stacking
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,6 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, MapClients, Model, Params
 from fedjax_alg.central import steps
-from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent
@@ -39,9 +38,11 @@ from fedjax_alg.client.optimizers import local_optimizer, Optimizer, with_sum
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
-from fedjax_alg.rounds.weights import READ, WEIGHTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,5 +170,4 @@ def scaffold(
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option,
                            local_optimizer(hparams))
   return compose(model, client, steps.average(hparams.server_lr),
-                 map_clients=map_clients, weights=hparams.client_weights,
-                 **hparams.received())
+                 map_clients=map_clients, exchange=exchange_of(hparams))

@@ -111,13 +111,13 @@ class ClientUpdate(NamedTuple):
   one_model: str = ""
   #: why no other aggregator can replace the mean; empty if one can
   mean_only: str = ""
-  #: why updates cannot be sent in fewer bytes (``client.compression``); empty
+  #: why updates cannot be sent in fewer bytes (``exchange.compression``); empty
   #: if they can
   whole_only: str = ""
   #: whether the steps of ``train`` are those of ``work`` for the part that the
   #: shard names (``Shard.part``)
   takes_parts: bool = False
-  #: what clients send past the noise of a private mean (``central.privacy``);
+  #: what clients send past the noise of a private mean (``exchange.privacy``);
   #: empty: nothing; None: the fields of this half tell (``leak``)
   unprotected: str | None = None
   # Costs besides those of the model itself and of the anchor gradient:

@@ -31,9 +31,9 @@ import jax.flatten_util
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Key, Model, Params, Shard
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Key, Model, Params
+from fedjax_alg.base import SEED_BYTES, Shard
 from fedjax_alg.client import minibatches, objective
-from fedjax_alg.client.compression import SEED_BYTES
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 

@@ -35,8 +35,8 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
-from fedjax_alg.central.privacy import delta_field, noise_field
 from fedjax_alg.conditions import is_zero, only
+from fedjax_alg.exchange.privacy import delta_field, noise_field
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.moments import Moments
 

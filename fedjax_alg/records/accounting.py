@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg.central.privacy import Privacy
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares.private import PrivateMoments
 
 #: What is said where the accountant is not installed.

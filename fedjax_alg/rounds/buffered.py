@@ -31,21 +31,22 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, FedSpec, Key
-from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundTimes
-from fedjax_alg.base import shared_client_params
-from fedjax_alg.central.attacks import poisoned
-from fedjax_alg.central.privacy import refuse
+from fedjax_alg.base import MapClients, Model, no_setup, Params, RoundAux
+from fedjax_alg.base import RoundTimes, shared_client_params
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
-from fedjax_alg.engine.cohorts import client_keys, server_key, STARTED, UPDATES
+from fedjax_alg.engine.cohorts import client_keys, FORGERIES, SERVER_STEP
+from fedjax_alg.engine.cohorts import server_key, STARTED, UPDATES
 from fedjax_alg.errors import OptionError
-from fedjax_alg.rounds import events, halves_report, ledger, phases
-from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping, Turn
-from fedjax_alg.rounds.phases import TwoHalves
-from fedjax_alg.rounds.two_halves import halves
+from fedjax_alg.exchange.links import Exchange, fit
+from fedjax_alg.rounds import events
+from fedjax_alg.rounds.local_training import train
+from fedjax_alg.rounds.one_model import against, costs, first_aggregates
+from fedjax_alg.rounds.one_model import server_keys, server_step, TwoHalves
+from fedjax_alg.rounds.two_halves import check_server
 
 
 class BufferedState(NamedTuple):
@@ -57,7 +58,7 @@ class BufferedState(NamedTuple):
   running: events.Running
   version: Array  #: [] int32, updates of the model so far
   round: Array  #: [] int32, rounds completed
-  #: what an aggregator that remembers gave last (``phases.AGGREGATED``)
+  #: what the aggregator keeps (``ComposedState.aggregates``)
   aggregates: Any = {}
 
 
@@ -71,10 +72,21 @@ class Buffered(TwoHalves):
   one_by_one: bool = False
 
 
+_KEEPS_NOTHING = (
+    "an asynchronous server's clients hold different models and keep nothing "
+    "(allowed: `compress_up`=qsgd, or `error_feedback`=False)")
+#: The links that a server that waits for nobody cannot have (``links.fit``).
+REFUSED = {
+    "compress_down": _KEEPS_NOTHING, "memory": _KEEPS_NOTHING,
+    "private": "who is in an asynchronous server's buffer depends on how long "
+    "clients take, and is no draw that the accountant knows"}
+
+
 def compose_buffered(
     model: Model, client: ClientUpdate, server: ServerStep, *,
     staleness: Callable[[Array], Array], concurrency: int = 0,
-    one_by_one: bool = False, said: str = "the local method", **more: Any
+    map_clients: MapClients, exchange: Exchange = Exchange(),
+    one_by_one: bool = False, said: str = "the local method"
 ) -> Algorithm[BufferedState]:
   """Makes an asynchronous algorithm of its two halves.
 
@@ -84,16 +96,17 @@ def compose_buffered(
     server: the server's half, which acts on the mean update.
     staleness: number of updates since a client's start [S] float32 -> factors
       of its update [S].
+    map_clients: how one client's code is mapped over the participants.
+    exchange: what happens to what clients and server send each other.
     concurrency: M, how many clients run at once; 0: as many as a cohort has.
     one_by_one: whether every client that finishes is an update of its own,
       towards the trained model (FedAsync); if not, a round is one update by
       the mean change (FedBuff).
     said: how messages name the local method.
-    **more: the other arguments of ``two_halves.compose``.
 
   Raises:
-    OptionError: the halves need clients that start from one model; see also
-      ``two_halves.compose``.
+    OptionError: the halves need clients that start from one model, or a link
+      does not fit.
   """
   why = ""
   if client.needs_anchor:
@@ -109,18 +122,11 @@ def compose_buffered(
     raise OptionError(
         "`server`: its step needs gradients that all participants measure at "
         "one model, which an asynchronous server's do not hold")
-  if more.get("privacy"):
-    refuse(more["privacy"], "who is in an asynchronous server's buffer depends "
-           "on how long clients take, and is no draw that the accountant knows")
-  plain = halves(model, client, server, **more)
-  if plain.client.store is not None or plain.compress_down:
-    raise OptionError(
-        "`compress_up`, `compress_down`: an asynchronous server's clients hold "
-        "different models and keep nothing (allowed: `compress_up`=qsgd, or "
-        "`error_feedback`=False)")
+  check_server(server)
+  exchange, client = fit(exchange, client, model, refused=REFUSED)
   method = Buffered(
-      **vars(plain), concurrency=concurrency, staleness=staleness,
-      one_by_one=one_by_one)
+      model, client, server, map_clients, exchange, concurrency=concurrency,
+      staleness=staleness, one_by_one=one_by_one)
   return Algorithm(
       functools.partial(_init, method), no_setup,
       functools.partial(_round, method),
@@ -141,7 +147,7 @@ def _init(
   return BufferedState(
       models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
       trees.repeat(params, places), events.nobody(places, spec.num_clients),
-      zero, zero, phases.first_kept(method, models))
+      zero, zero, first_aggregates(method, models))
 
 
 def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
@@ -223,19 +229,11 @@ def waiting_clients(
   if cohort.machines is not None:
     who = _taken(cohort, ids, part)
     assert who.devices is not None
-    cost, work = _cost(method, state, who, None, key)
+    cost, work = costs(method, who, (), None, state.server)
     seconds = clock.round_times(
         who.devices, who.weight, work, clock.bytes_sent(cost),
         jnp.zeros(())).arrival
   return events.Waiting(ids, seconds, part)
-
-
-def _cost(
-    method: Buffered, state: BufferedState, cohort: Cohort, gradients: Any,
-    key: Key) -> Any:
-  return halves_report.cost(
-      method, ledger.model_size(state.models, 1), state.server,
-      gradients, Turn(cohort, key, state.round, None, {}), ())
 
 
 def _update(
@@ -249,52 +247,50 @@ def _update(
       state.running, waiting, slots, wanted, state.version, clients)
   # In the order of their ids, as a synchronous cohort.
   finished = trees.index(finished, jnp.argsort(finished.client, stable=True))
-  batch = poisoned(
-      method.attack, _taken(cohort, finished.client, finished.part))
-  turn = Turn(batch, key, state.round, None, state.aggregates)
+  client, exchange = method.client, method.exchange
+  batch = exchange.poisoned(_taken(cohort, finished.client, finished.part))
+  # Of the newest model and of those that clients hold, each has one.
   starts = jax.tree.map(
-      lambda one, held: jnp.concatenate([one, held]), state.models, state.held)
-  fresh = finished.version == state.version
-  choice = Choice(jnp.where(fresh, 0, 1 + finished.place), None)
-  # For the training these are K models, of which each client has one.
-  places = state.running.client.shape[0]
-  trained, _, _ = phases.train(
-      dataclasses.replace(method, grouping=ModelGrouping(
-          1 + places, 0, regroup=lambda *args: args)),
-      Beginning(starts, starts, (), state.server), choice, (), turn)
+      lambda new, held: jnp.concatenate([new, held]), state.models, state.held)
+  origins = jnp.where(
+      finished.version == state.version, 0, 1 + finished.place)
+  training = train(
+      client, method.map_clients, (starts, starts, ()), state.round, (), batch,
+      key, origins)
+  trained = training.trained
+  changes = trees.subtract(
+      trained.params, state.models if method.one_by_one
+      else trees.index(starts, origins))
+  weights, purpose = exchange.weigh(batch), UPDATES
+  changes = exchange.receive(
+      changes, batch, server_key(server_key(key, FORGERIES), purpose), weights)
   age = jnp.where(batch.present, state.version - finished.version, 0).astype(
       jnp.float32)
-  origin = state.models if method.one_by_one else trees.index(
-      starts, choice.preference)
-  changes = trees.subtract(trained.params, origin)
-  choice = Choice(jnp.zeros(slots, jnp.int32), trained.loss)
-  changes = phases.received(method, changes, None, choice, turn)
-  factors = method.staleness(age)
-  changes = jax.tree.map(
-      lambda leaf: leaf * factors.reshape((-1,) + (1,) * (leaf.ndim - 1)),
-      changes)
-  mean, kept = method.aggregator.combined(
-      changes, method.weigh(batch), batch, phases.keys_of(turn, UPDATES, 1)[0],
-      trees.index(turn.kept(UPDATES), 0))
-  update = jax.tree.map(
-      lambda leaf: leaf[None], method.client.scale((), batch, mean))
-  models, server = phases.server_step(
-      method, trees.scale(-1.0, update), state.server, state.models, turn)
+  changes = trees.scale_slots(method.staleness(age), changes)
+  model, server, last = trees.index(
+      (state.models, state.server, state.aggregates), 0)
+  mean, kept = exchange.combine(
+      changes, weights, batch, server_keys(key, purpose, 1)[0],
+      last.get("updates"))
+  update = client.scale((), batch, mean)
+  model, server = server_step(
+      method, batch, state.round, against(update), server, model,
+      server_keys(key, SERVER_STEP, 1)[0])
   held = trees.where_slots(
       running.version == state.version,
-      trees.index(state.models, jnp.zeros(places, jnp.int32)), state.held)
-  _, logged = halves_report.log(method, choice, None, server, turn)
-  there = batch.present.astype(jnp.float32)
-  logged |= {"staleness": trees.slot_mean(there, age),
-             "most_staleness": age.max()}
-  cost, work = _cost(method, state, batch, trained.gradients, key)
-  aggregates = {
-      name: jax.tree.map(lambda leaf: leaf[None], one)
-      for name, one in zip(state.aggregates, kept)}
+      trees.index(state.models, jnp.zeros_like(running.version)), state.held)
+  report = {"train_loss": trees.slot_mean(batch.weight, trained.loss),
+            **method.server.report(server),
+            "staleness": trees.slot_mean(
+                batch.present.astype(jnp.float32), age),
+            "most_staleness": age.max()}
+  models, servers, aggregates = trees.repeat(
+      (model, server, {name: kept for name in last}), 1)
+  cost, work = costs(method, batch, (), trained.gradients, state.server)
   return (
-      BufferedState(models, server, held, running, state.version + 1,
+      BufferedState(models, servers, held, running, state.version + 1,
                     state.round, aggregates), waiting,
-      RoundAux({}, logged, cost, work, _times(batch, work, cost, seconds)))
+      RoundAux({}, report, cost, work, _times(batch, work, cost, seconds)))
 
 
 def _times(

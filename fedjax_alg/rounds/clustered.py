@@ -29,23 +29,24 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, RoundCost, Shard, Work
-from fedjax_alg.base import BYTES_PER_FLOAT, round_cost
-from fedjax_alg.central.aggregation import Aggregation, Aggregator, named
-from fedjax_alg.central.attacks import Attack, forged, forges, poisoned
-from fedjax_alg.central.privacy import Privacy, refuse
-from fedjax_alg.client.compression import compressed, Compression, shapes
+from fedjax_alg.base import Model, num_params, Params, round_cost, RoundAux
+from fedjax_alg.base import RoundCost, Shard, Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import Beside, ClientUpdate, Received, Trained
+from fedjax_alg.client.update import Beside, ClientUpdate, own_memory, Store
 from fedjax_alg.engine.cohorts import client_keys, FORGERIES, server_key
 from fedjax_alg.engine.cohorts import UPDATES
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import stacking
+from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.compression import shapes
+from fedjax_alg.exchange.links import communication, Exchange, fit
+from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds import ledger, stacking
-from fedjax_alg.rounds.phases import check_mean
-from fedjax_alg.rounds.weights import participation, READ, WEIGHTS
+from fedjax_alg.rounds import ledger
+from fedjax_alg.rounds.local_training import train, Training
+from fedjax_alg.rounds.one_model import server_keys
 
 #: How the K models start before any client has been seen: as equal copies, or
 #: as independent random models.
@@ -138,7 +139,7 @@ class Rule(NamedTuple):
   #: cohort instead of the group's weight (IFCA's gradient averaging)
   whole_divisor: bool = False
   #: whether ``regroup`` or ``finish`` reads what each participant sent. If not,
-  #: large updates are added up without being kept (``rounds.stacking``), and
+  #: large updates are added up without being kept (``exchange.stacking``), and
   #: ``regroup`` is not called.
   reads_updates: bool = True
 
@@ -214,10 +215,14 @@ class Clustered:
   client: ClientUpdate
   rule: Rule
   map_clients: MapClients
-  #: cohort -> weights of the participants in their group's mean, [S]
-  weigh: Callable[[Cohort], Array]
-  aggregator: Aggregator
-  attack: Attack | None = None  #: what hostile participants do
+  exchange: Exchange
+
+
+#: The links that clustered methods cannot have (``links.fit``).
+REFUSED = {
+    "private": "clients are grouped by what they send or measure without noise",
+    "compress_down": "clients receive the model of their group, and have not "
+    "followed its changes while they were in another (only none)"}
 
 
 def compose_clustered(
@@ -226,11 +231,7 @@ def compose_clustered(
     rule: Rule,
     *,
     map_clients: MapClients,
-    weights: str = "examples",
-    aggregator: Aggregator | str = "mean",
-    attack: Attack | None = None,
-    compression: Compression | None = None,
-    privacy: Privacy | None = None,
+    exchange: Exchange = Exchange(),
 ) -> Algorithm[Any]:
   """Makes an algorithm from a local method and a rule of grouping.
 
@@ -240,53 +241,51 @@ def compose_clustered(
       (``ClientUpdate.store``); it has none of the parts in ``NOT_CALLED``.
     rule: which client belongs to which group.
     map_clients: how one client's code is mapped over the participants.
-    weights: weights of the participants in their group's mean, one of
-      ``weights.WEIGHTS``.
-    aggregator: what takes the place of the mean over a group, or its name in
-      ``aggregation.AGGREGATORS``.
-    attack: what hostile clients do; None if there are none. Their choice of a
-      group, and what they send for the choice, is by their own data.
-    compression: whether updates are sent in fewer bytes; None: they are not.
-    privacy: refused; None: the updates are not made private.
+    exchange: what happens to what clients and server send each other. Hostile
+      clients' choice of a group, and what they send for the choice, is by their
+      own data.
 
   Returns:
     The algorithm. Its state is a ``ClusteredState``; with the table of what
-    clients keep for their compressors beside it, a ``Beside``.
+    clients keep beside it, a ``Beside``.
 
   Raises:
-    OptionError: ``weights`` or ``aggregator`` is unknown, ``client`` has a
-      part that rounds of groups do not call, or what is sent cannot be
-      compressed or made private.
+    OptionError: ``client`` has a part that rounds of groups do not call, or a
+      link does not fit (``links.fit``).
   """
-  if privacy:
-    refuse(privacy, "clients are grouped by what they send or measure without "
-           "noise")
-  if isinstance(aggregator, str):
-    aggregator = named(aggregator)
   _check_half(client)
-  check_mean(client, aggregator, attack)
-  if compression:
-    up, down = compression.compressors()
-    if down:
-      raise OptionError(
-          f"`compress_down`={compression.compress_down}: clients receive the "
-          "model of their group, and have not followed its changes while they "
-          "were in another (only none)")
-    if up:
-      client = compressed(client, up, shapes(model),
-                          f"`compress_up`={compression.compress_up}")
-  method = Clustered(
-      model, client, rule, map_clients, participation(weights), aggregator,
-      attack)
-  plain = Algorithm(
-      functools.partial(_init, rule, aggregator),
-      lambda state, everyone, key: rule.setup(
-          state, poisoned(attack, everyone), key),
+  exchange, client = fit(
+      exchange, client, model, num_models=rule.num_groups, refused=REFUSED)
+  method = Clustered(model, _with_table_alone(client), rule, map_clients,
+                     exchange)
+  return Algorithm(
+      functools.partial(_init, method),
+      lambda state, everyone, key: _changed(state, rule.setup(
+          own_memory(state), exchange.poisoned(everyone), key)),
       functools.partial(_round, method),
-      functools.partial(_client_params, rule), lambda state: state.models,
-      rule.membership,
-      idle=lambda state, cohort: _counted(state))
-  return _with_table(method, plain) if client.store else plain
+      lambda state, *client: _client_params(rule, own_memory(state), *client),
+      lambda state: own_memory(state).models,
+      lambda state: rule.membership(own_memory(state)),
+      idle=lambda state, cohort: _changed(state, own_memory(state)._replace(
+          round=own_memory(state).round + 1)))
+
+
+def _changed(state: Any, new: ClusteredState) -> Any:
+  """The state with a new ``ClusteredState``, alone or in a ``Beside``."""
+  return state._replace(own=new) if isinstance(state, Beside) else new
+
+
+def _with_table_alone(client: ClientUpdate) -> ClientUpdate:
+  """The local method whose memory is the table of what clients keep."""
+  store = client.store
+  if not store:
+    return client
+  not_called = {name: client._field_defaults[name] for name in NOT_CALLED}
+  return client._replace(
+      init=lambda params, spec: store.get(client.init(params, spec)),
+      store=Store(
+          lambda table: table, lambda old, table: table, store.write),
+      **not_called)
 
 
 #: Parts of a client's half that a round of groups never calls, so that a half
@@ -308,107 +307,79 @@ def _check_half(client: ClientUpdate) -> None:
         "or that keeps a row for each client)")
 
 
-def _with_table(method: Clustered, plain: Algorithm) -> Algorithm[Beside]:
-  """The algorithm whose clients keep rows of a table (``Beside.extra``)."""
-  store, membership = method.client.store, plain.membership
-  assert store is not None and membership is not None
-
-  def init(params: Params, spec: FedSpec, key: Key) -> Beside:
-    table = store.get(method.client.init(params, spec))
-    return Beside(
-        plain.init(params, spec, key), method.map_clients.keep(table))
-
-  def round_(state: Beside, cohort: Cohort, key: Key):
-    own, table, aux = _play(method, state.own, state.extra, cohort, key)
-    return Beside(own, table), aux
-
-  def idle(state: Beside, cohort: Cohort) -> Beside:
-    del cohort
-    return state._replace(own=_counted(state.own))
-
-  return Algorithm(
-      init, lambda state, *args: state._replace(
-          own=plain.setup(state.own, *args)),
-      round_, lambda state, *args: plain.client_params(state.own, *args),
-      lambda state: state.own.models, lambda state: membership(state.own),
-      idle=idle)
-
-
-def _counted(state: ClusteredState) -> ClusteredState:
-  """The state after a round in which nobody takes part."""
-  return state._replace(round=state.round + 1)
-
-
 def _init(
-    rule: Rule, aggregator: Aggregator, params: Params, spec: FedSpec, key: Key
-) -> ClusteredState:
-  models, memory = rule.init(params, spec, key)
-  return ClusteredState(
+    method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
+  models, memory = method.rule.init(params, spec, key)
+  keeps = method.exchange.aggregator.keeps
+  state = ClusteredState(
       models, jnp.full(spec.num_clients, -1, jnp.int32), memory,
-      jnp.zeros((), jnp.int32),
-      jax.vmap(aggregator.keeps)(models) if aggregator.keeps else ())
+      jnp.zeros((), jnp.int32), jax.vmap(keeps)(models) if keeps else ())
+  if not method.client.store:
+    return state
+  return Beside(
+      state, method.map_clients.keep(method.client.init(params, spec)))
 
 
 def _round(
-    method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
-) -> tuple[ClusteredState, RoundAux]:
-  state, _, aux = _play(method, state, (), cohort, key)
-  return state, aux
-
-
-def _play(
-    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
-    key: Key) -> tuple[ClusteredState, Any, RoundAux]:
-  """One round; ``table``: the rows that clients keep, or ()."""
-  rule, at_start = method.rule, state
-  cohort = poisoned(method.attack, cohort)
+    method: Clustered, whole: Any, cohort: Cohort, key: Key
+) -> tuple[Any, RoundAux]:
+  """One round; ``whole``: a state, with a table of clients' rows or without."""
+  state: ClusteredState = own_memory(whole)
+  table = whole.extra if method.client.store else ()
+  rule, exchange, at_start = method.rule, method.exchange, state
+  cohort = exchange.poisoned(cohort)
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
-  groups, notes = _assign(method, state, cohort, key)
+  assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(
-      member=state.member.at[cohort.ids].set(groups, mode="drop"))
-  before = state.models
-  sums = method.aggregator.is_mean and not (
-      rule.reads_updates or forges(method.attack))
-  move = _in_sum if sums and not stacking.fits(
-      cohort.ids.shape[0], trees.index(before, 0)) else _kept
-  state, table, groups, trained, distance = move(
-      method, state, table, cohort, groups, key)
+      member=state.member.at[cohort.ids].set(assigned, mode="drop"))
+  before, weights = state.models, exchange.weigh(cohort)
+  shares = None if rule.reads_updates else exchange.shares(
+      cohort, trees.index(before, 0))
+  if shares is not None:
+    shares = trees.group_shares(
+        weights, _last_group(state, cohort.ids), rule.num_groups,
+        whole=rule.whole_divisor).T
+  training = train(
+      method.client, method.map_clients, (before, before, ()), state.round,
+      table, cohort, key, assigned, shares)
+  move = _by_updates if shares is None else _by_sums
+  state, groups, trained, distance = move(
+      method, state, cohort, assigned, training, weights, key)
   state = rule.finish(
-      state, cohort, TrainingResult(before, groups, trained.params, notes))
+      state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)
+  loss = training.trained.loss
   cost, work = _cost(
-      method, at_start, state, cohort, trained.gradients, notes)
-  return state, table, RoundAux(
-      {"loss": trained.loss, "group": groups},
-      _log(rule, state, cohort, groups, trained.loss) | distance(state.models),
+      method, at_start, state, cohort, training.trained.gradients, notes)
+  new = Beside(state, training.table) if method.client.store else state
+  return new, RoundAux(
+      {"loss": loss, "group": groups},
+      _log(rule, state, cohort, groups, loss) | distance(state.models),
       cost, work)
 
 
-#: The new state and table, the participants' groups [S], their training, and a
-#: function that logs their distance from the models that it is given
+#: The new state, the participants' groups [S], their trained models, and a
+#: function that logs their distance from the models that it is given.
 Moved = tuple[
-    ClusteredState, Any, Array, Trained, Callable[[Params], dict[str, Array]]]
+    ClusteredState, Array, Params, Callable[[Params], dict[str, Array]]]
 
 
-def _kept(
-    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
-    groups: Array, key: Key) -> Moved:
-  """Trains, and moves every model by the mean update of its group."""
-  rule = method.rule
-  table, trained = _train(
-      method, state.models, state.round, table, cohort, groups, key)
-  starts = trees.index(state.models, groups)
-  updates = trees.subtract(trained.params, starts)
-  if method.attack is not None and forges(method.attack):
-    updates = forged(
-        method.attack, updates, method.weigh(cohort), groups, rule.num_groups,
-        cohort, client_keys(server_key(key, FORGERIES), cohort.ids))
+def _by_updates(
+    method: Clustered, state: ClusteredState, cohort: Cohort, assigned: Array,
+    training: Training, weights: Array, key: Key) -> Moved:
+  """Moves every model by the mean update of its group."""
+  rule, exchange = method.rule, method.exchange
+  starts = trees.index(state.models, assigned)
+  updates = exchange.receive(
+      trees.subtract(training.trained.params, starts), cohort,
+      server_key(key, FORGERIES), weights, assigned, rule.num_groups)
   # The trained models as the server computes them: the models that it sent plus
   # the updates that it received.
   params = trees.add(starts, updates)
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
-  mean, aggregates = _combined(method, state, cohort, groups, updates, key)
+  mean, aggregates = _combined(
+      method, state, cohort, groups, updates, weights, key)
   state = state._replace(
       models=trees.add(state.models, mean), aggregates=aggregates)
 
@@ -417,53 +388,36 @@ def _kept(
     return {"discrepancy": trees.slot_mean(
         cohort.present.astype(jnp.float32), gap)}
 
-  return state, table, groups, trained._replace(params=params), distance
+  return state, groups, params, distance
 
 
 def _combined(
     method: Clustered, state: ClusteredState, cohort: Cohort, groups: Array,
-    updates: Params, key: Key) -> tuple[Params, Params]:
+    updates: Params, weights: Array, key: Key) -> tuple[Params, Any]:
   """The moves of the K models, 0 for an empty group, and what is kept."""
-  weights, k = method.weigh(cohort), method.rule.num_groups
+  exchange, k = method.exchange, method.rule.num_groups
   whole = method.rule.whole_divisor
-  if method.aggregator.is_mean:
+  if exchange.aggregator.is_mean:
     return trees.group_mean(weights, groups, k, updates, whole=whole), ()
   of_group = jnp.where(trees.members(groups, k), weights[None], 0.0)
-  last = (state.aggregates,) if method.aggregator.keeps else ()
-  found, kept = jax.vmap(
-      lambda weights, key, last: method.aggregator.combined(
-          updates, weights, cohort, key, last))(of_group, client_keys(
-              server_key(key, UPDATES), jnp.arange(k, dtype=jnp.int32)), last)
-  moves = found if not whole else trees.scale_slots(
-      of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), found)
-  return moves, kept[0] if kept else ()
+  moves, kept = jax.vmap(
+      lambda weights, key, last: exchange.combine(
+          updates, weights, cohort, key, last))(
+              of_group, server_keys(key, UPDATES, k), state.aggregates)
+  if whole:
+    moves = trees.scale_slots(
+        of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), moves)
+  return moves, () if kept is None else kept
 
 
-def _in_sum(
-    method: Clustered, state: ClusteredState, table: Any, cohort: Cohort,
-    groups: Array, key: Key) -> Moved:
-  """As ``_kept``, for a rule that reads no updates, and without keeping any."""
-  rule, before, given = method.rule, state.models, groups
-  weights, groups = method.weigh(cohort), _last_group(state, cohort.ids)
-  shares = trees.group_shares(
-      weights, groups, rule.num_groups, whole=rule.whole_divisor)
-
-  def one_client(shared, shard, row, group, *args):
-    trained = _one_client(method, shared, shard, row, group, *args)
-    update = trees.subtract(trained.params, trees.index(shared[0], group))
-    return trained.kept, update, (
-        trained._replace(params=(), kept=()), stacking.square(update))
-
-  of_slots = given, cohort.ids, client_keys(key, cohort.ids)
-  if method.client.store:
-    table, mean, (trained, squares) = method.map_clients.update(
-        one_client, method.client.store.write, table, cohort.ids, shares.T,
-        (before, state.round), cohort.shards, *of_slots)
-  else:
-    mean, (trained, squares) = method.map_clients.reduce(
-        lambda shared, shard, *args: one_client(shared, shard, (), *args)[1:],
-        shares.T, (before, state.round), cohort.shards, *of_slots)
-  state = state._replace(models=trees.add(before, mean))
+def _by_sums(
+    method: Clustered, state: ClusteredState, cohort: Cohort, assigned: Array,
+    training: Training, weights: Array, key: Key) -> Moved:
+  """As ``_by_updates``, for a rule that reads no updates: none was kept."""
+  del assigned, key
+  rule, before = method.rule, state.models
+  groups = _last_group(state, cohort.ids)
+  state = state._replace(models=trees.add(before, training.total))
 
   def distance(models):
     of_group = jnp.where(
@@ -472,10 +426,10 @@ def _in_sum(
     if rule.whole_divisor:
       divisors = jnp.full_like(of_group, weights.sum())
     return {"discrepancy_rms": stacking.spread(
-        weights, squares, trees.subtract(models, before), mean, divisors,
-        of_group)}
+        weights, training.squares, trees.subtract(models, before),
+        training.total, divisors, of_group)}
 
-  return state, table, groups, trained, distance
+  return state, groups, (), distance
 
 
 def _assign(
@@ -493,36 +447,6 @@ def _assign(
       one_client, (state.models, rule.shared(state.memory)), cohort.shards,
       rule.client_rows(state.memory, cohort.ids),
       _last_group(state, cohort.ids), keys)
-
-
-def _train(
-    method: Clustered, models: Params, rounds: Array, table: Any,
-    cohort: Cohort, groups: Array, key: Key) -> tuple[Any, Trained]:
-  """Local training of every participant: the table, and leaves [S, ...]."""
-  one_client = functools.partial(_one_client, method)
-  of_slots = groups, cohort.ids, client_keys(key, cohort.ids)
-  if not method.client.store:
-    return table, method.map_clients(
-        lambda shared, shard, *args: one_client(shared, shard, (), *args),
-        (models, rounds), cohort.shards, *of_slots)
-
-  def and_keep(*args):
-    trained = one_client(*args)
-    return trained.kept, trained._replace(kept=())
-
-  return method.map_clients.change(
-      and_keep, method.client.store.write, table, cohort.ids, (models, rounds),
-      cohort.shards, *of_slots)
-
-
-def _one_client(
-    method: Clustered, shared: Any, shard: Shard, row: Any, group: Array,
-    client_id: Array, key: Key) -> Trained:
-  """Local training of one participant."""
-  models, rounds = shared
-  start = trees.index(models, group)
-  return method.client.trained(
-      Received(start, start, (), (), rounds, client_id), shard, row, key)
 
 
 def _last_group(state: ClusteredState, ids: Array) -> Array:
@@ -547,40 +471,27 @@ def _cost(
     method: Clustered, before: ClusteredState, after: ClusteredState,
     cohort: Cohort, gradients: Any, notes: Any) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
-  model, rule = method.model, method.rule
-  size = ledger.model_size(before.models, rule.num_groups)
+  client, rule, exchange = method.client, method.rule, method.exchange
+  slots, size = cohort.ids.shape[0], num_params(shapes(method.model))
   participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
   extra = rule.extra(before, after, cohort, notes)
-  client = method.client
   gradients, work = ledger.count_work(
-      model, client, cohort.shards.size, gradients,
+      method.model, client, cohort.shards.size, gradients,
       full_passes=client.full_passes, evaluations=extra.evaluations)
   passes = client.full_passes * cohort.shards.size.sum()
   own = jnp.asarray(extra.own_gradients, jnp.float32)
   work = Work(
-      work.flops + ledger.GRADIENT_PASSES * model.flops * own,
+      work.flops + ledger.GRADIENT_PASSES * method.model.flops * own,
       work.batches + jnp.asarray(extra.own_batches, jnp.float32))
-  aggregator = method.aggregator
-  flops = extra.flops + client.server_flops(cohort.ids.shape[0], size)
   # The means of the K groups are not counted; ``extra.flops`` is the rule's.
-  if not aggregator.is_mean:
-    flops = flops + rule.num_groups * aggregator.flops(
-        cohort.ids.shape[0], size)
-  down, up = (
-      size + sum(-(-ledger.sent_bytes(size, getattr(half, name))
-                   // BYTES_PER_FLOAT) for half in (client, aggregator))
-      for name in ("extra_down", "extra_up"))
-  down, more_up = down + extra.down // participants, extra.up // participants
-  cost_up: dict[str, Any] = {"up": up + more_up}
-  if client.upload_bytes:
-    update = ledger.communication(0, BYTES_PER_FLOAT * (up - size) + (
-        ledger.sent_bytes(size, client.upload_bytes)))
-    cost_up = {
-        "up": update["up"] + more_up,
-        "bytes_up": update.get("bytes_up", BYTES_PER_FLOAT * update["up"]) + (
-            BYTES_PER_FLOAT * more_up)}
+  flops = extra.flops + client.server_flops(slots, size) + (
+      rule.num_groups * exchange.aggregator.flops(slots, size))
+  sent = communication(
+      exchange, client, method.model, (), cohort,
+      floats_down=extra.down // participants,
+      floats_up=extra.up // participants)
   return round_cost(
-      down=down, **cost_up, exchanges=1 + extra.exchanges,
+      **sent, exchanges=1 + extra.exchanges,
       example_gradients=gradients.sum() + passes + extra.example_gradients,
       central_flops=flops), work
 

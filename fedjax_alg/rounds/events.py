@@ -47,6 +47,30 @@ def nobody(places: int, num_clients: int) -> Running:
       jnp.zeros(places, jnp.int32), jnp.ones(places))
 
 
+def _filled(
+    running: Running, waiting: Waiting, version: Array, num_clients: int
+) -> tuple[Running, Array]:
+  """Who runs when all free places are taken, and who still waits, bool."""
+  n_waiting = waiting.client.shape[0]
+  idle = (waiting.client < num_clients) & ~(
+      waiting.client[:, None] == running.client[None]).any(1)
+  # The r-th free place takes the r-th client that is idle.
+  order = jnp.argsort(~idle, stable=True).astype(jnp.int32)
+  free = running.client == num_clients
+  rank = jnp.cumsum(free, dtype=jnp.int32) - 1
+  entry = jnp.where(
+      free & (rank < idle.sum()),
+      order[jnp.clip(rank, 0, n_waiting - 1)], n_waiting)
+  started = entry < n_waiting
+  taken = jnp.minimum(entry, n_waiting - 1)
+  idle = idle.at[entry].set(False, mode="drop")
+  return Running(
+      jnp.where(started, waiting.client[taken], running.client),
+      jnp.where(started, waiting.seconds[taken], running.left),
+      jnp.where(started, version, running.version),
+      jnp.where(started, waiting.part[taken], running.part)), idle
+
+
 def until_full(
     running: Running, waiting: Waiting, slots: int, wanted: Array,
     version: Array, num_clients: int
@@ -71,23 +95,7 @@ def until_full(
     who is in the buffer; and how many seconds it took, [] float32.
   """
   m_places, n_waiting = running.client.shape[0], waiting.client.shape[0]
-  idle = (waiting.client < num_clients) & ~(
-      waiting.client[:, None] == running.client[None]).any(1)
-  # The r-th free place takes the r-th client that is idle.
-  order = jnp.argsort(~idle, stable=True).astype(jnp.int32)
-  free = running.client == num_clients
-  rank = jnp.cumsum(free, dtype=jnp.int32) - 1
-  entry = jnp.where(
-      free & (rank < idle.sum()),
-      order[jnp.clip(rank, 0, n_waiting - 1)], n_waiting)
-  started = entry < n_waiting
-  taken = jnp.minimum(entry, n_waiting - 1)
-  idle = idle.at[entry].set(False, mode="drop")
-  running = Running(
-      jnp.where(started, waiting.client[taken], running.client),
-      jnp.where(started, waiting.seconds[taken], running.left),
-      jnp.where(started, version, running.version),
-      jnp.where(started, waiting.part[taken], running.part))
+  running, idle = _filled(running, waiting, version, num_clients)
   # Where a place was taken over before the buffer was full: when, and by whom.
   never = jnp.full(m_places, -1.0)
 
@@ -100,7 +108,7 @@ def until_full(
     out = Finished(
         jnp.where(real, running.client[place], num_clients),
         running.version[place], running.part[place], place)
-    found, some = jnp.argmax(idle).astype(jnp.int32), idle.any()
+    starter, some = jnp.argmax(idle).astype(jnp.int32), idle.any()
     into = jnp.where(real, place, m_places)
 
     def put(array, value, otherwise):
@@ -108,14 +116,14 @@ def until_full(
           jnp.where(some, value, otherwise), mode="drop")
 
     running = Running(
-        put(running.client, waiting.client[found], num_clients),
-        put(running.left, now + waiting.seconds[found], 0.0),
+        put(running.client, waiting.client[starter], num_clients),
+        put(running.left, now + waiting.seconds[starter], 0.0),
         put(running.version, version, 0), put(running.part,
-                                              waiting.part[found], 1.0))
+                                              waiting.part[starter], 1.0))
     begun = real & some
-    idle = idle.at[jnp.where(begun, found, n_waiting)].set(False, mode="drop")
+    idle = idle.at[jnp.where(begun, starter, n_waiting)].set(False, mode="drop")
     since = put(since, now, -1.0)
-    entry = put(entry, found, n_waiting)
+    entry = put(entry, starter, n_waiting)
     return (running, idle, since, entry), (out, jnp.where(real, now, 0.0))
 
   (running, idle, since, entry), (finished, times) = jax.lax.scan(

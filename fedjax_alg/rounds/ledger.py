@@ -1,14 +1,15 @@
-"""The costs of a round that all kinds of rounds count in the same way."""
+"""The work of a round, and the cost of one in closed form.
 
-import math
+What is sent is counted in ``exchange.links``.
+"""
+
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, BYTES_PER_FLOAT, Model, num_params, Params
-from fedjax_alg.base import Traffic, Work
+from fedjax_alg.base import Array, Model, num_params, Params, Work
 from fedjax_alg.client.minibatches import batches_per_epoch
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.least_squares import moments
@@ -23,33 +24,6 @@ GRADIENT_PASSES = 3.0
 def model_size(models: Params, k: int) -> int:
   """P, the number of parameters of one of K models [K, ...]."""
   return num_params(models) // k
-
-
-def sent_bytes(size: int, traffic: Traffic) -> int:
-  """Counts bytes; a part of a byte counts as one.
-
-  Args:
-    size: P.
-    traffic: a number of vectors of P floats, or a function P -> bytes.
-  """
-  sent = traffic(size) if callable(traffic) else (
-      BYTES_PER_FLOAT * size * traffic)
-  return math.ceil(round(sent, 6))  # 0.7 vectors of 10 floats are 28 bytes
-
-
-def communication(down: Any, up: Any) -> dict[str, Any]:
-  """The arguments of ``round_cost`` for bytes to and from each participant.
-
-  Args:
-    down: bytes, an int, or [] uint32 if they depend on the round.
-    up: likewise.
-  """
-  cost: dict[str, Any] = {}
-  for name, sent in (("down", down), ("up", up)):
-    cost[name] = (sent + (BYTES_PER_FLOAT - 1)) // BYTES_PER_FLOAT
-    if not isinstance(sent, int) or sent % BYTES_PER_FLOAT:
-      cost["bytes_" + name] = sent
-  return cost
 
 
 def count_work(

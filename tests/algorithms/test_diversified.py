@@ -12,7 +12,7 @@ from fedjax_alg.algorithms import diversified
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, cohorts
-from fedjax_alg.rounds.phases import Stage
+from fedjax_alg.rounds.k_models import Stage
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle

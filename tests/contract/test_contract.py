@@ -23,7 +23,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, cohorts, sharding
-from fedjax_alg.rounds import stacking
+from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Played
 from tests import problems
 

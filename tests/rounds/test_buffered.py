@@ -8,12 +8,13 @@ import pytest
 from fedjax_alg import registry, trees
 from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.algorithms.asynchronous import Asynchrony, staleness_factors
-from fedjax_alg.central import attacks, steps
+from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, clock, cohorts
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import attacks, Exchange, exchange_of
 from fedjax_alg.rounds import buffered
 from tests import problems
 from tests.reference.event_heap import Server, trajectory
@@ -42,11 +43,11 @@ def halfway(number):
   return ClientUpdate(train, WORK)
 
 
-def composed(problem, **more):
+def composed(problem, one_by_one=False, **links):
   return buffered.compose_buffered(
       problem.model, halfway(1), steps.average(0.7), map_clients=MAP,
       staleness=staleness_factors(Asynchrony(staleness="polynomial")),
-      concurrency=PLACES, **more)
+      concurrency=PLACES, one_by_one=one_by_one, exchange=Exchange(**links))
 
 
 def play(algorithm, problem, data, rounds=ROUNDS, slots=SLOTS, keys=None):
@@ -197,7 +198,7 @@ def test_what_needs_one_model_is_refused(
     buffered.compose_buffered(
         problem.model, grid.client_half(problem.model, hparams),
         grid.server_half(hparams), map_clients=MAP,
-        staleness=jnp.ones_like, **hparams.received())
+        staleness=jnp.ones_like, exchange=exchange_of(hparams))
 
 
 @pytest.mark.program

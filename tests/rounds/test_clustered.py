@@ -8,12 +8,13 @@ import pytest
 from fedjax_alg import trees
 from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.base import num_params
-from fedjax_alg.central import attacks
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import attacks, Exchange
+from fedjax_alg.exchange.aggregation import coordinate_median
 from fedjax_alg.rounds.clustered import compose_clustered, Extra, Rule
 from tests import problems
 
@@ -44,10 +45,10 @@ def up_by_size():
   return ClientUpdate(train, LocalWork(local_steps=1))
 
 
-def play(problem, rule, client=None, **settings):
+def play(problem, rule, client=None, **links):
   algorithm = compose_clustered(
       problem.model, client or up_by_size(), rule,
-      map_clients=clients.make_map_clients(), **settings)
+      map_clients=clients.make_map_clients(), exchange=Exchange(**links))
   start = algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)
   cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
@@ -97,7 +98,7 @@ def test_the_medians_of_groups_with_a_liar(problem, whole):
       forge=lambda sent, scene: attacks.sign_flip(sent, scene, 0.0))
   _, start, state, aux = play(
       problem, by_parity(whole_divisor=whole), weights="uniform",
-      aggregator="median", attack=liar)
+      aggregator=coordinate_median(), attack=liar)
   shares = np.array([3, 1, 0]) / 4 if whole else 1.0
   np.testing.assert_allclose(
       moved(start, state), shares * np.array([15.0, 90.0, 0.0]), rtol=1e-4)

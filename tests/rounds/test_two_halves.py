@@ -8,9 +8,6 @@ import pytest
 
 from fedjax_alg import grouping, registry, trees
 from fedjax_alg.algorithms import diversified
-from fedjax_alg.central import aggregation, attacks
-from fedjax_alg.central.aggregation import Aggregator, coordinate_median
-from fedjax_alg.central.aggregation import weighted_mean
 from fedjax_alg.central.steps import average, ServerStep
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -18,7 +15,10 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, cohorts
-from fedjax_alg.rounds.phases import ModelGrouping
+from fedjax_alg.exchange import aggregation, attacks, Exchange, exchange_of
+from fedjax_alg.exchange.aggregation import Aggregator, coordinate_median
+from fedjax_alg.exchange.aggregation import weighted_mean
+from fedjax_alg.rounds.k_models import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 
@@ -52,10 +52,12 @@ def server(when, aggregate_lr=1.0):
       optax.with_extra_args_support(optax.sgd(RATE)), when, aggregate_lr)
 
 
-def play(problem, client, step, ids, rounds=1, idle=(), **settings):
+def play(problem, client, step, ids, rounds=1, idle=(), grouping=None,
+         **links):
   """States from the start on, and the last log; nobody is there in ``idle``."""
   algorithm = compose(problem.model, client, step,
-                      map_clients=clients.make_map_clients(), **settings)
+                      map_clients=clients.make_map_clients(),
+                      exchange=Exchange(**links), grouping=grouping)
   cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
   states = [algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)]
@@ -287,7 +289,7 @@ def test_the_mean_is_an_aggregator_like_any_other(problem, when):
   mean = slow_mean() if when == "after" else weighted_mean()
   (default, _), (given, _) = (
       play(problem, probe(), server(when), [1, 4, 7], aggregator=aggregator)
-      for aggregator in ("mean", mean))
+      for aggregator in (weighted_mean(), mean))
   if mean.is_mean:
     problems.assert_equal(given, default)
   problems.assert_close(given, default)
@@ -306,7 +308,7 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
           2.0 / cohort.present.sum().astype(jnp.float32), update))
   (default, aux), (own, other) = (play(
       problem, client, average(), [1, 4, 7], rounds=2, grouping=grouped,
-      aggregator=aggregator) for aggregator in ("mean", slow_mean()))
+      aggregator=aggregator) for aggregator in (weighted_mean(), slow_mean()))
   problems.assert_close(own, default, rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(
       aux.client["assignment"], other.client["assignment"])
@@ -342,7 +344,7 @@ def test_the_median_of_every_group(problem):
   ids = [0, 1, 2, 5, 7, 10]
   states, _ = play(
       problem, numbered(), average(), ids, rounds=2,
-      grouping=ModelGrouping(2, 0, by_half), aggregator="median")
+      grouping=ModelGrouping(2, 0, by_half), aggregator=coordinate_median())
   for k, median in ((0, 1.5), (1, 8.5)):
     problems.assert_close(*(jax.tree.map(
         lambda leaf, shift=shift: leaf[k] + shift, states[n].models)
@@ -350,7 +352,7 @@ def test_the_median_of_every_group(problem):
   for played, state in enumerate(states[1:]):
     np.testing.assert_array_equal(state.memory, [ids, [played] * 6])
   (start, end), _ = play(problem, numbered(), average(), ids,
-                         aggregator="median")
+                         aggregator=coordinate_median())
   problems.assert_close(
       end.models, jax.tree.map(lambda leaf: leaf + 3.5, start.models))
 
@@ -404,8 +406,8 @@ def test_the_server_receives_what_is_forged(problem):
       end.models, jax.tree.map(lambda leaf: leaf - 1.5, start.models))
   np.testing.assert_array_equal(end.memory[0], ids)  # is not forged
   (start, end), _ = play(
-      problem, numbered(), average(), ids, attack=attack, aggregator="median",
-      grouping=ModelGrouping(2, 0, by_half))
+      problem, numbered(), average(), ids, attack=attack,
+      aggregator=coordinate_median(), grouping=ModelGrouping(2, 0, by_half))
   for k, median in ((0, 1.5), (1, -8.5)):
     problems.assert_close(*(jax.tree.map(
         lambda leaf, shift=shift: leaf[k] + shift, state.models)
@@ -526,7 +528,8 @@ def test_halves_that_do_not_fit(problem):
   with pytest.raises(ValueError, match="one global model .for a reason"):
     play(problem, client, average(), [1], rounds=0, grouping=groups)
   needs_mean = client._replace(one_model="", mean_only="for a reason")
-  for aggregator, name in (("median", "median"), (slow_mean(), "your own")):
+  for aggregator, name in (
+      (coordinate_median(), "median"), (slow_mean(), "your own")):
     with pytest.raises(ValueError, match=f"^aggregator={name}: .* needs the "
                        "mean .for a reason.$"):
       play(problem, needs_mean, average(), [1], rounds=0,
@@ -537,6 +540,6 @@ def test_halves_that_do_not_fit(problem):
   play(problem, needs_mean, average(), [1], rounds=0,
        attack=hostile(1, flips_labels=True))
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
-    play(problem, client, average(), [1], rounds=0, aggregator="modal")
+    exchange_of(aggregation.Aggregation(aggregator="modal"))
   with pytest.raises(ValueError, match="examples, uniform"):
     play(problem, client, average(), [1], rounds=0, weights="equal")

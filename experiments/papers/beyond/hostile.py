@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.central.attacks import hostile_clients
+from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from ...reports import chosen, figures, partitions, plots, report, rule, styles

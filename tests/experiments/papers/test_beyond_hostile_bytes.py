@@ -8,7 +8,7 @@ import pytest
 from experiments import beyond as command
 from experiments.papers.beyond import bytes as fewer_bytes, hostile
 from experiments.reports import figures, suite
-from fedjax_alg.central.attacks import hostile_clients
+from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import tables as records
 
 PAPER = command.PAPER

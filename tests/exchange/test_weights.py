@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import layout
-from fedjax_alg.rounds.weights import participation
+from fedjax_alg.exchange.weights import participation
 from tests import problems
 
 

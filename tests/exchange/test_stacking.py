@@ -11,7 +11,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, cohorts, loop, sharding
-from fedjax_alg.rounds import stacking
+from fedjax_alg.exchange import aggregation, Exchange, stacking
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 
@@ -61,7 +61,8 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights,
   algorithm = compose(
       problem.model, sgd_update(
           problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
-      steps.average(0.7), weights=weights, aggregator=aggregator,
+      steps.average(0.7), exchange=Exchange(
+          weights, aggregation.named(aggregator)),
       map_clients=clients.make_map_clients())
   params = problems.some_params(problem.model)
   state = algorithm.init(params, problem.spec, KEY)

@@ -11,10 +11,10 @@ import scipy.stats
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.central import privacy
-from fedjax_alg.central.privacy import Privacy
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.exchange import privacy
+from fedjax_alg.exchange.privacy import Privacy
 from tests import problems
 
 KEY = jax.random.key(3)
@@ -181,7 +181,7 @@ def test_every_method_is_private_or_refused(name, problem):
   made = registry.build(
       name, problem.model, map_clients=MAP, private="adaptive", **more)
   method, = made.round.args
-  assert method.aggregator.name == "private" and made.idle is None
+  assert method.exchange.aggregator.name == "private" and made.idle is None
   if more:
     with pytest.raises(ValueError, match="statistics of the features"):
       registry.build(name, problem.model, map_clients=MAP, private="adaptive")
@@ -228,7 +228,7 @@ def test_compression_without_memory_and_down_is_fine(problem):
   made = registry.build(
       "fedavg", problem.model, map_clients=MAP, private="fixed",
       compress_up="qsgd:8", compress_down="topk:0.1")
-  assert made.round.args[0].aggregator.name == "private"
+  assert made.round.args[0].exchange.aggregator.name == "private"
 
 
 def test_the_options_are_documented():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import trees
-from fedjax_alg.central import aggregation
+from fedjax_alg.exchange import aggregation
 
 KEY = jax.random.key(0)
 

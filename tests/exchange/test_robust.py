@@ -11,7 +11,7 @@ import scipy.optimize
 import scipy.stats
 
 from fedjax_alg import trees
-from fedjax_alg.central import robust
+from fedjax_alg.exchange import robust
 from tests import problems
 
 N, P = 11, 7

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Cohort
-from fedjax_alg.central.aggregation import UNWEIGHTED
 from fedjax_alg.conditions import but, only, ZERO
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.aggregation import UNWEIGHTED
 
 #: examples: n_i / n^r; uniform: 1 / |S|.
 WEIGHTS = ("examples", "uniform")

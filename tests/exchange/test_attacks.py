@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedjax_alg.central import attacks
-from fedjax_alg.central.attacks import Hostility
 from fedjax_alg.data import layout
 from fedjax_alg.engine import cohorts
+from fedjax_alg.exchange import attacks
+from fedjax_alg.exchange.attacks import Hostility
 from tests import problems
 
 KEY = jax.random.key(0)

@@ -8,7 +8,7 @@ weights by examples a client's share of the sum would have no bound that does
 not depend on the others. The unit of privacy is the client with all its data.
 
 What z a round has, and how many rounds there are, decides epsilon
-(``runs.accounting``). A round may release more than the updates: anchor
+(``records.accounting``). A round may release more than the updates: anchor
 gradients, shortened and noised in the same way, and with adaptive clipping the
 number of updates that were short enough. Gaussians on the same participants
 compose as one of multiplier (sum_i z_i^-2)^(-1/2), so with m vectors
@@ -30,7 +30,6 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.conditions import Condition, is_zero, only, POSITIVE
-from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 
 _ON = only("private", "fixed", "adaptive")
@@ -98,10 +97,6 @@ class Privacy:
       "anchor gradients", minimum=0.0, neutral=0.0,
       when=_ADAPTIVE & NOISY,
       source="Andrew et al. Algorithm 1 and section 3.1", later=True)
-
-  def received(self) -> dict[str, Any]:
-    """The argument of ``compose`` that says how updates are made private."""
-    return dict(privacy=None if self.private == "none" else self)
 
 
 def deviations(
@@ -200,13 +195,3 @@ def private_mean(
   share = means[1] + 0.5
   return means[0], norm * jnp.exp(
       -options.clip_lr * (share - options.clip_quantile))
-
-
-def refuse(options: Privacy, why: str) -> None:
-  """Refuses privacy for a reason; an empty one refuses nothing.
-
-  Raises:
-    OptionError: there is a reason.
-  """
-  if why:
-    raise OptionError(f"`private`={options.private}: {why}")

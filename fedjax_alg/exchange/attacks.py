@@ -119,18 +119,13 @@ def poisoned(attack: Attack | None, cohort: Cohort) -> Cohort:
                          everyone=everyone._replace(y=y))
 
 
-def forges(attack: Attack | None) -> bool:
-  """Whether somebody sends another vector than the one computed."""
-  return attack is not None and attack.forge is not None
-
-
 def forged(
     attack: Attack, sent: Params, weights: Array, groups: Array,
     num_groups: int, cohort: Cohort, keys: Key) -> Params:
   """What the server receives.
 
   Args:
-    attack: what the hostile clients do (``forges``).
+    attack: what the hostile clients do; it has a ``forge``.
     sent: leaves [S, ...], what honest participants would send, as changes of
       the models that they train.
     weights: [S] float32, their weights in the mean, 0 for padding slots.

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, num_params
 from fedjax_alg.base import Params
-from fedjax_alg.client.compression import Compressor
 from fedjax_alg.client.update import beside, ClientUpdate
+from fedjax_alg.exchange.compression import Compressor
 
 
 class Heard(NamedTuple):

@@ -7,12 +7,13 @@ import numpy as np
 from fedjax_alg import trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central.steps import average
-from fedjax_alg.client.compression import Compression
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
-from tests.client.test_compression import flat, moves_by, probe
+from tests.exchange.test_compression import flat, moves_by, probe
 
 KEY = jax.random.key(2)
 COHORTS = ([1, 4], [4, 12], [4, 12], [7, 1], [4, 1], [4, 7])
@@ -20,11 +21,11 @@ COHORTS = ([1, 4], [4, 12], [4, 12], [7, 1], [4, 1], [4, 7])
 MESSAGE, WHOLE = 29, 208
 
 
-def play(problem, **settings):
+def play(problem, grouping=None):
   algorithm = compose(
       problem.model, probe(), average(0.5),
-      map_clients=clients.make_map_clients(),
-      compression=Compression(compress_down="topk:0.1"), **settings)
+      map_clients=clients.make_map_clients(), grouping=grouping,
+      exchange=exchange_of(Compression(compress_down="topk:0.1")))
   state = algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)
   round_ = problems.quick_jit(algorithm.round)

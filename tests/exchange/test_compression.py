@@ -11,12 +11,12 @@ import pytest
 
 from fedjax_alg import base, registry, trees
 from fedjax_alg.central.steps import average
-from fedjax_alg.client import compression
-from fedjax_alg.client.compression import Compression, named
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.exchange import compression, exchange_of
+from fedjax_alg.exchange.compression import Compression, named
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 
@@ -265,7 +265,7 @@ def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
       mesh=mesh if mode == "mesh" else None)
   algorithm = compose(
       problem.model, probe(), average(), map_clients=map_clients,
-      compression=Compression(compress_up="topk:0.1"))
+      exchange=exchange_of(Compression(compress_up="topk:0.1")))
   params = problems.some_params(problem.model)
   state = algorithm.init(params, problem.spec, KEY)
   round_ = problems.quick_jit(algorithm.round)

@@ -1,0 +1,212 @@
+"""Aggregators: what the server makes of what the participants send.
+
+The mean is one of them. Another one takes its place (``links.Exchange``) for
+the participants' updates and for their anchor gradients, with several models
+for the updates of every group. What is robust against false updates stands in
+``robust``.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Params, Traffic
+from fedjax_alg.conditions import only
+from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.exchange import robust
+from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange.compression import Compression
+from fedjax_alg.exchange.privacy import Privacy, private_mean
+from fedjax_alg.hparams import hyper
+
+
+class Aggregator(NamedTuple):
+  """Combines one vector of each participant into one vector.
+
+  ``combine`` has to ignore every slot of weight 0, even if it holds NaN:
+  padding slots have weight 0, and with K models so have the participants of
+  other groups. If all weights are 0, the result is 0. It is mapped over K
+  models (``jax.vmap``).
+  """
+
+  #: (vectors [S, ...], weights [S] float32, cohort, key) -> vector [...]
+  combine: Callable[..., Params]
+  #: whether it is the weighted mean, which needs nothing but a running sum
+  is_mean: bool = False
+  #: (vector) -> what it keeps from round to round, at first, of which
+  #: ``combine`` gets the newest as a fifth argument and then returns (vector,
+  #: what it keeps now); None: nothing
+  keeps: Callable[[Params], Any] | None = None
+  #: column of the tables with what it keeps of updates; empty: none
+  column: str = ""
+  # Costs besides those of the mean:
+  extra_down: Traffic = 0  #: what more each participant receives in a round
+  extra_up: Traffic = 0  #: what more each participant sends in a round
+  #: (slots, P) -> the server's flops for one vector of P floats
+  flops: Callable[[int, int], float] = lambda slots, size: 0.0
+  name: str = "your own"  #: for messages
+
+
+def weighted_mean() -> Aggregator:
+  """The mean over the participants, as in FedAvg."""
+  return Aggregator(
+      lambda vectors, weights, cohort, key: trees.slot_mean(weights, vectors),
+      is_mean=True, name="mean")
+
+
+def _of_sent(
+    name: str, combine: Callable[..., Params], *args: Any,
+    flops: Callable[[int, int], float]) -> Aggregator:
+  """An aggregator that reads vectors and weights alone (``robust``)."""
+  return Aggregator(
+      lambda vectors, weights, cohort, key: combine(vectors, weights, *args),
+      flops=flops, name=name)
+
+
+def _sorting(slots: int, size: int) -> float:
+  """Sorting takes about n log2 n comparisons."""
+  return float(size * slots * max(slots - 1, 1).bit_length())
+
+
+def _comparing(slots: int, size: int) -> float:
+  """A difference, a square and an addition for each pair and coordinate."""
+  return 3.0 * size * slots * slots
+
+
+def coordinate_median() -> Aggregator:
+  """The median of every coordinate; participants count alike.
+
+  A NaN counts as larger than all numbers, so NaN from fewer than half of the
+  participants does not reach the result (``robust.coordinate_median``).
+  """
+  return _of_sent("median", robust.coordinate_median, flops=_sorting)
+
+
+#: Aggregators with which all participants count alike.
+UNWEIGHTED = ("median", "trimmed_mean", "krum", "multi_krum")
+
+#: Iterations of the aggregators that take more than one step.
+ITERATIONS = {"geometric_median": 10, "centred_clipping": 1}
+
+#: The aggregators that a hyper-parameter can name, made from an instance of
+#: ``Aggregation``.
+AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
+    "mean": lambda options: weighted_mean(),
+    "median": lambda options: coordinate_median(),
+    "trimmed_mean": lambda options: _of_sent(
+        "trimmed_mean", robust.trimmed_mean, options.tolerated,
+        flops=_sorting),
+    "krum": lambda options: _of_sent(
+        "krum", robust.krum, options.tolerated, flops=_comparing),
+    "multi_krum": lambda options: _of_sent(
+        "multi_krum", robust.multi_krum, options.tolerated, flops=_comparing),
+    "geometric_median": lambda options: _of_sent(
+        "geometric_median", robust.geometric_median, options.iterations,
+        flops=lambda slots, size: _sorting(slots, size) + (
+            5.0 * options.iterations * slots * size)),
+    "centred_clipping": lambda options: Aggregator(
+        lambda vectors, weights, cohort, key, last: (
+            robust.centred_clipping(
+                vectors, weights, last, options.aggregator_radius,
+                options.iterations),) * 2,
+        keeps=lambda vector: jax.tree.map(jnp.zeros_like, vector),
+        name="centred_clipping",
+        flops=lambda slots, size: 6.0 * options.iterations * slots * size),
+    "norm_bound": lambda options: _of_sent(
+        "norm_bound", robust.norm_bound, options.aggregator_radius,
+        flops=lambda slots, size: 5.0 * slots * size),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation(Hostility, Compression, Privacy):
+  """The choice of an aggregator, of hostile clients, and of privacy.
+
+  For methods made by ``compose`` and ``compose_clustered``.
+  """
+
+  aggregator: str = hyper(
+      "mean", "how the server combines the participants' updates and anchor "
+      "gradients: mean = their weighted mean, median = the median of every "
+      "coordinate, trimmed_mean = its mean without the largest and smallest "
+      "values, krum = the one vector that is nearest to most others, "
+      "multi_krum = the mean of such vectors, geometric_median = the point of "
+      "least sum of distances, centred_clipping = the mean of vectors that are "
+      "clipped around the last one, norm_bound = the mean of shortened "
+      "vectors. With median, trimmed_mean and both Krums participants count "
+      "alike",
+      choices=tuple(AGGREGATORS),
+      source="Yin et al., ICML 2018 (median, trimmed_mean); Blanchard et al., "
+      "NeurIPS 2017 (krum, multi_krum); Pillutla et al., IEEE TSP 2022 "
+      "(geometric_median); Karimireddy et al., ICML 2021 (centred_clipping); "
+      "Sun et al., arXiv:1911.07963 (norm_bound)",
+      later=True)
+  tolerated: float = hyper(
+      0.2, "share of a round's participants that the aggregator takes to be "
+      "hostile: trimmed_mean leaves so many of the largest and of the smallest "
+      "values out, krum and multi_krum as many of the vectors (`aggregator`="
+      "trimmed_mean|krum|multi_krum)", minimum=0.0, below=0.5,
+      source="beta, Yin et al. Definition 2; f / n, Blanchard et al.",
+      when=only("aggregator", "trimmed_mean", "krum", "multi_krum"), later=True)
+  aggregator_radius: float = hyper(
+      0.0, "length to which vectors (norm_bound), or their distances from the "
+      "centre (centred_clipping), are shortened; 0 stands for the median of "
+      "these lengths in the round (`aggregator`=centred_clipping|norm_bound)",
+      minimum=0.0, neutral=0.0,
+      source="tau, Karimireddy et al. (7); M, Sun et al. section 3",
+      when=only("aggregator", "centred_clipping", "norm_bound"), later=True)
+  aggregator_iterations: int = hyper(
+      0, "number of steps to the result; 0 stands for the default, which is "
+      "10 with geometric_median and 1 with centred_clipping (`aggregator`="
+      "geometric_median|centred_clipping)", minimum=0, maximum=1000,
+      source="R, Pillutla et al. Algorithm 2; L, Karimireddy et al.",
+      when=only("aggregator", *ITERATIONS), later=True)
+
+  @property
+  def iterations(self) -> int:
+    """The number of steps that the aggregator takes."""
+    return self.aggregator_iterations or ITERATIONS[self.aggregator]
+
+
+def private(options: Privacy, releases: int) -> Aggregator:
+  """The noised mean of shortened vectors (``privacy``).
+
+  Args:
+    options: how it is made private.
+    releases: the number of vectors that a round releases.
+  """
+  flops: Callable[[int, int], float] = lambda slots, size: 5.0 * slots * size
+  if options.private == "fixed":
+    return Aggregator(
+        lambda vectors, weights, cohort, key: private_mean(
+            options, vectors, cohort, key, options.clip_norm, releases)[0],
+        flops=flops, name="private")
+  return Aggregator(
+      lambda vectors, weights, cohort, key, norm: private_mean(
+          options, vectors, cohort, key, norm, releases),
+      keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
+      column="clip_norm", flops=flops, name="private")
+
+
+def named(name: str, options: Aggregation | None = None) -> Aggregator:
+  """Makes an aggregator by name.
+
+  Args:
+    name: one of ``AGGREGATORS``.
+    options: its options; None: the defaults.
+
+  Returns:
+    The aggregator.
+
+  Raises:
+    OptionError: an unknown name.
+  """
+  if name not in AGGREGATORS:
+    raise OptionError(
+        f"`aggregator`={name}: unknown{did_you_mean(name, AGGREGATORS)} (one "
+        f"of {', '.join(AGGREGATORS)})")
+  return AGGREGATORS[name](options or Aggregation(aggregator=name))

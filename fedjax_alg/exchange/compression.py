@@ -1,0 +1,423 @@
+"""Compressors: models and updates in fewer bytes than 4 a parameter.
+
+A compressor is a pure function from a tree to the tree that its receiver
+decodes. No message is made; ``Compressor.nbytes`` is how long it would be, from
+the shapes and from what is kept, as fields of whole bits packed one after the
+other.
+
+  topk:SHARE      the entries of largest absolute value, SHARE of all P, with
+                  their places (Aji and Heafield 2017; Stich et al. 2018)
+  randk:SHARE     as many entries at random places, which a seed names (Stich et
+                  al. 2018)
+  qsgd:BITS       every entry rounded at random to one of 2^BITS - 1 numbers
+                  between -a and a, where a is the largest absolute value of
+                  its bucket of 512 entries (Alistarh et al. 2017)
+  sign            the sign of every entry, and the mean absolute value of every
+                  leaf (Bernstein et al. 2018; Karimireddy et al. 2019)
+  powersgd:RANK   two factors of every matrix, from one step of the power method
+                  from the factor of the last message (Vogels et al. 2019)
+
+With error feedback (Seide et al. 2014; Stich et al. 2018) the sender keeps what
+it has not sent, e, and adds it to what it sends next:
+  sent = C(u + e),  e <- u + e - sent
+so that the sum of all that was sent, and e, is the sum of all u. It serves the
+compressors that shrink what they get, ||C(u) - u|| <= ||u||. QSGD has none: its
+mean is u, and with few bits its error may be longer than u. The mean of randk
+without feedback is u, too: its entries are then multiplied by P / k.
+
+Deviations: QSGD's codes are of BITS bits, not of Elias', and buckets are scaled
+by their largest entry, as its authors' experiments do, not by their norm.
+PowerSGD's sender compresses its own matrices and sends both factors, because
+participants of a round do not wait for each other between the two.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import BYTES_PER_FLOAT, Key, Model, num_params, Params
+from fedjax_alg.base import SEED_BYTES
+from fedjax_alg.client import minibatches
+from fedjax_alg.client.update import beside, ClientUpdate, Store
+from fedjax_alg.errors import did_you_mean, OptionError
+from fedjax_alg.hparams import hyper
+
+#: Entries that share a scale (qsgd).
+BUCKET = 512
+
+# Folded into a client's key for what its compressor draws.
+_DRAWS = 0xC0DEC
+
+
+class Compressor(NamedTuple):
+  """What a receiver decodes, and the length of the message."""
+
+  #: (tree, memory, key) -> (the decoded tree, memory)
+  send: Callable[[Params, Any, Key], tuple[Params, Any]]
+  nbytes: Callable[[Params], int]  #: a tree like those it sends -> bytes
+  #: a tree like those it sends -> what the sender keeps between two messages
+  init: Callable[[Params], Any] = lambda like: ()
+  #: whether the mean of what is decoded, over the keys, is the tree
+  unbiased: bool = False
+  name: str = "your own"  #: for messages
+
+
+def _packed(bits: int) -> int:
+  return -(-bits // 8)
+
+
+def kept_entries(share: float, size: int) -> int:
+  """k, the number of entries of topk and randk; at least 1."""
+  return max(1, math.ceil(round(share * size, 6)))
+
+
+def top_k(share: float) -> Compressor:
+  """The entries of largest absolute value of the whole tree."""
+
+  def send(tree, memory, key):
+    del key
+    flat, unravel = jax.flatten_util.ravel_pytree(tree)
+    _, places = jax.lax.top_k(jnp.abs(flat), kept_entries(share, flat.size))
+    return unravel(jnp.zeros_like(flat).at[places].set(flat[places])), memory
+
+  def nbytes(like):
+    size = num_params(like)
+    kept = kept_entries(share, size)
+    # The places as numbers below P, or one bit for each of the P entries.
+    places = min(kept * max(1, (size - 1).bit_length()), size)
+    return BYTES_PER_FLOAT * kept + _packed(places)
+
+  return Compressor(send, nbytes)
+
+
+def random_k(share: float, unbiased: bool) -> Compressor:
+  """Entries at random places of the whole tree, times P / k if unbiased."""
+
+  def send(tree, memory, key):
+    flat, unravel = jax.flatten_util.ravel_pytree(tree)
+    kept = kept_entries(share, flat.size)
+    places = minibatches.shuffled(
+        minibatches.shuffle_bits(key), jnp.int32(0),
+        jnp.arange(kept, dtype=jnp.int32), jnp.int32(flat.size))
+    factor = flat.size / kept if unbiased else 1.0
+    return unravel(
+        jnp.zeros_like(flat).at[places].set(factor * flat[places])), memory
+
+  return Compressor(
+      send, lambda like: SEED_BYTES + BYTES_PER_FLOAT * kept_entries(
+          share, num_params(like)), unbiased=unbiased)
+
+
+def qsgd(bits: int) -> Compressor:
+  """Entries rounded at random to multiples of a / (2^(bits - 1) - 1)."""
+  levels = float(2 ** (bits - 1) - 1)
+
+  def send(tree, memory, key):
+    flat, unravel = jax.flatten_util.ravel_pytree(tree)
+    rows = jnp.pad(flat, (0, -flat.size % BUCKET)).reshape(-1, BUCKET)
+    scale = jnp.abs(rows).max(axis=1, keepdims=True)
+    exact = levels * jnp.abs(rows) / jnp.where(scale > 0, scale, 1.0)
+    down = jnp.floor(exact)
+    up = jax.random.uniform(key, rows.shape) < exact - down
+    codes = jnp.minimum(down + up.astype(jnp.float32), levels)
+    decoded = jnp.sign(rows) * codes * (scale / levels)
+    return unravel(decoded.reshape(-1)[:flat.size]), memory
+
+  def nbytes(like):
+    size = num_params(like)
+    return _packed(bits * size) + BYTES_PER_FLOAT * -(-size // BUCKET)
+
+  return Compressor(send, nbytes, unbiased=True)
+
+
+def sign() -> Compressor:
+  """The signs of all entries, and a scale for every leaf."""
+
+  def send(tree, memory, key):
+    del key
+
+    def one(leaf):
+      scale = jnp.abs(leaf).mean()
+      return jnp.where(leaf < 0, -scale, scale)
+
+    return jax.tree.map(one, tree), memory
+
+  return Compressor(
+      send, lambda like: _packed(num_params(like)) + BYTES_PER_FLOAT * len(
+          jax.tree.leaves(like)))
+
+
+def powersgd(rank: int) -> Compressor:
+  """Factors of every matrix; a leaf that they would not shorten is sent whole.
+
+  The last axis of a leaf are the columns of its matrix, all others its rows.
+  """
+
+  def sides(leaf) -> tuple[int, int]:
+    """Rows and columns of a leaf's matrix."""
+    columns = leaf.shape[-1] if leaf.ndim else 1
+    return leaf.size // columns, columns
+
+  def shortens(leaf) -> bool:
+    return rank * sum(sides(leaf)) < leaf.size
+
+  def init(like):
+    leaves = jax.tree.leaves(like)
+    return tuple(
+        jax.random.normal(jax.random.key(i), (sides(leaf)[1], rank))
+        if shortens(leaf) else () for i, leaf in enumerate(leaves))
+
+  def one(leaf, right):
+    if not shortens(leaf):
+      return leaf, ()
+    matrix = leaf.reshape(sides(leaf))
+    left, _ = jnp.linalg.qr(jnp.matmul(
+        matrix, right, precision=trees.HIGHEST))
+    right = jnp.matmul(matrix.T, left, precision=trees.HIGHEST)
+    decoded = jnp.matmul(left, right.T, precision=trees.HIGHEST)
+    return decoded.reshape(leaf.shape), right
+
+  def send(tree, memory, key):
+    del key
+    leaves, treedef = jax.tree.flatten(tree)
+    sent, kept = zip(*map(one, leaves, memory))
+    return jax.tree.unflatten(treedef, sent), kept
+
+  def nbytes(like):
+    return BYTES_PER_FLOAT * sum(
+        rank * sum(sides(leaf)) if shortens(leaf) else leaf.size
+        for leaf in jax.tree.leaves(like))
+
+  return Compressor(send, nbytes, init)
+
+
+class Unsent(NamedTuple):
+  """What a sender with error feedback keeps."""
+
+  error: Params  #: e, the sum of what was to be sent, less what was sent
+  inner: Any  #: memory of the compressor
+
+
+def with_feedback(compressor: Compressor) -> Compressor:
+  """The compressor of what is to be sent and of what was not sent before."""
+
+  def init(like):
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    return Unsent(zeros, compressor.init(like))
+
+  def send(tree, memory, key):
+    whole = trees.add(tree, memory.error)
+    sent, inner = compressor.send(whole, memory.inner, key)
+    return sent, Unsent(trees.subtract(whole, sent), inner)
+
+  return Compressor(send, compressor.nbytes, init)
+
+
+class _Form(NamedTuple):
+  """How an option names a compressor."""
+
+  text: str  #: as the user writes it
+  make: Callable[..., Compressor]
+  kind: type = int  #: of the amount after the colon
+  least: float = 0
+  most: float = 0
+  must: str = ""
+
+
+def _of_share(name: str, make: Callable[..., Compressor]) -> _Form:
+  return _Form(f"{name}:SHARE", make, float, 1e-12, 1.0,
+               "SHARE in (0, 1], the part of all entries that is sent")
+
+
+_FORMS = {
+    "topk": _of_share("topk", top_k),
+    "randk": _of_share("randk", random_k),
+    "qsgd": _Form("qsgd:BITS", qsgd, int, 2, 16, "BITS from 2 to 16"),
+    "sign": _Form("sign", sign),
+    "powersgd": _Form("powersgd:RANK", powersgd, int, 1, 10 ** 6,
+                      "RANK of at least 1"),
+}
+_WORDS = ", ".join(["none", *(form.text for form in _FORMS.values())])
+
+
+def named(text: str, parameter: str, feedback: bool) -> Compressor | None:
+  """Makes the compressor that an option names.
+
+  Args:
+    text: ``NAME:AMOUNT``, ``sign`` or ``none``.
+    parameter: the name of the option, for messages.
+    feedback: whether the sender keeps what it does not send; not read by qsgd.
+
+  Returns:
+    The compressor; None for ``none``.
+
+  Raises:
+    OptionError: the text names none, or its amount is out of range.
+  """
+  if text == "none":
+    return None
+  name, colon, amount = text.partition(":")
+  if name not in _FORMS:
+    raise OptionError(f"`{parameter}`={text}: unknown"
+                      f"{did_you_mean(name, ['none', *_FORMS])} (one of "
+                      f"{_WORDS})")
+  form = _FORMS[name]
+  amounts: list[Any] = []
+  if ":" in form.text:
+    try:
+      amounts.append(form.kind(amount))
+    except ValueError:
+      amounts.append(math.nan)
+    if not form.least <= amounts[0] <= form.most:
+      raise OptionError(
+          f"`{parameter}`={text}: must be {form.text} with {form.must}")
+  elif colon:
+    raise OptionError(f"`{parameter}`={text}: must be {form.text} alone")
+  if name == "randk":
+    amounts.append(not feedback)
+  compressor = form.make(*amounts)
+  if feedback and name != "qsgd":
+    compressor = with_feedback(compressor)
+  return compressor._replace(name=text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compression:
+  """What is sent in fewer bytes.
+
+  For methods made by ``compose`` and ``compose_clustered``.
+  """
+
+  compress_up: str = hyper(
+      "none", "how participants send their updates, one of " + _WORDS + ": the "
+      "SHARE of the entries that are largest or drawn at random, BITS for "
+      "every entry, signs, factors of RANK columns; anchor gradients are sent "
+      "in this way if it is unbiased (qsgd; randk with "
+      "`error_feedback`=false), else whole",
+      source="Stich et al. 2018 (topk, randk); Alistarh et al. 2017; "
+      "Karimireddy et al. 2019 (sign); Vogels et al. 2019", later=True)
+  compress_down: str = hyper(
+      "none", "how the server sends the change of the global models, as "
+      "`compress_up`; a participant that missed some rounds is sent what it "
+      "missed, or the whole model if that is less",
+      source="Tang et al. 2019 (DoubleSqueeze)", later=True)
+  error_feedback: bool = hyper(
+      True, "whether what a compressor leaves out is kept and added to the "
+      "next message, by every client and by the server; not with qsgd, which "
+      "needs none. false: it is lost, and randk multiplies what it sends by "
+      "P / k", source="Stich et al. 2018", later=True)
+
+  def compressors(self) -> tuple[Compressor | None, Compressor | None]:
+    """The compressors up and down; None for what is sent whole.
+
+    Raises:
+      OptionError: a name or an amount is wrong, or nothing reads
+        `error_feedback`.
+    """
+    up, down = (named(getattr(self, name), name, self.error_feedback)
+                for name in ("compress_up", "compress_down"))
+    if not self.error_feedback and all(
+        text.startswith(("none", "qsgd"))
+        for text in (self.compress_up, self.compress_down)):
+      raise OptionError("`error_feedback`=False: not read without a "
+                        "`compress_up` or `compress_down` other than qsgd")
+    return up, down
+
+
+def shapes(model: Model) -> Params:
+  """The parameters of a model, shapes and dtypes alone.
+
+  Nothing is computed: processes of a run join after its options were checked.
+  """
+  return jax.eval_shape(lambda: model.init(jax.random.key(0)))
+
+
+def keeps(compressor: Compressor, like: Params) -> bool:
+  """Whether the sender keeps something between two messages."""
+  return bool(jax.tree.leaves(jax.eval_shape(
+      functools.partial(compressor.init, like))))
+
+
+def compressed(
+    client: ClientUpdate, compressor: Compressor, like: Params
+) -> ClientUpdate:
+  """The client's half whose participants send their updates compressed.
+
+  What a client sends besides (``Trained.upload``) is sent whole. A client
+  without data keeps its memory as it is.
+
+  Args:
+    client: the client's half.
+    compressor: how its updates are sent.
+    like: the parameters, arrays or shapes.
+
+  Returns:
+    The client's half; what clients keep for their compressors is a table beside
+    its memory.
+
+  Raises:
+    OptionError: updates of this method cannot be compressed.
+  """
+  said = f"`compress_up`={compressor.name}"
+  if client.whole_only:
+    raise OptionError(
+        f"{said}: the local method sends whole updates ({client.whole_only})")
+  if client.upload_bytes is not None:
+    raise OptionError(f"{said}: the local method has a message of its own, "
+                      "which is no vector")
+  nbytes = compressor.nbytes(like)
+
+  def send(trained, start, memory, shard, key):
+    sent, new = compressor.send(
+        trees.subtract(trained.params, start), memory,
+        jax.random.fold_in(key, _DRAWS))
+    return (trained._replace(params=trees.add(start, sent)),
+            trees.where(shard.size > 0, new, memory))
+
+  if not keeps(compressor, like):
+
+    def train_and_send(received, shard, client_row, key):
+      trained = client.trained(received, shard, client_row, key)
+      return send(trained, received.start, (), shard, key)[0]
+
+    return client._replace(
+        train=train_and_send, upload_bytes=lambda size: nbytes)
+  own = client.store
+  if own and not own.one_row:
+    raise OptionError(
+        f"{said}: has a memory for each client, and the local method's table "
+        "has a row for each mini-batch (allowed: qsgd, or "
+        "`error_feedback`=False)")
+  given = client.client_rows is not (
+      ClientUpdate._field_defaults["client_rows"])
+
+  def train(received, shard, client_row, key):
+    rows, more = client_row if given else (client_row, ())
+    memory, row = rows
+    trained = client.trained(received, shard, row if own else more, key)
+    trained, memory = send(trained, received.start, memory, shard, key)
+    return trained._replace(kept=(memory, trained.kept))
+
+  both = beside(client, lambda params, spec: trees.repeat(
+      compressor.init(params), spec.num_clients))
+
+  def write(table, places, kept):
+    return (trees.set_rows(table[0], places, kept[0]),
+            own.write(table[1], places, kept[1]) if own else ())
+
+  store = Store(
+      lambda memory: (memory.extra,
+                      both.store.get(memory) if both.store else ()),
+      lambda memory, table: (
+          both.store.put(memory, table[1]) if both.store else memory)._replace(
+              extra=table[0]), write)
+  return both._replace(
+      train=train, store=store, upload_bytes=lambda size: nbytes,
+      unprotected=None)

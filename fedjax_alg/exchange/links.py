@@ -1,0 +1,301 @@
+"""The links between clients and server that a method uses, as one value.
+
+What a participant sends passes them in this order, and so does what comes back:
+
+  1. ``attack``: hostile clients train on false labels (``Exchange.poisoned``);
+  2. ``compress_up``: updates are sent in fewer bytes (``fit`` joins it to the
+     client's half);
+  3. ``attack``: hostile clients send false vectors (``Exchange.receive``);
+  4. ``aggregator``: one vector is made of those of all participants, their mean
+     or what takes its place, with ``privacy`` a noised mean
+     (``Exchange.combine``);
+  5. ``compress_down``: models are sent in fewer bytes (``broadcast``).
+
+Every kind of round takes an ``Exchange`` and asks ``fit`` whether it goes with
+the local method; ``communication`` counts what is sent.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
+from fedjax_alg.base import num_params, Params, Traffic
+from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import broadcast, stacking
+from fedjax_alg.exchange.aggregation import Aggregation, Aggregator, named
+from fedjax_alg.exchange.aggregation import private, weighted_mean
+from fedjax_alg.exchange.attacks import Attack, attack_of, forged, Hostility
+from fedjax_alg.exchange.attacks import poisoned
+from fedjax_alg.exchange.compression import compressed, Compression, Compressor
+from fedjax_alg.exchange.compression import shapes
+from fedjax_alg.exchange.privacy import Privacy
+from fedjax_alg.exchange.weights import participation
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+  """What happens to what clients and server send each other."""
+
+  #: weights of the participants in every mean, one of ``weights.WEIGHTS``
+  weights: str = "examples"
+  #: what takes the place of the mean over the participants, for updates and
+  #: anchor gradients; with K models for the updates of every group. Means of
+  #: what else clients send (``ClientUpdate.merge``) stay means
+  aggregator: Aggregator = weighted_mean()
+  #: what hostile clients do; what else they send is what they have computed
+  attack: Attack | None = None
+  compress_up: Compressor | None = None  #: how updates are sent; None: whole
+  compress_down: Compressor | None = None  #: how models are; None: whole
+  #: how what the server releases is made private; participants then have equal
+  #: weights whatever ``weights`` says
+  privacy: Privacy | None = None
+
+  @property
+  def forges(self) -> bool:
+    """Whether hostile clients send false vectors."""
+    return self.attack is not None and self.attack.forge is not None
+
+  @property
+  def can_stream(self) -> bool:
+    """Whether a running sum is enough, so that no vector has to be kept."""
+    return self.aggregator.is_mean and not self.forges
+
+  @property
+  def compress_gradients(self) -> Compressor | None:
+    """How anchor gradients are sent: without memory, so without bias."""
+    up = self.compress_up
+    return up if up and up.unbiased else None
+
+  def weigh(self, cohort: Cohort) -> Array:
+    """The weights of the participants in every mean, [S] float32."""
+    return participation(self.weights)(cohort)
+
+  def shares(self, cohort: Cohort, vector: Params) -> Array | None:
+    """The factors of vectors like this one in a mean, [S].
+
+    None where every vector is kept: because the mean is not enough, or because
+    they are small (``stacking``).
+    """
+    if not self.can_stream or stacking.fits(cohort.ids.shape[0], vector):
+      return None
+    return stacking.shares(self.weigh(cohort))
+
+  def poisoned(self, cohort: Cohort) -> Cohort:
+    """The cohort with the labels that hostile clients train on."""
+    return poisoned(self.attack, cohort)
+
+  def receive(
+      self, sent: Params, cohort: Cohort, key: Key, weights: Array,
+      groups: Array | None = None, num_groups: int = 1) -> Params:
+    """What the server receives, hostile clients' vectors included.
+
+    Args:
+      sent: [S, ...], the participants' updates or gradients.
+      cohort: the participants.
+      key: consumed.
+      weights: [S], their weights in the mean.
+      groups: [S] int32, the model that each of them trains; None: all the same.
+      num_groups: K.
+
+    Returns:
+      [S, ...].
+    """
+    if self.attack is None or not self.forges:
+      return sent
+    if groups is None:
+      groups = jnp.zeros(cohort.ids.shape, jnp.int32)
+    return forged(self.attack, sent, weights, groups, num_groups, cohort,
+                  client_keys(key, cohort.ids))
+
+  def combine(
+      self, vectors: Params, weights: Array, cohort: Cohort, key: Key,
+      last: Any = None) -> tuple[Params, Any]:
+    """Makes one vector of those that the server has received.
+
+    Args:
+      vectors: [S, ...].
+      weights: [S]; those of weight 0 are ignored.
+      cohort: the participants.
+      key: consumed.
+      last: what the aggregator has kept of the round before
+        (``Aggregator.keeps``).
+
+    Returns:
+      The vector [...], and what the aggregator keeps; None: nothing.
+    """
+    if self.aggregator.keeps is None:
+      return self.aggregator.combine(vectors, weights, cohort, key), None
+    return self.aggregator.combine(vectors, weights, cohort, key, last)
+
+
+def exchange_of(options: Any) -> Exchange:
+  """The links that hyper-parameters name.
+
+  Args:
+    options: what inherits ``Aggregation`` or some of its bases; a field
+      `client_weights` is read, too.
+
+  Raises:
+    OptionError: a name or an amount is wrong.
+  """
+  links: dict[str, Any] = {}
+  if hasattr(options, "client_weights"):
+    links["weights"] = options.client_weights
+  if isinstance(options, Aggregation):
+    links["aggregator"] = named(options.aggregator, options)
+  if isinstance(options, Hostility):
+    links["attack"] = attack_of(options)
+  if isinstance(options, Compression):
+    links["compress_up"], links["compress_down"] = options.compressors()
+  if isinstance(options, Privacy) and options.private != "none":
+    links["privacy"] = options
+  return Exchange(**links)
+
+
+def fit(
+    exchange: Exchange, client: ClientUpdate, model: Model, *,
+    num_models: int = 1, released: int = 1,
+    refused: Mapping[str, str] | None = None
+) -> tuple[Exchange, ClientUpdate]:
+  """Joins the links to a local method.
+
+  Args:
+    exchange: the links.
+    client: the local method.
+    model: its model.
+    num_models: K.
+    released: number of vectors that a round aggregates.
+    refused: option -> why this kind of round cannot have the link; "" if it
+      can. ``attack`` stands for attacks that forge what is sent, ``memory`` for
+      a compressor that keeps something for each client.
+
+  Returns:
+    The links, of which ``aggregator`` is the private mean if there is one; and
+    the local method, which compresses what it sends and in whose memory is what
+    the server keeps for ``compress_down``.
+
+  Raises:
+    OptionError: a link cannot be had with the others, with the local method or
+      in this kind of round.
+  """
+  refused = refused or {}
+  participation(exchange.weights)
+  up, down, aggregator = (
+      exchange.compress_up, exchange.compress_down, exchange.aggregator)
+  attack = exchange.attack.name if exchange.attack and exchange.forges else ""
+  if client.mean_only:
+    _refuse("aggregator", "" if aggregator.is_mean else aggregator.name,
+            f"the local method needs the mean ({client.mean_only})")
+    _refuse("attack", attack, "the local method's server adds up what clients "
+            "have computed, so their updates cannot be forged (label_flip "
+            "leaves them)")
+  for option, value in (
+      ("attack", attack), ("compress_up", up and up.name),
+      ("compress_down", down and down.name)):
+    _refuse(option, value, refused.get(option))
+  if up:
+    store = client.store
+    client = compressed(client, up, shapes(model))
+    _refuse("compress_up", up.name if client.store is not store else "",
+            refused.get("memory"))
+  if exchange.privacy:
+    exchange = _private(exchange, client, released, refused.get("private"))
+  if down:
+    client = broadcast.with_memory(client, down, num_models)
+  return exchange, client
+
+
+def _private(
+    exchange: Exchange, client: ClientUpdate, released: int,
+    refused: str | None) -> Exchange:
+  """The links with the private mean as the aggregator."""
+  privacy, aggregator = exchange.privacy, exchange.aggregator
+  assert privacy is not None
+  reasons = [refused, client.leak]
+  if not aggregator.is_mean:
+    reasons.append("the noise is that of a mean (`aggregator`="
+                   f"{aggregator.name} is none)")
+  if released > 1 and privacy.private == "fixed":
+    reasons.append("updates and anchor gradients are not of one length (give "
+                   "adaptive)")
+  if privacy.noise_at == "clients" and (
+      exchange.forges or client.upload_bytes):
+    reasons.append(
+        "with `noise_at`=clients every participant sends its whole update with "
+        "its share of the noise (not with `attack`, `compress_up` or `uplink`="
+        "seeds)")
+  for why in reasons:
+    _refuse("private", privacy.private, why)
+  return dataclasses.replace(
+      exchange, aggregator=private(privacy, released), weights="uniform")
+
+
+def _refuse(option: str, value: str | None, why: str | None) -> None:
+  """Refuses an option that is given, for a reason that there is."""
+  if value and why:
+    raise OptionError(f"`{option}`={value}: {why}")
+
+
+def sent_bytes(size: int, traffic: Traffic) -> int:
+  """Counts bytes; a part of a byte counts as one.
+
+  Args:
+    size: P.
+    traffic: a number of vectors of P floats, or a function P -> bytes.
+  """
+  sent = traffic(size) if callable(traffic) else (
+      BYTES_PER_FLOAT * size * traffic)
+  return math.ceil(round(sent, 6))  # 0.7 vectors of 10 floats are 28 bytes
+
+
+def communication(
+    exchange: Exchange, client: ClientUpdate, model: Model, memory: Any,
+    cohort: Cohort, *, models: int = 1, vectors: int = 0, gradients: int = 0,
+    more_up: int = 0, floats_down: Any = 0, floats_up: Any = 0
+) -> dict[str, Any]:
+  """Counts what each participant receives and sends in a round.
+
+  Args:
+    exchange: the links.
+    client: the local method.
+    model: its model.
+    memory: that of the local method, with what a broadcast keeps.
+    cohort: the participants.
+    models: number of models that a participant receives to begin with.
+    vectors: number of vectors of P floats that it receives besides.
+    gradients: number of gradients that it sends besides its update.
+    more_up: bytes that it sends besides.
+    floats_down: further floats that it receives, [] int32 if they depend on the
+      round.
+    floats_up: further floats that it sends, likewise.
+
+  Returns:
+    The arguments of ``round_cost``.
+  """
+  like = shapes(model)
+  sent = functools.partial(sent_bytes, num_params(like))
+  down: Any = sent(vectors) + sent(client.extra_down) + sent(
+      exchange.aggregator.extra_down)
+  if exchange.compress_down:
+    down = jnp.uint32(down) + models * broadcast.mean_bytes(
+        exchange.compress_down, like, memory, cohort)
+  else:
+    down += sent(models)
+  gradient = exchange.compress_gradients
+  up = more_up + sent(client.upload_bytes or 1) + sent(client.extra_up) + sent(
+      exchange.aggregator.extra_up) + gradients * (
+          gradient.nbytes(like) if gradient else sent(1))
+  cost: dict[str, Any] = {}
+  for name, number, floats in (
+      ("down", down, floats_down), ("up", up, floats_up)):
+    cost[name] = (number + (BYTES_PER_FLOAT - 1)) // BYTES_PER_FLOAT + floats
+    if not isinstance(number, int) or number % BYTES_PER_FLOAT:
+      cost["bytes_" + name] = number + BYTES_PER_FLOAT * floats
+  return cost

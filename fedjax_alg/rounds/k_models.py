@@ -1,0 +1,468 @@
+"""One round of K global models that share a cohort, with a warm-up of one.
+
+Every participant trains the model that it prefers, that of least loss on its
+data; a ``ModelGrouping`` then makes K groups of what came back, and the server
+takes its step for each model. Rounds of one model are in ``one_model``, whose
+order of exchanges is the same; rounds in which clients belong to groups by a
+rule of their own are in ``clustered``.
+
+Rounds 1 to T (``ModelGrouping.threshold``), the warm-up, have one model, of
+which the K models are equal copies: every participant prefers the first one and
+is in the first group. So these rounds are the same program as the later ones:
+what costs a pass over data is computed for the first model alone, and at the
+end of the round it is copied (``first_copied``).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
+from fedjax_alg.base import num_params, Params, RoundAux, RoundCost, Shard, Work
+from fedjax_alg.client import objective
+from fedjax_alg.engine.cohorts import BROADCAST, client_keys, FORGERIES
+from fedjax_alg.engine.cohorts import MESSAGES, SERVER_STEP, server_key, UPDATES
+from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import broadcast, stacking
+from fedjax_alg.exchange.compression import Compressor, shapes
+from fedjax_alg.rounds.local_training import train
+from fedjax_alg.rounds.one_model import combined_gradients, ComposedState, costs
+from fedjax_alg.rounds.one_model import joined, PURPOSES, server_keys
+from fedjax_alg.rounds.one_model import server_step, TwoHalves
+
+
+class Stage(NamedTuple):
+  """Where K models stand between one model and K groups."""
+
+  #: [] bool, whether all participants are one group, the first: the warm-up.
+  #: None: there is one model.
+  warm_up: Any
+  #: [] bool, whether the K models are equal copies that become different
+  splitting: Array
+
+
+class ModelGrouping(NamedTuple):
+  """How K models share a cohort from round ``threshold`` + 1 on."""
+
+  num_models: int  #: K
+  threshold: int  #: T, number of rounds with one model
+  #: (models w_k [K, ...], vectors [S, ...], anchors [K, ...], cohort,
+  #: ``Stage``, scale) -> targets w*_k [K, ...], groups
+  regroup: Callable[..., tuple[Params, Any]]
+  #: (trained models [S, ...], cohort) -> the vectors that are grouped
+  vectors: Callable[[Params, Cohort], Params] = lambda trained, cohort: trained
+  #: whether these vectors are gradients, which participants send in the place
+  #: of their trained models
+  of_gradients: bool = False
+  #: number of gradients that every participant computes on all its data for it
+  full_passes: int = 0
+  #: (slots, P, K) -> flops of the server
+  flops: Callable[[int, int, int], float] = lambda slots, size, k: 0.0
+  #: (w_k [...], vectors [S, ...], scale) -> the participants' changes of w_k
+  #: [S, ...], for aggregators other than the mean. The mean of the changes of
+  #: group k is w*_k - w_k, but for what ``regroup`` may project away.
+  changes: Callable[[Params, Params, Callable[[Params], Params]], Params] = (
+      lambda model, vectors, scale: jax.tree.map(
+          lambda all, one: all - one[None], vectors, model))
+  #: whether the anchor gradient of w_k is the mean over those alone who prefer
+  #: w_k, and not over all participants
+  own_anchors: bool = False
+  extra_up: int = 0  #: vectors that a participant sends beside its gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class KModels(TwoHalves):
+  """The two halves of a method, and how K models share its participants."""
+
+  grouping: ModelGrouping
+
+  @property
+  def num_models(self) -> int:
+    return self.grouping.num_models
+
+
+def refused(method: KModels) -> dict[str, str]:
+  """The links that a grouping cannot have, and why (``links.fit``).
+
+  Raises:
+    OptionError: the local method has one global model, or the grouping reads
+      what a link changes.
+  """
+  client, grouping = method.client, method.grouping
+  if method.num_models > 1 and client.one_model:
+    raise OptionError(f"`num_models`={method.num_models}: the local method has "
+                      f"one global model ({client.one_model})")
+  if grouping.own_anchors and not method.exchange.can_stream:
+    raise OptionError(
+        "`anchors`=preferring: read with the mean of what clients have measured"
+        " (`aggregator`=mean, no forged gradients)")
+  reasons = {
+      "private": "participants are grouped by what they send without noise"}
+  if grouping.of_gradients:
+    reasons["compress_up"] = ("the participants of a grouping by gradient send "
+                              "gradients, not updates")
+  if grouping.extra_up:
+    reasons["attack"] = ("forges one vector of a client, and with `group_mean`="
+                         "models it sends two (label_flip forges none)")
+  return reasons
+
+
+def preferred_model(
+    model: Model, state: ComposedState, client_id: Array, shard: Shard,
+    key: Key) -> Params:
+  """The model that a client prefers, (18)."""
+  del client_id, key
+  return trees.index(state.models, objective.preferred_model(
+      model, state.models, shard))
+
+
+class RoundInputs(NamedTuple):
+  """What every part of a round reads."""
+
+  cohort: Cohort
+  key: Key  #: key of the round
+  round: Array  #: [] int32, rounds completed before this one
+  #: [] bool, whether the K models are one, in copies; None: there is one
+  warm_up: Any
+  last: Mapping[str, Any]  #: ``ComposedState.aggregates``
+
+
+def run_round(
+    method: KModels, state: ComposedState, cohort: Cohort, key: Key
+) -> tuple[ComposedState, RoundAux]:
+  """Runs a round; the arguments are those of ``one_model.run_round``."""
+  client, server, exchange = method.client, method.server, method.exchange
+  grouping, k = method.grouping, method.num_models
+  cohort = exchange.poisoned(cohort)
+  state = joined(method, state, cohort)
+  warm_up = state.round < grouping.threshold if k > 1 else None
+  inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)
+  models, servers, new = state.models, state.server, {}
+  step = functools.partial(_server_steps, method, inputs)
+
+  losses, anchors, new["first_gradients"] = _losses(method, models, inputs)
+  preference, loss = _preferred(losses, inputs)
+  starts = models
+  if server.when == "before":
+    starts, servers = step(anchors, servers, models)
+
+  training = train(
+      client, method.map_clients, (starts, models, anchors), state.round,
+      state.memory, cohort, key, preference)
+  loss = _reported(method, loss, training.trained.loss, inputs)
+  trained, vectors = _received(
+      method, training.trained.params, starts, preference, inputs)
+  update, groups, new["updates"] = _updates(
+      method, models, starts, anchors, state.memory, vectors, inputs)
+
+  if server.when == "aggregate":
+    moved, servers = step(trees.scale(-1.0, update), servers, starts)
+  else:
+    moved = trees.add_scaled(starts, server.aggregate_lr, update)
+  # Of the models of this round (errata F-26).
+  gap = trees.slot_norm(trees.subtract(trained, trees.index(moved, preference)))
+  discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
+  if server.when == "after":
+    _, gradients, new["last_gradients"] = anchor_gradients(
+        method, "last_gradients", moved, inputs)
+    moved, servers = step(gradients, servers, moved)
+
+  report = _report(method, loss, groups, servers, inputs)
+  cost, work = _costs(
+      method, servers, training.trained.gradients, state.memory, inputs)
+  memory = training.merged(client, state.memory, cohort, anchors)
+  moved, servers, aggregates = first_copied(warm_up, (
+      moved, servers, {name: new[name] for name in state.aggregates}))
+  if exchange.compress_down:
+    moved, memory = broadcast.send(
+        exchange.compress_down, models, moved, memory, cohort,
+        server_key(key, BROADCAST))
+  return ComposedState(moved, servers, memory, state.round + 1, aggregates), (
+      RoundAux({"loss": loss, "preference": preference,
+                "assignment": groups.assignment},
+               report | {"discrepancy": discrepancy}, cost, work))
+
+
+def first_copied(warm_up: Any, per_model: Any) -> Any:
+  """Leaves [K, ...]; during the warm-up copies of the first model's."""
+  if warm_up is None:
+    return per_model
+  # No jnp.where: fused with what made the leaves it would compute them twice.
+  return jax.lax.cond(
+      warm_up, lambda: jax.tree.map(
+          lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), per_model),
+      lambda: per_model)
+
+
+def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
+  """``fn`` over a leading axis K; with K = 1 it is not vectorised."""
+  if k > 1:
+    return jax.vmap(fn)
+  return lambda *args: jax.tree.map(
+      lambda leaf: leaf[None], fn(*trees.index(args, 0)))
+
+
+def _server_steps(
+    method: KModels, inputs: RoundInputs, gradients: Params, states: Any,
+    models: Params) -> tuple[Params, Any]:
+  """Takes the server's step for each model: (moved models, new states)."""
+  k = method.num_models
+  return _over_models(functools.partial(
+      server_step, method, inputs.cohort, inputs.round), k)(
+          gradients, states, models, server_keys(inputs.key, SERVER_STEP, k))
+
+
+def _over_data(
+    k: int, fn: Callable[[Params, Shard], Any],
+    in_warm_up: Callable[[Params, Shard], Any] | None = None
+) -> Callable[..., Any]:
+  """A client's code ((models, warm_up), shard) -> [K, ...].
+
+  It is ``fn`` at each of the K models; during the warm-up ``in_warm_up``, by
+  default ``fn``, at the first of them.
+  """
+
+  def one_client(shared, shard):
+    models, warm_up = shared
+    at_all = functools.partial(
+        _over_models(lambda params: fn(params, shard), k), models)
+    if warm_up is None:
+      return at_all()
+    at_one = in_warm_up or fn
+    return jax.lax.cond(
+        warm_up,
+        lambda: trees.repeat(at_one(trees.index(models, 0), shard), k), at_all)
+
+  return one_client
+
+
+def _losses(
+    method: KModels, models: Params, inputs: RoundInputs
+) -> tuple[Any, Params, Any]:
+  """The losses [S, K] or None, anchor gradients [K, ...] or (), and kept."""
+  if method.anchored:
+    # The mean in (17) is over S^r here. It cannot be over S^{r-1}, whose
+    # members never receive the accelerated models. Every participant counts for
+    # every k (errata D-06).
+    return anchor_gradients(method, "first_gradients", models, inputs)
+  if method.num_models == 1:
+    return None, (), None
+  return method.map_clients(
+      _over_data(
+          method.num_models,
+          functools.partial(objective.full_loss, method.model),
+          lambda params, shard: jnp.zeros(())),
+      (models, inputs.warm_up), inputs.cohort.shards), (), None
+
+
+def anchor_gradients(
+    method: KModels, name: str, models: Params, inputs: RoundInputs
+) -> tuple[Array, Params, Any]:
+  """The participants' losses [S, K], the anchor gradients [K, ...], and kept.
+
+  The last is what the aggregator keeps, [K, ...].
+  """
+  cohort, k, exchange = inputs.cohort, method.num_models, method.exchange
+  measure = _sent(_over_data(k, functools.partial(
+      objective.full_value_and_grad, method.model)),
+                  exchange.compress_gradients, k)
+  if method.grouping.own_anchors:
+    measure = _of_preferred(measure)
+  shared, keys = (models, inputs.warm_up), client_keys(
+      server_key(server_key(inputs.key, MESSAGES), PURPOSES[name]), cohort.ids)
+  if not exchange.can_stream:
+    losses, gradients = method.map_clients(
+        measure, shared, cohort.shards, keys)
+    return losses, *combined_gradients(
+        method, name, gradients, cohort, inputs.key, inputs.last)
+  anchors, losses = stacking.mean(
+      method.map_clients, lambda *args: measure(*args)[::-1], models,
+      exchange.weigh(cohort), shared, cohort.shards, keys)
+  if method.grouping.own_anchors:
+    anchors = _over_those_who_prefer(method, anchors, losses, inputs)
+  return losses, anchors, None
+
+
+def _sent(
+    measure: Callable[..., Any], compressor: Compressor | None, k: int
+) -> Callable[..., Any]:
+  """A client's code that sends its K gradients compressed, with one key."""
+
+  def one_client(shared, shard, key):
+    losses, gradients = measure(shared, shard)
+    if compressor:
+      gradients = _over_models(
+          lambda gradient: compressor.send(gradient, (), key)[0], k)(gradients)
+    return losses, gradients
+
+  return one_client
+
+
+def _of_preferred(measure: Callable[..., Any]) -> Callable[..., Any]:
+  """A client's code whose gradients are 0 but at the model it prefers."""
+
+  def one_client(shared, shard, key):
+    losses, gradients = measure(shared, shard, key)
+    _, warm_up = shared
+    best = jnp.where(warm_up, 0, jnp.argmin(losses))
+    preferred = jnp.arange(losses.shape[0]) == best
+    return losses, trees.where_slots(
+        preferred, gradients, jax.tree.map(jnp.zeros_like, gradients))
+
+  return one_client
+
+
+def _over_those_who_prefer(
+    method: KModels, anchors: Params, losses: Array, inputs: RoundInputs
+) -> Params:
+  """Means over all made means over those who prefer a model; else 0."""
+  weights = method.exchange.weigh(inputs.cohort)
+  preference, _ = _preferred(losses, inputs)
+  share = jax.vmap(lambda own: jnp.where(own, weights, 0.0).sum())(
+      trees.members(preference, method.num_models)) / jnp.maximum(
+          weights.sum(), 1e-30)
+  return trees.scale_slots(1.0 / jnp.where(share > 0, share, 1.0), anchors)
+
+
+def _preferred(
+    losses: Array | None, inputs: RoundInputs) -> tuple[Array, Any]:
+  """Each participant's model of least loss, and that loss; None: unmeasured.
+
+  During the warm-up it is the first one.
+  """
+  preference = jnp.zeros(inputs.cohort.ids.shape, jnp.int32)
+  if losses is None:
+    return preference, None
+  if inputs.warm_up is not None:
+    best = jnp.argmin(losses, axis=1).astype(jnp.int32)
+    preference = jnp.where(inputs.warm_up, preference, best)
+  loss = jnp.take_along_axis(losses, preference[:, None], axis=1)[:, 0]
+  return preference, loss
+
+
+def _reported(
+    method: KModels, loss: Any, trained: Array, inputs: RoundInputs) -> Array:
+  """The loss before the training; where none was measured, the training's."""
+  if loss is None:
+    return trained
+  if method.anchored:
+    return loss
+  return jnp.where(inputs.warm_up, trained, loss)
+
+
+def _received(
+    method: KModels, trained: Params, starts: Params, preference: Array,
+    inputs: RoundInputs) -> tuple[Params, Params]:
+  """The trained models and the vectors that are grouped, with what is forged.
+
+  Hostile clients forge the gradients that they send, or their updates.
+  """
+  grouping, exchange, cohort = method.grouping, method.exchange, inputs.cohort
+  receive = functools.partial(
+      exchange.receive, cohort=cohort,
+      key=server_key(server_key(inputs.key, FORGERIES), UPDATES),
+      weights=cohort.present.astype(jnp.float32), groups=preference,
+      num_groups=method.num_models)
+  if grouping.of_gradients:
+    return trained, receive(grouping.vectors(trained, cohort))
+  if exchange.forges:
+    start = trees.index(starts, preference)
+    trained = trees.add(start, receive(trees.subtract(trained, start)))
+  return trained, grouping.vectors(trained, cohort)
+
+
+def _updates(
+    method: KModels, models: Params, starts: Params, anchors: Params,
+    memory: Any, vectors: Params, inputs: RoundInputs
+) -> tuple[Params, Any, Any]:
+  """The updates of the K models, the groups, and what the aggregator keeps."""
+  cohort, k, grouping = inputs.cohort, method.num_models, method.grouping
+  exchange, kept = method.exchange, None
+  scale = functools.partial(method.client.scale, memory, cohort)
+  # Round T + 1, the first after the warm-up, splits the copies; if nobody took
+  # part in it, they are still copies in the next one.
+  splitting = inputs.round == grouping.threshold
+  if k > 1:
+    splitting |= (inputs.round > grouping.threshold) & trees.copies(models)
+  targets, groups = grouping.regroup(
+      starts, vectors, anchors, cohort, Stage(inputs.warm_up, splitting), scale)
+  if not exchange.aggregator.is_mean:
+
+    def change(start, weights, key, last):
+      return exchange.combine(
+          grouping.changes(start, vectors, scale), weights, cohort, key, last)
+
+    members = trees.members(groups.assignment, k) & cohort.present[None]
+    changes, kept = _over_models(change, k)(
+        starts, members.astype(jnp.float32),  # in a group all count alike
+        server_keys(inputs.key, UPDATES, k), inputs.last.get("updates"))
+    targets = trees.add(starts, changes)
+  # An empty group takes no grouping step (errata D-13).
+  targets = trees.where_slots(groups.size > 0, targets, starts)
+  update = _over_models(scale, k)(trees.subtract(targets, starts))  # (60)
+  return update, groups, kept
+
+
+def _report(
+    method: KModels, loss: Array, groups: Any, servers: Any,
+    inputs: RoundInputs) -> dict[str, Array]:
+  """What a round reports about the server."""
+  k, column = method.num_models, method.exchange.aggregator.column
+  report = {"train_loss": trees.slot_mean(inputs.cohort.weight, loss)}
+  if jax.tree.leaves(servers):  # without leaves vmap has no axis
+    for name, values in jax.vmap(method.server.report)(servers).items():
+      report[name] = values if k > 1 else values[0]
+  report["group_size"] = groups.size
+  if inputs.warm_up is not None:  # logs one model in the shape of K models
+    first = ~inputs.warm_up | (jnp.arange(k, dtype=jnp.int32) == 0)
+    report = {name: jnp.where(first, value, jnp.zeros_like(value))
+              if value.ndim else value for name, value in report.items()}
+  if column:
+    report[column] = inputs.last["updates"][0]
+  return report
+
+
+def _costs(
+    method: KModels, servers: Any, gradients: Any, memory: Any,
+    inputs: RoundInputs) -> tuple[RoundCost, Work]:
+  """The cost of the round, and the work of each participant.
+
+  A participant also sends the model that it prefers. Forward passes for the
+  preference alone do not count as example gradients.
+  """
+  grouping, cohort = method.grouping, inputs.cohort
+  size, slots = num_params(shapes(method.model)), cohort.ids.shape[0]
+
+  def of_models(k, servers):
+    return costs(
+        method, cohort, memory, gradients, servers, k=k,
+        evaluations=k if k > 1 and not method.anchored else 0,
+        passes=grouping.full_passes,
+        more_up=BYTES_PER_FLOAT * (1 + size * grouping.extra_up),
+        flops=grouping.flops(slots, size, k))
+
+  of_all = of_models(method.num_models, servers)
+  if inputs.warm_up is None:
+    return of_all
+  of_one = of_models(1, trees.index(servers, slice(0, 1)))
+  return trees.where(inputs.warm_up, *_alike(of_one, of_all))
+
+
+def _alike(
+    *costs_and_work: tuple[RoundCost, Work]
+) -> Iterator[tuple[RoundCost, Work]]:
+  """Costs of which all have the bytes that one of them has."""
+  for cost, work in costs_and_work:
+    for way in ("down", "up"):
+      name = f"bytes_{way}"
+      if getattr(cost, name) is None and any(
+          getattr(other, name) is not None for other, _ in costs_and_work):
+        whole: Any = {name: BYTES_PER_FLOAT * getattr(cost, way).astype(
+            jnp.uint32)}
+        cost = cost._replace(**whole)
+    yield cost, work

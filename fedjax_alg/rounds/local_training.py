@@ -1,0 +1,125 @@
+"""The local training of a round's participants, in every kind of round."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Cohort, Key, MapClients, Params, Shard
+from fedjax_alg.client.update import ClientUpdate, Received, Trained
+from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.exchange import stacking
+
+
+class Training(NamedTuple):
+  """What the participants have trained."""
+
+  #: leaves [S, ...]; ``params`` are () where only their updates' sum is kept
+  trained: Trained
+  table: Any  #: the new table of ``ClientUpdate.store``, or ()
+  uploads: Any  #: what ``ClientUpdate.merge`` gets: their sum or all of them
+  total: Params = ()  #: weighted sum of the updates, [...] or [K, ...]
+  squares: Any = None  #: [S] float32, squared norm of each update; None: kept
+
+  def merged(
+      self, client: ClientUpdate, memory: Any, cohort: Cohort, anchors: Any
+  ) -> Any:
+    """The memory of the client's half after the round; anchors [K, ...]."""
+    memory = client.merge(memory, cohort, self.uploads, anchors)
+    return client.store.put(memory, self.table) if client.store else memory
+
+
+def train(
+    client: ClientUpdate, map_clients: MapClients,
+    models: tuple[Params, Params, Params], rounds: Array, memory: Any,
+    cohort: Cohort, key: Key, groups: Array | None = None,
+    weights: Array | None = None) -> Training:
+  """Trains every participant.
+
+  Args:
+    client: the client's half.
+    map_clients: how one client's code is mapped over the participants.
+    models: ``start``, ``reference`` and ``anchor`` of ``Received``.
+    rounds: [] int32, rounds completed before this one.
+    memory: that of the client's half.
+    cohort: the participants.
+    key: key of the round.
+    groups: [S] int32, which of K models [K, ...] each participant gets; None:
+      there is one model.
+    weights: [S], or [S, K] for K sums: factors of the updates in their sum;
+      None: the trained models are kept.
+  """
+  store, weigh_uploads = client.store, client.upload_weights
+  keys = client_keys(key, cohort.ids)
+  data = (models, client.shared(memory), rounds), cohort.shards
+  slots = (groups, cohort.ids, keys, cohort.part,
+           client.client_rows(memory, cohort, keys))
+  table: Any = ()
+  if store:
+    table, places = store.get(memory), store.places(memory, cohort, keys)
+  if weights is None:
+    one_client = functools.partial(_one_client, client)
+    if store:
+      table, trained = map_clients.change(
+          lambda *args: _parted(one_client(*args)), store.write, table, places,
+          *data, *slots)
+    else:
+      trained = map_clients(
+          lambda shared, shard, *slot: one_client(shared, shard, (), *slot),
+          *data, *slots)
+    uploads = trained.upload
+    if weigh_uploads:
+      uploads = trees.slot_sum(weigh_uploads(memory, cohort), uploads)
+    return Training(trained, table, uploads)
+  in_sum, factors = functools.partial(_in_sum, client), [weights]
+  if weigh_uploads:
+    factors.append(weigh_uploads(memory, cohort))
+  if store:
+    table, total, (trained, squares) = map_clients.update(
+        in_sum, store.write, table, places, factors, *data, *slots)
+  else:
+    total, (trained, squares) = map_clients.reduce(
+        lambda shared, shard, *slot: in_sum(shared, shard, (), *slot)[1:],
+        factors, *data, *slots)
+  uploads = total[1] if weigh_uploads else trained.upload
+  return Training(trained, table, uploads, total[0], squares)
+
+
+def _one_client(
+    client: ClientUpdate, shared: Any, shard: Shard, row: Any,
+    group: Array | None, client_id: Array, key: Key, part: Array | None,
+    more: Any) -> Trained:
+  """The local training of one participant."""
+  models, from_server, rounds = shared
+  if group is not None:
+    models = trees.index(models, group)
+  start, reference, anchor = models
+  if not client.store:
+    row = more
+  elif jax.tree.leaves(more):
+    row = row, more
+  return client.trained(
+      Received(start, reference, anchor, from_server, rounds, client_id),
+      shard._replace(part=part), row, key)
+
+
+def _parted(trained: Trained) -> tuple[Any, Trained]:
+  """What the participant keeps, and the rest."""
+  return trained.kept, trained._replace(kept=())
+
+
+def _in_sum(
+    client: ClientUpdate, shared: Any, shard: Shard, row: Any,
+    group: Array | None, *slot: Any) -> tuple[Any, list[Any], Any]:
+  """What the participant keeps, what is summed, and the rest."""
+  kept, trained = _parted(
+      _one_client(client, shared, shard, row, group, *slot))
+  start = shared[0][0]
+  if group is not None:
+    start = trees.index(start, group)
+  update = trees.subtract(trained.params, start)
+  summed, rest = [update], trained._replace(params=())
+  if client.upload_weights:
+    summed, rest = [update, trained.upload], rest._replace(upload=())
+  return kept, summed, (rest, stacking.square(update))

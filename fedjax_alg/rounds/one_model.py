@@ -1,0 +1,371 @@
+"""One round of one global model, from the cohort to the new state.
+
+A method is two halves, a ``client.update.ClientUpdate`` (how a client trains,
+what it keeps and what it sends) and a ``central.steps.ServerStep``, with the
+links between them (``exchange``). ``run_round`` is the round; what stands after
+it serves rounds of several models, too (``k_models``, ``buffered``). The state
+has a leading axis of K models; here K is 1, and ``run_round`` takes the axis
+off first and puts it back last.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Model
+from fedjax_alg.base import num_params, Params, round_cost, RoundAux, RoundCost
+from fedjax_alg.base import Work
+from fedjax_alg.central.steps import ServerStep
+from fedjax_alg.central.validation import validation_arguments
+from fedjax_alg.client import objective
+from fedjax_alg.client.update import ClientUpdate, own_memory
+from fedjax_alg.engine.cohorts import BROADCAST, client_keys, FIRST_GRADIENTS
+from fedjax_alg.engine.cohorts import FORGERIES, LAST_GRADIENTS, MESSAGES
+from fedjax_alg.engine.cohorts import SERVER_STEP, server_key, UPDATES
+from fedjax_alg.exchange import broadcast, stacking
+from fedjax_alg.exchange.compression import shapes
+from fedjax_alg.exchange.links import communication, Exchange
+from fedjax_alg.rounds import ledger
+from fedjax_alg.rounds.local_training import train, Training
+
+#: What may be aggregated in a round -> the purpose of its key (``server_key``).
+PURPOSES = {"updates": UPDATES, "first_gradients": FIRST_GRADIENTS,
+            "last_gradients": LAST_GRADIENTS}
+
+
+class ComposedState(NamedTuple):
+  """What server and clients keep between rounds."""
+
+  models: Params  #: [K, ...]; equal copies during the warm-up
+  server: Any  #: state of the server step, [K, ...]
+  memory: Any  #: ``memory`` of the client's half
+  round: Array  #: [] int32, rounds completed
+  #: what the aggregator keeps (``Aggregator.keeps``), name in ``PURPOSES`` ->
+  #: [K, ...]; empty if it keeps nothing
+  aggregates: Any = {}
+
+  @property
+  def own_memory(self) -> Any:
+    """``memory`` without what senders keep of what they have not sent."""
+    return own_memory(self.memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoHalves:
+  """The two halves of a method, and what is between them."""
+
+  model: Model
+  client: ClientUpdate
+  server: ServerStep
+  map_clients: MapClients
+  exchange: Exchange
+
+  @property
+  def num_models(self) -> int:
+    """K, the number of global models."""
+    return 1
+
+  @property
+  def anchored(self) -> bool:
+    """Whether a round starts with the anchor gradient."""
+    return self.client.needs_anchor or self.server.when == "before"
+
+  @property
+  def aggregated(self) -> list[str]:
+    """What is aggregated in a round, some of ``PURPOSES``."""
+    return ["updates", *["first_gradients"] * self.anchored,
+            *["last_gradients"] * (self.server.when == "after")]
+
+
+def run_round(
+    method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
+) -> tuple[ComposedState, RoundAux]:
+  """Runs a round.
+
+  Args:
+    method: the two halves and the links between them.
+    state: the state.
+    cohort: the participants.
+    key: key of the round; consumed.
+  """
+  client, server, exchange = method.client, method.server, method.exchange
+  cohort = exchange.poisoned(cohort)
+  state = joined(method, state, cohort)
+  model, server_state, aggregates = trees.index(
+      (state.models, state.server, state.aggregates), 0)
+  step = functools.partial(
+      server_step, method, cohort, state.round,
+      key=server_keys(key, SERVER_STEP, 1)[0])
+  measure = functools.partial(
+      anchor_gradient, method, cohort=cohort, key=key, last=aggregates)
+
+  # The cohort measures the gradient at the model, and the server may move it.
+  loss, anchor, new, start = None, (), {}, model
+  if method.anchored:
+    loss, anchor, new["first_gradients"] = measure("first_gradients", model)
+  if server.when == "before":
+    start, server_state = step(anchor, server_state, model)
+
+  # Every participant trains; the server takes the mean of the updates.
+  training = train(
+      client, method.map_clients, (start, model, anchor), state.round,
+      state.memory, cohort, key, weights=exchange.shares(cohort, start))
+  mean, new["updates"], distance = mean_update(
+      method, start, training, cohort, key, aggregates)
+  update = client.scale(state.memory, cohort, mean)
+
+  # The server moves the model.
+  if server.when == "aggregate":
+    moved, server_state = step(against(update), server_state, start)
+  else:
+    moved = trees.add_scaled(start, server.aggregate_lr, update)
+  report = distance(trees.subtract(moved, start))
+  if server.when == "after":
+    _, gradient, new["last_gradients"] = measure("last_gradients", moved)
+    moved, server_state = step(gradient, server_state, moved)
+
+  # Reports, costs, and the new state.
+  loss = training.trained.loss if loss is None else loss
+  report |= {"train_loss": trees.slot_mean(cohort.weight, loss)}
+  report |= server.report(server_state)
+  if exchange.aggregator.column:
+    report[exchange.aggregator.column] = aggregates["updates"]
+  models, servers, anchors, aggregates = trees.repeat((
+      moved, server_state, anchor,
+      {name: new[name] for name in state.aggregates}), 1)
+  cost, work = costs(
+      method, cohort, state.memory, training.trained.gradients, servers)
+  memory = training.merged(client, state.memory, cohort, anchors)
+  if exchange.compress_down:
+    models, memory = broadcast.send(
+        exchange.compress_down, state.models, models, memory, cohort,
+        server_key(key, BROADCAST))
+  return ComposedState(models, servers, memory, state.round + 1, aggregates), (
+      RoundAux({"loss": loss}, report, cost, work))
+
+
+def anchor_gradient(
+    method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key,
+    last: Any) -> tuple[Array, Params, Any]:
+  """The participants' losses [S], their gradients' mean, and what is kept."""
+  exchange, compressor = method.exchange, method.exchange.compress_gradients
+  keys = client_keys(
+      server_key(server_key(key, MESSAGES), PURPOSES[name]), cohort.ids)
+
+  def one_client(params, shard, key):
+    loss, gradient = objective.full_value_and_grad(method.model, params, shard)
+    if compressor:
+      gradient, _ = compressor.send(gradient, (), key)
+    return gradient, loss
+
+  weights = exchange.weigh(cohort)
+  if exchange.can_stream:
+    gradient, losses = stacking.mean(
+        method.map_clients, one_client, model, weights, model, cohort.shards,
+        keys)
+    return losses, gradient, None
+  gradients, losses = method.map_clients(
+      one_client, model, cohort.shards, keys)
+  of_one = combined_gradients(
+      method, name, jax.tree.map(lambda leaf: leaf[:, None], gradients),
+      cohort, key, trees.repeat(last, 1))
+  return losses, *trees.index(of_one, 0)
+
+
+def mean_update(
+    method: TwoHalves, start: Params, training: Training, cohort: Cohort,
+    key: Key, last: Any) -> tuple[Params, Any, Any]:
+  """The mean of the updates, or what takes its place.
+
+  Returns:
+    The vector; what the aggregator keeps; and a function: how far the model has
+    moved -> how far the trained models are from it. Its column is
+    "discrepancy", the mean distance (FedGroup (4)); where the updates were not
+    kept "discrepancy_rms", the root of the mean squared distance, in which
+    participants have the weights that they have in the mean. The model is that
+    of this round (errata F-26).
+  """
+  exchange, starts = method.exchange, trees.repeat(start, 1)
+  weights = exchange.weigh(cohort)
+  if training.squares is not None:
+    total = weights.sum()[None]
+    return training.total, None, lambda move: {
+        "discrepancy_rms": stacking.spread(
+            weights, training.squares, trees.repeat(move, 1),
+            trees.repeat(training.total, 1), total, total)}
+  trained = training.trained.params
+  if exchange.forges:
+    trained = trees.add(starts, exchange.receive(
+        trees.subtract(trained, starts), cohort,
+        server_key(server_key(key, FORGERIES), UPDATES), weights))
+  updates = trees.subtract(trained, starts)
+  mean, kept = exchange.combine(
+      updates, weights, cohort, server_keys(key, UPDATES, 1)[0],
+      last.get("updates"))
+  return mean, kept, lambda move: {"discrepancy": trees.slot_mean(
+      cohort.present.astype(jnp.float32), trees.slot_norm(
+          trees.subtract(updates, trees.repeat(move, 1))))}
+
+
+def init(
+    method: TwoHalves, params: Params, spec: FedSpec, key: Key
+) -> ComposedState:
+  """The state before ``setup``."""
+  del key
+  models = trees.repeat(params, method.num_models)
+  transform = method.server.transform
+  return ComposedState(
+      models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
+      _placed(method, method.client.init(params, spec)),
+      jnp.zeros((), jnp.int32), first_aggregates(method, models))
+
+
+def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
+  """What the aggregator keeps at the start, ``ComposedState.aggregates``."""
+  keeps = method.exchange.aggregator.keeps
+  return {} if keeps is None else {
+      name: jax.vmap(keeps)(models) for name in method.aggregated}
+
+
+def _placed(method: TwoHalves, memory: Any) -> Any:
+  """The memory, what clients keep shared out over processes."""
+  store = method.client.store
+  if store is None or not store.one_row:
+    return memory
+  return store.put(memory, method.map_clients.keep(store.get(memory)))
+
+
+def setup(
+    method: TwoHalves, state: ComposedState, everyone: Cohort, key: Key
+) -> ComposedState:
+  """The state before round 1."""
+  del key
+  return state._replace(memory=_placed(method, method.client.setup(
+      state.memory, trees.index(state.models, 0),
+      method.exchange.poisoned(everyone), method.map_clients)))
+
+
+def joined(
+    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  """The state when the clients of this round have joined."""
+  if cohort.newcomers is None:
+    return state
+  return state._replace(memory=method.client.refresh(
+      state.memory, trees.index(state.models, 0), cohort, method.map_clients))
+
+
+def idle(
+    method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
+  """The state after a round without participants."""
+  cohort = method.exchange.poisoned(cohort)
+  return joined(method, state, cohort)._replace(round=state.round + 1)
+
+
+def server_keys(key: Key, purpose: int, k: int) -> Key:
+  """A key of the server for each of K models, [K]."""
+  return client_keys(server_key(key, purpose), jnp.arange(k, dtype=jnp.int32))
+
+
+def combined_gradients(
+    method: TwoHalves, name: str, sent: Params, cohort: Cohort, key: Key,
+    last: Any) -> tuple[Params, Any]:
+  """Combines the anchor gradients that participants sent of K models.
+
+  Args:
+    method: the method.
+    name: "first_gradients" or "last_gradients".
+    sent: [S, K, ...].
+    cohort: the participants.
+    key: key of the round.
+    last: ``ComposedState.aggregates``.
+
+  Returns:
+    The anchor gradients [K, ...], and what the aggregator keeps.
+  """
+  exchange, weights = method.exchange, method.exchange.weigh(cohort)
+
+  def of_model(gradients, key, last):
+    gradients = exchange.receive(
+        gradients, cohort, server_key(key, FORGERIES), weights)
+    return exchange.combine(gradients, weights, cohort, key, last)
+
+  return jax.vmap(of_model, in_axes=(1, 0, 0))(
+      sent, server_keys(key, PURPOSES[name], method.num_models),
+      last.get(name))
+
+
+def against(update: Params) -> Params:
+  """The gradient of an "aggregate" step: minus the update of one model.
+
+  It is taken with an axis of one model, which keeps XLA from contracting it
+  with what the server computes first, so that its bits are those of K models.
+  """
+  return trees.index(trees.scale(-1.0, trees.repeat(update, 1)), 0)
+
+
+def server_step(
+    method: TwoHalves, cohort: Cohort, rounds: Array, gradient: Params,
+    state: Any, params: Params, key: Key) -> tuple[Params, Any]:
+  """Takes the server's step for one model: (moved model, new state)."""
+  transform = optax.with_extra_args_support(method.server.transform)
+  extra: dict[str, Any] = {"round": rounds}
+  if method.server.needs_validation:
+    extra |= validation_arguments(
+        method.model, cohort.validation, method.map_clients)
+  with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+    updates, state = transform.update(
+        gradient, state, params, grad=gradient, key=key, **extra)
+  return optax.apply_updates(params, updates), state
+
+
+def costs(
+    method: TwoHalves, cohort: Cohort, memory: Any, gradients: Any,
+    server_states: Any, *, k: int = 1, evaluations: int = 0, passes: int = 0,
+    more_up: int = 0, flops: float = 0.0) -> tuple[RoundCost, Work]:
+  """The cost of a round, and the work of each participant.
+
+  A participant receives the models, the anchor gradient that corrects its
+  steps, the model that the server moved, and the models at which it measures
+  again. It sends the trained model, the gradients of every model, and the
+  second gradients (errata D-20).
+
+  Args:
+    method: the method.
+    cohort: the participants.
+    memory: that of the client's half before the round.
+    gradients: ``Trained.gradients``.
+    server_states: [k, ...], of the server step after the round.
+    k: number of models.
+    evaluations: number of losses on all of a participant's data, which do not
+      count as example gradients.
+    passes: number of further gradients on all of it.
+    more_up: bytes that a participant sends besides.
+    flops: of the server besides.
+  """
+  client, server, exchange = method.client, method.server, method.exchange
+  first, after = method.anchored, server.when == "after"
+  passes += k * first + k * after + client.full_passes
+  gradients, work = ledger.count_work(
+      method.model, client, cohort.shards.size, gradients, full_passes=passes,
+      evaluations=evaluations, part=cohort.part)
+  slots, size = cohort.ids.shape[0], num_params(shapes(method.model))
+  total: Any = k * (1 + first + after) * exchange.aggregator.flops(
+      slots, size) + client.server_flops(slots, size) + flops
+  if server.needs_validation and cohort.validation is not None:
+    # A pass over the validation data is counted as a multiplication and an
+    # addition for each parameter and example.
+    total = total + (2.0 * size * cohort.validation.size.astype(jnp.float32)
+                     * jax.vmap(server.evaluations)(server_states).sum())
+  sent = communication(
+      exchange, client, method.model, memory, cohort, models=k,
+      vectors=client.needs_anchor + (server.when == "before") + k * after,
+      gradients=k * (first + after), more_up=more_up)
+  return round_cost(
+      **sent, exchanges=1 + first + after,
+      example_gradients=gradients.sum() + passes * cohort.shards.size.sum(),
+      central_flops=total), work
