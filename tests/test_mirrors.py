@@ -23,6 +23,7 @@ ELSEWHERE = {
     "data/leaf": "data/test_sources",
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
+    "engine/cohorts": "engine/test_keys",
     "models/adapt": "models/test_resolve",
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",

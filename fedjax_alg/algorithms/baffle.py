@@ -49,7 +49,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.conditions import is_zero, only
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import stacking
 from fedjax_alg.rounds.weights import participation

@@ -34,7 +34,7 @@ from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered

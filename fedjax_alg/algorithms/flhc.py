@@ -23,7 +23,7 @@ from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
 from fedjax_alg.base import num_params, Params, Shard
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered

@@ -20,7 +20,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import stacking
 

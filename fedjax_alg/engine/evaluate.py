@@ -35,7 +35,7 @@ from fedjax_alg.base import Model, Params, Shard, State
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
@@ -309,7 +309,7 @@ def _client_counts(
     place = jnp.minimum(ids, clients - 1)
     each = of.map_clients(
         one_client, (state, data.test.x, data.test.y), shards, place,
-        cohorts.client_keys(key, place), data.test.offset[place],
+        client_keys(key, place), data.test.offset[place],
         jnp.where(ids < clients, data.test.size[place], 0))
     return {p: metrics.over_clients(
         each, None if which is None else which[place])

@@ -40,7 +40,7 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
-from fedjax_alg.engine.cohorts import client_keys, server_key, STARTED, UPDATES
+from fedjax_alg.engine.keys import client_keys, server_key, STARTED, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import events, halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping, Turn

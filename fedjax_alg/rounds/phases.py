@@ -24,9 +24,9 @@ from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.compression import Compressor
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys, FIRST_GRADIENTS, FORGERIES
-from fedjax_alg.engine.cohorts import LAST_GRADIENTS, MESSAGES, server_key
-from fedjax_alg.engine.cohorts import SERVER_STEP, UPDATES
+from fedjax_alg.engine.keys import client_keys, FIRST_GRADIENTS, FORGERIES
+from fedjax_alg.engine.keys import LAST_GRADIENTS, MESSAGES, server_key
+from fedjax_alg.engine.keys import SERVER_STEP, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.rounds import stacking
 

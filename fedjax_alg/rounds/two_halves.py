@@ -42,8 +42,8 @@ from fedjax_alg.central.steps import ServerStep, WHEN
 from fedjax_alg.client import objective
 from fedjax_alg.client.compression import compressed, Compression, shapes
 from fedjax_alg.client.update import ClientUpdate, own_memory, Trained
-from fedjax_alg.engine.cohorts import BROADCAST, FIRST_GRADIENTS
-from fedjax_alg.engine.cohorts import LAST_GRADIENTS, server_key, UPDATES
+from fedjax_alg.engine.keys import BROADCAST, FIRST_GRADIENTS, LAST_GRADIENTS
+from fedjax_alg.engine.keys import server_key, UPDATES
 from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.rounds import broadcast, halves_report, ledger, phases
 from fedjax_alg.rounds.phases import Beginning, Choice, ModelGrouping

@@ -27,7 +27,8 @@ from fedjax_alg.base import Array, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import cohorts, compiling, evaluate, loop, processes
+from fedjax_alg.engine import compiling, evaluate, loop, processes, samplers
+from fedjax_alg.engine.round import play_round
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import did_you_mean, OptionError, with_names
 from fedjax_alg.hparams import of_type, resolved, unread, validate
@@ -148,7 +149,7 @@ class Derivatives:
     def one_seed(state, keys, values):
       algorithm = p.build(values)
       play = functools.partial(
-          cohorts.play_round, algorithm, data.train, p.participation, keys)
+          play_round, algorithm, data.train, p.participation, keys)
       validate_on = evaluate.make_evaluate(
           algorithm, p.model, ("validation",), p.map_clients)
 
@@ -361,7 +362,7 @@ def hypergradient(
     cohort_size: int | None = None, participation: float | None = None,
     seeds: int | Sequence[int] = 1, eval_every: int = 5,
     last: int | None = 1, hparams: Any = None,
-    sampler: cohorts.Sampler | None = None, **options: Any) -> Hypergradient:
+    sampler: samplers.Sampler | None = None, **options: Any) -> Hypergradient:
   """The derivative of the validation loss of a run by its hyper-parameters.
 
   The run is that of ``run`` with the same arguments; the loss is that of its
