@@ -20,7 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
-from fedjax_alg.base import Algorithm, Array, MapClients, Model
+from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.central.attacks import attack_of, Hostility
@@ -127,6 +127,7 @@ class FedBuffHParams(
   eps: float = _of_adam("eps")
 
 
+@builder
 def fedasync(
     model: Model, hparams: FedAsyncHParams, *, map_clients: MapClients
 ) -> Algorithm[BufferedState]:
@@ -138,18 +139,6 @@ def fedasync(
     w_{t+1} = (1 - alpha_t) w_t + alpha_t v,  alpha_t = mixing s(t - tau),
   and another client starts from w_{t+1}. A round has as many updates as its
   cohort has participants.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_buffered(
@@ -160,6 +149,7 @@ def fedasync(
       map_clients=map_clients, attack=attack_of(hparams))
 
 
+@builder
 def fedbuff(
     model: Model, hparams: FedBuffHParams, *, map_clients: MapClients
 ) -> Algorithm[BufferedState]:
@@ -170,18 +160,6 @@ def fedbuff(
     (1/K) sum_i s(tau_i) (v_i - w_{start of i})
   where tau_i counts its updates since client i has started. If all clients take
   equally long and `concurrency` is K, this is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_buffered(

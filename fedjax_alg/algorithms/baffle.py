@@ -44,7 +44,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundCost, Shard
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost, shared_client_params
-from fedjax_alg.base import Work
+from fedjax_alg.base import builder, Work
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
@@ -145,6 +145,7 @@ def _draws(model: Model, key: Key) -> Draws:
                objective.dropout_key(model, key, 0))
 
 
+@builder
 def baffle(
     model: Model, hparams: BaffleHParams, *, map_clients: MapClients
 ) -> Algorithm[BaffleState]:
@@ -158,18 +159,9 @@ def baffle(
   With `protocol`=per_client, the variant of the public code, clients draw
   directions of their own and send vectors.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
   Returns:
-    The algorithm. Its global model is a moving average of the server's models
-    over the rounds, with decay `ema`.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+    Its global model is a moving average of the server's models over the
+    rounds, with decay `ema`.
   """
   validate(hparams)
   h = hparams

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, num_params, Params, Shard
+from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only
@@ -256,6 +256,7 @@ def _extra(
           jnp.float32), own_gradients=gradients, own_batches=batches)
 
 
+@builder
 def cfl(
     model: Model, hparams: CFLHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -267,18 +268,6 @@ def cfl(
     ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2.
   The two halves are found by clustering the cosines between the dW_k. Until a
   group is split, CFL is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -18,7 +18,7 @@ import dataclasses
 
 import optax
 
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client.minibatches import LocalWork
@@ -56,6 +56,7 @@ class FedProxHParams(Proximal, FedAvgHParams):
   """Hyper-parameters of FedProx."""
 
 
+@builder
 def fedavg(
     model: Model, hparams: FedAvgHParams, *, map_clients: MapClients,
     optimizer: optax.GradientTransformation | None = None,
@@ -68,18 +69,8 @@ def fedavg(
     w <- w + server_lr sum_i (n_i / n^r) (v_i - w).
 
   Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(
@@ -89,6 +80,7 @@ def fedavg(
       **hparams.received())
 
 
+@builder
 def fedprox(
     model: Model, hparams: FedProxHParams, *, map_clients: MapClients,
     optimizer: optax.GradientTransformation | None = None,
@@ -100,18 +92,8 @@ def fedprox(
   The server averages as in FedAvg. With mu = 0, FedProx is FedAvg.
 
   Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, num_params, Params, Shard
+from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
@@ -495,6 +495,7 @@ def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
       weights=hparams.client_weights, **hparams.received())
 
 
+@builder
 def fedgroup(
     model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -510,22 +511,13 @@ def fedgroup(
     w_j <- w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||.
   With one group and no pre-training, FedGroup is FedAvg.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range. ``init`` raises OptionError
-      if there are fewer clients than are to be pre-trained.
+    OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, 0.0, map_clients)
 
 
+@builder
 def fedgrouprox(
     model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -536,17 +528,7 @@ def fedgrouprox(
   Pre-training has no such pull (errata F-25). With mu = 0, FedGrouProx is
   FedGroup. ``fedgroup`` says how the groups are found.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range. ``init`` raises OptionError
-      if there are fewer clients than are to be pre-trained.
+    OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, hparams.mu, map_clients)

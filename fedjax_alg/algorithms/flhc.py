@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import num_params, Params, Shard
+from fedjax_alg.base import builder, num_params, Params, Shard
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.engine.keys import client_keys
@@ -171,6 +171,7 @@ def _extra(
       own_batches=jnp.where(now | new, steps(cohort.shards.size), 0))
 
 
+@builder
 def flhc(
     model: Model, hparams: FLHCHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -180,18 +181,6 @@ def flhc(
   model w and send their updates. Agglomerative clustering of the updates gives
   the groups. From then on each group plays FedAvg by itself, starting at w.
   With one group, FL+HC is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

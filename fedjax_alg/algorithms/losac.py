@@ -33,7 +33,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import builder, Shard
 from fedjax_alg.central import steps
 from fedjax_alg.central.aggregation import Aggregation
 from fedjax_alg.client import minibatches, objective
@@ -325,6 +325,7 @@ def losac_update(
   return _table_variant(model, work, client_lr)
 
 
+@builder
 def losac(
     model: Model, hparams: LosacHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -339,18 +340,9 @@ def losac(
     w <- w + server_lr mean_i (v_i - w),    G <- G + sum_i (G_i - G).
   The method is a reconstruction; the module's docstring says from what.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range, or `variant`=table lacks a
-      fixed number of steps or a batch size or meets a model with dropout.
+    OptionError: `variant`=table lacks a fixed number of steps or a batch size,
+      or meets a model with dropout.
   """
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)
