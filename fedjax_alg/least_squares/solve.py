@@ -206,6 +206,8 @@ def by_rows(x: Array, t: Array, ridge: Array, prior: Array) -> Array:
   Returns:
     [D, r]; NaN if X X' + ridge I is singular.
   """
+  (n, d), r = x.shape, t.shape[1]
+  chex.assert_shape((t, prior, ridge), ((n, r), (d, r), ()))
   factor = _factor(_product(x, x.T), ridge)
   change = jax.scipy.linalg.cho_solve(
       (factor, True), t - _product(x, prior))
@@ -268,6 +270,7 @@ def weights_by_means(
     W [d, width] and b [width].
   """
   d = mean.shape[0]
+  chex.assert_shape((mean, target), ((d,), (fit.basis.shape[1],)))
   kernel = fit.basis[:d]
   if bias == "ones":
     offset = fit.basis[d]
@@ -301,6 +304,8 @@ def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
   Returns:
     [width]; 1 for a constant output.
   """
+  chex.assert_shape(
+      (kernel, moments.total), ((layer.fan_in, None), (layer.fan_in,)))
   total: Any = moments.total
   rows = _rows(moments.counts, layer)
   mean = _product(pairs.moved(lambda part: part[None], total / rows), kernel)[0]
