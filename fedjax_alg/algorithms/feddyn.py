@@ -130,7 +130,7 @@ def dyn_update(
       merge=merge, scale=scale, takes_parts=True,
       one_model="a client's linear term belongs to one model",
       mean_only="which moves h as well",
-      whole_only="h is the mean of all the clients' linear terms")
+      no_compression_because="h is the mean of all the clients' linear terms")
 
 
 @builder

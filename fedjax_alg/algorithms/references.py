@@ -65,7 +65,7 @@ def central(
 
   def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
     del spec, key
-    return CentralState(params, trees.strong(optimiser.init(params)))
+    return CentralState(params, trees.drop_weak_types(optimiser.init(params)))
 
   def round_(state: CentralState, cohort: Cohort, key: Key):
     del key

@@ -370,7 +370,7 @@ def compressed(
   Raises:
     OptionError: updates of this method cannot be compressed.
   """
-  if client.whole_only:
+  if client.no_compression_because:
     raise OptionError(
         f"{said}: the local method sends whole updates ({client.whole_only})")
   if client.upload_bytes is not None:

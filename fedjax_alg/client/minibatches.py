@@ -183,7 +183,7 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
   return card.astype(jnp.int32)
 
 
-def some_of(key: Key, positions: Array, size: Array) -> Array:
+def random_order_at(key: Key, positions: Array, size: Array) -> Array:
   """Which numbers come at some positions of a random order of [0, size).
 
   Args:

@@ -35,7 +35,7 @@ def sample_cohort(
   expected: Any = None
   if sampler in samplers.DRAWS.values():
     expected = float(cohort_size)
-  elif sampler is samplers.by_coins:
+  elif sampler is samplers.poisson:
     expected = samplers.availability_of(data).sum()
   return layout.take_cohort(data, ids, number)._replace(expected=expected)
 
@@ -84,14 +84,14 @@ def play_round(
       data, cohort_size, jax.random.fold_in(keys.cohort, number), number,
       sampler)
   key = jax.random.fold_in(keys.work, number)
-  asked, until = cohort.present.sum(), None
+  asked, round_end_s = cohort.present.sum(), None
   if late is not None:
     arrivals = late_clients.draw(
         late, cohort, client_keys(server_key(key, LATE), cohort.ids))
     if late.deadline_s is not None:
       arrivals = late_clients.in_time(
           late, algorithm, state, cohort, arrivals, key)
-    until = arrivals.until
+    round_end_s = arrivals.round_end_s
     cohort = layout.take_cohort(
         data, jnp.where(arrivals.arrived, cohort.ids, data.size.shape[0]),
         number)._replace(part=arrivals.part, expected=cohort.expected)
@@ -99,7 +99,7 @@ def play_round(
   if (cohort.devices is not None and aux.work is not None
       and aux.times is None):
     aux = aux._replace(times=clock.mean_times(
-        cohort.devices, cohort.weight, aux.work, aux.cost, until))
+        cohort.devices, cohort.weight, aux.work, aux.cost, round_end_s))
   if sampler in samplers.DRAWS.values() and late is None:
     return new, aux
   present = cohort.present.sum()
@@ -109,7 +109,7 @@ def play_round(
                        algorithm.idle(state, cohort))
   cost, aux = aux.cost, _or_nothing(aux, some, present)
   if late is not None:
-    aux = late_clients.billed(aux, cost, asked, present, until)
+    aux = late_clients.billed(aux, cost, asked, present, round_end_s)
   return new, aux
 
 

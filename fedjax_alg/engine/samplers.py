@@ -1,7 +1,7 @@
 """Who takes part in a round.
 
 That is the choice of a ``Sampler``: ``uniform``, ``by_size``,
-``by_availability``, ``by_coins``, the same for very many clients
+``by_availability``, ``poisson``, the same for very many clients
 (``by_bijection``, ``by_examples``, ``by_trial``), or a function of the caller's
 own.
 """
@@ -79,7 +79,7 @@ def by_bijection(
   clients = data.size.shape[0]
   if cohort_size == clients or data.joins is not None:
     return uniform(data, cohort_size, key, number)
-  return jnp.sort(minibatches.some_of(
+  return jnp.sort(minibatches.random_order_at(
       key, jnp.arange(cohort_size, dtype=jnp.int32), jnp.int32(clients)))
 
 
@@ -149,13 +149,13 @@ def by_availability(
   return _largest(data, score, cohort_size, number)
 
 
-def by_coins(
+def poisson(
     data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
 ) -> Array:
   """All that are available take part (Poisson sampling), S at most.
 
   With one probability q for all clients, their number is binomial. S is so
-  large that more come at most once in 10^12 rounds (``slots_of_coins``); then S
+  large that more come at most once in 10^12 rounds (``slots_of_poisson``); then S
   of them take part, drawn uniformly.
 
   Args:
@@ -173,8 +173,8 @@ def by_coins(
   return by_availability(data, cohort_size, key, number)
 
 
-def slots_of_coins(num_clients: int, rate: float) -> int:
-  """S of ``by_coins``: so many of C clients come in 1 of 10^12 rounds at most.
+def slots_of_poisson(num_clients: int, rate: float) -> int:
+  """S of ``poisson``: so many of C clients come in 1 of 10^12 rounds at most.
 
   The probability of s > q C is at most exp(-C KL(s / C, q)) (Chernoff).
 
@@ -311,7 +311,7 @@ def by_trial(
   return jnp.sort(ids)
 
 
-def over_the_day(sampler: Sampler, day: int, seed: int) -> Sampler:
+def with_daily_cycle(sampler: Sampler, day: int, seed: int) -> Sampler:
   """Makes the clients' availability go up and down with the time of day.
 
   In round t client i is available with probability
@@ -373,12 +373,12 @@ def _largest(
 #: The samplers that have a name.
 SAMPLERS: dict[str, Sampler] = {
     "uniform": uniform, "size": by_size, "availability": by_availability,
-    "poisson": by_coins}
+    "poisson": poisson}
 
 #: The same, as they are drawn from very many clients.
-FROM_MANY: dict[str, Sampler] = {
+SAMPLERS_FOR_MANY_CLIENTS: dict[str, Sampler] = {
     "uniform": by_bijection, "size": by_examples, "availability": by_trial,
-    "poisson": by_coins}
+    "poisson": poisson}
 
 
 def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
@@ -394,7 +394,7 @@ def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
   """
   if draw == "auto":
     draw = "bijection" if num_clients > FEW_CLIENTS else "permutation"
-  return (FROM_MANY if draw == "bijection" else SAMPLERS)[sampling]
+  return (SAMPLERS_FOR_MANY_CLIENTS if draw == "bijection" else SAMPLERS)[sampling]
 
 
 #: Another number from when on a seed draws other clients.
@@ -404,7 +404,7 @@ _DRAW_VERSION = 1
 def draw_of(sampler: Sampler) -> str:
   """Says which clients a seed draws with a sampler, in words for files."""
   how = next((name for name, samplers in (
-      ("bijection", FROM_MANY), ("permutation", SAMPLERS))
+      ("bijection", SAMPLERS_FOR_MANY_CLIENTS), ("permutation", SAMPLERS))
               if getattr(sampler, "__wrapped__", sampler) in samplers.values()),
              "own")
   return f"{how}, version {_DRAW_VERSION}"

@@ -118,7 +118,7 @@ def add_shard(
       gram = moments.gram + product_of(unfolded, unfolded)
       total = moments.total + product_of(ones, unfolded)[0]
     return Moments(
-        gram, total, moments.classes + pairs.moved(
+        gram, total, moments.classes + pairs.map_halves(
             lambda part: part.reshape(moments.classes.shape), by_class),
         moments.counts + member.sum(0, dtype=jnp.int32).astype(dtype))
 

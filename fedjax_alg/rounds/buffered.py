@@ -139,7 +139,7 @@ def _init(
   transform = method.server.transform
   zero = jnp.zeros((), jnp.int32)
   return BufferedState(
-      models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
+      models, jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
       trees.repeat(params, places), events.nobody(places, spec.num_clients),
       zero, zero, phases.first_kept(method, models))
 
@@ -211,7 +211,7 @@ def waiting_clients(
   ids = jnp.where(cohort.present, cohort.ids, clients)[order]
   part = jnp.ones(ids.shape) if cohort.part is None else cohort.part[order]
   if more:
-    others = minibatches.some_of(
+    others = minibatches.random_order_at(
         second, jnp.arange(more, dtype=jnp.int32) % clients,
         jnp.int32(clients))
     known = (others[:, None] == ids[None]).any(1) | (

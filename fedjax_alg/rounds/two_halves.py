@@ -206,7 +206,7 @@ def _init(
   models = trees.repeat(params, method.num_models)
   transform = method.server.transform
   return ComposedState(
-      models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
+      models, jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
       _kept(method, method.client.init(params, spec)),
       jnp.zeros((), jnp.int32), phases.first_kept(method, models))
 

@@ -272,7 +272,7 @@ def _own_sampler(
     raise OptionError(f"`sampler`: {method.name} does not read it, it uses all "
                       "data in every round")
   known = sampler in (
-      *samplers.SAMPLERS.values(), *samplers.FROM_MANY.values())
+      *samplers.SAMPLERS.values(), *samplers.SAMPLERS_FOR_MANY_CLIENTS.values())
   if sampler in (samplers.by_availability, samplers.by_trial):
     raise OptionError(
         f"`sampler`={sampler.__name__}: give `sampling`=availability")

@@ -10,7 +10,7 @@ move.
 The derivative is that of the rounds as they are computed. Where a method
 decides (a client's group, a step of a line search, the entries that are kept),
 it holds while the decisions stay, and does not see them change
-(``registry.Entry.jumps``).
+(``registry.Entry.nonsmooth_because``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -336,7 +336,7 @@ def prepared_for(
 
 def caution(method: Method) -> str:
   """Warns of decisions that a derivative does not see; "" for none."""
-  hparams, found = method.hparams, [method.entry.jumps(method.hparams)]
+  hparams, found = method.hparams, [method.entry.nonsmooth_because(method.hparams)]
   if getattr(hparams, "aggregator", "") in ("krum", "multi_krum"):
     found.append(f"`aggregator`={hparams.aggregator} chooses participants")
   for name in ("compress_up", "compress_down"):

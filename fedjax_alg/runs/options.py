@@ -136,7 +136,7 @@ class LateOptions:
     """Says who of the participants is late or lost; None: nobody."""
     share, most = _stragglers(self.stragglers)
     keep = self.partial_work == "keep" or (
-        self.partial_work == "auto" and entry.keeps_parts)
+        self.partial_work == "auto" and entry.keeps_partial_work)
     if not (self.dropout or share or self.deadline_s):
       return None
     return Late(self.dropout, share, most, keep, self.deadline_s)
@@ -384,7 +384,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     if not own.is_own(self.sampling):
       sampler = samplers.drawn(self.sampling, self.draw, num_clients)
       if self.availability_day and self.sampling == "availability":
-        sampler = samplers.over_the_day(
+        sampler = samplers.with_daily_cycle(
             sampler, self.availability_day, self.availability_seed)
       return sampler
     found, _ = own.load(self.sampling, "sampling")
@@ -722,7 +722,7 @@ def cohort_size(
     if size > num_clients:
       raise OptionError(f"{name}: more than the {num_clients} clients{left}")
   if options.sampling == "poisson":
-    size = samplers.slots_of_coins(num_clients, options.rate(num_clients))
+    size = samplers.slots_of_poisson(num_clients, options.rate(num_clients))
   groups = getattr(hparams, "num_groups", 1)
   if groups > num_clients and reads(hparams, "num_groups"):
     raise OptionError(f"`num_groups`={groups}: more than the {num_clients} "

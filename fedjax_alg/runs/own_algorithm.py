@@ -40,7 +40,7 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
   """
   for name, kind, args in (
       ("needs_validation", bool, (hparams,)), ("caution", str, (hparams, 1)),
-      ("in_pairs", int, (hparams, 1)), ("jumps", str, (hparams,)),
+      ("pairwise_clients", int, (hparams, 1)), ("nonsmooth_because", str, (hparams,)),
       ("rounds", int, (hparams, 1))):
     ask = getattr(entry, name)
     if ask is None and name == "rounds":

@@ -295,7 +295,7 @@ def _check_memory(
         f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
         "fewer clients or seeds, a smaller model"
         + (", or `variant`=client)" if table else ")"))
-  compared = method.entry.in_pairs(method.hparams, spec.num_clients)
+  compared = method.entry.pairwise_clients(method.hparams, spec.num_clients)
   # The similarities, and the clustering's own copy of them.
   needed = 2 * 4 * compared ** 2
   if needed > have:

@@ -45,7 +45,7 @@ MODELS = ("num_models", "num_groups", "max_groups")
 def small_settings(entry):
   """Settings of a short test; all else stays at its default."""
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  return {k: v for k, v in SMALL.items() if k in fields} | entry.small
+  return {k: v for k, v in SMALL.items() if k in fields} | entry.test_hparams
 
 
 def draws(entry):

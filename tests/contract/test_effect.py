@@ -206,7 +206,7 @@ def base_of(name, given=()):
   """Settings that read as much as can be, with those that are given."""
   fields, entry = fields_of(name), registry.get(name)
   chosen = {k: v for k, v in test_traced.SMALL.items() if k in fields}
-  chosen |= dict(entry.small) | dict(given)
+  chosen |= dict(entry.test_hparams) | dict(given)
   hparams = entry.hparams(**chosen)
   return {k: v for k, v in chosen.items()
           if k in given or hparams_lib.reads(hparams, k)}

@@ -96,8 +96,8 @@ def test_the_help_of_builders_is_whole(name):
 
 
 def test_entries_do_not_share_what_can_be_changed():
-  small: Any = registry.get("fedavg").small
-  assert small is registry.get("scaffold").small
+  small: Any = registry.get("fedavg").test_hparams
+  assert small is registry.get("scaffold").test_hparams
   with pytest.raises(TypeError):
     small["client_lr"] = 1.0
 

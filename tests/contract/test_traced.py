@@ -89,9 +89,9 @@ def settings_of(name, more):
   entry = registry.get(name)
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
   chosen = {k: v for k, v in SMALL.items() if k in fields}
-  read = entry.hparams(**chosen | {**entry.small} | more)
+  read = entry.hparams(**chosen | {**entry.test_hparams} | more)
   given = {k: v for k, v in chosen.items() if hparams_lib.reads(read, k)}
-  return hparams_lib.resolved(entry.hparams(**given | {**entry.small} | more))
+  return hparams_lib.resolved(entry.hparams(**given | {**entry.test_hparams} | more))
 
 
 def beginning(name, hparams, problem, map_clients):

@@ -214,7 +214,7 @@ def test_available_clients_are_drawn_evenly_and_slots_stay_empty(
 def test_availability_follows_the_time_of_day(problem):
   """Each client's share of days by hour, and its own phase."""
   data = problem.data._replace(availability=jnp.full(12, 0.5))
-  sampler = samplers.over_the_day(samplers.by_availability, 4, seed=7)
+  sampler = samplers.with_daily_cycle(samplers.by_availability, 4, seed=7)
   hours = np.stack([
       np.stack([np.bincount(row[row < 12], minlength=12)
                 for row in draws(sampler, data, 12, hour)]).mean(0)
@@ -260,11 +260,11 @@ def test_availability_needs_to_be_known(problem):
 def test_coins_are_independent_and_there_are_slots_for_all(problem):
   """Poisson sampling: every client with probability q, against SciPy."""
   clients, rate, rounds = 12, 0.3, 4000
-  slots = samplers.slots_of_coins(clients, rate)
+  slots = samplers.slots_of_poisson(clients, rate)
   data = problem.data._replace(
       availability=jnp.full(clients, rate, jnp.float32))
   ids = np.asarray(jax.jit(jax.vmap(
-      lambda key: samplers.by_coins(data, slots, key)))(
+      lambda key: samplers.poisson(data, slots, key)))(
           jax.random.split(jax.random.key(1), rounds)))
   there = (ids[:, :, None] == np.arange(clients)).any(1)
   numbers = np.bincount(there.sum(1), minlength=clients + 1)
@@ -276,10 +276,10 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
       / expected[seen].sum()).pvalue > 1e-3
   assert abs(np.corrcoef(there.T) - np.eye(clients)).max() < 0.08
   cohort = sample_cohort(
-      data, slots, jax.random.key(2), sampler=samplers.by_coins)
+      data, slots, jax.random.key(2), sampler=samplers.poisson)
   np.testing.assert_allclose(cohort.expected, rate * clients, rtol=1e-6)
   for clients, rate in ((2000, 0.05), (100, 0.01), (30, 0.9), (5, 1.0)):
-    slots = samplers.slots_of_coins(clients, rate)
+    slots = samplers.slots_of_poisson(clients, rate)
     assert stats.binom.sf(slots, clients, rate) <= 1e-12
     assert slots == clients or stats.binom.sf(
         0.75 * slots, clients, rate) > 1e-12
