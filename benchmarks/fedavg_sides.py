@@ -17,7 +17,8 @@ from benchmarks import timing, workloads
 from experiments.papers.trust import against_fedjax
 from fedjax_alg import base as base_lib, data, models
 from fedjax_alg.engine import clients, loop, sharding
-from fedjax_alg.engine import cohorts as cohorts_lib
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import Participation, sample_cohort
 from fedjax_alg.records import summary
 from fedjax_alg.runs import methods
 
@@ -38,8 +39,8 @@ def steps_of(size: Any) -> Any:
 def cohorts(
     fed: data.Federation, start: int, count: int) -> list[np.ndarray]:
   """Draws the clients of ``count`` rounds, the same for both sides."""
-  key = cohorts_lib.run_keys(SEED).cohort
-  return [np.asarray(cohorts_lib.sample_cohort(
+  key = run_keys(SEED).cohort
+  return [np.asarray(sample_cohort(
       fed.data.train, COHORT, jax.random.fold_in(key, start + r)).ids)
       for r in range(count)]
 
@@ -72,7 +73,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   numbers = sharding.replicate(method.numbers([method.hparams], 1), mesh)
   train = sharding.replicate(fed.data.train, mesh)
   keys = sharding.replicate(
-      jax.tree.map(lambda key: key[None], cohorts_lib.run_keys(SEED)), mesh)
+      jax.tree.map(lambda key: key[None], run_keys(SEED)), mesh)
   spec = base_lib.FedSpec(fed.num_clients, COHORT, fed.num_classes,
                       fed.example_shape)
   state = sharding.replicate(
@@ -80,7 +81,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   count = jnp.int32(args.rounds)
   play, seconds = timing.compiled(
       loop.make_run_rounds(
-          build, cohorts_lib.Participation(COHORT), args.rounds, mesh=mesh),
+          build, Participation(COHORT), args.rounds, mesh=mesh),
       state, train, keys, numbers, jnp.int32(0), count)
 
   def measure(start: int) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
       fj.model_grad(model), fj.optimizers.sgd(LEARNING_RATE),
       fj.optimizers.sgd(1.0), fj.ShuffleRepeatBatchHParams(
           batch_size=BATCH, num_epochs=EPOCHS, drop_remainder=False))
-  first = model.init(cohorts_lib.run_keys(SEED).model)
+  first = model.init(run_keys(SEED).model)
   state = algorithm.init(first)
 
   def play(state, ids, keys):

@@ -27,7 +27,9 @@ from benchmarks import fedavg_sides, timing, workloads
 from fedjax_alg import base, data, models, registry, trees
 from fedjax_alg.client import minibatches, sgd
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts, lanes, sharding
+from fedjax_alg.engine import clients, lanes, sharding
+from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.engine.round import sample_cohort
 
 CHUNK = 5
 WORK = minibatches.LocalWork(
@@ -97,7 +99,7 @@ def counted(
   def one_row(start, ids):
     cohort = layout.take_cohort(train, ids)
     return map_clients(one_client, start, cohort.shards,
-                       cohorts.client_keys(jax.random.key(0), ids))
+                       client_keys(jax.random.key(0), ids))
 
   start = model.init(jax.random.key(0))
   play: Any = one_row
@@ -125,8 +127,8 @@ def maps(
 
 def draw(train: base.ClientData, slots: int, seed: int, number: int) -> Any:
   """The participants of a round as a run draws them, [S]."""
-  key = jax.random.fold_in(cohorts.run_keys(seed).cohort, number)
-  return np.asarray(cohorts.sample_cohort(train, slots, key).ids)
+  key = jax.random.fold_in(run_keys(seed).cohort, number)
+  return np.asarray(sample_cohort(train, slots, key).ids)
 
 
 def count(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
@@ -184,7 +186,7 @@ def time_rounds(
     # pylint: disable-next=cell-var-from-loop
     def play(state, train, number, algorithm=algorithm):
       key = jax.random.fold_in(jax.random.key(fedavg_sides.SEED), number)
-      cohort = cohorts.sample_cohort(train, slots, key)
+      cohort = sample_cohort(train, slots, key)
       return algorithm.round(state, cohort, key)[0]
 
     program, _ = timing.compiled(

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 
 from benchmarks import timing, workloads
 from fedjax_alg import base, data, models, registry, trees
-from fedjax_alg.engine import clients, cohorts, compiling, sharding
+from fedjax_alg.engine import clients, compiling, sharding
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.exchange import stacking
 
 #: name -> model and its options
@@ -87,7 +88,7 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
 
     # A new function each time: the trace depends on the limit.
     def play(state, data, key):
-      cohort = cohorts.sample_cohort(data, args.cohort, key)
+      cohort = sample_cohort(data, args.cohort, key)
       # pylint: disable-next=cell-var-from-loop
       state, aux = algorithm.round(state, cohort, key)
       return state, aux.server["train_loss"]

@@ -22,7 +22,9 @@ from fedjax_alg import base, models, trees
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.central import adaptive
 from fedjax_alg.client import objective, svrg
-from fedjax_alg.engine import clients, loop, cohorts, sharding
+from fedjax_alg.engine import clients, loop, sharding
+from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.engine.round import Participation, sample_cohort
 from fedjax_alg.records import summary
 from fedjax_alg.rounds.k_models import Stage
 from fedjax_alg.runs import methods
@@ -70,7 +72,7 @@ def phases(
     return map_clients(
         one_client, (at["models"], at["anchors"], at["share"]),
         at["cohort"].shards, at["preference"],
-        cohorts.client_keys(at["key"], at["cohort"].ids))
+        client_keys(at["key"], at["cohort"].ids))
 
   def gradients(at):
     return map_clients(
@@ -89,7 +91,7 @@ def phases(
     return jax.vmap(central.update)(anchors, at["moments"])
 
   def sample(at):
-    cohort = cohorts.sample_cohort(at["data"], COHORT, at["key"])
+    cohort = sample_cohort(at["data"], COHORT, at["key"])
     return cohort.ids, cohort.shards.offset, cohort.weight
 
   out: dict[str, Callable[..., Any]] = {
@@ -121,14 +123,14 @@ def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
   numbers = sharding.replicate(method.numbers([hparams], 1), mesh)
   train = sharding.replicate(fed.data.train, mesh)
   keys = sharding.replicate(
-      jax.tree.map(lambda key: key[None], cohorts.run_keys(SEED)), mesh)
+      jax.tree.map(lambda key: key[None], run_keys(SEED)), mesh)
   spec = base.FedSpec(fed.num_clients, COHORT, fed.num_classes, shape)
   state = sharding.replicate(jax.jit(functools.partial(
       loop.initial_states, build, model, spec))(train, keys, numbers), mesh)
   count = jnp.int32(args.rounds)
   play, compile_seconds = timing.compiled(
       loop.make_run_rounds(
-          build, cohorts.Participation(COHORT), args.rounds, mesh=mesh),
+          build, Participation(COHORT), args.rounds, mesh=mesh),
       state, train, keys, numbers, jnp.int32(0), count)
   seconds = []
   for i in range(args.repeats + 1):
@@ -158,7 +160,7 @@ def main() -> None:
   at = {"data": train, "models": state.models, "moments": state.server,
         "share": state.memory.share, "key": jax.random.key(SEED)}
   at = sharding.replicate(at, mesh)
-  at["cohort"] = jax.jit(cohorts.sample_cohort, static_argnums=1)(
+  at["cohort"] = jax.jit(sample_cohort, static_argnums=1)(
       train, COHORT, at["key"])
   by_gradient = args.algorithm == "ga_fsvrg"
   total = 0.0

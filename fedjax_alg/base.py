@@ -11,6 +11,8 @@ without a client axis; the engine maps it over the cohort.
 """
 
 from collections.abc import Callable
+import inspect
+import re
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -432,6 +434,39 @@ def shared_client_params(
     return jax.tree.map(lambda leaf: leaf[0], global_params(state))
 
   return client_params
+
+
+#: What the docstrings of all builders of algorithms say.
+_BUILDER = {
+    "Args": """
+  model: the model and its objective.
+  hparams: the hyper-parameters; every field has a documented default.
+  map_clients: how one client's code is mapped over the participants
+    (``engine.clients.make_map_clients``).
+""",
+    "Returns": """
+  The algorithm, as the pure functions of ``base.Algorithm``.
+""",
+    "Raises": """
+  OptionError: a hyper-parameter is out of range.
+""",
+}
+_Builder = TypeVar("_Builder", bound=Callable[..., Any])
+
+
+def builder(fn: _Builder) -> _Builder:
+  """Completes the docstring of a function that makes an algorithm.
+
+  What the docstring says itself of arguments, result and errors comes after
+  what holds of all builders.
+  """
+  text, *sections = re.split(
+      r"\n\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(fn.__doc__ or ""))
+  beside = dict(section.split(":\n", 1) for section in sections)
+  for name, common in _BUILDER.items():
+    text += f"\n\n{name}:{common}{beside.get(name, '')}".rstrip()
+  fn.__doc__ = text
+  return fn
 
 
 #: Parameters are float32.

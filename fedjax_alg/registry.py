@@ -50,23 +50,23 @@ class Entry(NamedTuple):
   caution: Callable[[Any, int], str] = lambda hparams, num_params: ""
   #: (hparams, C) -> n, the number of clients that are compared in pairs at
   #: once, in matrices [n, n]
-  in_pairs: Callable[[Any, int], int] = lambda hparams, num_clients: 0
+  pairwise_clients: Callable[[Any, int], int] = lambda hparams, num_clients: 0
   #: (hparams) -> what the method decides by comparing numbers, so that its
   #: result jumps where a decision changes and a derivative does not see it
   #: (``runs.hypergradient``); "" for a method whose rounds are smooth
-  jumps: Callable[[Any], str] = lambda hparams: ""
+  nonsmooth_because: Callable[[Any], str] = lambda hparams: ""
   #: why nothing that is sent can be compressed (``exchange.compression``) or
   #: made private as updates are (``exchange.privacy``); empty if updates can
-  whole_only: str = ""
+  no_compression_because: str = ""
   #: whether stragglers' partial work is kept unless a run says otherwise
-  keeps_parts: bool = False
+  keeps_partial_work: bool = False
   #: why rounds have no deadline; empty if they can have one
   no_deadline: str = ""
   #: what a round costs, as the contract tests expect it; they ask for it
   ledger: Ledger | None = None
   #: hyper-parameters with which the contract tests play the method on a small
   #: convex problem, where the defaults would diverge or take long
-  small: Mapping[str, Any] = types.MappingProxyType({})
+  test_hparams: Mapping[str, Any] = types.MappingProxyType({})
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
@@ -112,7 +112,7 @@ ALGORITHMS: dict[str, Entry] = {
                     "McMahan et al., AISTATS 2017",
                     ledger=_PLAIN),
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
-                     "Li et al., MLSys 2020", keeps_parts=True,
+                     "Li et al., MLSys 2020", keeps_partial_work=True,
                      ledger=_PLAIN),
     "fedavgm": Entry(fedopt.FedAvgMHParams, fedopt.fedavgm, "FedAvgM",
                      "Hsu et al., arXiv:1909.06335",
@@ -126,27 +126,27 @@ ALGORITHMS: dict[str, Entry] = {
     "fsvrg": Entry(fsvrg.FSVRGHParams, fsvrg.fsvrg, "FSVRG",
                    "Konecny et al., arXiv:1610.02527",
                    ledger=_ANCHORED,
-                   small=_SLOW),
+                   test_hparams=_SLOW),
     "ma_fsvrg": Entry(diversified.DiversifiedHParams, diversified.ma_fsvrg,
                       "MA-FSVRG", _DIVERSIFIED,
                       ledger=expected.of_k_models(0),
-                      small=_SLOW,
-                      jumps=_k_models),
+                      test_hparams=_SLOW,
+                      nonsmooth_because=_k_models),
     "ga_fsvrg": Entry(diversified.GAHParams, diversified.ga_fsvrg,
                       "GA-FSVRG", _DIVERSIFIED,
                       ledger=expected.of_k_models(1),
-                      small={**_SLOW, "gradient_step": 0.1},
-                      jumps=_k_models),
+                      test_hparams={**_SLOW, "gradient_step": 0.1},
+                      nonsmooth_because=_k_models),
     "cfsvrg": Entry(conjugate.CFSVRGHParams, conjugate.cfsvrg, "CFSVRG",
                     _CONJUGATE,
                     ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
-                    small=_SLOW),
+                    test_hparams=_SLOW),
     "clsfsvrg": Entry(conjugate.CLSFSVRGHParams, conjugate.clsfsvrg,
                       "CLSFSVRG", _CONJUGATE,
                       needs_validation=lambda hparams: True,
                       ledger=expected.vectors(3, 2, 2, passes=1, steps=2),
-                      small=_SLOW,
-                      jumps=_always(_SEARCH)),
+                      test_hparams=_SLOW,
+                      nonsmooth_because=_always(_SEARCH)),
     "scaffold": Entry(scaffold.ScaffoldHParams, scaffold.scaffold, "SCAFFOLD",
                       "Karimireddy et al., ICML 2020",
                       ledger=expected.vectors(2, 2)),
@@ -162,67 +162,67 @@ ALGORITHMS: dict[str, Entry] = {
                    ledger=expected.vectors(2, 2)),
     "fednova": Entry(fednova.FedNovaHParams, fednova.fednova, "FedNova",
                      "Wang et al., NeurIPS 2020", caution=fednova.caution,
-                     keeps_parts=True,
+                     keeps_partial_work=True,
                      ledger=_PLAIN,
-                     small={"mu": 0.1, "client_momentum": 0.5}),
+                     test_hparams={"mu": 0.1, "client_momentum": 0.5}),
     "feddyn": Entry(feddyn.FedDynHParams, feddyn.feddyn, "FedDyn",
                     "Acar et al., ICLR 2021",
-                    whole_only="h is the mean of all clients' linear terms, "
-                    "so updates are sent whole",
+                    no_compression_because="h is the mean of all clients' "
+                    "linear terms, so updates are sent whole",
                     ledger=_PLAIN),
     "per_fedavg": Entry(per_fedavg.PerFedAvgHParams, per_fedavg.per_fedavg,
                         "PFedAvg", "Fallah et al., NeurIPS 2020",
                         adapts=True,
                         ledger=expected.vectors(1, 1, batches=2)),
     "fedgroup": Entry(fedgroup.FedGroupHParams, fedgroup.fedgroup, "FedGroup",
-                      _FEDGROUP, in_pairs=fedgroup.compared,
+                      _FEDGROUP, pairwise_clients=fedgroup.compared,
                       ledger=_PLAIN,
-                      jumps=_always(_GROUPS)),
+                      nonsmooth_because=_always(_GROUPS)),
     "fedgrouprox": Entry(fedgroup.FedGrouProxHParams, fedgroup.fedgrouprox,
-                         "FedGrouProx", _FEDGROUP, in_pairs=fedgroup.compared,
-                         ledger=_PLAIN,
-                         jumps=_always(_GROUPS)),
+                         "FedGrouProx", _FEDGROUP,
+                         pairwise_clients=fedgroup.compared, ledger=_PLAIN,
+                         nonsmooth_because=_always(_GROUPS)),
     "ifca": Entry(ifca.IFCAHParams, ifca.ifca, "IFCA",
                   "Ghosh et al., NeurIPS 2020",
                   ledger=expected.preferred,
-                  jumps=_always(_GROUPS)),
+                  nonsmooth_because=_always(_GROUPS)),
     "fesem": Entry(fesem.FeSEMHParams, fesem.fesem, "FeSEM",
                    "Xie et al., arXiv:2005.01026",
                    ledger=_PLAIN,
-                   jumps=_always(_GROUPS)),
+                   nonsmooth_because=_always(_GROUPS)),
     "cfl": Entry(cfl.CFLHParams, cfl.cfl, "CFL",
                  "Sattler et al., IEEE TNNLS 2020",
-                 in_pairs=lambda hparams, num_clients: num_clients * (
+                 pairwise_clients=lambda hparams, num_clients: num_clients * (
                      hparams.max_groups > 1),
                  ledger=_PLAIN,
-                 jumps=_always(_GROUPS)),
+                 nonsmooth_because=_always(_GROUPS)),
     "flhc": Entry(flhc.FLHCHParams, flhc.flhc, "FL+HC",
                   "Briggs et al., IJCNN 2020",
-                  in_pairs=lambda hparams, num_clients: num_clients,
+                  pairwise_clients=lambda hparams, num_clients: num_clients,
                   ledger=_PLAIN,
-                  jumps=_always(_GROUPS)),
+                  nonsmooth_because=_always(_GROUPS)),
     "fedacnnl": Entry(
         fedacnnl.FedACnnLHParams, fedacnnl.fedacnnl, "FedACnnL", _ANALYTIC,
         all_clients=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0", whole_only=_SUMS,
-        ledger=expected.closed_form()),
+        nonfinite=_SINGULAR + "`ridge` more than 0",
+        no_compression_because=_SUMS, ledger=expected.closed_form()),
     "pfedacnnl": Entry(
         fedacnnl.PFedACnnLHParams, fedacnnl.pfedacnnl, "pFedACnnL", _ANALYTIC,
         all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
-        nonfinite=_SINGULAR + "`ridge` more than 0", whole_only=_SUMS,
-        ledger=expected.closed_form(grouped=1)),
+        nonfinite=_SINGULAR + "`ridge` more than 0",
+        no_compression_because=_SUMS, ledger=expected.closed_form(grouped=1)),
     "afl": Entry(afl.AFLHParams, afl.afl, "AFL", "He et al., CVPR 2025",
                  all_clients=True, rounds=afl.num_rounds,
                  nonfinite=_SINGULAR + "`remove_ridge` false and "
-                 "`client_ridge` more than 0", whole_only=_SUMS,
+                 "`client_ridge` more than 0", no_compression_because=_SUMS,
                  ledger=expected.closed_form(bias=0)),
     "fedzo": Entry(fedzo.FedZOHParams, fedzo.fedzo, "FedZO",
                    "Fang et al., IEEE TSP 2022", caution=fedzo.caution,
                    ledger=expected.vectors(1, 1, steps=0)),
     "baffle": Entry(baffle.BaffleHParams, baffle.baffle, "BAFFLE",
                     "Feng et al., ECCV 2024", caution=baffle.caution,
-                    whole_only="it sends loss differences or estimates of a "
-                    "gradient, not updates (see `uplink`)",
+                    no_compression_because="it sends loss differences or "
+                    "estimates of a gradient, not updates (see `uplink`)",
                     ledger=lambda r: Expected(
                         3 * r.params, 3 * r.hparams.directions, 3, 0)),
     "pfedme": Entry(pfedme.PFedMeHParams, pfedme.pfedme, "pFedMe",
@@ -231,12 +231,12 @@ ALGORITHMS: dict[str, Entry] = {
                     ledger=lambda r: Expected(
                         r.params, r.params, 1,
                         r.hparams.inner_steps * r.read(1)),
-                    small={"client_lr": 0.3}),
+                    test_hparams={"client_lr": 0.3}),
     "pfedzo": Entry(pfedme.PFedZOHParams, pfedme.pfedzo, "pFedZO",
                     "Chen et al., ICPP 2024; reconstructed", adapts=True,
                     caution=pfedme.caution_zo,
                     ledger=expected.vectors(1, 1, steps=0),
-                    small={"client_lr": 0.3}),
+                    test_hparams={"client_lr": 0.3}),
     "ditto": Entry(ditto.DittoHParams, ditto.ditto, "Ditto",
                    "Li et al., ICML 2021", adapts=True, caution=ditto.caution,
                    ledger=expected.vectors(1, 1, steps=2)),
@@ -245,23 +245,23 @@ ALGORITHMS: dict[str, Entry] = {
         "any `client_update` with any `server`",
         needs_validation=lambda hparams: hparams.server == "cg_line_search",
         ledger=expected.preferred,
-        small={"gradient_step": 0.1},
-        jumps=_composed_jumps),
+        test_hparams={"gradient_step": 0.1},
+        nonsmooth_because=_composed_jumps),
     "fedasync": Entry(asynchronous.FedAsyncHParams, asynchronous.fedasync,
                       "FedAsync", "Xie et al., arXiv:1903.03934",
-                      keeps_parts=True, no_deadline=_NO_BARRIER,
-                      ledger=_PLAIN, small=_ANYBODY),
+                      keeps_partial_work=True, no_deadline=_NO_BARRIER,
+                      ledger=_PLAIN, test_hparams=_ANYBODY),
     "fedbuff": Entry(asynchronous.FedBuffHParams, asynchronous.fedbuff,
                      "FedBuff", "Nguyen et al., AISTATS 2022",
-                     keeps_parts=True, no_deadline=_NO_BARRIER,
-                     ledger=_PLAIN, small=_ANYBODY),
+                     keeps_partial_work=True, no_deadline=_NO_BARRIER,
+                     ledger=_PLAIN, test_hparams=_ANYBODY),
     "central": Entry(references.CentralHParams, references.central,
                      "pooled optimum", "reference", True,
-                     whole_only="nothing is sent",
+                     no_compression_because="nothing is sent",
                      ledger=expected.vectors(0, 0, 0, passes=1, steps=0)),
     "local": Entry(references.LocalHParams, references.local,
                    "each client alone", "reference",
-                   whole_only="nothing is sent",
+                   no_compression_because="nothing is sent",
                    ledger=expected.vectors(0, 0, 0)),
 }
 
@@ -301,7 +301,7 @@ def why_unread(name: str, field: str) -> str:
     The reason; empty if there is none but that it has no such thing.
   """
   entry = ALGORITHMS.get(name)
-  return entry.whole_only if entry and field in _SENT else ""
+  return entry.no_compression_because if entry and field in _SENT else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.

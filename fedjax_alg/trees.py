@@ -67,7 +67,7 @@ def _root_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def settled(x: Array) -> Array:
+def zero_nan_tangent(x: Array) -> Array:
   """``x``; where it is 0, a derivative that is NaN is taken for 0.
 
   For the steps of an optimiser with a square root of its own (optax): an entry
@@ -76,7 +76,7 @@ def settled(x: Array) -> Array:
   return x
 
 
-@settled.defjvp
+@zero_nan_tangent.defjvp
 def _settled_jvp(primals, tangents):
   (x,), (dx,) = primals, tangents
   return x, jnp.where((x == 0) & jnp.isnan(dx), jnp.zeros_like(dx), dx)
@@ -145,7 +145,7 @@ def copies(tree: Params) -> Array:
   return jnp.stack(same).all()
 
 
-def strong(tree: Any) -> Any:
+def drop_weak_types(tree: Any) -> Any:
   """Removes the weak types of all leaves.
 
   Optax initialises some counters with a weak type. The first update makes it

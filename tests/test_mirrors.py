@@ -26,6 +26,7 @@ ELSEWHERE = {
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
     "exchange/links": "rounds/test_two_halves",
+    "engine/cohorts": "engine/test_keys",
     "models/adapt": "models/test_resolve",
     "models/flops": "models/test_layers",
     "rounds/layerwise": "algorithms/test_fedacnnl",

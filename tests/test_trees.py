@@ -196,6 +196,6 @@ def test_derivatives_at_zero():
                                 0.0)
   step, nan = jnp.array([0.0, 2.0, 0.0]), jnp.float32(jnp.nan)
   same, moved = jax.jvp(
-      trees.settled, (step,), (jnp.array([nan, nan, 5.0]),))
+      trees.zero_nan_tangent, (step,), (jnp.array([nan, nan, 5.0]),))
   np.testing.assert_array_equal(same, step)
   np.testing.assert_array_equal(moved, [0.0, nan, 5.0])

@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_alg import files, split
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, cohorts, loop, processes
+from fedjax_alg.engine import checkpoint, loop, processes, samplers
 from fedjax_alg.hparams import reads
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -204,10 +204,10 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     # The draw became an option when that of many clients changed.
     clients = saved.get("plan", {}).get("clients", 0)
     if "draw" not in old and not config.data.newcomers_at and (
-        config.run.sampler(clients) is cohorts.by_bijection):
+        config.run.sampler(clients) is samplers.by_bijection):
       raise config_lib.UsageError(
           f"--resume: the run in {folder} is of an earlier version, which drew "
-          f"cohorts of more than {cohorts.FEW_CLIENTS:,} clients in another "
+          f"cohorts of more than {samplers.FEW_CLIENTS:,} clients in another "
           "way; start anew in another folder")
     return
   held = saved.get("sources", {})

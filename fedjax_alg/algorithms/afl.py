@@ -20,7 +20,7 @@ those of the option `features`, or the inputs in the user's file
 
 import dataclasses
 
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only, POSITIVE
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
@@ -58,6 +58,7 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
   return 1
 
 
+@builder
 def afl(
     model: Model, hparams: AFLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
@@ -66,18 +67,8 @@ def afl(
     W = (sum_k (X_k'X_k + gamma I) - K gamma I)^-1 sum_k X_k'Y_k
   over the K clients. Without `remove_ridge`, K gamma I is not subtracted.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range, or the model is not one
-      dense layer.
+    OptionError: the model is not one dense layer.
   """
   validate(hparams)
   layers = layers_of(model, "afl")

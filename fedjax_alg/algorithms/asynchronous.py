@@ -20,7 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
-from fedjax_alg.base import Algorithm, Array, MapClients, Model
+from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
@@ -128,6 +128,7 @@ class FedBuffHParams(
   eps: float = _of_adam("eps")
 
 
+@builder
 def fedasync(
     model: Model, hparams: FedAsyncHParams, *, map_clients: MapClients
 ) -> Algorithm[BufferedState]:
@@ -139,18 +140,6 @@ def fedasync(
     w_{t+1} = (1 - alpha_t) w_t + alpha_t v,  alpha_t = mixing s(t - tau),
   and another client starts from w_{t+1}. A round has as many updates as its
   cohort has participants.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_buffered(
@@ -161,6 +150,7 @@ def fedasync(
       map_clients=map_clients, exchange=exchange_of(hparams))
 
 
+@builder
 def fedbuff(
     model: Model, hparams: FedBuffHParams, *, map_clients: MapClients
 ) -> Algorithm[BufferedState]:
@@ -171,18 +161,6 @@ def fedbuff(
     (1/K) sum_i s(tau_i) (v_i - w_{start of i})
   where tau_i counts its updates since client i has started. If all clients take
   equally long and `concurrency` is K, this is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_buffered(

@@ -33,7 +33,7 @@ variant in which clients train alone for an epoch is not implemented.
 from collections.abc import Callable
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.flatten_util
@@ -42,13 +42,14 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, Shard, Work, no_setup
+from fedjax_alg.base import Model, no_setup, Params, RoundAux, RoundCost, Shard
 from fedjax_alg.base import BYTES_PER_FLOAT, round_cost, shared_client_params
+from fedjax_alg.base import builder, Work
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.conditions import is_zero, only
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.weights import participation
 from fedjax_alg.hparams import hyper, validate
@@ -144,23 +145,7 @@ def _draws(model: Model, key: Key) -> Draws:
                objective.dropout_key(model, key, 0))
 
 
-def _loss(
-    model: Model, shard: Shard, draws: Draws, step: Array, batch_size: int
-) -> Callable[[Params], Array]:
-  """The loss of a client's mini-batch ``step`` as a function of the model.
-
-  The L2 term is not included.
-  """
-  key = draws.dropout
-  if key is not None:
-    key = jax.random.fold_in(key, step)
-  if not batch_size:
-    return lambda params: zeroth_order.full_loss(model, params, shard, key)
-  rows, mask = minibatches.batch_rows(shard, draws.bits, step, batch_size)
-  x, y = minibatches.take_rows(shard, rows)
-  return lambda params: zeroth_order.batch_loss(model, params, x, y, mask, key)
-
-
+@builder
 def baffle(
     model: Model, hparams: BaffleHParams, *, map_clients: MapClients
 ) -> Algorithm[BaffleState]:
@@ -174,154 +159,186 @@ def baffle(
   With `protocol`=per_client, the variant of the public code, clients draw
   directions of their own and send vectors.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
   Returns:
-    The algorithm. Its global model is a moving average of the server's models
-    over the rounds, with decay `ema`.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+    Its global model is a moving average of the server's models over the
+    rounds, with decay `ema`.
   """
   validate(hparams)
   h = hparams
-  settings: dict[str, Any] = dict(smoothing=h.smoothing, scheme=h.scheme)
-  if h.server == "sgd":
-    optimiser = steps.sgd(h.server_lr, h.server_momentum).transform
-  else:
-    optimiser = steps.adam(h.server_lr, h.beta1, h.beta2, h.eps).transform
-  weigh = participation(
-      "examples" if h.protocol == "shared" else "uniform")
-
-  def init(params: Params, spec: FedSpec, key: Key) -> BaffleState:
-    del spec, key
-    return BaffleState(
-        params, params, optimiser.init(params), jnp.zeros((), jnp.int32))
-
-  def along_shared(params, step, cohort: Cohort, batches: Draws, key):
-    """Estimates the gradient along directions that all clients share.
-
-    Returns:
-      The estimate [P] and the clients' losses [S].
-    """
-    flat, _ = jax.flatten_util.ravel_pytree(params)
-    chunk = zeroth_order.chunk_size(h.directions)
-    share = weigh(cohort)
-    base = jnp.zeros(cohort.ids.shape)
-    if h.scheme == "forward":
-      base = map_clients(
-          lambda at, shard, batches: _loss(
-              model, shard, batches, at[1], h.batch_size)(at[0]),
-          (params, step), cohort.shards, batches)
-
-    def report(shared, shard, batches, base):
-      params, step, vectors = shared
-      return zeroth_order.differences(
-          _loss(model, shard, batches, step, h.batch_size), params, base,
-          vectors, **settings)
-
-    def add_chunk(c, carry):
-      total, level = carry
-      # Drawn once for all clients: drawing is most of the arithmetic.
-      vectors = zeroth_order.draw(
-          key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), flat.size,
-          "gaussian")
-      change, around = map_clients(
-          report, (params, step, vectors), cohort.shards, batches, base)
-      change = trees.slot_mean(share, change)
-      return total + zeroth_order.combine(change, vectors), level + around
-
-    chunks = h.directions // chunk
-    total, level = jax.lax.fori_loop(
-        jnp.int32(0), jnp.int32(chunks), add_chunk,
-        (jnp.zeros_like(flat), jnp.zeros_like(base)))
-    return total * zeroth_order.factor_of(
-        "gaussian", flat.size, h.directions, h.smoothing), level / chunks
-
-  def along_own(params, step, cohort: Cohort, batches: Draws, key):
-    """Estimates the gradient along directions that each client draws itself.
-
-    Returns:
-      The estimate [P] and the clients' losses [S].
-    """
-
-    def estimate(shared, shard, batches, key):
-      params, step = shared
-      loss, gradient = zeroth_order.estimate(
-          _loss(model, shard, batches, step, h.batch_size), params, key,
-          directions=h.directions, kind="gaussian", **settings)
-      return clipped(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
-
-    return stacking.mean(
-        map_clients, estimate, params, weigh(cohort), (params, step),
-        cohort.shards, batches, client_keys(key, cohort.ids))
-
-  exchange = along_shared if h.protocol == "shared" else along_own
-
-  def round_(state: BaffleState, cohort: Cohort, key: Key):
-    rows, draws = jax.random.split(key)
-    batches = jax.vmap(functools.partial(_draws, model))(
-        client_keys(rows, cohort.ids))
-    flat, unravel = jax.flatten_util.ravel_pytree(state.params)
-
-    def play(step, carry):
-      params, optimiser_state, _ = carry
-      vector, losses = exchange(
-          params, step, cohort, batches, jax.random.fold_in(draws, step))
-      losses, gradient = objective.regularised(
-          model, params, losses, unravel(vector))
-      with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-        updates, optimiser_state = optimiser.update(
-            gradient, optimiser_state, params)
-      return optax.apply_updates(params, updates), optimiser_state, losses
-
-    params, optimiser_state, losses = jax.lax.fori_loop(
-        jnp.int32(0), jnp.int32(h.steps_per_round), play,
-        (state.params, state.optimiser, jnp.zeros(cohort.ids.shape)))
-    number = state.round + 1
-    t = number.astype(jnp.float32)
-    decay = jnp.minimum(h.ema, (1.0 + t) / (10.0 + t))
-    ema = trees.add_scaled(trees.scale(decay, state.ema), 1.0 - decay, params)
-    aux = RoundAux(
-        {"loss": losses},
-        {"train_loss": trees.slot_mean(cohort.weight, losses)},
-        _cost(flat.size, cohort.ids.shape[0]), _work(cohort))
-    return BaffleState(params, ema, optimiser_state, number), aux
-
-  def _cost(size: int, slots: int):
-    """The cost of a round of ``size`` parameters.
-
-    Each step sends the model down, and a scalar for each direction or one
-    vector up. The server multiplies scalars by directions, shared ones once,
-    and those of each client where it sends their seed. The seed of shared
-    directions is not counted.
-    """
-    up, flops = size, 0.0
-    if h.protocol == "shared":
-      up, flops = h.directions, zeroth_order.replay_flops(h.directions, size)
-    elif h.sends_seeds:
-      up = zeroth_order.seeds_bytes(h.directions) // BYTES_PER_FLOAT
-      flops = slots * zeroth_order.replay_flops(h.directions, size)
-    return round_cost(
-        h.steps_per_round * size, h.steps_per_round * up, h.steps_per_round, 0,
-        h.steps_per_round * flops)
-
-  def _work(cohort: Cohort) -> Work:
-    size = cohort.shards.size
-    read = jax.vmap(h.work().examples_read)(size).astype(jnp.float32)
-    batches = jax.vmap(h.work().num_steps)(size).astype(jnp.float32)
-    passes = zeroth_order.passes(h.directions, h.scheme)
-    return Work(model.flops * passes * read, passes * batches)
+  server = (steps.sgd(h.server_lr, h.server_momentum) if h.server == "sgd"
+            else steps.adam(h.server_lr, h.beta1, h.beta2, h.eps))
+  method = Baffle(model, hparams, map_clients, server.transform)
 
   def global_params(state: BaffleState) -> Params:
     return trees.repeat(state.ema, 1)
 
-  return Algorithm(init, no_setup, round_,
-                   shared_client_params(global_params), global_params)
+  return Algorithm(
+      functools.partial(_init, method), no_setup,
+      functools.partial(_round, method), shared_client_params(global_params),
+      global_params)
+
+
+@dataclasses.dataclass(frozen=True)
+class Baffle:
+  """The arguments of ``baffle``, and the server's optimiser."""
+
+  model: Model
+  hparams: BaffleHParams
+  map_clients: MapClients
+  optimiser: optax.GradientTransformation
+
+  def loss(
+      self, shard: Shard, draws: Draws, step: Array
+  ) -> Callable[[Params], Array]:
+    """The loss of a client's mini-batch ``step`` as a function of the model.
+
+    The L2 term is not included.
+    """
+    model, size, key = self.model, self.hparams.batch_size, draws.dropout
+    if key is not None:
+      key = jax.random.fold_in(key, step)
+    if not size:
+      return lambda params: zeroth_order.full_loss(model, params, shard, key)
+    rows, mask = minibatches.batch_rows(shard, draws.bits, step, size)
+    x, y = minibatches.take_rows(shard, rows)
+    return lambda params: zeroth_order.batch_loss(
+        model, params, x, y, mask, key)
+
+
+def _init(
+    method: Baffle, params: Params, spec: FedSpec, key: Key) -> BaffleState:
+  del spec, key
+  return BaffleState(
+      params, params, method.optimiser.init(params), jnp.zeros((), jnp.int32))
+
+
+def _along_shared(
+    method: Baffle, params: Params, step: Array, cohort: Cohort,
+    batches: Draws, key: Key) -> tuple[Array, Array]:
+  """Estimates the gradient along directions that all clients share.
+
+  Returns:
+    The estimate [P] and the clients' losses [S].
+  """
+  h = method.hparams
+  flat, _ = jax.flatten_util.ravel_pytree(params)
+  chunk = zeroth_order.chunk_size(h.directions)
+  weights = participation("examples")(cohort)
+  base = jnp.zeros(cohort.ids.shape)
+  if h.scheme == "forward":
+    base = method.map_clients(
+        lambda at, shard, batches: method.loss(shard, batches, at[1])(at[0]),
+        (params, step), cohort.shards, batches)
+
+  def report(shared, shard, batches, base):
+    params, step, vectors = shared
+    return zeroth_order.differences(
+        method.loss(shard, batches, step), params, base, vectors,
+        smoothing=h.smoothing, scheme=h.scheme)
+
+  def add_chunk(c, carry):
+    total, level = carry
+    # Drawn once for all clients: drawing is most of the arithmetic.
+    vectors = zeroth_order.draw(
+        key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), flat.size,
+        "gaussian")
+    change, around = method.map_clients(
+        report, (params, step, vectors), cohort.shards, batches, base)
+    change = trees.slot_mean(weights, change)
+    return total + zeroth_order.combine(change, vectors), level + around
+
+  chunks = h.directions // chunk
+  total, level = jax.lax.fori_loop(
+      jnp.int32(0), jnp.int32(chunks), add_chunk,
+      (jnp.zeros_like(flat), jnp.zeros_like(base)))
+  return total * zeroth_order.factor_of(
+      "gaussian", flat.size, h.directions, h.smoothing), level / chunks
+
+
+def _along_own(
+    method: Baffle, params: Params, step: Array, cohort: Cohort,
+    batches: Draws, key: Key) -> tuple[Array, Array]:
+  """Estimates the gradient along directions that each client draws itself.
+
+  Returns:
+    The estimate [P] and the clients' losses [S].
+  """
+  h = method.hparams
+
+  def estimate(shared, shard, batches, key):
+    params, step = shared
+    loss, gradient = zeroth_order.estimate(
+        method.loss(shard, batches, step), params, key,
+        directions=h.directions, kind="gaussian", smoothing=h.smoothing,
+        scheme=h.scheme)
+    return clipped(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
+
+  return stacking.mean(
+      method.map_clients, estimate, params, participation("uniform")(cohort),
+      (params, step), cohort.shards, batches, client_keys(key, cohort.ids))
+
+
+def _round(
+    method: Baffle, state: BaffleState, cohort: Cohort, key: Key
+) -> tuple[BaffleState, RoundAux]:
+  h, model = method.hparams, method.model
+  rows, draws = jax.random.split(key)
+  batches = jax.vmap(functools.partial(_draws, model))(
+      client_keys(rows, cohort.ids))
+  flat, unravel = jax.flatten_util.ravel_pytree(state.params)
+  exchange = _along_shared if h.protocol == "shared" else _along_own
+
+  def server_step(step, carry):
+    params, optimiser_state, _ = carry
+    vector, losses = exchange(
+        method, params, step, cohort, batches, jax.random.fold_in(draws, step))
+    losses, gradient = objective.regularised(
+        model, params, losses, unravel(vector))
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+      updates, optimiser_state = method.optimiser.update(
+          gradient, optimiser_state, params)
+    return optax.apply_updates(params, updates), optimiser_state, losses
+
+  params, optimiser_state, losses = jax.lax.fori_loop(
+      jnp.int32(0), jnp.int32(h.steps_per_round), server_step,
+      (state.params, state.optimiser, jnp.zeros(cohort.ids.shape)))
+  number = state.round + 1
+  t = number.astype(jnp.float32)
+  decay = jnp.minimum(h.ema, (1.0 + t) / (10.0 + t))
+  ema = trees.add_scaled(trees.scale(decay, state.ema), 1.0 - decay, params)
+  aux = RoundAux(
+      {"loss": losses},
+      {"train_loss": trees.slot_mean(cohort.weight, losses)},
+      _cost(h, flat.size, cohort.ids.shape[0]),
+      _work(model, h, cohort.shards.size))
+  return BaffleState(params, ema, optimiser_state, number), aux
+
+
+def _cost(h: BaffleHParams, size: int, slots: int) -> RoundCost:
+  """The cost of a round of ``size`` parameters.
+
+  Each step sends the model down, and a scalar for each direction or one vector
+  up. The server multiplies scalars by directions, shared ones once, and those
+  of each client where it sends their seed. The seed of shared directions is not
+  counted.
+  """
+  up, flops = size, 0.0
+  if h.protocol == "shared":
+    up, flops = h.directions, zeroth_order.replay_flops(h.directions, size)
+  elif h.sends_seeds:
+    up = zeroth_order.seeds_bytes(h.directions) // BYTES_PER_FLOAT
+    flops = slots * zeroth_order.replay_flops(h.directions, size)
+  return round_cost(
+      h.steps_per_round * size, h.steps_per_round * up, h.steps_per_round, 0,
+      h.steps_per_round * flops)
+
+
+def _work(model: Model, h: BaffleHParams, sizes: Array) -> Work:
+  """What clients of these sizes ([S] int32) compute in a round."""
+  examples = jax.vmap(h.work().examples_read)(sizes).astype(jnp.float32)
+  batches = jax.vmap(h.work().num_steps)(sizes).astype(jnp.float32)
+  passes = zeroth_order.passes(h.directions, h.scheme)
+  return Work(model.flops * passes * examples, passes * batches)
 
 
 def caution(hparams: BaffleHParams, num_params: int) -> str:

@@ -21,14 +21,15 @@ uniform means. The number of groups is bounded by ``max_groups``.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model
-from fedjax_alg.base import num_params, Params
+from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
+from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only
@@ -96,132 +97,167 @@ class Updates(NamedTuple):
 
 def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
   """CFL's rule: a group is split when its members' updates disagree."""
-  k = hparams.max_groups
-
-  def init(params, spec, key):
-    del key
-    size = num_params(params)
-    zeros = jnp.zeros((k, size))
-    return trees.repeat(params, k), Updates(
-        jnp.zeros((spec.num_clients, size)),
-        jnp.zeros(spec.num_clients, bool), jnp.ones((), jnp.int32),
-        Tree(jnp.full(k, -1, jnp.int32), trees.repeat(params, k), zeros,
-             zeros))
 
   def assign(models, memory, client_row, member, shard, key):
-    """A client's group, and whether the client had none before.
-
-    A client without a group walks down the splits, starting at group 0.
-    """
+    """A client's group, and whether the client had none before."""
     del models, client_row
     number, tree = memory
-
-    def descend(made, group):
-      directions = jnp.stack([tree.kept[made], tree.parted[made]])
-      here = tree.parent[made] == group
-
-      def half():
-        update = clustered.pretrain(
-            model, hparams, hparams.client_lr, trees.index(tree.model, made),
-            shard, jax.random.fold_in(key, made), local_optimizer(hparams))
-        return grouping.closest_direction(
-            update, directions, jnp.ones(2, bool))
-
-      side = jax.lax.cond(here, half, lambda: jnp.int32(0))
-      return jnp.where(side == 1, made, group)
-
-    # A client that has a group takes no turn of the loop.
-    turns = jnp.where(member < 0, number, 0)
-    group = jax.lax.fori_loop(jnp.int32(1), turns, descend, jnp.int32(0))
+    # A client that has a group walks past no split.
+    group = _walk_down(
+        model, hparams, tree, jnp.where(member < 0, number, 0), shard, key)
     return jnp.where(member < 0, group, member), member < 0
 
-  def regroup(state: ClusteredState, cohort: Cohort, drifts: Params):
-    memory: Updates = state.memory
-    rows, _ = trees.to_matrix(drifts)
-    state = state._replace(memory=memory._replace(
-        last=memory.last.at[cohort.ids].set(rows, mode="drop"),
-        trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
-    if k == 1:
-      return state
-    return jax.lax.cond(
-        state.round >= hparams.split_after, lambda: part_all(state, cohort),
-        lambda: state)
-
-  def part_all(state: ClusteredState, cohort: Cohort) -> ClusteredState:
-    memory: Updates = state.memory
-    assert cohort.everyone is not None
-    weight = memory.trained.astype(jnp.float32)
-    if hparams.client_weights == "examples":
-      weight = weight * cohort.everyone.size.astype(jnp.float32)
-    mean = trees.group_mean(weight, state.member, k, memory.last)
-    mean_norm = jnp.linalg.norm(mean, axis=1)
-    norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
-
-    def part_one(group, state: ClusteredState) -> ClusteredState:
-      inside = (state.member == group) & memory.trained
-      wanted = ((mean_norm[group] < hparams.eps1)
-                & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
-                & (inside.sum() > 2) & (state.memory.number < k))
-      return jax.lax.cond(
-          wanted, lambda: part(group, inside, weight, state), lambda: state)
-
-    return jax.lax.fori_loop(jnp.int32(0), memory.number, part_one, state)
-
-  def part(group, inside, weight, state: ClusteredState) -> ClusteredState:
-    memory: Updates = state.memory
-    cosine = grouping.cosine(grouping.gram(memory.last, inside))
-    half = grouping.agglomerate(
-        -cosine, inside, hparams.linkage, num_groups=2).assignment
-    across = (inside & (half == 0))[:, None] & (inside & (half == 1))[None]
-    largest = jnp.where(across, cosine, -1.0).max()
-    apart = jnp.bool_(True)
-    if not is_zero(hparams.gamma_max):
-      apart = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
-          hparams.gamma_max == 0)
-    new = memory.number
-    means = trees.group_mean(
-        jnp.where(inside, weight, 0.0), half, 2, memory.last)
-    member = jnp.where(inside & (half == 1), new, state.member)
-    tree = memory.tree
-    parted = state._replace(
-        models=jax.tree.map(
-            lambda leaf: leaf.at[new].set(leaf[group]), state.models),
-        member=member,
-        memory=memory._replace(number=new + 1, tree=Tree(
-            tree.parent.at[new].set(group),
-            jax.tree.map(lambda all, leaf: all.at[new].set(leaf[group]),
-                         tree.model, state.models),
-            tree.kept.at[new].set(means[0]),
-            tree.parted.at[new].set(means[1]))))
-    return trees.where(apart, parted, state)
-
-  def extra(before, after, cohort, walked):
-    """The cost of testing for splits, and of clients that walk down them."""
-    size, clients = num_params(before.models) // k, len(before.member)
-    flops = jnp.where(before.round >= hparams.split_after,
-                      2.0 * k * clients * size, 0.0)
-    parts = after.memory.number - before.memory.number
-    # A client walks past at most all splits so far; this bound is counted.
-    steps = before.memory.number - 1
-    number = (walked & cohort.present).sum(dtype=jnp.int32) * steps
-    own = steps * jnp.where(
-        walked, jax.vmap(hparams.examples_read)(cohort.shards.size), 0)
-    batches = steps * jnp.where(
-        walked, jax.vmap(hparams.num_steps)(cohort.shards.size), 0)
-    return Extra(
-        down=number * size, up=number * size,
-        exchanges=(number > 0).astype(jnp.int32),
-        example_gradients=own.sum(),
-        flops=flops + 2.0 * clients * clients * size * parts.astype(
-            jnp.float32), own_gradients=own, own_batches=batches)
-
   return Rule(
-      k, init, assign, regroup=regroup, extra=extra,
+      hparams.max_groups, functools.partial(_init, hparams.max_groups), assign,
+      regroup=functools.partial(_regroup, hparams),
+      extra=functools.partial(_extra, hparams),
       shared=lambda memory: (memory.number, memory.tree),
       membership=lambda state: jnp.where(
           state.memory.trained, state.member, -1))
 
 
+def _init(
+    k: int, params: Params, spec: FedSpec, key: Key) -> tuple[Params, Updates]:
+  del key
+  size = num_params(params)
+  zeros = jnp.zeros((k, size))
+  models = trees.repeat(params, k)
+  return models, Updates(
+      jnp.zeros((spec.num_clients, size)),
+      jnp.zeros(spec.num_clients, bool), jnp.ones((), jnp.int32),
+      Tree(jnp.full(k, -1, jnp.int32), models, zeros, zeros))
+
+
+def _walk_down(
+    model: Model, hparams: CFLHParams, tree: Tree, number: Array, shard: Shard,
+    key: Key) -> Array:
+  """The group that a client finds by the first ``number`` groups' splits.
+
+  It starts at group 0.
+  """
+
+  def descend(new, group):
+    directions = jnp.stack([tree.kept[new], tree.parted[new]])
+
+    def half():
+      update = clustered.pretrain(
+          model, hparams, hparams.client_lr, trees.index(tree.model, new),
+          shard, jax.random.fold_in(key, new), local_optimizer(hparams))
+      return grouping.closest_direction(update, directions, jnp.ones(2, bool))
+
+    side = jax.lax.cond(tree.parent[new] == group, half, lambda: jnp.int32(0))
+    return jnp.where(side == 1, new, group)
+
+  return jax.lax.fori_loop(jnp.int32(1), number, descend, jnp.int32(0))
+
+
+def _regroup(
+    hparams: CFLHParams, state: ClusteredState, cohort: Cohort, drifts: Params
+) -> ClusteredState:
+  memory: Updates = state.memory
+  rows, _ = trees.to_matrix(drifts)
+  state = state._replace(memory=memory._replace(
+      last=memory.last.at[cohort.ids].set(rows, mode="drop"),
+      trained=memory.trained.at[cohort.ids].set(True, mode="drop")))
+  if hparams.max_groups == 1:
+    return state
+  return jax.lax.cond(
+      state.round >= hparams.split_after,
+      lambda: _split_all(hparams, state, cohort), lambda: state)
+
+
+def _split_all(
+    hparams: CFLHParams, state: ClusteredState, cohort: Cohort
+) -> ClusteredState:
+  """Splits every group whose mean update is short and one member's is long."""
+  memory: Updates = state.memory
+  assert cohort.everyone is not None
+  weight = memory.trained.astype(jnp.float32)
+  if hparams.client_weights == "examples":
+    weight = weight * cohort.everyone.size.astype(jnp.float32)
+  mean = trees.group_mean(
+      weight, state.member, hparams.max_groups, memory.last)
+  mean_norm = jnp.linalg.norm(mean, axis=1)
+  norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
+
+  def split_one(group, state: ClusteredState) -> ClusteredState:
+    inside = (state.member == group) & memory.trained
+    wanted = ((mean_norm[group] < hparams.eps1)
+              & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
+              & (inside.sum() > 2)
+              & (state.memory.number < hparams.max_groups))
+    return jax.lax.cond(
+        wanted, lambda: _split(hparams, state, group, inside, weight),
+        lambda: state)
+
+  return jax.lax.fori_loop(jnp.int32(0), memory.number, split_one, state)
+
+
+def _split(
+    hparams: CFLHParams, state: ClusteredState, group: Array, inside: Array,
+    weight: Array) -> ClusteredState:
+  """Splits a group if its halves are far enough apart.
+
+  Args:
+    hparams: the linkage and the smallest gap between the halves.
+    state: the state.
+    group: [] int32, the group.
+    inside: [C] bool, its members that have sent an update.
+    weight: [C], the clients' weights in the halves' mean updates.
+
+  Returns:
+    The state; one half has the number of the group, the other the next one.
+  """
+  memory: Updates = state.memory
+  cosine = grouping.cosine(grouping.gram(memory.last, inside))
+  half = grouping.agglomerate(
+      -cosine, inside, hparams.linkage, num_groups=2).assignment
+  across = (inside & (half == 0))[:, None] & (inside & (half == 1))[None]
+  largest = jnp.where(across, cosine, -1.0).max()
+  apart = jnp.bool_(True)
+  if not is_zero(hparams.gamma_max):
+    apart = (hparams.gamma_max < jnp.sqrt((1.0 - largest) / 2.0)) | (
+        hparams.gamma_max == 0)
+  new, tree = memory.number, memory.tree
+  means = trees.group_mean(
+      jnp.where(inside, weight, 0.0), half, 2, memory.last)
+  split = state._replace(
+      models=jax.tree.map(
+          lambda leaf: leaf.at[new].set(leaf[group]), state.models),
+      member=jnp.where(inside & (half == 1), new, state.member),
+      memory=memory._replace(number=new + 1, tree=Tree(
+          tree.parent.at[new].set(group),
+          jax.tree.map(lambda all, leaf: all.at[new].set(leaf[group]),
+                       tree.model, state.models),
+          tree.kept.at[new].set(means[0]),
+          tree.parted.at[new].set(means[1]))))
+  return trees.where(apart, split, state)
+
+
+def _extra(
+    hparams: CFLHParams, before: ClusteredState, after: ClusteredState,
+    cohort: Cohort, walked: Array) -> Extra:
+  """The cost of testing for splits, and of clients that walk down them."""
+  k = hparams.max_groups
+  size, clients = num_params(before.models) // k, len(before.member)
+  flops = jnp.where(before.round >= hparams.split_after,
+                    2.0 * k * clients * size, 0.0)
+  splits = after.memory.number - before.memory.number
+  # A client walks past at most all splits so far; this bound is counted.
+  steps = before.memory.number - 1
+  number = (walked & cohort.present).sum(dtype=jnp.int32) * steps
+  gradients, batches = (
+      steps * jnp.where(walked, jax.vmap(count)(cohort.shards.size), 0)
+      for count in (hparams.examples_read, hparams.num_steps))
+  return Extra(
+      down=number * size, up=number * size,
+      exchanges=(number > 0).astype(jnp.int32),
+      example_gradients=gradients.sum(),
+      flops=flops + 2.0 * clients * clients * size * splits.astype(
+          jnp.float32), own_gradients=gradients, own_batches=batches)
+
+
+@builder
 def cfl(
     model: Model, hparams: CFLHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -233,18 +269,6 @@ def cfl(
     ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2.
   The two halves are found by clustering the cosines between the dW_k. Until a
   group is split, CFL is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -16,7 +16,7 @@ from typing import Any
 from fedjax_alg.algorithms import conjugate, diversified, fedavg, feddyn
 from fedjax_alg.algorithms import fednova, fedopt, fsvrg, losac, mime, scaffold
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
@@ -179,6 +179,7 @@ def check(hparams: ComposedHParams) -> None:
         "groups to start from (svrg and mime do, and the conjugate servers)")
 
 
+@builder
 def composed(
     model: Model, hparams: ComposedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -190,18 +191,8 @@ def composed(
   stands for the default of the chosen local method or server step
   (``ComposedHParams.resolved``).
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range, or the local method and the
-      server step do not fit together.
+    OptionError: the local method and the server step do not fit together.
   """
   validate(hparams)
   check(hparams)

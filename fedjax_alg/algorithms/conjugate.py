@@ -15,7 +15,7 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
@@ -114,6 +114,7 @@ def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
       max_tries=hparams.max_tries)
 
 
+@builder
 def cfsvrg(
     model: Model, hparams: CFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -125,24 +126,13 @@ def cfsvrg(
   where `beta_rule` says how beta_r is computed. The participants take FSVRG's
   local steps from w_hat, and the server adds their mean update,
     w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), cfsvrg_server(hparams),
                  map_clients=map_clients, exchange=exchange_of(hparams))
 
 
+@builder
 def clsfsvrg(
     model: Model, hparams: CLSFSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -153,18 +143,8 @@ def clsfsvrg(
   passes `line_search_test` on f_v, the loss on the server's validation
   examples. If none of the first `max_tries` passes, eta is 0.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range. The first round raises
-      OptionError if there are no validation data.
+    OptionError: the first round finds no validation data.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), clsfsvrg_server(hparams),

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import builder, Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
@@ -142,6 +142,7 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
                   trees.set_rows))
 
 
+@builder
 def ditto(
     model: Model, hparams: DittoHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -151,20 +152,10 @@ def ditto(
   w, a participant takes steps for its personal model, which it keeps,
     v_k <- v_k - personal_lr (g(v_k; B) + lam (v_k - w)).
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
   Returns:
-    The algorithm. Its ``client_params`` is v_k, and for a client that has not
-    taken part yet the model where v_k starts after the steps of v_k on the
-    client's training data. Its ``client_copy`` is the global model after the
-    local steps of w.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+    Its ``client_params`` is v_k, and for a client that has not taken part yet
+    the model where v_k starts after the steps of v_k on the client's training
+    data. Its ``client_copy`` is the global model after the local steps of w.
   """
   validate(hparams)
   algorithm = compose(

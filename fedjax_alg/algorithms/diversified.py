@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
-from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
+from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
@@ -237,6 +237,7 @@ def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
       hparams.central_rule)
 
 
+@builder
 def ma_fsvrg(
     model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -253,18 +254,6 @@ def ma_fsvrg(
        ``central.adaptive``).
   With one model, no acceleration and clients of equal size, MA-FSVRG is FSVRG.
   (Equal sizes matter because the mean of a group is unweighted, (41).)
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), _server(hparams),
@@ -272,6 +261,7 @@ def ma_fsvrg(
                  exchange=exchange_of(hparams))
 
 
+@builder
 def ga_fsvrg(
     model: Model, hparams: GAHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -280,18 +270,6 @@ def ga_fsvrg(
   The method is that of ``ma_fsvrg`` with another grouping: the participants'
   gradients at their trained models are grouped (Procedure 3), and
     w*_k = w_k - gradient_step A (mean gradient of group k).
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   groups = by_gradient(model, hparams, hparams.gradient_step, map_clients,

@@ -14,7 +14,7 @@ the layers of its group ((12)-(13)).
 
 import dataclasses
 
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
@@ -71,6 +71,7 @@ def num_rounds(hparams: LayerFits, num_layers: int) -> int:
   return 2 * num_layers
 
 
+@builder
 def fedacnnl(
     model: Model, hparams: FedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
@@ -82,18 +83,8 @@ def fedacnnl(
     W_l = (sum_k X_k'X_k + gamma I)^-1 sum_k X_k'T_k
   and sends the layer W_l back.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range, or the model has layers
-      that least squares cannot fit.
+    OptionError: the model has layers that least squares cannot fit.
   """
   validate(hparams)
   return layerwise(
@@ -101,6 +92,7 @@ def fedacnnl(
       private=hparams)
 
 
+@builder
 def pfedacnnl(
     model: Model, hparams: PFedACnnLHParams, *, map_clients: MapClients
 ) -> Algorithm[LayerwiseState]:
@@ -111,18 +103,8 @@ def pfedacnnl(
   layers of its own, which are pulled with weight lambda (`personal_ridge`)
   towards the layers of its group. Without both, pFedACnnL is FedACnnL.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range, or the model has layers
-      that least squares cannot fit.
+    OptionError: the model has layers that least squares cannot fit.
   """
   validate(hparams)
   layers = layers_of(model, "pfedacnnl")

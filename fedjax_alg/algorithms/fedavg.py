@@ -18,7 +18,7 @@ import dataclasses
 
 import optax
 
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
@@ -57,6 +57,7 @@ class FedProxHParams(Proximal, FedAvgHParams):
   """Hyper-parameters of FedProx."""
 
 
+@builder
 def fedavg(
     model: Model, hparams: FedAvgHParams, *, map_clients: MapClients,
     optimizer: optax.GradientTransformation | None = None,
@@ -69,18 +70,8 @@ def fedavg(
     w <- w + server_lr sum_i (n_i / n^r) (v_i - w).
 
   Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(
@@ -90,6 +81,7 @@ def fedavg(
       exchange=exchange_of(hparams))
 
 
+@builder
 def fedprox(
     model: Model, hparams: FedProxHParams, *, map_clients: MapClients,
     optimizer: optax.GradientTransformation | None = None,
@@ -101,18 +93,8 @@ def fedprox(
   The server averages as in FedAvg. With mu = 0, FedProx is FedAvg.
 
   Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(

@@ -37,6 +37,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params
+from fedjax_alg.base import builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
@@ -130,9 +131,10 @@ def dyn_update(
       merge=merge, scale=scale, takes_parts=True,
       one_model="a client's linear term belongs to one model",
       mean_only="which moves h as well",
-      whole_only="h is the mean of all the clients' linear terms")
+      no_compression_because="h is the mean of all the clients' linear terms")
 
 
+@builder
 def feddyn(
     model: Model, hparams: FedDynHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -142,18 +144,6 @@ def feddyn(
     v <- v - client_lr (g_k(v; B) - G_k + alpha (v - w)),
   and updates its linear term, G_k <- G_k - alpha (v_k - w). The server moves
     h <- h - (alpha/m) sum_k (v_k - w),    w <- mean_k v_k - h / alpha.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = dyn_update(model, hparams, hparams.client_lr, hparams.alpha,

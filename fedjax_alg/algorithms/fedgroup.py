@@ -18,6 +18,7 @@ This happens only if the clients' data change.
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -26,20 +27,20 @@ import jax.numpy as jnp
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, num_params, Params, Shard
+from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered
+from fedjax_alg.rounds.clustered import compose_clustered, TrainingResult
 
 SIMILARITIES = ("edc", "madc")
 _COLD = only(
@@ -296,148 +297,194 @@ def inter_group_step(
   return (models + eta_g * pull) / (1.0 + eta_g * total)
 
 
+@dataclasses.dataclass(frozen=True)
+class Directions:
+  """The arguments of ``direction_rule``, which all its functions read."""
+
+  model: Model
+  hparams: FedGroupHParams
+  map_clients: MapClients
+
+
 def direction_rule(
     model: Model, hparams: FedGroupHParams, map_clients: MapClients) -> Rule:
   """FedGroup's rule: groups by the direction of first updates."""
+  method = Directions(model, hparams, map_clients)
+  return Rule(
+      hparams.num_groups, functools.partial(_init, hparams),
+      functools.partial(_assign, method),
+      setup=functools.partial(_setup, method),
+      shared=lambda memory: memory._replace(cold_start_group=(), histogram=()),
+      client_rows=_client_rows, finish=functools.partial(_finish, hparams),
+      extra=functools.partial(_extra, hparams), reads_updates=False)
+
+
+def _init(
+    hparams: FedGroupHParams, params: Params, spec: FedSpec, key: Key
+) -> tuple[Params, GroupMemory]:
+  del key
   m = hparams.num_groups
-  ready = hparams.cold_start == "random" or hparams.direction == "initial"
+  if pool_size(hparams) > spec.num_clients:
+    raise OptionError(
+        f"`pretrain_scale`={hparams.pretrain_scale}: pre-trains "
+        f"{pool_size(hparams)} clients for `num_groups`={m}, there are "
+        f"{spec.num_clients} (at most {spec.num_clients // m})")
+  size = num_params(params)
+  return trees.repeat(params, m), GroupMemory(
+      params, jnp.zeros((m, size)), jnp.zeros((m, size)),
+      jnp.zeros(m, bool), jnp.full(spec.num_clients, -1, jnp.int32),
+      jnp.zeros((spec.num_clients, spec.num_classes)))
 
-  def init(params: Params, spec: FedSpec, key: Key):
-    del key
-    if pool_size(hparams) > spec.num_clients:
-      raise OptionError(
-          f"`pretrain_scale`={hparams.pretrain_scale}: pre-trains "
-          f"{pool_size(hparams)} clients for `num_groups`={m}, there are "
-          f"{spec.num_clients} (at most {spec.num_clients // m})")
-    size = num_params(params)
-    return trees.repeat(params, m), GroupMemory(
-        params, jnp.zeros((m, size)), jnp.zeros((m, size)),
-        jnp.zeros(m, bool), jnp.full(spec.num_clients, -1, jnp.int32),
-        jnp.zeros((spec.num_clients, spec.num_classes)))
 
-  def place(memory: GroupMemory, models: Params, shard: Shard, key: Key):
-    """Finds the group of a client that has none."""
-    if hparams.cold_start == "random":
-      # Groups without members have no model of their own.
-      return jax.random.categorical(
-          key, jnp.where(memory.populated, 0.0, -jnp.inf)).astype(jnp.int32)
-    start, directions = memory.start, memory.directions
-    if hparams.direction != "initial":
-      start = jax.tree.map(lambda leaf: leaf.mean(0), models)
-      directions = memory.latest
-    if hparams.direction == "auxiliary":
-      rows, _ = trees.to_matrix(models)
-      directions = rows - rows.mean(0, keepdims=True)
-    update = first_update(model, hparams, start, shard, key)
-    return grouping.closest_direction(
-        update, directions, memory.populated)
+def _cold_start(
+    method: Directions, memory: GroupMemory, models: Params, shard: Shard,
+    key: Key) -> Array:
+  """The group of a client that has none, [] int32."""
+  hparams = method.hparams
+  if hparams.cold_start == "random":
+    # Groups without members have no model of their own.
+    return jax.random.categorical(
+        key, jnp.where(memory.populated, 0.0, -jnp.inf)).astype(jnp.int32)
+  start, directions = memory.start, memory.directions
+  if hparams.direction != "initial":
+    start = jax.tree.map(lambda leaf: leaf.mean(0), models)
+    directions = memory.latest
+  if hparams.direction == "auxiliary":
+    rows, _ = trees.to_matrix(models)
+    directions = rows - rows.mean(0, keepdims=True)
+  update = first_update(method.model, hparams, start, shard, key)
+  return grouping.closest_direction(update, directions, memory.populated)
 
-  def setup(state: ClusteredState, everyone: Cohort, key: Key):
-    memory: GroupMemory = state.memory
-    _, _, plan_key = jax.random.split(key, 3)
-    ids, updates, _, groups = grouped_pool(
-        model, hparams, memory.start, everyone, key, map_clients)
-    held = (groups >= 0).astype(jnp.float32)
-    directions = trees.group_mean(held, groups, m, updates)
-    populated = trees.members(groups, m).any(1)
-    # Line 16 makes a model of a mean of updates (errata F-07). Here the model
-    # is w_0 + mean update.
-    rows, from_rows = trees.to_matrix(state.models)
-    in_pool = jnp.where(groups >= 0, ids, state.member.shape[0])
-    member = state.member.at[in_pool].set(groups, mode="drop")
-    memory = memory._replace(
-        directions=directions, latest=directions, populated=populated,
-        cold_start_group=member)
-    state = state._replace(
-        models=from_rows(rows + directions), member=member, memory=memory)
 
-    def one_client(shared, shard, key):
-      models, memory = shared
-      group = place(memory, models, shard, key) if ready else jnp.int32(-1)
-      return group, frequencies(shard, memory.histogram.shape[1])
+def _setup(
+    method: Directions, state: ClusteredState, everyone: Cohort, key: Key
+) -> ClusteredState:
+  memory: GroupMemory = state.memory
+  ids, updates, _, groups = grouped_pool(
+      method.model, method.hparams, memory.start, everyone, key,
+      method.map_clients)
+  m = method.hparams.num_groups
+  directions = trees.group_mean(
+      (groups >= 0).astype(jnp.float32), groups, m, updates)
+  # Line 16 makes a model of a mean of updates (errata F-07). Here the model is
+  # w_0 + mean update.
+  rows, from_rows = trees.to_matrix(state.models)
+  in_pool = jnp.where(groups >= 0, ids, state.member.shape[0])
+  member = state.member.at[in_pool].set(groups, mode="drop")
+  memory = memory._replace(
+      directions=directions, latest=directions,
+      populated=trees.members(groups, m).any(1), cold_start_group=member)
+  return _plan_cold_start(method, state._replace(
+      models=from_rows(rows + directions), member=member, memory=memory),
+      everyone, key)
 
-    # A client's group does not depend on the round in which it first takes
-    # part, so the groups of all clients are found here. The cost of finding a
-    # client's group is counted when the client takes part.
-    shared = memory._replace(
-        cold_start_group=(), histogram=memory.histogram[:0])
-    found, histogram = map_clients(
-        one_client, (state.models, shared), everyone.shards,
-        client_keys(plan_key, everyone.ids))
-    known = everyone.present & (member < 0)
-    return state._replace(memory=memory._replace(
-        cold_start_group=jnp.where(known, found, member),
-        histogram=histogram))
 
-  def client_rows(memory: GroupMemory, ids: Array):
-    return (memory.cold_start_group.at[ids].get(mode="fill", fill_value=-1),
-            memory.histogram.at[ids].get(mode="clip"))
+def _plan_cold_start(
+    method: Directions, state: ClusteredState, everyone: Cohort, key: Key
+) -> ClusteredState:
+  """Finds the groups of all clients that were not pre-trained.
 
-  def shared(memory: GroupMemory) -> GroupMemory:
-    return memory._replace(cold_start_group=(), histogram=())
+  Where a client's group does not depend on the round in which it first takes
+  part, it is found before round 1. Its cost is counted when the client takes
+  part.
+  """
+  memory: GroupMemory = state.memory
+  hparams = method.hparams
+  fixed = hparams.cold_start == "random" or hparams.direction == "initial"
 
-  def assign(models, memory, client_row, member, shard, key):
-    known, then = client_row
-    now = frequencies(shard, then.shape[0])
-    kept = known >= 0
-    # Rounding may take the distance past 1.
-    kept &= (0.5 * jnp.abs(now - then).sum() <= hparams.migration) | (
-        hparams.migration >= 1.0)
-    group = jax.lax.cond(
-        kept, lambda: known, lambda: place(memory, models, shard, key))
-    return group, Note(now, kept, member < 0)
+  def one_client(shared, shard, key):
+    models, memory = shared
+    group = (_cold_start(method, memory, models, shard, key) if fixed
+             else jnp.int32(-1))
+    return group, frequencies(shard, memory.histogram.shape[1])
 
-  def finish(state: ClusteredState, cohort: Cohort, result):
-    memory: GroupMemory = state.memory
-    notes: Note = result.notes
-    before, _ = trees.to_matrix(result.before)
-    rows, from_rows = trees.to_matrix(state.models)
-    trained = (trees.members(result.groups, m) & cohort.present[None]).any(1)
-    if not is_zero(hparams.eta_g):
-      rows = inter_group_step(
-          rows, memory.populated, hparams.eta_g, hparams.inter_group)
-      state = state._replace(models=from_rows(rows))
-    # ``latest`` includes all aggregations of the round, and so the inter-group
-    # step (section 3.1).
-    memory = memory._replace(
-        latest=jnp.where(trained[:, None], rows - before, memory.latest),
-        cold_start_group=memory.cold_start_group.at[cohort.ids].set(
-            result.groups, mode="drop"),
-        histogram=memory.histogram.at[cohort.ids].set(jnp.where(
-            notes.kept[:, None], client_rows(memory, cohort.ids)[1],
-            notes.histogram), mode="drop"))
-    return state._replace(memory=memory)
+  _, _, plan_key = jax.random.split(key, 3)
+  shared = memory._replace(
+      cold_start_group=(), histogram=memory.histogram[:0])
+  groups, histogram = method.map_clients(
+      one_client, (state.models, shared), everyone.shards,
+      client_keys(plan_key, everyone.ids))
+  unassigned = everyone.present & (state.member < 0)
+  return state._replace(memory=memory._replace(
+      cold_start_group=jnp.where(unassigned, groups, state.member),
+      histogram=histogram))
 
-  def extra(before, after, cohort: Cohort, notes: Note):
-    """The cost of pre-training: each client gets a model and sends an update.
 
-    The clients pre-trained before round 1 are counted in the first round in
-    which clients take part. Until then ``latest`` is what ``setup`` made it.
-    """
-    del after
-    size = num_params(before.models) // m
-    first = (before.memory.latest == before.memory.directions).all()
-    new = (notes.first | ~notes.kept) & cohort.present
-    if hparams.cold_start == "random":
-      new = jnp.zeros_like(new)
-    pool = jnp.where(first, pool_size(hparams), 0)
-    number = new.sum(dtype=jnp.int32) + pool
-    own = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
-    # The sizes of the pre-trained clients are not known here, so their batches
-    # count as full ones.
-    read = own.sum() + pool * hparams.pretrain_steps * hparams.batch_size
-    n = float(pool_size(hparams))
-    return Extra(
-        down=number * size, up=number * size,
-        exchanges=(number > 0).astype(jnp.int32), example_gradients=read,
-        flops=jnp.where(first, 2.0 * n * n * size, 0.0)
-        + 2.0 * m * size * new.sum().astype(jnp.float32),
-        own_gradients=own,
-        own_batches=jnp.where(new, hparams.pretrain_steps, 0))
+def _client_rows(memory: GroupMemory, ids: Array) -> tuple[Array, Array]:
+  return (memory.cold_start_group.at[ids].get(mode="fill", fill_value=-1),
+          memory.histogram.at[ids].get(mode="clip"))
 
-  return Rule(m, init, assign, setup=setup, shared=shared,
-              client_rows=client_rows, finish=finish, extra=extra,
-              reads_updates=False)
+
+def _assign(
+    method: Directions, models: Params, memory: GroupMemory,
+    client_row: tuple[Array, Array], member: Array, shard: Shard, key: Key
+) -> tuple[Array, Note]:
+  migration = method.hparams.migration
+  group, then = client_row
+  now = frequencies(shard, then.shape[0])
+  kept = group >= 0
+  # Rounding may take the distance past 1.
+  kept &= (0.5 * jnp.abs(now - then).sum() <= migration) | (migration >= 1.0)
+  group = jax.lax.cond(
+      kept, lambda: group,
+      lambda: _cold_start(method, memory, models, shard, key))
+  return group, Note(now, kept, member < 0)
+
+
+def _finish(
+    hparams: FedGroupHParams, state: ClusteredState, cohort: Cohort,
+    result: TrainingResult) -> ClusteredState:
+  memory: GroupMemory = state.memory
+  notes: Note = result.notes
+  before, _ = trees.to_matrix(result.before)
+  rows, from_rows = trees.to_matrix(state.models)
+  members = trees.members(result.groups, hparams.num_groups)
+  trained = (members & cohort.present[None]).any(1)
+  if not is_zero(hparams.eta_g):
+    rows = inter_group_step(
+        rows, memory.populated, hparams.eta_g, hparams.inter_group)
+    state = state._replace(models=from_rows(rows))
+  # ``latest`` includes all aggregations of the round, and so the inter-group
+  # step (section 3.1).
+  return state._replace(memory=memory._replace(
+      latest=jnp.where(trained[:, None], rows - before, memory.latest),
+      cold_start_group=memory.cold_start_group.at[cohort.ids].set(
+          result.groups, mode="drop"),
+      histogram=memory.histogram.at[cohort.ids].set(jnp.where(
+          notes.kept[:, None], _client_rows(memory, cohort.ids)[1],
+          notes.histogram), mode="drop")))
+
+
+def _extra(
+    hparams: FedGroupHParams, before: ClusteredState, after: ClusteredState,
+    cohort: Cohort, notes: Note) -> Extra:
+  """The cost of pre-training: each client gets a model and sends an update.
+
+  The clients pre-trained before round 1 are counted in the first round in which
+  clients take part. Until then ``latest`` is what ``setup`` made it.
+  """
+  del after
+  m = hparams.num_groups
+  size = num_params(before.models) // m
+  first = (before.memory.latest == before.memory.directions).all()
+  new = (notes.first | ~notes.kept) & cohort.present
+  if hparams.cold_start == "random":
+    new = jnp.zeros_like(new)
+  pool = jnp.where(first, pool_size(hparams), 0)
+  number = new.sum(dtype=jnp.int32) + pool
+  gradients = jnp.where(new, first_examples(hparams, cohort.shards.size), 0)
+  # The sizes of the pre-trained clients are not known here, so their batches
+  # count as full ones.
+  pooled = pool * hparams.pretrain_steps * hparams.batch_size
+  n = float(pool_size(hparams))
+  return Extra(
+      down=number * size, up=number * size,
+      exchanges=(number > 0).astype(jnp.int32),
+      example_gradients=gradients.sum() + pooled,
+      flops=jnp.where(first, 2.0 * n * n * size, 0.0)
+      + 2.0 * m * size * new.sum().astype(jnp.float32),
+      own_gradients=gradients,
+      own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
 
 def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
@@ -449,6 +496,7 @@ def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
       exchange=exchange_of(hparams))
 
 
+@builder
 def fedgroup(
     model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -464,22 +512,13 @@ def fedgroup(
     w_j <- w_j + eta_g sum_l (w_l - w_j) / ||w_l - w_j||.
   With one group and no pre-training, FedGroup is FedAvg.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range. ``init`` raises OptionError
-      if there are fewer clients than are to be pre-trained.
+    OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, 0.0, map_clients)
 
 
+@builder
 def fedgrouprox(
     model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -490,17 +529,7 @@ def fedgrouprox(
   Pre-training has no such pull (errata F-25). With mu = 0, FedGrouProx is
   FedGroup. ``fedgroup`` says how the groups are found.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range. ``init`` raises OptionError
-      if there are fewer clients than are to be pre-trained.
+    OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
   return _build(model, hparams, hparams.mu, map_clients)

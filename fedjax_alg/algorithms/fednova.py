@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params
+from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent
@@ -150,6 +150,7 @@ def nova_update(
   return ClientUpdate(train, work, client_rows=factors, takes_parts=True)
 
 
+@builder
 def fednova(
     model: Model, hparams: FedNovaHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -160,18 +161,6 @@ def fednova(
   in which its gradients add up with the weights a_i. The server moves
     w <- w + server_lr tau_eff sum_i p_i (v_i - w) / ||a_i||_1.
   If all participants take equally many steps, FedNova is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = nova_update(

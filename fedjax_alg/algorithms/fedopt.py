@@ -15,7 +15,7 @@ for every task in the papers. The defaults here are values from their grids.
 import dataclasses
 
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
@@ -92,6 +92,7 @@ def _build(
       map_clients=map_clients, exchange=exchange_of(hparams))
 
 
+@builder
 def fedavgm(
     model: Model, hparams: FedAvgMHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -99,24 +100,13 @@ def fedavgm(
 
   Participants train as in FedAvg. With their mean update Delta the server moves
     v <- server_momentum v + Delta,    w <- w + server_lr v.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return _build(model, hparams, steps.sgd(
       hparams.server_lr, hparams.server_momentum), map_clients)
 
 
+@builder
 def fedadagrad(
     model: Model, hparams: FedAdagradHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -126,18 +116,6 @@ def fedadagrad(
     m <- beta1 m + (1 - beta1) Delta,    v <- v + Delta^2,
     w <- w + server_lr m / (sqrt(v) + tau),
   from m = 0 and v = tau^2.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return _build(model, hparams, steps.fedopt_step(
@@ -145,6 +123,7 @@ def fedadagrad(
       map_clients)
 
 
+@builder
 def fedyogi(
     model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -152,18 +131,6 @@ def fedyogi(
 
   As ``fedadam``, but with the second moment
     v <- v - (1 - beta2) Delta^2 sign(v - Delta^2).
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return _build(model, hparams, steps.fedopt_step(
@@ -171,6 +138,7 @@ def fedyogi(
       map_clients)
 
 
+@builder
 def fedadam(
     model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -181,18 +149,6 @@ def fedadam(
     w <- w + server_lr m / (sqrt(v) + tau),
   from m = 0 and v = tau^2. (The cell `server`=adam of the grid is optax's Adam,
   with bias correction and v = 0 at the start.)
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return _build(model, hparams, steps.fedopt_step(

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
@@ -113,6 +113,7 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
       * zeroth_order.passes(hparams.directions), **sent)
 
 
+@builder
 def fedzo(
     model: Model, hparams: FedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -124,18 +125,6 @@ def fedzo(
   where u_n is uniform on the unit sphere in the space of all d parameters, mu
   is `smoothing` and b2 is `directions`. The server moves
     w <- w + server_lr mean_i (v_i - w).
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
-from fedjax_alg.base import Params
+from fedjax_alg.base import builder, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd, sgd_update
@@ -132,6 +132,7 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
               client_rows=client_rows, finish=finish, extra=extra)
 
 
+@builder
 def fesem(
     model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -142,18 +143,6 @@ def fesem(
   server then moves every centre to the mean over its participants,
     C_j <- sum_{j(i) = j} (n_i / n_j) W_i.
   With one centre, FeSEM is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

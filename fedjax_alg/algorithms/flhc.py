@@ -12,6 +12,7 @@ joins the group whose mean update is nearest to its own.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -19,11 +20,11 @@ import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import num_params, Params
+from fedjax_alg.base import builder, num_params, Params, Shard
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import MANY, only
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds import clustered
@@ -84,74 +85,94 @@ def once_rule(
         jnp.bool_(False), params, jnp.zeros((k, num_params(params))),
         jnp.zeros(k, jnp.int32))
 
-  def cluster(state: ClusteredState, cohort: Cohort, key: Key):
-    everyone = cohort.everyone
-    assert everyone is not None
-    clients = state.member.shape[0]
+  def cluster(state: ClusteredState, everyone: Shard, key: Key):
+    ids = jnp.arange(state.member.shape[0], dtype=jnp.int32)
     start = trees.index(state.models, 0)
-    updates = map_clients(
-        update_of, start, everyone,
-        client_keys(key, jnp.arange(clients, dtype=jnp.int32)))
-    present = everyone.size > 0
-    found = grouping.agglomerate(
-        grouping.distances(updates, present, hparams.metric), present,
-        hparams.linkage, num_groups=k,
-        threshold=hparams.distance_threshold).assignment
-    member = jnp.where(present, found, -1)
-    held = present.astype(jnp.float32)
-    return state._replace(
-        models=trees.repeat(start, k), member=member,
-        memory=Clustering(
-            jnp.bool_(True), start,
-            trees.group_mean(held, member, k, updates),
-            trees.members(member, k).sum(1, dtype=jnp.int32)))
+    updates = map_clients(update_of, start, everyone, client_keys(key, ids))
+    return _clustered(hparams, state, start, updates, everyone.size > 0)
 
   def before(state: ClusteredState, cohort: Cohort, key: Key):
+    everyone = cohort.everyone
+    assert everyone is not None
     if k == 1:
       return state
     # Later than after n rounds if nobody took part in the round after them.
     return jax.lax.cond(
         (state.round >= hparams.cluster_after) & ~state.memory.done,
-        lambda: cluster(state, cohort, key), lambda: state)
+        lambda: cluster(state, everyone, key), lambda: state)
 
   def assign(models, memory, client_row, member, shard, key):
     del models, client_row
-
-    def newcomer():
-      update = update_of(memory.model, shard, key)
-      rows = jnp.concatenate([update[None], memory.directions])
-      gap = grouping.distances(
-          rows, jnp.ones(k + 1, bool), hparams.metric)[0, 1:]
-      return jnp.argmin(
-          jnp.where(memory.size > 0, gap, jnp.inf)).astype(jnp.int32)
-
     new = memory.done & (member < 0)
     group = jax.lax.cond(
-        new, newcomer, lambda: jnp.maximum(member, 0))
+        new, lambda: _nearest(
+            hparams.metric, memory, update_of(memory.model, shard, key)),
+        lambda: jnp.maximum(member, 0))
     return group, new
 
-  def extra(before, after, cohort: Cohort, new):
-    size, clients = num_params(before.models) // k, len(before.member)
-    now = after.memory.done & ~before.memory.done
-    assert cohort.everyone is not None
-    asked = jnp.where(now, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
-    read = jax.vmap(hparams.examples_read)
-    number = (new & cohort.present).sum(dtype=jnp.int32) + asked
-    gradients = (jnp.where(now, read(cohort.everyone.size).sum(), 0)
-                 + jnp.where(new, read(cohort.shards.size), 0).sum())
-    return Extra(
-        down=number * size, up=number * size,
-        exchanges=(number > 0).astype(jnp.int32), example_gradients=gradients,
-        flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
-        # In the clustering round every client trains once more.
-        own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
-        own_batches=jnp.where(
-            now | new, jax.vmap(hparams.num_steps)(cohort.shards.size), 0))
-
   return Rule(k, init, assign, shared=lambda memory: memory, before=before,
-              extra=extra, reads_updates=False)
+              extra=functools.partial(_extra, hparams), reads_updates=False)
 
 
+def _clustered(
+    hparams: FLHCHParams, state: ClusteredState, start: Params, updates: Array,
+    present: Array) -> ClusteredState:
+  """The state after the clustering.
+
+  Args:
+    hparams: the number of groups and how they are made.
+    state: the state before.
+    start: w, from which all clients have trained.
+    updates: [C, P], their updates.
+    present: [C] bool, the clients that are there.
+  """
+  k = hparams.max_groups
+  assignment = grouping.agglomerate(
+      grouping.distances(updates, present, hparams.metric), present,
+      hparams.linkage, num_groups=k,
+      threshold=hparams.distance_threshold).assignment
+  member = jnp.where(present, assignment, -1)
+  return state._replace(
+      models=trees.repeat(start, k), member=member,
+      memory=Clustering(
+          jnp.bool_(True), start,
+          trees.group_mean(present.astype(jnp.float32), member, k, updates),
+          trees.members(member, k).sum(1, dtype=jnp.int32)))
+
+
+def _nearest(metric: str, memory: Clustering, update: Array) -> Array:
+  """The group whose mean update is nearest to a newcomer's, [] int32."""
+  rows = jnp.concatenate([update[None], memory.directions])
+  gap = grouping.distances(rows, jnp.ones(len(rows), bool), metric)[0, 1:]
+  return jnp.argmin(
+      jnp.where(memory.size > 0, gap, jnp.inf)).astype(jnp.int32)
+
+
+def _extra(
+    hparams: FLHCHParams, before: ClusteredState, after: ClusteredState,
+    cohort: Cohort, new: Array) -> Extra:
+  """The cost of the clustering round, and of newcomers that look for a group.
+
+  In the clustering round every client trains once more.
+  """
+  size = num_params(before.models) // hparams.max_groups
+  clients = len(before.member)
+  now = after.memory.done & ~before.memory.done
+  assert cohort.everyone is not None
+  asked = jnp.where(now, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
+  read, steps = (jax.vmap(hparams.examples_read), jax.vmap(hparams.num_steps))
+  number = (new & cohort.present).sum(dtype=jnp.int32) + asked
+  gradients = (jnp.where(now, read(cohort.everyone.size).sum(), 0)
+               + jnp.where(new, read(cohort.shards.size), 0).sum())
+  return Extra(
+      down=number * size, up=number * size,
+      exchanges=(number > 0).astype(jnp.int32), example_gradients=gradients,
+      flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
+      own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
+      own_batches=jnp.where(now | new, steps(cohort.shards.size), 0))
+
+
+@builder
 def flhc(
     model: Model, hparams: FLHCHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -161,18 +182,6 @@ def flhc(
   model w and send their updates. Agglomerative clustering of the updates gives
   the groups. From then on each group plays FedAvg by itself, starting at w.
   With one group, FL+HC is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   return compose_clustered(

@@ -15,7 +15,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.central import feature_statistics as features, steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
@@ -86,6 +86,7 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
       "(`local_scaling`=False and `aggregate_scaling`=none need none)")
 
 
+@builder
 def fsvrg(
     model: Model, hparams: FSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -98,21 +99,10 @@ def fsvrg(
   and the server moves
     w <- w + A sum_i (n_i/n^r) (w_i - w).
   Lambda_i (`local_scaling`) lengthens the steps of features that few examples
-  have, and A (`aggregate_scaling`) those of features that few clients have.
-
-  Args:
-    model: the model and its objective. If its parameters do not belong to input
-      features, as in deep networks (no ``scale_features``), Lambda_i is the
-      identity and A is one factor for all parameters, 1 by default.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+  have, and A (`aggregate_scaling`) those of features that few clients have. If
+  parameters do not belong to input features, as in deep networks (no
+  ``scale_features``), Lambda_i is the identity and A is one factor for all
+  parameters, 1 by default.
   """
   validate(hparams)
   return compose(model, svrg_update(model, hparams), steps.average(),

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import num_params, Params, Shard
+from fedjax_alg.base import builder, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
@@ -175,6 +175,7 @@ def least_loss_rule(
               reads_updates=False)
 
 
+@builder
 def ifca(
     model: Model, hparams: IFCAHParams, *, map_clients: MapClients
 ) -> Algorithm[ClusteredState]:
@@ -187,18 +188,6 @@ def ifca(
                                 sum_{k(i) = k} n_i grad f_i(w_k).
   A model that no participant chooses stays as it is. With one group and model
   averaging, IFCA is FedAvg.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = sgd_update(model, hparams, hparams.client_lr,

@@ -25,6 +25,7 @@ full gradients at the global model of that round.
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -32,11 +33,11 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import builder, Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import exchange_of
@@ -148,14 +149,18 @@ def _client_variant(
     return Trained(params, loss, trees.subtract(estimate, before),
                    kept=trees.subtract(delayed, client_row))
 
+  return _client_update(
+      train, work, Store(_table, _with_table), init=init, setup=setup,
+      refresh=refresh)
+
+
+def _client_update(train, work: LocalWork, store: Store, **parts: Any):
+  """The client's half of either variant."""
   return ClientUpdate(
-      train, work, init=init, setup=setup, refresh=refresh,
+      train, work, store=store, upload_weights=_present, merge=_merge,
       shared=lambda memory: (memory.estimate, memory.examples),
-      store=_store(), upload_weights=_present, merge=_merge,
-      one_model=_ONE_MODEL, extra_down=1, extra_up=1)
-
-
-_ONE_MODEL = "a client's delayed gradients belong to one model"
+      one_model="a client's delayed gradients belong to one model",
+      extra_down=1, extra_up=1, **parts)
 
 
 def _advance(params, estimate, delayed, fresh, share, client_lr):
@@ -185,9 +190,12 @@ def _merge(memory, cohort, change, anchors):
   return memory._replace(estimate=trees.add(memory.estimate, change))
 
 
-def _store(**how: Any) -> Store:
-  return Store(lambda memory: memory.table,
-               lambda memory, table: memory._replace(table=table), **how)
+def _table(memory):
+  return memory.table
+
+
+def _with_table(memory, table):
+  return memory._replace(table=table)
 
 
 def picks(key: Key, slots: int, batches: Array) -> Array:
@@ -213,16 +221,15 @@ def fixed_batch(
 
 def _table_variant(
     model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
-  slots, batch_size = work.local_steps, work.batch_size
 
   def batches(size):
-    return minibatches.batches_per_epoch(size, batch_size)
+    return minibatches.batches_per_epoch(size, work.batch_size)
 
   def init(params, spec):
     if not spec.num_examples:
       raise OptionError("`variant`=table needs FedSpec.num_examples")
     # At least the number of mini-batches of all clients, whatever their sizes.
-    total = spec.num_examples // batch_size + spec.num_clients
+    total = spec.num_examples // work.batch_size + spec.num_clients
     zeros = jax.tree.map(jnp.zeros_like, params)
     return Memory(zeros, trees.repeat(zeros, total),
                   jnp.zeros(spec.num_clients, jnp.int32), jnp.zeros(()))
@@ -248,47 +255,54 @@ def _table_variant(
     return memory._replace(first_row=jnp.where(
         cohort.newcomers & ~known, first_row, memory.first_row))
 
-  def places(memory, cohort, keys):
-    """The rows of the q that each participant visits, [S, slots]."""
-    total = trees.num_rows(memory.table)
-    first = memory.first_row.at[cohort.ids].get(mode="clip")
-    count = batches(cohort.shards.size)
-    visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)
-    # A mini-batch that is visited again shares the slot of its first visit.
-    live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]
-    return jnp.where(live, first[:, None] + visited, total)
+  return _client_update(
+      functools.partial(_train_by_table, model, work, client_lr), work,
+      Store(_table, _with_table, trees.set_rows,
+            functools.partial(_places, work)),
+      init=init, setup=setup, refresh=refresh)
 
-  def train(received, shard, held, key):
-    estimate_before, examples = received.shared
-    visited = picks(key, slots, batches(shard.size))  # as in ``places``
-    count = jnp.maximum(batches(shard.size), 1)
 
-    def step(k, carry):
-      params, estimate, held, _, read = carry
-      slot = k % count
-      rows, mask = fixed_batch(
-          shard, received.client_id, visited[slot], batch_size)
-      x, y = minibatches.take_rows(shard, rows)
-      loss, fresh = objective.batch_value_and_grad(model, params, x, y, mask)
-      share = mask.sum().astype(jnp.float32) / examples
-      params, estimate = _advance(
-          params, estimate, trees.index(held, slot), fresh, share, client_lr)
-      held = jax.tree.map(
-          lambda rows, new: rows.at[slot].set(new), held, fresh)
-      return params, estimate, held, loss, read + mask.sum(dtype=jnp.int32)
+def _places(work: LocalWork, memory, cohort, keys):
+  """The rows of the q that each participant visits, [S, `local_steps`]."""
+  slots = work.local_steps
+  first = memory.first_row.at[cohort.ids].get(mode="clip")
+  count = minibatches.batches_per_epoch(cohort.shards.size, work.batch_size)
+  visited = jax.vmap(lambda key, n: picks(key, slots, n))(keys, count)
+  # A mini-batch that is visited again shares the slot of its first visit.
+  live = jnp.arange(slots, dtype=jnp.int32)[None] < count[:, None]
+  return jnp.where(
+      live, first[:, None] + visited, trees.num_rows(memory.table))
 
-    params, estimate, held, loss, read = jax.lax.fori_loop(
-        jnp.int32(0), work.num_steps(shard.size), step,
-        (received.start, estimate_before, held, jnp.zeros(()), jnp.int32(0)))
-    return Trained(
-        params, loss, trees.subtract(estimate, estimate_before), read, held)
 
-  return ClientUpdate(
-      train, work, init=init, setup=setup, refresh=refresh,
-      store=_store(places=places, write=trees.set_rows),
-      upload_weights=_present, merge=_merge,
-      shared=lambda memory: (memory.estimate, memory.examples),
-      one_model=_ONE_MODEL, extra_down=1, extra_up=1)
+def _train_by_table(
+    model: Model, work: LocalWork, client_lr: float, received: Received,
+    shard: Shard, delayed: Params, key: Key) -> Trained:
+  """Local steps on fixed mini-batches, ``delayed`` being the q of each."""
+  before, examples = received.shared
+  batches = minibatches.batches_per_epoch(shard.size, work.batch_size)
+  visited = picks(key, work.local_steps, batches)  # as in ``_places``
+  count = jnp.maximum(batches, 1)
+
+  def step(k, carry):
+    params, estimate, delayed, _, examples_read = carry
+    slot = k % count
+    rows, mask = fixed_batch(
+        shard, received.client_id, visited[slot], work.batch_size)
+    x, y = minibatches.take_rows(shard, rows)
+    loss, fresh = objective.batch_value_and_grad(model, params, x, y, mask)
+    share = mask.sum().astype(jnp.float32) / examples
+    params, estimate = _advance(
+        params, estimate, trees.index(delayed, slot), fresh, share, client_lr)
+    delayed = jax.tree.map(
+        lambda rows, new: rows.at[slot].set(new), delayed, fresh)
+    return (params, estimate, delayed, loss,
+            examples_read + mask.sum(dtype=jnp.int32))
+
+  params, estimate, delayed, loss, examples_read = jax.lax.fori_loop(
+      jnp.int32(0), work.num_steps(shard.size), step,
+      (received.start, before, delayed, jnp.zeros(()), jnp.int32(0)))
+  return Trained(params, loss, trees.subtract(estimate, before),
+                 examples_read, delayed)
 
 
 def losac_update(
@@ -312,6 +326,7 @@ def losac_update(
   return _table_variant(model, work, client_lr)
 
 
+@builder
 def losac(
     model: Model, hparams: LosacHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -326,18 +341,9 @@ def losac(
     w <- w + server_lr mean_i (v_i - w),    G <- G + sum_i (G_i - G).
   The method is a reconstruction; the module's docstring says from what.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
   Raises:
-    OptionError: a hyper-parameter is out of range, or `variant`=table lacks a
-      fixed number of steps or a batch size or meets a model with dropout.
+    OptionError: `variant`=table lacks a fixed number of steps or a batch size,
+      or meets a model with dropout.
   """
   validate(hparams)
   client: Any = losac_update(model, hparams, hparams.client_lr, hparams)

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, MapClients, Model, Params
+from fedjax_alg.base import Algorithm, builder, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -188,6 +188,7 @@ def _mime(model, hparams, options, lite, map_clients):
                  map_clients=map_clients, exchange=exchange_of(hparams))
 
 
+@builder
 def mime(
     model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -200,22 +201,11 @@ def mime(
     x <- x + server_lr mean_i (y_i - x),    s <- V(c, s).
   The base optimiser (`base`) defines the step U and the update V of the
   statistics s; the module's docstring has the formulas.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, False, map_clients)
 
 
+@builder
 def mime_lite(
     model: Model, hparams: MimeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -227,22 +217,11 @@ def mime_lite(
   has one exchange. Otherwise the method is that of ``mime``. With `base`=sgd,
   MimeLite is FedAvg: there are no statistics, and no full gradients are
   computed.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, hparams, True, map_clients)
 
 
+@builder
 def mime_svrg(
     model: Model, hparams: MimeSVRGHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -252,17 +231,5 @@ def mime_svrg(
   x. Each of them then takes steps from y = x,
     y <- y - client_lr (g_i(y; B) - g_i(x; B) + c),
   and the server moves x <- x + server_lr mean_i (y_i - x).
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   return _mime(model, hparams, None, False, map_clients)

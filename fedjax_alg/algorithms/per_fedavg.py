@@ -30,6 +30,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Key, MapClients, Model, Params, Shard
+from fedjax_alg.base import builder
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
@@ -132,6 +133,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
   return ClientUpdate(train, hparams)
 
 
+@builder
 def per_fedavg(
     model: Model, hparams: PerFedAvgHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -144,18 +146,9 @@ def per_fedavg(
   where `hessian` says how the product with the Hessian H is computed ("fo"
   leaves it out). The server moves w <- w + server_lr mean_i (w_i - w).
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
   Returns:
-    The algorithm. Its ``client_params`` is the global model after one step with
-    learning rate adapt_lr on a mini-batch of the client's training data.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+    Its ``client_params`` is the global model after one step with learning rate
+    adapt_lr on a mini-batch of the client's training data.
   """
   validate(hparams)
   algorithm = compose(

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.algorithms import fedzo
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
-from fedjax_alg.base import Shard
+from fedjax_alg.base import builder, Shard
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
@@ -157,6 +157,7 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
       client_copy=lambda state, _, shard, key: trained(state, shard, key).copy)
 
 
+@builder
 def pfedme(
     model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -167,23 +168,15 @@ def pfedme(
     once:     w_k <- w_k - client_lr lam (w_k - theta).
   The server moves w <- w + server_lr mean_k (w_k - w).
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
   Returns:
-    The algorithm. Its ``client_params`` is theta, and its ``client_copy``
-    w_k, after local training from the global model.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+    Its ``client_params`` is theta, and its ``client_copy`` w_k, after local
+    training from the global model.
   """
   return _build(model, hparams, map_clients,
                 gradients_per_step=hparams.inner_steps)
 
 
+@builder
 def pfedzo(
     model: Model, hparams: PFedZOHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -192,18 +185,9 @@ def pfedzo(
   The method is that of ``pfedme`` with FedZO's estimate in place of g
   (``fedzo.fedzo``). The gradient of the pull, lam (theta - w_k), is exact.
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
   Returns:
-    The algorithm. Its ``client_params`` is theta, and its ``client_copy``
-    w_k, after local training from the global model.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+    Its ``client_params`` is theta, and its ``client_copy`` w_k, after local
+    training from the global model.
   """
   each = hparams.inner_steps * zeroth_order.passes(hparams.directions)
   return _build(model, hparams, map_clients,

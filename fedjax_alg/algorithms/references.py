@@ -14,13 +14,13 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
-from fedjax_alg.base import Model, Params, RoundAux, Work, no_setup
+from fedjax_alg.base import builder, Model, no_setup, Params, RoundAux, Work
 from fedjax_alg.base import round_cost, shared_client_params
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 from fedjax_alg.hparams import hyper, validate
 
@@ -42,6 +42,7 @@ class CentralState(NamedTuple):
   optimiser: optax.OptState
 
 
+@builder
 def central(
     model: Model, hparams: CentralHParams, *, map_clients: MapClients
 ) -> Algorithm[CentralState]:
@@ -51,18 +52,6 @@ def central(
   cohort, as in the runs of this library, that is the pooled objective. The
   steps are those of Optax's L-BFGS with its zoom line search. Dropout is off,
   because a line search needs the same function in all its evaluations.
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   optimiser = optax.lbfgs(
@@ -76,7 +65,7 @@ def central(
 
   def init(params: Params, spec: FedSpec, key: Key) -> CentralState:
     del spec, key
-    return CentralState(params, trees.strong(optimiser.init(params)))
+    return CentralState(params, trees.drop_weak_types(optimiser.init(params)))
 
   def round_(state: CentralState, cohort: Cohort, key: Key):
     del key
@@ -128,6 +117,7 @@ class LocalState(NamedTuple):
   round: Any = ()
 
 
+@builder
 def local(
     model: Model, hparams: LocalHParams, *, map_clients: MapClients
 ) -> Algorithm[LocalState]:
@@ -136,18 +126,9 @@ def local(
   A participant continues from its model of the last round in which it took
   part, w_i <- w_i - client_lr g_i(w_i; B).
 
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
   Returns:
-    The algorithm. Its ``client_params`` is the client's model, which for a
-    newcomer is the initial model. There is no global model.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
+    Its ``client_params`` is the client's model, which for a newcomer is the
+    initial model. There is no global model.
   """
   validate(hparams)
   optimizer = local_optimizer(hparams)

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, MapClients, Model, Params
+from fedjax_alg.base import Algorithm, builder, MapClients, Model, Params
 from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -142,6 +142,7 @@ def scaffold_update(
       extra_down=1, extra_up=1, full_passes=1 if option == "I" else 0)
 
 
+@builder
 def scaffold(
     model: Model, hparams: ScaffoldHParams, *, map_clients: MapClients
 ) -> Algorithm[ComposedState]:
@@ -153,18 +154,6 @@ def scaffold(
     I:  c_i+ = grad f_i(x),    II: c_i+ = c_i - c + (x - y) / (K client_lr).
   The server moves
     x <- x + server_lr mean_i (y_i - x),    c <- c + (1/N) sum_i (c_i+ - c_i).
-
-  Args:
-    model: the model and its objective.
-    hparams: the hyper-parameters; every field has a documented default.
-    map_clients: how one client's code is mapped over the participants
-      (``engine.clients.make_map_clients``).
-
-  Returns:
-    The algorithm, as the pure functions of ``base.Algorithm``.
-
-  Raises:
-    OptionError: a hyper-parameter is out of range.
   """
   validate(hparams)
   client = scaffold_update(model, hparams, hparams.client_lr, hparams.option,

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -67,6 +68,7 @@ def adaptive(
 
   def update(gradient, state, params=None):
     del params
+    chex.assert_trees_all_equal_shapes(gradient, state.m)
     rounds = state.rounds + 1
     m = jax.tree.map(
         lambda m, g: beta1 * m + (1.0 - beta1) * g, state.m, gradient)

@@ -6,6 +6,7 @@ Algorithm 2.
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -75,6 +76,7 @@ def fedopt(
 
   def update(gradient, state, params=None):
     del params
+    chex.assert_trees_all_equal_shapes(gradient, state.m)
     m = jax.tree.map(
         lambda m, g: beta1 * m - (1.0 - beta1) * g, state.m, gradient)
     v = jax.tree.map(second_moment, state.v, gradient)

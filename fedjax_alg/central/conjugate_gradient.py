@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -69,6 +70,7 @@ def conjugate_gradient(beta: str = "fr") -> optax.GradientTransformation:
 
   def update(gradient, state, params=None):
     del params
+    chex.assert_trees_all_equal_shapes(gradient, state.gradient)
     # For the first direction this is 0, as the gradient before it is zero.
     factor = _beta(beta, gradient, state)
     steepest = trees.scale(-1.0, gradient)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -94,14 +95,15 @@ def backtracking(
       *, value_fn: Callable[[Params], Array], grad: Params,
       line_fn: Callable[..., Array] | None = None, **extra: Any):
     del state, extra
+    chex.assert_trees_all_equal_shapes(grad, updates)
     square, slope = trees.squared_norm(grad), trees.dot(grad, updates)
     width = max_tries if line_fn else min(WIDTH, max_tries)
 
     def values_at(steps: Array) -> Array:
-      if line_fn:
-        return line_fn(params, updates, steps)
-      return jax.vmap(lambda step: value_fn(
-          trees.add_scaled(params, step, updates)))(steps)
+      values = line_fn(params, updates, steps) if line_fn else jax.vmap(
+          lambda step: value_fn(trees.add_scaled(params, step, updates)))(steps)
+      chex.assert_equal_shape((values, steps))
+      return values
 
     def candidates(tried):
       t = tried + jnp.arange(width, dtype=jnp.int32)

@@ -91,7 +91,7 @@ def adam(
 
   def settled(*args):
     updates, state = update(*args)
-    return jax.tree.map(trees.settled, updates), state
+    return jax.tree.map(trees.zero_nan_tangent, updates), state
 
   return _step(optax.GradientTransformation(init, settled), "aggregate")
 

@@ -13,6 +13,7 @@ import contextvars
 import dataclasses
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -163,6 +164,7 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
   Returns:
     [B] int32; over all positions of an epoch a permutation of [0, n).
   """
+  chex.assert_shape((bits, epoch, size), ((SHUFFLE_ROUNDS,), (), ()))
   n = size.astype(jnp.uint32)
   words = _mix(bits ^ _mix(epoch.astype(jnp.uint32) + jnp.uint32(1)))
   pivots = words % n
@@ -181,7 +183,7 @@ def shuffled(bits: Array, epoch: Array, position: Array, size: Array) -> Array:
   return card.astype(jnp.int32)
 
 
-def some_of(key: Key, positions: Array, size: Array) -> Array:
+def random_order_at(key: Key, positions: Array, size: Array) -> Array:
   """Which numbers come at some positions of a random order of [0, size).
 
   Args:

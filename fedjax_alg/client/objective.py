@@ -15,6 +15,7 @@ compare models are measured as in evaluation.
 import math
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -71,12 +72,17 @@ def regularised(model: Model, params: Params, loss: Array, grad: Params):
   return loss, trees.add_scaled(grad, model.l2, params)
 
 
+def masked_sum(losses: Array, mask: Array) -> Array:
+  """The sum of the losses [B] of the rows in ``mask`` [B]."""
+  chex.assert_equal_shape((losses, mask))
+  return jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
+
+
 def _masked_sum_and_grad(model: Model, params: Params, x, y, mask, key):
   """Sum of the losses of the rows in ``mask`` and its gradient, without L2."""
 
   def loss_sum(params):
-    losses = model.loss(logits(model, params, x, key), y)
-    return jnp.where(mask, losses, jnp.zeros_like(losses)).sum()
+    return masked_sum(model.loss(logits(model, params, x, key), y), mask)
 
   return jax.value_and_grad(loss_sum)(params)
 
@@ -179,7 +185,7 @@ def full_loss(
     total, key = carry
     key, now = _next_key(key)
     losses = model.loss(logits(model, params, x, now), y)
-    return total + jnp.where(mask, losses, jnp.zeros_like(losses)).sum(), key
+    return total + masked_sum(losses, mask), key
 
   loss, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
   loss = loss / jnp.maximum(shard.size, 1).astype(jnp.float32)

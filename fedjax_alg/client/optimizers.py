@@ -233,7 +233,8 @@ def descent(
     rate_of_round = learning_rate * schedule(jnp.asarray(rounds, jnp.int32))
 
   def init(params):
-    state = () if transform is None else trees.strong(transform.init(params))
+    state = () if transform is None else trees.drop_weak_types(
+        transform.init(params))
     return state, jnp.int32(0) if counts else ()
 
   def step(gradient, params, kept):
@@ -241,7 +242,7 @@ def descent(
     if transform is not None:
       with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
         gradient, state = transform.update(gradient, state, params)
-      gradient = jax.tree.map(trees.settled, gradient)
+      gradient = jax.tree.map(trees.zero_nan_tangent, gradient)
     if whole_step:
       return optax.apply_updates(params, gradient), (state, taken)
     rate = rate_of_round

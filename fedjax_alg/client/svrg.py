@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -22,6 +23,7 @@ def feature_scaling(shard: Shard, feature_share: Array) -> Array:
     divides by zero, and the entry is 1 (errata D-09).
   """
   counts = objective.feature_counts(shard)
+  chex.assert_equal_shape((feature_share, counts))
   ratio = feature_share * shard.size.astype(jnp.float32) / jnp.maximum(
       counts, 1.0)
   return jnp.where(counts > 0, ratio, jnp.ones_like(ratio))

@@ -113,7 +113,7 @@ class ClientUpdate(NamedTuple):
   mean_only: str = ""
   #: why updates cannot be sent in fewer bytes (``exchange.compression``); empty
   #: if they can
-  whole_only: str = ""
+  no_compression_because: str = ""
   #: whether the steps of ``train`` are those of ``work`` for the part that the
   #: shard names (``Shard.part``)
   takes_parts: bool = False

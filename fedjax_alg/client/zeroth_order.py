@@ -26,6 +26,7 @@ import dataclasses
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -127,6 +128,7 @@ def differences(
     mean of the evaluated losses in the central scheme.
   """
   flat, unravel = jax.flatten_util.ravel_pytree(params)
+  chex.assert_shape((base, vectors), ((), (None, flat.size)))
 
   def losses(step):
     return jax.vmap(lambda v: loss(unravel(flat + step * v)))(vectors)
@@ -205,8 +207,8 @@ def batch_loss(
   """
   with _EXACT_PRODUCTS():
     losses = model.loss(objective.logits(model, params, x, key), y)
-  held = jnp.where(mask, losses, jnp.zeros_like(losses))
-  return held.sum() / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
+  number = jnp.maximum(mask.sum(), 1).astype(jnp.float32)
+  return objective.masked_sum(losses, mask) / number
 
 
 def full_loss(

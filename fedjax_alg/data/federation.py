@@ -434,59 +434,68 @@ def deal(
   test = client_data(
       test_rows, test_labels, partition.test_order, partition.test_offset,
       partition.test_size, keep_bytes=keep_bytes)
-  held_out = partition.held_out
-  validation = None if held_out is None else held_out.train_order
-  trained_on = partition.pooled and any(
-      (order >= len(y_train)).any()
-      for order in (partition.train_order, validation) if order is not None)
-  if held_out is not None and partition.name == "natural" and (
-      not partition.pooled):
-    x_test, y_test = (
-        map_rows(a, lambda rows: np.delete(rows, held_out.test_order, axis=0))
-        for a in (x_test, y_test))
-  num_test = len(partition.test_order)
-  if len(y_test) and not trained_on:
-    if partition.pooled or num_test != len(y_test):
-      order = np.arange(len(y_test))
-      whole = client_data(
-          x_test, y_test, order, order[:1], np.array([len(order)]),
-          keep_bytes=keep_bytes)
-    else:
-      whole = test  # the official test rows in another order
-    total = len(y_test)
-  elif num_test:
-    whole, total = test, num_test
-  else:
-    left = "" if held_out is None else (
-        f", or none that `validation_clients`={len(held_out.clients)} leaves")
-    raise DataError(
-        f"the data set {examples.name} has no test examples (x_test is empty)"
-        f" and `partition`={partition.name} holds none out{left}")
+  validation = None
+  if partition.held_out is not None:
+    validation = partition.held_out.train_order
   histogram = label_histogram(partition, labels, examples.num_classes)
-  held_rows = None
+  rows_here, first = None, len(partition.train_order)
   if share_lib.current().processes > 1:
-    held_rows = share_lib.cut(
+    rows_here, first = share_lib.cut(
         share_lib.current(), partition.train_offset, partition.train_size,
-        PADDING_ROWS)
+        PADDING_ROWS), 0
     train = _own_rows(
-        rows, labels, partition, held_rows, validation, joins, keep_bytes)
+        rows, labels, partition, rows_here, validation, joins, keep_bytes)
   else:
     train = client_data(
         rows, labels, partition.train_order, partition.train_offset,
         partition.train_size, validation, joins, keep_bytes)
   class_weight: Any = histogram.astype(np.float32)
-  pieces = None
-  if validation is not None:
-    first = 0 if held_rows is not None else len(partition.train_order)
-    pieces = _pieces(first, len(validation))
   data = EvaluationData(
-      train, test, whole._replace(**_pieces(0, total)._asdict()),
-      class_weight, pieces)
+      train, test, _whole_test(examples, partition, test, keep_bytes),
+      class_weight,
+      None if validation is None else _pieces(first, len(validation)))
   hashes = {"data": digest, "partition": partition_hash(partition)}
   return Federation(
       data, partition, examples.num_classes, examples.name, histogram, hashes,
       options, examples.num_tokens, _client_names(examples, partition),
-      labels_hash(examples), held_rows)
+      labels_hash(examples), rows_here)
+
+
+def _whole_test(
+    examples: Examples, partition: Partition, test: ClientData,
+    keep_bytes: bool) -> ClientData:
+  """The whole test set in pieces; ``test`` has the local test splits.
+
+  Raises:
+    DataError: there are no test examples at all.
+  """
+  x_test, y_test = examples.x_test, examples.y_test
+  held_out, num_test = partition.held_out, len(partition.test_order)
+  orders = [partition.train_order]
+  if held_out is not None:
+    orders.append(held_out.train_order)
+    if partition.name == "natural" and not partition.pooled:
+      x_test, y_test = (
+          map_rows(a, lambda rows: np.delete(rows, held_out.test_order, axis=0))
+          for a in (x_test, y_test))
+  trained_on = partition.pooled and any(
+      (order >= len(examples.y_train)).any() for order in orders)
+  if not len(y_test) and not num_test:
+    reason = "" if held_out is None else (
+        f", or none that `validation_clients`={len(held_out.clients)} leaves")
+    raise DataError(
+        f"the data set {examples.name} has no test examples (x_test is empty)"
+        f" and `partition`={partition.name} holds none out{reason}")
+  whole, total = test, num_test
+  if len(y_test) and not trained_on:
+    total = len(y_test)
+    # Else the local splits have the official test rows in another order.
+    if partition.pooled or num_test != total:
+      order = np.arange(total)
+      whole = client_data(
+          x_test, y_test, order, order[:1], np.array([total]),
+          keep_bytes=keep_bytes)
+  return whole._replace(**_pieces(0, total)._asdict())
 
 
 def _own_rows(

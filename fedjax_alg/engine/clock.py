@@ -119,7 +119,7 @@ def _drawn(
 
 def round_times(
     devices: Devices, weight: Array, work: Work, sent: Array,
-    central_flops: Array, until: Array | None = None) -> Times:
+    central_flops: Array, round_end_s: Array | None = None) -> Times:
   """Computes the simulated times of one round.
 
   The server waits for the slowest participant and then computes; all
@@ -132,8 +132,8 @@ def round_times(
     work: work of the slots, [S].
     sent: [] float32, bytes that each participant receives and sends.
     central_flops: [] float32, operations of the server.
-    until: [] float32, how long the server waits at least; None: not longer
-      than for the slowest participant.
+    round_end_s: [] float32, how long the server waits at least; None: not
+      longer than for the slowest participant.
 
   Returns:
     The times.
@@ -147,7 +147,9 @@ def round_times(
       work.flops / devices.flops_per_s + work.batches * devices.batch_s)
   communication = held(sent / devices.bytes_per_s)
   arrival = computation + communication
-  last = arrival.max() if until is None else jnp.maximum(arrival.max(), until)
+  last = arrival.max()
+  if round_end_s is not None:
+    last = jnp.maximum(last, round_end_s)
   duration = last + central_flops / devices.server_flops_per_s
   return Times(computation, communication, held(duration - arrival), arrival,
                duration)
@@ -166,7 +168,7 @@ def bytes_sent(cost: RoundCost) -> Array:
 
 def mean_times(
     devices: Devices, weight: Array, work: Work, cost: RoundCost,
-    until: Array | None = None) -> RoundTimes:
+    round_end_s: Array | None = None) -> RoundTimes:
   """Averages ``round_times`` and the operations over the participants.
 
   Args:
@@ -174,13 +176,13 @@ def mean_times(
     weight: [S] float32, 0 for padding slots.
     work: work of the slots, [S].
     cost: cost of the round.
-    until: see ``round_times``.
+    round_end_s: see ``round_times``.
 
   Returns:
     The means.
   """
   times = round_times(
-      devices, weight, work, bytes_sent(cost), cost.central_flops, until)
+      devices, weight, work, bytes_sent(cost), cost.central_flops, round_end_s)
   return RoundTimes(*trees.slot_mean((weight > 0).astype(jnp.float32), (
       work.flops, times.computation, times.communication, times.idle)))
 

@@ -22,6 +22,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 from typing import Any
 
@@ -34,7 +35,7 @@ from fedjax_alg.base import Model, Params, Shard, State
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
@@ -229,117 +230,146 @@ def make_evaluate(
   if unknown:
     raise OptionError(f"`evaluate`={unknown[0]}: must be one of "
                      f"{', '.join(PROTOCOLS)}")
+  return functools.partial(
+      _evaluate, Evaluation(algorithm, model, protocols, map_clients))
 
-  def whole_counts(models: Params, shards: Shard) -> metrics.Counts:
-    """Counts of K models on all shards together, leaves [K, ...]."""
 
-    def one_piece(models, shard):
-      return over_models(
-          model, lambda params: count_shard(model, params, shard), models)
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """The arguments of ``make_evaluate``."""
 
-    per_piece = map_clients(one_piece, models, shards)
-    return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
+  algorithm: Algorithm[Any]
+  model: Model
+  protocols: tuple[str, ...]
+  map_clients: MapClients
 
-  def client_counts(
-      deployed: Callable[..., Params], data: EvaluationData, state: State,
-      key: Key, wanted: Sequence[str]) -> dict[str, metrics.Counts]:
-    """Counts of every client on its local test split, by protocol."""
-    clients, classes = data.class_weight.shape
-    mean_rows = (data.test.x.shape[0] - layout.PADDING_ROWS) / clients
-    rows = (_LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS
-            else objective.BLOCK_ROWS)
-    chosen = {p: chosen_clients(p, data, state) for p in wanted}
 
-    def one_client(shared, shard, client_id, key, test_offset, test_size):
-      state, test_x, test_y = shared
-      params = deployed(state, client_id, shard, key)
-      test = Shard(test_x, test_y, test_offset, test_size)
-      return count_shard(model, params, test, rows)
+def _evaluate(
+    of: Evaluation, data: EvaluationData, state: State, key: Key
+) -> dict[str, metrics.Counts]:
+  algorithm, protocols = of.algorithm, of.protocols
+  counts = {}
+  if any(p not in PER_CLIENT for p in protocols):
+    assert algorithm.global_params is not None
+    models = algorithm.global_params(state)
+    if "global" in protocols or "preferred" in protocols:
+      whole = _whole_counts(
+          of, models, layout.everyone(data.whole_test).shards)
+      if "global" in protocols:
+        counts["global"] = whole
+      if "preferred" in protocols:
+        counts["preferred"] = _preferred_counts(of, data, models, whole)
+    if "validation" in protocols:
+      counts["validation"] = _whole_counts(of, models, _validation(data))
+    if "train" in protocols:
+      counts["train"] = _whole_counts(
+          of, models, layout.everyone(data.train).shards)
+  of_params = [p for p in PER_CLIENT if p in protocols and p != "copy"]
+  if of_params:
+    counts |= _client_counts(
+        of, algorithm.client_params, data, state, key, of_params)
+  if "copy" in protocols:
+    assert algorithm.client_copy is not None
+    counts |= _client_counts(
+        of, algorithm.client_copy, data, state, key, ["copy"])
+  return counts
 
-    def of_clients(ids):
-      held = layout.take_cohort(data.train, ids)
-      here = jnp.minimum(ids, clients - 1)
-      each = map_clients(
-          one_client, (state, data.test.x, data.test.y), held.shards, here,
-          cohorts.client_keys(key, here), data.test.offset[here],
-          jnp.where(ids < clients, data.test.size[here], 0))
-      return {p: metrics.over_clients(
-          each, None if which is None else which[here])
-              for p, which in chosen.items()}
 
-    blocks = -(-clients * classes ** 2 // _ENTRIES)
-    if blocks == 1:
-      return of_clients(jnp.arange(clients, dtype=jnp.int32))
-    size = -(-clients // blocks)
-    # Slots behind the last client are padding slots.
-    ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), clients)
-    counts = jax.lax.map(of_clients, ids.reshape(blocks, size))
+def _whole_counts(
+    of: Evaluation, models: Params, shards: Shard) -> metrics.Counts:
+  """Counts of K models on all shards together, leaves [K, ...]."""
 
-    def joined(of: metrics.Counts) -> metrics.Counts:
-      each = jax.tree.map(lambda leaf: leaf.reshape(-1)[:clients], of[2:])
-      return metrics.Counts(of.confusion.sum(0), of.loss_sum.sum(0), *each)
+  def one_piece(models, shard):
+    return over_models(
+        of.model, lambda params: count_shard(of.model, params, shard), models)
 
-    return {p: joined(of) for p, of in counts.items()}
+  per_piece = of.map_clients(one_piece, models, shards)
+  return jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
 
-  def chosen_clients(protocol: str, data: EvaluationData, state: State):
-    """[C] bool, the clients that a protocol counts; None means all."""
-    if protocol == "assigned":
-      assert algorithm.membership is not None
-      return algorithm.membership(state) >= 0
-    if protocol == "newcomers":
-      if data.train.joins is None:
-        raise OptionError("`evaluate`=newcomers: every client is there from "
-                          "the start")
-      return data.train.joins > 0
-    return None if data.train.joins is None else data.train.joins == 0
 
-  def preferred_counts(
-      data: EvaluationData, models: Params, whole: metrics.Counts):
-    num_models = whole.confusion.shape[0]
-    choice = jnp.zeros(data.class_weight.shape[0], jnp.int32)
-    if num_models > 1:
-      choice = map_clients(
-          functools.partial(objective.preferred_model, model), models,
-          layout.everyone(data.train).shards)
-    chosen = jax.nn.one_hot(choice, num_models)  # [C, K]
-    mass = jnp.matmul(chosen.T, data.class_weight, precision=trees.HIGHEST)
-    per_example = mass / jnp.maximum(whole.confusion.sum(-1), 1.0)  # [K, L]
-    return metrics.Counts(
-        (whole.confusion * per_example[..., None]).sum(0),
-        (whole.loss_sum * per_example).sum(0))
+def _client_counts(
+    of: Evaluation, deployed: Callable[..., Params], data: EvaluationData,
+    state: State, key: Key, protocols: Sequence[str]
+) -> dict[str, metrics.Counts]:
+  """Counts of every client on its local test split, by protocol."""
+  clients, classes = data.class_weight.shape
+  mean_rows = (data.test.x.shape[0] - layout.PADDING_ROWS) / clients
+  rows = (_LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS
+          else objective.BLOCK_ROWS)
+  counted = {p: _counted(of.algorithm, p, data, state) for p in protocols}
 
-  def validation_counts(data: EvaluationData, models: Params):
-    held = layout.server_rows(data.train)
-    if held is None or data.validation is None:
-      raise OptionError("`evaluate`=validation: the data hold no "
-                       "validation rows")
-    return whole_counts(models, Shard(
-        held.x, held.y, data.validation.offset, data.validation.size))
+  def one_client(shared, shard, client_id, key, test_offset, test_size):
+    state, test_x, test_y = shared
+    params = deployed(state, client_id, shard, key)
+    test = Shard(test_x, test_y, test_offset, test_size)
+    return count_shard(of.model, params, test, rows)
 
-  def evaluate(data: EvaluationData, state: State, key: Key):
-    counts = {}
-    if any(p not in PER_CLIENT for p in protocols):
-      assert algorithm.global_params is not None
-      models = algorithm.global_params(state)
-      if "global" in protocols or "preferred" in protocols:
-        whole = whole_counts(models, layout.everyone(data.whole_test).shards)
-        if "global" in protocols:
-          counts["global"] = whole
-        if "preferred" in protocols:
-          counts["preferred"] = preferred_counts(data, models, whole)
-      if "validation" in protocols:
-        counts["validation"] = validation_counts(data, models)
-      if "train" in protocols:
-        counts["train"] = whole_counts(
-            models, layout.everyone(data.train).shards)
-    wanted = [p for p in PER_CLIENT if p in protocols and p != "copy"]
-    if wanted:
-      counts |= client_counts(
-          algorithm.client_params, data, state, key, wanted)
-    if "copy" in protocols:
-      assert algorithm.client_copy is not None
-      counts |= client_counts(
-          algorithm.client_copy, data, state, key, ["copy"])
-    return counts
+  def of_clients(ids):
+    shards = layout.take_cohort(data.train, ids).shards
+    place = jnp.minimum(ids, clients - 1)
+    each = of.map_clients(
+        one_client, (state, data.test.x, data.test.y), shards, place,
+        client_keys(key, place), data.test.offset[place],
+        jnp.where(ids < clients, data.test.size[place], 0))
+    return {p: metrics.over_clients(
+        each, None if which is None else which[place])
+            for p, which in counted.items()}
 
-  return evaluate
+  blocks = -(-clients * classes ** 2 // _ENTRIES)
+  if blocks == 1:
+    return of_clients(jnp.arange(clients, dtype=jnp.int32))
+  size = -(-clients // blocks)
+  # Slots behind the last client are padding slots.
+  ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), clients)
+  counts = jax.lax.map(of_clients, ids.reshape(blocks, size))
+  return {p: _over_blocks(blocked, clients) for p, blocked in counts.items()}
+
+
+def _over_blocks(counts: metrics.Counts, clients: int) -> metrics.Counts:
+  """Counts of all clients from those of blocks of clients, [blocks, ...]."""
+  each = jax.tree.map(lambda leaf: leaf.reshape(-1)[:clients], counts[2:])
+  return metrics.Counts(
+      counts.confusion.sum(0), counts.loss_sum.sum(0), *each)
+
+
+def _counted(
+    algorithm: Algorithm[State], protocol: str, data: EvaluationData,
+    state: State) -> Array | None:
+  """[C] bool, the clients that a protocol counts; None means all."""
+  joins = data.train.joins
+  if protocol == "assigned":
+    assert algorithm.membership is not None
+    return algorithm.membership(state) >= 0
+  if protocol == "newcomers":
+    if joins is None:
+      raise OptionError("`evaluate`=newcomers: every client is there from "
+                        "the start")
+    return joins > 0
+  return None if joins is None else joins == 0
+
+
+def _preferred_counts(
+    of: Evaluation, data: EvaluationData, models: Params,
+    whole: metrics.Counts) -> metrics.Counts:
+  num_models = whole.confusion.shape[0]
+  choice = jnp.zeros(data.class_weight.shape[0], jnp.int32)
+  if num_models > 1:
+    choice = of.map_clients(
+        functools.partial(objective.preferred_model, of.model), models,
+        layout.everyone(data.train).shards)
+  chosen = jax.nn.one_hot(choice, num_models)  # [C, K]
+  mass = jnp.matmul(chosen.T, data.class_weight, precision=trees.HIGHEST)
+  per_example = mass / jnp.maximum(whole.confusion.sum(-1), 1.0)  # [K, L]
+  return metrics.Counts(
+      (whole.confusion * per_example[..., None]).sum(0),
+      (whole.loss_sum * per_example).sum(0))
+
+
+def _validation(data: EvaluationData) -> Shard:
+  """The server's validation rows."""
+  rows = layout.server_rows(data.train)
+  if rows is None or data.validation is None:
+    raise OptionError("`evaluate`=validation: the data hold no "
+                      "validation rows")
+  return Shard(
+      rows.x, rows.y, data.validation.offset, data.validation.size)

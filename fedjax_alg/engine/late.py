@@ -48,7 +48,7 @@ class Arrivals(NamedTuple):
   part: Array | None  #: ``Cohort.part``
   #: [] float32, seconds until the server goes on without the others; None:
   #: when all have arrived
-  until: Array | None
+  round_end_s: Array | None
 
 
 def draw(late: Late, cohort: Cohort, keys: Key) -> Arrivals:
@@ -113,12 +113,12 @@ def in_time(
   arrived = arrivals.arrived & (arrival <= deadline)
   missing = (cohort.present & ~arrived).any()
   return arrivals._replace(
-      arrived=arrived, until=jnp.where(missing, deadline, 0.0))
+      arrived=arrived, round_end_s=jnp.where(missing, deadline, 0.0))
 
 
 def billed(
     aux: RoundAux, cost: RoundCost, asked: Array, arrived: Array,
-    until: Array | None) -> RoundAux:
+    round_end_s: Array | None) -> RoundAux:
   """The report of a round with what those who did not arrive cost.
 
   They have received the models, and sent nothing.
@@ -129,7 +129,7 @@ def billed(
     cost: its cost, as the algorithm counts it.
     asked: [] int32, number of clients that were asked.
     arrived: [] int32, number of those that have arrived.
-    until: see ``Arrivals``.
+    round_end_s: see ``Arrivals``.
 
   Returns:
     The report with the number of those who did not arrive.
@@ -137,9 +137,10 @@ def billed(
   down: Any = {name: None if getattr(cost, name) is None else jnp.where(
       asked > 0, getattr(cost, name), 0) for name in ("down", "bytes_down")}
   times = aux.times
-  if times is not None and until is not None:
+  if times is not None and round_end_s is not None:
     # Whoever was asked has waited for nothing.
-    times = RoundTimes(*times[:3], jnp.where(arrived > 0, times.idle, until))
+    times = RoundTimes(
+        *times[:3], jnp.where(arrived > 0, times.idle, round_end_s))
   return aux._replace(
       server=aux.server | {LOST: (asked - arrived).astype(jnp.int32)},
       cost=aux.cost._replace(**down), times=times)

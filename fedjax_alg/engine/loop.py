@@ -19,7 +19,9 @@ from fedjax_alg import split
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
-from fedjax_alg.engine import cohorts, sharding
+from fedjax_alg.engine import sharding
+from fedjax_alg.engine.keys import RunKeys
+from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
@@ -106,7 +108,7 @@ def initial_states(
     model: Model,
     spec: FedSpec,
     data: ClientData,
-    keys: cohorts.RunKeys,
+    keys: RunKeys,
     numbers: Numbers,
     map_seeds: str = "sequential",
 ) -> Any:
@@ -136,7 +138,7 @@ def initial_states(
 
 def make_run_rounds(
     build: Build,
-    participation: cohorts.Participation,
+    participation: Participation,
     max_rounds: int,
     map_seeds: str = "sequential",
     mesh: Mesh | None = None,
@@ -162,7 +164,7 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     play = functools.partial(
-        cohorts.play_round, build(numbers), data, participation, keys)
+        play_round, build(numbers), data, participation, keys)
 
     # Traced once for the shapes of the log and the loop; no call is left.
     @functools.partial(jax.jit, inline=True)
@@ -191,7 +193,7 @@ def make_run_rounds(
       jax.jit, donate_argnums=0,
       out_shardings=(held if where is None else where, held))
   def run_rounds(
-      states: State, data: ClientData, keys: cohorts.RunKeys,
+      states: State, data: ClientData, keys: RunKeys,
       numbers: Numbers, start: Array, count: Array) -> tuple[State, RunLog]:
     one = functools.partial(one_seed, data, start, count)
     return over_seeds(one, map_seeds)(states, keys, numbers)

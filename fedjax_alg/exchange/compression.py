@@ -366,9 +366,10 @@ def compressed(
     OptionError: updates of this method cannot be compressed.
   """
   said = f"`compress_up`={compressor.name}"
-  if client.whole_only:
+  if client.no_compression_because:
     raise OptionError(
-        f"{said}: the local method sends whole updates ({client.whole_only})")
+        f"{said}: the local method sends whole updates "
+        f"({client.no_compression_because})")
   if client.upload_bytes is not None:
     raise OptionError(f"{said}: the local method has a message of its own, "
                       "which is no vector")

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, Traffic
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.aggregation import Aggregation, Aggregator, named

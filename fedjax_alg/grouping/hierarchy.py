@@ -1,9 +1,11 @@
 """Agglomerative clustering of a distance matrix, in JAX."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_alg.base import Array
 from fedjax_alg.grouping import checks
@@ -12,6 +14,7 @@ LINKAGES = ("single", "complete", "average", "ward")
 # Larger distances and NaN are replaced by this value, so that such rows are
 # merged last and the squares in Ward's method stay finite.
 _LARGEST = 1e17
+_FAR = np.float32(np.inf)
 
 
 class Hierarchy(NamedTuple):
@@ -44,7 +47,23 @@ class _Rows(NamedTuple):
   stale: Array  #: [n] bool, whether the bound may be too low
 
 
-def _merged(linkage, d_ik, d_jk, d_ij, n_i, n_j, n_k):
+class _Merging(NamedTuple):
+  """How clusters are merged, and until when."""
+
+  linkage: str
+  num_groups: int
+  threshold: Array  #: [] float32
+
+  def least(self, rows: _Rows) -> tuple[Array, Array]:
+    """The least bound as a height, and whether it may be too low."""
+    i = jnp.argmin(rows.bound)
+    bound = rows.bound[i]
+    if self.linkage == "ward":  # whose distances are squared
+      bound = jnp.sqrt(jnp.maximum(bound, 0.0))
+    return bound, rows.stale[i]
+
+
+def _union(linkage, d_ik, d_jk, d_ij, n_i, n_j, n_k):
   """Distances [n] of the union of i and j to every k (Lance-Williams)."""
   if linkage == "single":
     return jnp.minimum(d_ik, d_jk)
@@ -56,6 +75,75 @@ def _merged(linkage, d_ik, d_jk, d_ij, n_i, n_j, n_k):
   total = n_i + n_j + n_k
   return ((n_i + n_k) / total * d_ik + (n_j + n_k) / total * d_jk
           - n_k / total * d_ij)
+
+
+def _continues(merging: _Merging, carry: tuple[Array, _Rows]) -> Array:
+  _, rows = carry
+  height, stale = merging.least(rows)
+  return (rows.number > 1) & (
+      stale | (rows.number > merging.num_groups)
+      | (height <= merging.threshold))
+
+
+def _renewed(rows: _Rows, row, partner, d_row, d_partner):
+  """Takes the minimum of one row again."""
+  del d_partner
+  return row, d_row, rows._replace(
+      bound=rows.bound.at[row].set(d_row.min()),
+      nearest=rows.nearest.at[row].set(partner),
+      stale=rows.stale.at[row].set(False))
+
+
+def _merged(merging: _Merging, rows: _Rows, row, partner, d_row, d_partner):
+  """Merges two clusters; the union keeps the number i of its first member."""
+  height, _ = merging.least(rows)
+  label, number, wanted, size, _, bound, nearest, stale = rows
+  rank = jnp.arange(len(label), dtype=jnp.int32)
+  i, j = jnp.minimum(row, partner), jnp.maximum(row, partner)
+  d_i = jnp.where(row == i, d_row, d_partner)
+  d_j = jnp.where(row == i, d_partner, d_row)
+  union = _union(merging.linkage, d_i, d_j, d_i[j], size[i], size[j], size)
+  # Masked rows, clusters that were merged before, and i and j.
+  union = jnp.where((rank == i) | (rank == j) | jnp.isinf(d_i), _FAR, union)
+  # Rounding may bring the union closer than both its parts. Rows are compared
+  # by number: XLA may compute a distance twice, with another last bit.
+  closer = union < bound
+  within = (height <= merging.threshold) & (number == wanted)
+  return i, union, _Rows(
+      jnp.where(label == j, i, label), number - 1,
+      jnp.where(within, number - 1, wanted),
+      size.at[i].add(size[j]).at[j].set(0.0), height,
+      jnp.where(closer, union, bound).at[i].set(union.min()).at[j].set(_FAR),
+      jnp.where(closer, i, nearest).at[i].set(
+          jnp.argmin(union).astype(jnp.int32)),
+      (stale | (nearest == i) | (nearest == j)).at[i].set(
+          False).at[j].set(False))
+
+
+def _step(
+    merging: _Merging, carry: tuple[Array, _Rows]) -> tuple[Array, _Rows]:
+  """Takes the minimum of one row again, or merges two clusters.
+
+  A merge only makes distances grow, so the least distance of a row before it is
+  a lower bound after it. It is taken again only where the bound is the least of
+  all rows, which keeps the work at O(n) a merge.
+  """
+  d, rows = carry
+  rank = jnp.arange(len(d), dtype=jnp.int32)
+
+  def distances(k):
+    return jnp.where((rank == k) | (rows.size == 0), _FAR, d[k])
+
+  row = jnp.argmin(rows.bound).astype(jnp.int32)
+  d_row = distances(row)
+  partner = jnp.argmin(d_row).astype(jnp.int32)
+  # A conditional is never computed twice. XLA would read d again where it
+  # writes, and then copy all of it.
+  place, new, rows = jax.lax.cond(
+      merging.least(rows)[1], _renewed, functools.partial(_merged, merging),
+      rows, row, partner, d_row, distances(partner))
+  d = jax.lax.dynamic_update_index_in_dim(d, new, place, 0)
+  return jax.lax.dynamic_update_index_in_dim(d, new, place, 1), rows
 
 
 def agglomerate(
@@ -97,89 +185,25 @@ def agglomerate(
     raise ValueError(f"num_groups {num_groups}: at least 1")
   checks.masked_square(distance, mask, "distance")
   n = len(mask)
-  ward = linkage == "ward"
   rank = jnp.arange(n, dtype=jnp.int32)
-  far = jnp.float32(jnp.inf)
   apart = mask[:, None] & mask[None, :] & (rank[:, None] != rank[None, :])
   distance = jnp.clip(
       jnp.nan_to_num(distance, nan=_LARGEST), -_LARGEST, _LARGEST)
-  start = jnp.where(apart, distance * distance if ward else distance, far)
-  threshold = jnp.asarray(threshold, jnp.float32)
+  start = jnp.where(
+      apart, distance * distance if linkage == "ward" else distance, _FAR)
   counted = mask.sum(dtype=jnp.int32)
-
-  def least(rows):
-    """The least bound as a height, and whether it may be too low."""
-    i = jnp.argmin(rows.bound)
-    bound = rows.bound[i]
-    return jnp.sqrt(jnp.maximum(bound, 0.0)) if ward else bound, rows.stale[i]
-
-  def more(carry):
-    _, rows = carry
-    height, stale = least(rows)
-    return (rows.number > 1) & (
-        stale | (rows.number > num_groups) | (height <= threshold))
-
-  def renewed(rows, row, partner, own, other):
-    """Takes the minimum of one row again."""
-    del other
-    return row, own, rows._replace(
-        bound=rows.bound.at[row].set(own.min()),
-        nearest=rows.nearest.at[row].set(partner),
-        stale=rows.stale.at[row].set(False))
-
-  def merged(rows, row, partner, own, other):
-    """Merges two clusters; the union keeps the number i of its first member."""
-    height, _ = least(rows)
-    label, number, wanted, size, _, bound, nearest, stale = rows
-    i, j = jnp.minimum(row, partner), jnp.maximum(row, partner)
-    first = row == i
-    d_i, d_j = jnp.where(first, own, other), jnp.where(first, other, own)
-    union = _merged(linkage, d_i, d_j, d_i[j], size[i], size[j], size)
-    # Masked rows, clusters that were merged before, and i and j.
-    union = jnp.where((rank == i) | (rank == j) | jnp.isinf(d_i), far, union)
-    # Rounding may bring the union closer than both its parts. Rows are compared
-    # by number: XLA may compute a distance twice, with another last bit.
-    closer = union < bound
-    within = (height <= threshold) & (number == wanted)
-    return i, union, _Rows(
-        jnp.where(label == j, i, label), number - 1,
-        jnp.where(within, number - 1, wanted),
-        size.at[i].add(size[j]).at[j].set(0.0), height,
-        jnp.where(closer, union, bound).at[i].set(union.min()).at[j].set(far),
-        jnp.where(closer, i, nearest).at[i].set(
-            jnp.argmin(union).astype(jnp.int32)),
-        (stale | (nearest == i) | (nearest == j)).at[i].set(
-            False).at[j].set(False))
-
-  def step(carry):
-    """Takes the minimum of one row again, or merges two clusters.
-
-    A merge only makes distances grow, so the least distance of a row before it
-    is a lower bound after it. It is taken again only where the bound is the
-    least of all rows, which keeps the work at O(n) a merge.
-    """
-    d, rows = carry
-
-    def distances(k):
-      return jnp.where((rank == k) | (rows.size == 0), far, d[k])
-
-    row = jnp.argmin(rows.bound).astype(jnp.int32)
-    own = distances(row)
-    partner = jnp.argmin(own).astype(jnp.int32)
-    # A conditional is never computed twice. XLA would read d again where it
-    # writes, and then copy all of it.
-    place, new, rows = jax.lax.cond(
-        least(rows)[1], renewed, merged, rows, row, partner, own,
-        distances(partner))
-    d = jax.lax.dynamic_update_index_in_dim(d, new, place, 0)
-    return jax.lax.dynamic_update_index_in_dim(d, new, place, 1), rows
-
-  _, end = jax.lax.while_loop(more, step, (start, _Rows(
-      rank, counted, counted, mask.astype(jnp.float32), -far, start.min(0),
-      jnp.argmin(start, 0).astype(jnp.int32), jnp.zeros(n, bool))))
-  label, number, wanted, _, height, _, _, _ = end
-  next_height, _ = least(end)
-  first = (label == rank) & mask
+  merging = _Merging(
+      linkage, num_groups, jnp.asarray(threshold, jnp.float32))
+  _, rows = jax.lax.while_loop(
+      functools.partial(_continues, merging),
+      functools.partial(_step, merging), (start, _Rows(
+          rank, counted, counted, mask.astype(jnp.float32),
+          jnp.float32(-_FAR), start.min(0),
+          jnp.argmin(start, 0).astype(jnp.int32),
+          jnp.zeros(n, bool))))
+  next_height, _ = merging.least(rows)
+  first = (rows.label == rank) & mask
   order = jnp.cumsum(first, dtype=jnp.int32) - 1
-  assignment = jnp.where(mask, order[label], jnp.int32(num_groups))
-  return Hierarchy(assignment, number, wanted, height, next_height)
+  assignment = jnp.where(mask, order[rows.label], jnp.int32(num_groups))
+  return Hierarchy(
+      assignment, rows.number, rows.wanted, rows.last, next_height)

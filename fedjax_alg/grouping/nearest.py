@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array
+from fedjax_alg.grouping import checks
 
 
 def nearest_centre(vector: Array, centres: Array) -> Array:
@@ -16,6 +17,7 @@ def nearest_centre(vector: Array, centres: Array) -> Array:
   Returns:
     [] int32, index of the centre.
   """
+  checks.vectors(centres, vector.size, "centres")
   gap = centres - vector[None]
   return jnp.argmin((gap * gap).sum(1)).astype(jnp.int32)
 
@@ -34,6 +36,8 @@ def closest_direction(
   Returns:
     [] int32, index of the group.
   """
+  checks.vectors(directions, update.size, "directions")
+  checks.whose_mask(populated, len(directions))
   inner = jnp.matmul(directions, update, precision=trees.HIGHEST)
   norms = jnp.linalg.norm(directions, axis=1) * jnp.linalg.norm(update)
   cosine = jnp.where(norms > 0, inner / jnp.where(norms > 0, norms, 1.0), 0.0)

@@ -7,6 +7,7 @@ ignored, even if they hold NaN, and their entries in a result are 0.
 
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -113,6 +114,7 @@ def cosine(gram_: Array) -> Array:
     [n, n] in [-1, 1], exactly symmetric; 0 for pairs with a zero row, also on
     the diagonal.
   """
+  chex.assert_shape(gram_, (len(gram_),) * 2)
   inverse = _inverse_root(jnp.diagonal(gram_))
   return jnp.clip(gram_ * (inverse[:, None] * inverse[None, :]), -1.0, 1.0)
 

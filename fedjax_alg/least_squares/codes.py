@@ -74,7 +74,7 @@ def high_passed(maps: pairs.Number) -> pairs.Number:
   Returns:
     [L, H, W, c].
   """
-  padded = pairs.moved(lambda part: jnp.pad(
+  padded = pairs.map_halves(lambda part: jnp.pad(
       part, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge"), maps)
   return (maps * 4 - padded[:, :-2, 1:-1] - padded[:, 2:, 1:-1]
           - padded[:, 1:-1, :-2] - padded[:, 1:-1, 2:])

@@ -11,6 +11,7 @@ clients before the code is applied.
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -84,6 +85,8 @@ def add_shard(
   Returns:
     The new sums.
   """
+  d = layer.fan_in
+  chex.assert_shape((moments.gram, moments.total), ((d, d), (d,)))
   labels = jnp.arange(moments.counts.shape[0], dtype=jnp.int32)
   dtype = moments.gram.dtype
   by_offset = patch_gram.pays(layer) and not isinstance(
@@ -115,7 +118,7 @@ def add_shard(
       gram = moments.gram + product_of(unfolded, unfolded)
       total = moments.total + product_of(ones, unfolded)[0]
     return Moments(
-        gram, total, moments.classes + pairs.moved(
+        gram, total, moments.classes + pairs.map_halves(
             lambda part: part.reshape(moments.classes.shape), by_class),
         moments.counts + member.sum(0, dtype=jnp.int32).astype(dtype))
 

@@ -52,10 +52,10 @@ class Pair:
   @property
   def T(self) -> "Pair":  # pylint: disable=invalid-name
     """The transpose."""
-    return moved(jnp.transpose, self)
+    return map_halves(jnp.transpose, self)
 
   def __getitem__(self, index: Any) -> "Pair":
-    return moved(lambda part: part[index], self)
+    return map_halves(lambda part: part[index], self)
 
   def __neg__(self) -> "Pair":
     return Pair(-self.hi, -self.lo)
@@ -110,7 +110,7 @@ def single(x: Number) -> Array:
   return x.hi if isinstance(x, Pair) else x
 
 
-def moved(fn: Callable[..., Array], *xs: Any) -> Any:
+def map_halves(fn: Callable[..., Array], *xs: Any) -> Any:
   """Applies a function that only moves, drops or repeats entries.
 
   Args:
@@ -130,10 +130,10 @@ def summed(x: Number, axis: int) -> Number:
   """Sums over an axis, for a Pair by halves."""
   if not isinstance(x, Pair):
     return x.sum(axis)
-  x = moved(lambda part: jnp.moveaxis(part, axis, 0), x)
+  x = map_halves(lambda part: jnp.moveaxis(part, axis, 0), x)
   while x.shape[0] > 1:
     if x.shape[0] % 2:
-      x = moved(lambda part: jnp.concatenate(
+      x = map_halves(lambda part: jnp.concatenate(
           [part, jnp.zeros_like(part[:1])]), x)
     half = x.shape[0] // 2
     x = x[:half] + x[half:]
@@ -185,7 +185,7 @@ def matmul(a: Number, b: Number) -> Pair:
 
   return jax.lax.scan(
       add, zeros((a.shape[0], b.shape[1])),
-      (moved(parts, a.T), moved(parts, b)))[0]
+      (map_halves(parts, a.T), map_halves(parts, b)))[0]
 
 
 def _exact_product(a: Number, b: Number) -> Pair:
@@ -209,7 +209,7 @@ def _exact_product(a: Number, b: Number) -> Pair:
         for i, product in enumerate(products) if 0 <= order - i < len(second))
     total = total + own * 2.0 ** (-_BITS * order)
   scale = scale_a[:, None] * scale_b[None] * 2.0 ** (2 - 2 * _BITS)
-  return moved(lambda part: part * scale, total)
+  return map_halves(lambda part: part * scale, total)
 
 
 def _slices(x: Number) -> tuple[list[Array], Array]:
@@ -252,7 +252,7 @@ def cholesky(a: Pair) -> Factor:
   size = blocks * BLOCK
   # 1 on the rest of the diagonal, as large as the others.
   rest = jnp.where(jnp.arange(size) < d, 0.0, jnp.diagonal(a.hi).max())
-  a = moved(lambda part: jnp.pad(part, ((0, size - d),) * 2), a) + (
+  a = map_halves(lambda part: jnp.pad(part, ((0, size - d),) * 2), a) + (
       jnp.diag(rest))
   rows = jnp.arange(size)[:, None]
 
@@ -261,7 +261,7 @@ def cholesky(a: Pair) -> Factor:
     start = j * BLOCK
 
     def rows_of(x):
-      return moved(lambda part: jax.lax.dynamic_slice_in_dim(
+      return map_halves(lambda part: jax.lax.dynamic_slice_in_dim(
           part, start, BLOCK), x)
 
     def subtract(k, left):
@@ -269,14 +269,14 @@ def cholesky(a: Pair) -> Factor:
       return left - _exact_product(before, rows_of(before))
 
     left = jax.lax.fori_loop(
-        0, j, subtract, moved(lambda part: jax.lax.dynamic_slice_in_dim(
+        0, j, subtract, map_halves(lambda part: jax.lax.dynamic_slice_in_dim(
             part, start, BLOCK, 1), a))
     inverse, least = _inverse_factor(rows_of(left))
     made = _exact_product(left, inverse)
-    made = moved(lambda part: jnp.where(rows >= start, part, 0.0), made)
+    made = map_halves(lambda part: jnp.where(rows >= start, part, 0.0), made)
 
     def put(all_, new):
-      return moved(lambda part, own: part.at[j].set(own), all_, new)
+      return map_halves(lambda part, own: part.at[j].set(own), all_, new)
 
     return put(columns, made), put(inverses, inverse), jnp.minimum(
         pivot, least)
@@ -297,13 +297,14 @@ def _inverse_factor(a: Pair) -> tuple[Pair, Array]:
     own = left[j]
     pivot = own[j]
     row = own * _inverse_root(pivot)
-    below = moved(lambda part: jnp.where(index > j, part[:BLOCK], 0.0), row)
+    below = map_halves(
+        lambda part: jnp.where(index > j, part[:BLOCK], 0.0), row)
     left = left - below[:, None] * row[None]
-    left = moved(lambda part, new: part.at[j].set(new), left, row)
+    left = map_halves(lambda part, new: part.at[j].set(new), left, row)
     # ``minimum`` keeps NaN.
     return left, jnp.minimum(least, pivot.hi)
 
-  both = moved(lambda x, y: jnp.concatenate([x, y], 1), a, jnp.eye(BLOCK))
+  both = map_halves(lambda x, y: jnp.concatenate([x, y], 1), a, jnp.eye(BLOCK))
   both, least = jax.lax.fori_loop(
       0, BLOCK, eliminate, (both, jnp.float32(jnp.inf)))
   return both[:, BLOCK:], least
@@ -313,14 +314,14 @@ def _inverse_root(x: Pair) -> Pair:
   """1 / sqrt(x) by a step of Newton's method; NaN below 0."""
   guess = pair(1.0 / jnp.sqrt(x.hi))
   left = pair(jnp.ones_like(x.hi)) - guess * (guess * x)
-  return guess + guess * moved(lambda part: 0.5 * part, left)
+  return guess + guess * map_halves(lambda part: 0.5 * part, left)
 
 
 def solve_lower(factor: Factor, b: Pair) -> Pair:
   """Computes L^-1 b, [D, r]."""
   blocks, size = factor.columns.shape[:2]
   d = b.shape[0]
-  left = moved(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
+  left = map_halves(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
 
   def block(j, carry):
     left, done = carry
@@ -336,7 +337,7 @@ def solve_upper(factor: Factor, b: Pair) -> Pair:
   """Computes L'^-1 b, [D, r]."""
   blocks, size = factor.columns.shape[:2]
   d = b.shape[0]
-  right = moved(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
+  right = map_halves(lambda part: jnp.pad(part, ((0, size - d), (0, 0))), b)
 
   def block(i, done):
     j = blocks - 1 - i
@@ -347,12 +348,12 @@ def solve_upper(factor: Factor, b: Pair) -> Pair:
 
 
 def _rows(x: Pair, j: Array) -> Pair:
-  return moved(
+  return map_halves(
       lambda part: jax.lax.dynamic_slice_in_dim(part, j * BLOCK, BLOCK), x)
 
 
 def _put_rows(x: Pair, rows: Pair, j: Array) -> Pair:
-  return moved(lambda part, own: jax.lax.dynamic_update_slice_in_dim(
+  return map_halves(lambda part, own: jax.lax.dynamic_update_slice_in_dim(
       part, own, j * BLOCK, 0), x, rows)
 
 

@@ -30,6 +30,8 @@ is that of as many releases as there are layers (``records.accounting``).
 """
 
 import dataclasses
+
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -106,6 +108,7 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
 
 def noised(total: Moments, drawn: Moments) -> Moments:
   """The sums that are released."""
+  chex.assert_trees_all_equal_shapes(total, drawn)
   return jax.tree.map(lambda sums, part: sums + part.astype(sums.dtype),
                       total, drawn)
 

@@ -84,7 +84,7 @@ def problem(
   rows: Any = _at_least_one(pairs.summed(counts, 0) * positions)
   if high_pass:
     maps = codes.high_passed(maps)
-  by_class = pairs.moved(layer.unfold, maps)  # [L, positions, d]
+  by_class = pairs.map_halves(layer.unfold, maps)  # [L, positions, d]
   if code.shape[1] == 1:
     cross = pairs.summed(by_class, 1).T
     target = counts * positions / rows
@@ -95,14 +95,14 @@ def problem(
     mix = None
     if high_pass:  # a high-passed code sums to 0 over the positions
       target = jax.tree.map(jnp.zeros_like, target)
-  total: Any = pairs.moved(lambda part: part[:, None], moments.total)
+  total: Any = pairs.map_halves(lambda part: part[:, None], moments.total)
   if bias == "none":
     return Problem(moments.gram, cross, target, mix)
   if bias == "ones":
-    gram = pairs.moved(lambda gram, total, rows: jnp.block(
+    gram = pairs.map_halves(lambda gram, total, rows: jnp.block(
         [[gram, total], [total.T, rows[None, None]]]),
                        moments.gram, total, rows)
-    cross = pairs.moved(lambda cross, last: jnp.concatenate(
+    cross = pairs.map_halves(lambda cross, last: jnp.concatenate(
         [cross, last[None]]), cross, target * rows)
     return Problem(gram, cross, target, mix)
   return Problem(
@@ -113,7 +113,8 @@ def problem(
 def _coded(by_class: Any, counts: Any, code: Array) -> tuple[Any, Any]:
   """X'T [d, width] and the sum of T [width] of a code for each position."""
   if isinstance(by_class, pairs.Pair):
-    rows = pairs.moved(lambda part: part.reshape(-1, part.shape[-1]), by_class)
+    rows = pairs.map_halves(
+        lambda part: part.reshape(-1, part.shape[-1]), by_class)
     return (pairs.matmul(rows.T, code.reshape(-1, code.shape[-1])),
             pairs.matmul(counts[None], pairs.summed(pairs.pair(code), 1))[0])
   return (
@@ -206,6 +207,8 @@ def by_rows(x: Array, t: Array, ridge: Array, prior: Array) -> Array:
   Returns:
     [D, r]; NaN if X X' + ridge I is singular.
   """
+  (n, d), r = x.shape, t.shape[1]
+  chex.assert_shape((t, prior, ridge), ((n, r), (d, r), ()))
   factor = _factor(_product(x, x.T), ridge)
   change = jax.scipy.linalg.cho_solve(
       (factor, True), t - _product(x, prior))
@@ -268,6 +271,7 @@ def weights_by_means(
     W [d, width] and b [width].
   """
   d = mean.shape[0]
+  chex.assert_shape((mean, target), ((d,), (fit.basis.shape[1],)))
   kernel = fit.basis[:d]
   if bias == "ones":
     offset = fit.basis[d]
@@ -301,9 +305,12 @@ def spread(kernel: Array, moments: Moments, layer: Layer) -> Array:
   Returns:
     [width]; 1 for a constant output.
   """
+  chex.assert_shape(
+      (kernel, moments.total), ((layer.fan_in, None), (layer.fan_in,)))
   total: Any = moments.total
   rows = _rows(moments.counts, layer)
-  mean = _product(pairs.moved(lambda part: part[None], total / rows), kernel)[0]
+  row = pairs.map_halves(lambda part: part[None], total / rows)
+  mean = _product(row, kernel)[0]
   square = pairs.summed(_product(moments.gram, kernel) * kernel, 0) / rows
   square, variance = map(pairs.single, (square, square - mean * mean))
   one = jnp.ones((), kernel.dtype)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import nnx
 import jax
@@ -52,73 +52,90 @@ def from_nnx(
       which no algorithm averages; a parameter is not float32; or the module
       does not fit the examples.
   """
-  if isinstance(module, nnx.Module):
-    made: Any = module
-    name = type(module).__name__
-    # NumPy arrays, because JAX arrays would be bound to a device.
-    values = jax.tree.map(
-        np.asarray, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
-
-    def init(key: Key) -> Params:
-      del key
-      return jax.tree.map(jnp.asarray, values)
-  else:
-    factory = module
-    name = getattr(factory, "__name__", type(factory).__name__)
-    made = _abstract(factory, name)
-
-    def init(key: Key) -> Params:
-      return nnx.to_pure_dict(nnx.state(factory(nnx.Rngs(key)), nnx.Param))
-
-  graph, params, *others = nnx.split(made, nnx.Param, ...)
-  (rest,) = others
-  for path, leaf in nnx.to_flat_state(rest):
-    if not isinstance(leaf, nnx.RngState):
-      raise OptionError(
-          f"`model`: {name} keeps state ({type(leaf).__name__} "
-          f"{'.'.join(map(str, path))}); only modules whose variables are "
-          "parameters are supported")
-  adapt.check_params(nnx.to_pure_dict(params), name)
-  tags = sorted({leaf.tag for _, leaf in nnx.to_flat_state(rest)})
-  shapes = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, rest))
+  made, init, name = _drawn(module)
+  split, params = _split(made, name)
   call = type(made).__call__
   evaluation, training = adapt.mode_arguments(call)
   takes_rngs = "rngs" in inspect.signature(call).parameters
   has_mode = any(hasattr(part, "deterministic")
                  for _, part in nnx.iter_modules(made))
 
-  def merged(params: Params, key: Key) -> Any:
+  def apply(params: Params, x: Array) -> Array:
+    new = split.merged(params, jax.random.key(0))
+    new.eval()
+    return new(x, **evaluation, **({"rngs": None} if takes_rngs else {}))
+
+  def train_apply(params: Params, x: Array, key: Key) -> Array:
+    new = split.merged(params, key)
+    new.train()
+    # A key that differs from those of the module's random streams.
+    rngs = {"rngs": nnx.Rngs(jax.random.fold_in(key, len(split.tags)))}
+    return new(x, **training, **(rngs if takes_rngs else {}))
+
+  random = split.tags or training or takes_rngs or has_mode
+  model = Model(init, apply, loss, float(l2), None,
+                train_apply=train_apply if random else None,
+                caution=_caution(params, name))
+  return adapt.checked(model, input_shape, input_dtype)
+
+
+def _drawn(
+    module: nnx.Module | Callable[[nnx.Rngs], nnx.Module]
+) -> tuple[Any, Callable[[Key], Params], str]:
+  """The module (a factory's with shapes for arrays), its ``init`` and name."""
+  if isinstance(module, nnx.Module):
+    # NumPy arrays, because JAX arrays would be bound to a device.
+    values = jax.tree.map(
+        np.asarray, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
+    return (module, lambda key: jax.tree.map(jnp.asarray, values),
+            type(module).__name__)
+  name = getattr(module, "__name__", type(module).__name__)
+  return (_abstract(module, name), lambda key: nnx.to_pure_dict(
+      nnx.state(module(nnx.Rngs(key)), nnx.Param)), name)
+
+
+class _Split(NamedTuple):
+  """A module without its numbers."""
+
+  graph: Any
+  shapes: Any  #: of the parameters and of the state of the random streams
+  tags: list[str]  #: the names of the random streams
+
+  def merged(self, params: Params, key: Key) -> Any:
     """Makes the module with parameters; random streams start from the key."""
-    state, streams = jax.tree.map(lambda leaf: leaf, shapes)
+    state, streams = jax.tree.map(lambda leaf: leaf, self.shapes)
     nnx.replace_by_pure_dict(state, params)
     streams = jax.tree.map(
         lambda leaf: jnp.broadcast_to(key, leaf.shape)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         else jnp.zeros(leaf.shape, leaf.dtype), streams)
-    new = nnx.merge(graph, state, streams)
+    new = nnx.merge(self.graph, state, streams)
     keys: dict[str, Any] = {
-        tag: jax.random.fold_in(key, i) for i, tag in enumerate(tags)}
+        tag: jax.random.fold_in(key, i) for i, tag in enumerate(self.tags)}
     nnx.reseed(new, policy="match_shape", **keys)
     return new
 
-  def apply(params: Params, x: Array) -> Array:
-    new = merged(params, jax.random.key(0))
-    new.eval()
-    return new(x, **evaluation, **({"rngs": None} if takes_rngs else {}))
 
-  def train_apply(params: Params, x: Array, key: Key) -> Array:
-    new = merged(params, key)
-    new.train()
-    # A key that differs from those of the module's random streams.
-    rngs = {"rngs": nnx.Rngs(jax.random.fold_in(key, len(tags)))}
-    return new(x, **training, **(rngs if takes_rngs else {}))
+def _split(module: Any, name: str) -> tuple[_Split, nnx.State]:
+  """Takes the parameters out of a module.
 
-  random = tags or training or takes_rngs or has_mode
-  model = Model(init, apply, loss, float(l2), None,
-                train_apply=train_apply if random else None,
-                caution=_caution(params, name))
-  return adapt.checked(model, input_shape, input_dtype)
+  Raises:
+    OptionError: the module keeps other state, or a parameter is not float32.
+  """
+  graph, params, *others = nnx.split(module, nnx.Param, ...)
+  (rest,) = others
+  streams = nnx.to_flat_state(rest)
+  for path, leaf in streams:
+    if not isinstance(leaf, nnx.RngState):
+      raise OptionError(
+          f"`model`: {name} keeps state ({type(leaf).__name__} "
+          f"{'.'.join(map(str, path))}); only modules whose variables are "
+          "parameters are supported")
+  adapt.check_params(nnx.to_pure_dict(params), name)
+  shapes = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, rest))
+  tags = sorted({leaf.tag for _, leaf in streams})
+  return _Split(graph, shapes, tags), params
 
 
 def _caution(params: nnx.State, name: str) -> str:

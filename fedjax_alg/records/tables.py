@@ -23,7 +23,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg import files, metrics
 from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
-from fedjax_alg.engine.cohorts import PRESENT
+from fedjax_alg.engine.round import PRESENT
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.metrics import groups
 from fedjax_alg.records.accounting import Mechanism

@@ -38,8 +38,8 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clock
-from fedjax_alg.engine.cohorts import client_keys, FORGERIES, SERVER_STEP
-from fedjax_alg.engine.cohorts import server_key, STARTED, UPDATES
+from fedjax_alg.engine.keys import client_keys, FORGERIES, server_key
+from fedjax_alg.engine.keys import SERVER_STEP, STARTED, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.links import Exchange, fit
 from fedjax_alg.rounds import events
@@ -145,7 +145,8 @@ def _init(
   transform = method.server.transform
   zero = jnp.zeros((), jnp.int32)
   return BufferedState(
-      models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
+      models,
+      jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
       trees.repeat(params, places), events.nobody(places, spec.num_clients),
       zero, zero, first_aggregates(method, models))
 
@@ -217,7 +218,7 @@ def waiting_clients(
   ids = jnp.where(cohort.present, cohort.ids, clients)[order]
   part = jnp.ones(ids.shape) if cohort.part is None else cohort.part[order]
   if more:
-    others = minibatches.some_of(
+    others = minibatches.random_order_at(
         second, jnp.arange(more, dtype=jnp.int32) % clients,
         jnp.int32(clients))
     known = (others[:, None] == ids[None]).any(1) | (

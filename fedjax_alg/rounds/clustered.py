@@ -35,8 +35,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import Beside, ClientUpdate, own_memory, Store
-from fedjax_alg.engine.cohorts import client_keys, FORGERIES, server_key
-from fedjax_alg.engine.cohorts import UPDATES
+from fedjax_alg.engine.keys import client_keys, FORGERIES, server_key, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.aggregation import Aggregation

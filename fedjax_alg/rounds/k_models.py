@@ -25,8 +25,8 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.client import objective
-from fedjax_alg.engine.cohorts import BROADCAST, client_keys, FORGERIES
-from fedjax_alg.engine.cohorts import MESSAGES, SERVER_STEP, server_key, UPDATES
+from fedjax_alg.engine.keys import BROADCAST, client_keys, FORGERIES, MESSAGES
+from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import Compressor, shapes

@@ -8,7 +8,7 @@ import jax
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, MapClients, Params, Shard
 from fedjax_alg.client.update import ClientUpdate, Received, Trained
-from fedjax_alg.engine.cohorts import client_keys
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 
 

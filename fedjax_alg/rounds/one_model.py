@@ -24,9 +24,9 @@ from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate, own_memory
-from fedjax_alg.engine.cohorts import BROADCAST, client_keys, FIRST_GRADIENTS
-from fedjax_alg.engine.cohorts import FORGERIES, LAST_GRADIENTS, MESSAGES
-from fedjax_alg.engine.cohorts import SERVER_STEP, server_key, UPDATES
+from fedjax_alg.engine.keys import BROADCAST, client_keys, FIRST_GRADIENTS
+from fedjax_alg.engine.keys import FORGERIES, LAST_GRADIENTS, MESSAGES
+from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import communication, Exchange
@@ -220,7 +220,8 @@ def init(
   models = trees.repeat(params, method.num_models)
   transform = method.server.transform
   return ComposedState(
-      models, jax.vmap(lambda p: trees.strong(transform.init(p)))(models),
+      models,
+      jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
       _placed(method, method.client.init(params, spec)),
       jnp.zeros((), jnp.int32), first_aggregates(method, models))
 

@@ -15,7 +15,7 @@ from fedjax_alg import own
 from fedjax_alg.base import Model
 from fedjax_alg.data.federation import Federation, refuse_unread
 from fedjax_alg.data.options import field_values
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine import samplers
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import a_type, OptionError, with_names
@@ -61,7 +61,7 @@ class Request:
   model: Any
   seeds: tuple[int, ...]
   measures: Mapping[str, evaluate_lib.Measure]
-  sampler: cohorts.Sampler | None = None  #: the caller's own
+  sampler: samplers.Sampler | None = None  #: the caller's own
 
   def prepare(
       self, federation: Federation,
@@ -197,7 +197,7 @@ def request(
   method = methods.with_keywords(method, given)
   if callable(more.get("sampling")):
     raise OptionError("`sampling`: a name (one of "
-                      f"{', '.join(cohorts.SAMPLERS)}) or FILE.py:NAME; a "
+                      f"{', '.join(samplers.SAMPLERS)}) or FILE.py:NAME; a "
                       "function is given as `sampler`")
   protocols, measures = _evaluations(evaluate)
   options_lib.refuse_both(more)
@@ -258,7 +258,7 @@ def _refuse_tracing(keywords: Mapping[str, Any]) -> None:
 
 
 def _own_sampler(
-    sampler: Any, method: Method, options: RunOptions) -> cohorts.Sampler:
+    sampler: Any, method: Method, options: RunOptions) -> samplers.Sampler:
   """Checks the caller's own sampler."""
   if not callable(sampler):
     raise OptionError(f"`sampler`={sampler!r}: must be a function (data, "
@@ -272,11 +272,11 @@ def _own_sampler(
     raise OptionError(f"`sampler`: {method.name} does not read it, it uses all "
                       "data in every round")
   known = sampler in (
-      *cohorts.SAMPLERS.values(), *cohorts.FROM_MANY.values())
-  if sampler in (cohorts.by_availability, cohorts.by_trial):
+      *samplers.SAMPLERS.values(), *samplers.SAMPLERS_FOR_MANY_CLIENTS.values())
+  if sampler in (samplers.by_availability, samplers.by_trial):
     raise OptionError(
         f"`sampler`={sampler.__name__}: give `sampling`=availability")
-  return sampler if known else cohorts.checked(sampler)
+  return sampler if known else samplers.checked(sampler)
 
 
 def _layers_of(
@@ -293,7 +293,7 @@ def steps(
     rounds: int | None = None, cohort_size: int | None = None,
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    hparams: Any = None, sampler: cohorts.Sampler | None = None,
+    hparams: Any = None, sampler: samplers.Sampler | None = None,
     **options: Any) -> Iterator[Step]:
   """Plays the same run as ``run`` and yields a ``Step`` at every evaluation.
 
@@ -344,7 +344,7 @@ def run(
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
     callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
-    sampler: cohorts.Sampler | None = None, **options: Any) -> RunResult:
+    sampler: samplers.Sampler | None = None, **options: Any) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 
   On the same devices the result equals that of ``python -m experiments.run``
@@ -377,7 +377,7 @@ def run(
       instance ``progress_bar()``.
     hparams: hyper-parameters to start from, instead of the defaults.
     sampler: your own choice of the participants, (data, cohort_size, key,
-      round) -> ids [cohort_size]; see ``engine.cohorts.Sampler``. The option
+      round) -> ids [cohort_size]; see ``engine.samplers.Sampler``. The option
       ``sampling`` takes names.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       and fields of ``runs.options.RunOptions`` (``l2``, ``hidden``,

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.optimize
 
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import check_count, of_type, resolved
 from fedjax_alg.runs import api, hypergradient
@@ -297,7 +297,7 @@ def tune_by_gradient(
     cohort_size: int | None = None, participation: float | None = None,
     seeds: int | Sequence[int] = 1, eval_every: int = 5,
     last: int | None = 1, hparams: Any = None,
-    sampler: cohorts.Sampler | None = None, **options: Any) -> GradientTuning:
+    sampler: samplers.Sampler | None = None, **options: Any) -> GradientTuning:
   """Tunes hyper-parameters by the derivative of the validation loss.
 
   A few outer steps from the given values, each a run with its derivatives, take

@@ -10,7 +10,7 @@ move.
 The derivative is that of the rounds as they are computed. Where a method
 decides (a client's group, a step of a line search, the entries that are kept),
 it holds while the decisions stay, and does not see them change
-(``registry.Entry.jumps``).
+(``registry.Entry.nonsmooth_because``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,8 @@ from fedjax_alg.base import Array, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import cohorts, compiling, evaluate, loop, processes
+from fedjax_alg.engine import compiling, evaluate, loop, processes, samplers
+from fedjax_alg.engine.round import play_round
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import did_you_mean, OptionError, with_names
 from fedjax_alg.hparams import of_type, resolved, unread, validate
@@ -148,7 +149,7 @@ class Derivatives:
     def one_seed(state, keys, values):
       algorithm = p.build(values)
       play = functools.partial(
-          cohorts.play_round, algorithm, data.train, p.participation, keys)
+          play_round, algorithm, data.train, p.participation, keys)
       validate_on = evaluate.make_evaluate(
           algorithm, p.model, ("validation",), p.map_clients)
 
@@ -335,7 +336,8 @@ def prepared_for(
 
 def caution(method: Method) -> str:
   """Warns of decisions that a derivative does not see; "" for none."""
-  hparams, found = method.hparams, [method.entry.jumps(method.hparams)]
+  hparams = method.hparams
+  found = [method.entry.nonsmooth_because(hparams)]
   if getattr(hparams, "aggregator", "") in ("krum", "multi_krum"):
     found.append(f"`aggregator`={hparams.aggregator} chooses participants")
   for name in ("compress_up", "compress_down"):
@@ -361,7 +363,7 @@ def hypergradient(
     cohort_size: int | None = None, participation: float | None = None,
     seeds: int | Sequence[int] = 1, eval_every: int = 5,
     last: int | None = 1, hparams: Any = None,
-    sampler: cohorts.Sampler | None = None, **options: Any) -> Hypergradient:
+    sampler: samplers.Sampler | None = None, **options: Any) -> Hypergradient:
   """The derivative of the validation loss of a run by its hyper-parameters.
 
   The run is that of ``run`` with the same arguments; the loss is that of its

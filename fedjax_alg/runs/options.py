@@ -18,7 +18,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.data import npz
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
-from fedjax_alg.engine import clients, clock, cohorts, evaluate
+from fedjax_alg.engine import clients, clock, evaluate, samplers
 from fedjax_alg.engine import loop
 from fedjax_alg.engine.late import Late
 from fedjax_alg.errors import a_type, did_you_mean, OptionError
@@ -63,29 +63,29 @@ class LengthOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-  """Which clients take part in a round (``engine.cohorts``)."""
+  """Which clients take part in a round (``engine.samplers``)."""
 
   sampling: str = hyper(
       "uniform", "how the clients of a round are drawn, one of "
-      + ", ".join(cohorts.SAMPLERS) + ": uniform = all alike, size = one after "
-      "the other by their numbers of examples, without replacement (FedProx; "
-      "with `client_weights`=uniform where the algorithm has it), availability "
-      "= uniformly among those that are available in this round, poisson = "
-      "every client with the probability `participation`, so that their number "
-      "varies. Or your own "
-      "function (data, cohort_size, key, round) -> ids [cohort_size], "
+      + ", ".join(samplers.SAMPLERS) + ": uniform = all alike, size = one "
+      "after the other by their numbers of examples, without replacement "
+      "(FedProx; with `client_weights`=uniform where the algorithm has it), "
+      "availability = uniformly among those that are available in this round, "
+      "poisson = every client with the probability `participation`, so that "
+      "their number varies. Or your own function (data, cohort_size, key, "
+      "round) -> ids [cohort_size], "
       + own.FORMS, later=True)
   draw: str = hyper(
       "auto", "how cohorts are drawn from the seed, one of auto, "
-      + ", ".join(cohorts.DRAWS) + ": permutation = with a random number for "
+      + ", ".join(samplers.DRAWS) + ": permutation = with a random number for "
       "every client, bijection = without, in a time that hardly grows with the "
       "number of clients. Both have the same distribution, and draw other "
       "clients from the same seed. auto = permutation "
-      f"up to {cohorts.FEW_CLIENTS:,} clients, then bijection. Where clients "
+      f"up to {samplers.FEW_CLIENTS:,} clients, then bijection. Where clients "
       "join later uniform cohorts are drawn by the permutation",
-      choices=("auto", *cohorts.DRAWS), later=True,
+      choices=("auto", *samplers.DRAWS), later=True,
       when=only("sampling", *(
-          name for name in cohorts.SAMPLERS if name != "poisson")))
+          name for name in samplers.SAMPLERS if name != "poisson")))
   availability: tuple[float, float] = hyper(
       (0.1, 0.9), "smallest and largest probability with which a client is "
       "available in a round; the probability is drawn uniformly for each "
@@ -136,7 +136,7 @@ class LateOptions:
     """Says who of the participants is late or lost; None: nobody."""
     share, most = _stragglers(self.stragglers)
     keep = self.partial_work == "keep" or (
-        self.partial_work == "auto" and entry.keeps_parts)
+        self.partial_work == "auto" and entry.keeps_partial_work)
     if not (self.dropout or share or self.deadline_s):
       return None
     return Late(self.dropout, share, most, keep, self.deadline_s)
@@ -360,16 +360,16 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(f"`availability`={low:g},{high:g}: must be the least "
                         "and the most, in [0, 1] and in this order")
     own.refuse_nameless(self.sampling, "sampling")
-    if not own.is_own(self.sampling) and self.sampling not in cohorts.SAMPLERS:
+    if not own.is_own(self.sampling) and self.sampling not in samplers.SAMPLERS:
       raise OptionError(
           f"`sampling`={self.sampling}: unknown"
-          f"{did_you_mean(self.sampling, cohorts.SAMPLERS)} (one of "
-          f"{', '.join(cohorts.SAMPLERS)}, or your own, {own.FORMS})")
+          f"{did_you_mean(self.sampling, samplers.SAMPLERS)} (one of "
+          f"{', '.join(samplers.SAMPLERS)}, or your own, {own.FORMS})")
     self.sampler()
     if self.availability_file is not None:
       self._numbers_of_file()
 
-  def sampler(self, num_clients: int = 1) -> cohorts.Sampler:
+  def sampler(self, num_clients: int = 1) -> samplers.Sampler:
     """Finds who takes part in a round.
 
     Args:
@@ -382,9 +382,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       OptionError: the caller's own cannot be loaded or is no function.
     """
     if not own.is_own(self.sampling):
-      sampler = cohorts.drawn(self.sampling, self.draw, num_clients)
+      sampler = samplers.drawn(self.sampling, self.draw, num_clients)
       if self.availability_day and self.sampling == "availability":
-        sampler = cohorts.over_the_day(
+        sampler = samplers.with_daily_cycle(
             sampler, self.availability_day, self.availability_seed)
       return sampler
     found, _ = own.load(self.sampling, "sampling")
@@ -392,7 +392,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       raise OptionError(
           f"`sampling`={self.sampling}: is {a_type(found)}; must be "
           "a function (data, cohort_size, key, round) -> ids [cohort_size]")
-    return cohorts.checked(found, f"`sampling`={self.sampling}")
+    return samplers.checked(found, f"`sampling`={self.sampling}")
 
   def clients_availability(self, num_clients: int) -> np.ndarray | None:
     """Draws or reads the clients' probabilities to be available.
@@ -722,7 +722,7 @@ def cohort_size(
     if size > num_clients:
       raise OptionError(f"{name}: more than the {num_clients} clients{left}")
   if options.sampling == "poisson":
-    size = cohorts.slots_of_coins(num_clients, options.rate(num_clients))
+    size = samplers.slots_of_poisson(num_clients, options.rate(num_clients))
   groups = getattr(hparams, "num_groups", 1)
   if groups > num_clients and reads(hparams, "num_groups"):
     raise OptionError(f"`num_groups`={groups}: more than the {num_clients} "

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, RoundAux
 from fedjax_alg.base import RoundCost, Work
 from fedjax_alg.data import layout
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine.round import Participation, PRESENT, sample_cohort
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.errors import a_type, OptionError, raised
 from fedjax_alg.records import tables
@@ -22,7 +22,7 @@ from fedjax_alg.records import tables
 #: The page that says what each function is given and returns.
 PAGE = "docs/add_an_algorithm.md"
 #: Names in ``RoundAux.server`` that are columns already.
-TAKEN = ("round", "seed", *tables.ROUND_COST, cohorts.PRESENT, LOST)
+TAKEN = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST)
 #: The functions of ``Algorithm`` that may be None.
 _OPTIONAL = ("global_params", "membership", "client_copy", "idle")
 
@@ -40,7 +40,8 @@ def check_entry(said: str, entry: Any, hparams: Any) -> None:
   """
   for name, kind, args in (
       ("needs_validation", bool, (hparams,)), ("caution", str, (hparams, 1)),
-      ("in_pairs", int, (hparams, 1)), ("jumps", str, (hparams,)),
+      ("pairwise_clients", int, (hparams, 1)),
+      ("nonsmooth_because", str, (hparams,)),
       ("rounds", int, (hparams, 1))):
     ask = getattr(entry, name)
     if ask is None and name == "rounds":
@@ -149,7 +150,7 @@ def _at(path: Any) -> str:
 
 def check(
     said: str, algorithm: Algorithm, model: Model, spec: FedSpec,
-    participation: cohorts.Participation, data: ClientData) -> None:
+    participation: Participation, data: ClientData) -> None:
   """Holds an algorithm to what ``base.Algorithm`` says of its functions.
 
   Args:
@@ -181,7 +182,7 @@ def check(
           state, layout.present(data, 0), key), data, state, key)
 
   def in_round(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda data, state, key: fn(state, cohorts.sample_cohort(
+    return lambda data, state, key: fn(state, sample_cohort(
         data, spec.cohort_size, key, 0, participation.sampler), key)
 
   def pair(state: Any, cohort: Any, key: Any) -> Any:

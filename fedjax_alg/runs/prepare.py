@@ -16,7 +16,9 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import field_values
 from fedjax_alg.data.store import Coded
-from fedjax_alg.engine import clients, cohorts, evaluate, loop, processes
+from fedjax_alg.engine import clients, evaluate, loop, processes, samplers
+from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
+from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import lstm
@@ -49,14 +51,14 @@ class Prepared:
   options: RunOptions
   seeds: tuple[int, ...]
   spec: FedSpec
-  keys: cohorts.RunKeys  #: random keys, each [rows]
+  keys: RunKeys  #: random keys, each [rows]
   #: hyper-parameters that are inputs of the program, each [rows]. Empty if
   #: the algorithm does not accept traced values; every setting then needs a
   #: separate program.
   numbers: Numbers
   build: Callable[[Mapping[str, Any]], Algorithm]
   map_clients: MapClients
-  participation: cohorts.Participation  #: who takes part in a round
+  participation: Participation  #: who takes part in a round
   map_seeds: str
   mesh: Mesh | None
   protocols: tuple[str, ...]
@@ -293,7 +295,7 @@ def _check_memory(
         f"for {rows} seed(s), the machine has {have / 2**30:.3g} GB (allowed: "
         "fewer clients or seeds, a smaller model"
         + (", or `variant`=client)" if table else ")"))
-  compared = method.entry.in_pairs(method.hparams, spec.num_clients)
+  compared = method.entry.pairwise_clients(method.hparams, spec.num_clients)
   # The similarities, and the clustering's own copy of them.
   needed = 2 * 4 * compared ** 2
   if needed > have:
@@ -342,7 +344,7 @@ def _check_stopping(
 
 def _traceable(
     method: Method, model: Model, spec: FedSpec, map_clients: MapClients,
-    participation: cohorts.Participation, protocols: tuple[str, ...],
+    participation: Participation, protocols: tuple[str, ...],
     data: EvaluationData) -> bool:
   """Whether the algorithm accepts traced hyper-parameters.
 
@@ -353,7 +355,7 @@ def _traceable(
   if method.registered:
     return True
   build = method.builder(model, map_clients)
-  keys = jax.tree.map(lambda key: key[None], cohorts.run_keys(0))
+  keys = jax.tree.map(lambda key: key[None], run_keys(0))
 
   def whole(data, keys, numbers):
     states = loop.initial_states(build, model, spec, data.train, keys, numbers)
@@ -377,7 +379,7 @@ def prepare(
     model: Any = None, seeds: Sequence[int] | None = None,
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
-    sampler: cohorts.Sampler | None = None,
+    sampler: samplers.Sampler | None = None,
     mesh: Mesh | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
@@ -445,7 +447,7 @@ def prepare(
   for hparams in every:
     algorithm = method._replace(hparams=hparams).on(platform).built(
         built, map_clients)
-  participation = cohorts.Participation(
+  participation = Participation(
       size, sampler or options.sampler(num_clients),
       options.late(method.entry))
   placed = PlacedData(federation, mesh, options.devices(num_clients),
@@ -464,7 +466,7 @@ def prepare(
     _check_memory(algorithm, method, built, spec, rows)
     for hparams in every:
       _check_work(method._replace(hparams=hparams), federation)
-  keys = cohorts.keys_of_rows(seeds, len(settings))
+  keys = keys_of_rows(seeds, len(settings))
   method = method._replace(hparams=every[0])
   numbers: Numbers = {}
   if method.traced and _traceable(

@@ -18,7 +18,8 @@ from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, cohorts, evaluate, owned
+from fedjax_alg.engine import checkpoint, evaluate, owned, samplers
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
@@ -204,7 +205,7 @@ class RunResult:
     client = place("client", client, p.spec.num_clients)
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
-    key = cohorts.client_keys(p.keys.evaluation[index], ids)[0]
+    key = client_keys(p.keys.evaluation[index], ids)[0]
     return jax.device_get(live.deployed(
         state, p.placed.data.train, np.int32(client), key))
 
@@ -330,7 +331,7 @@ def machine(prepared: Prepared) -> dict[str, Any]:
       "kind": f"{devices[0].device_kind} ({devices[0].platform})",
       "map_clients": prepared.plan["map_clients"],
       "map_seeds": prepared.map_seeds,
-      "draw": cohorts.draw_of(prepared.participation.sampler),
+      "draw": samplers.draw_of(prepared.participation.sampler),
       "jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
 

@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine import samplers
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.metrics import confidence_95
@@ -208,7 +208,7 @@ def sweep(
     participation: float | None = None, seeds: int | Sequence[int] = 1,
     evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
     callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
-    sampler: cohorts.Sampler | None = None, **options: Any) -> Sweep:
+    sampler: samplers.Sampler | None = None, **options: Any) -> Sweep:
   """Runs every setting of a grid.
 
   Args:

@@ -9,7 +9,7 @@ from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
-from fedjax_alg.engine.cohorts import sample_cohort
+from fedjax_alg.engine.round import sample_cohort
 from tests import problems
 from tests.reference import diversified as oracle
 

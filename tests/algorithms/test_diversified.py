@@ -11,7 +11,9 @@ from fedjax_alg import registry
 from fedjax_alg.algorithms import diversified
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.engine import clients
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.rounds.k_models import Stage
 from tests import problems
 from tests.algorithms import bridge
@@ -116,10 +118,10 @@ def test_rounds_are_the_oracles(problem, name, variant):
   params = problems.some_params(problem.model)
   state = start(params)
   reference = Oracle(name, hparams, problem, bridge.to_oracle(params))
-  keys = cohorts.run_keys(5)
+  keys = run_keys(5)
   parted = False
   for number in range(ROUNDS):
-    cohort = cohorts.sample_cohort(
+    cohort = sample_cohort(
         problem.data, 8, jax.random.fold_in(keys.cohort, number))
     key = jax.random.fold_in(keys.work, number)
     old, before = state, reference.copies()

@@ -9,7 +9,8 @@ from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.engine import clients
+from fedjax_alg.engine.keys import client_keys
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -79,7 +80,7 @@ def test_local_is_sgd_on_ones_own_data(problem):
     expected = initial
     if i in (1, 4, 11):
       for number in range(2):
-        key = cohorts.client_keys(
+        key = client_keys(
             jax.random.key(number), jnp.array([i], jnp.int32))[0]
         expected = alone(expected, layout.shard_of(problem.data, i), key)
     problems.assert_close(

@@ -9,7 +9,8 @@ from fedjax_alg import registry
 from fedjax_alg.central import feature_statistics as features
 from fedjax_alg.client.svrg import feature_scaling
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.engine import clients
+from fedjax_alg.engine.round import sample_cohort
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import diversified as oracle
@@ -49,7 +50,7 @@ def test_statistics_are_those_of_who_is_there(problem, name):
       key))()
   round_ = problems.quick_jit(algorithm.round)
   for number in range(6):
-    cohort = cohorts.sample_cohort(data, 4, jax.random.key(number), number)
+    cohort = sample_cohort(data, 4, jax.random.key(number), number)
     state, _ = round_(state, cohort, key)
     there = problem.clients[:(JOINS <= number).sum()]
     counts, total = oracle.total_counts(there)

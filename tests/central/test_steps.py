@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 
 from fedjax_alg.central import steps
+from fedjax_alg.central.adaptive import adaptive
+from fedjax_alg.central.adaptivity import fedopt
+from fedjax_alg.central.conjugate_gradient import conjugate_gradient
+from fedjax_alg.central.line_search import backtracking
 
 RNG = np.random.default_rng(0)
 #: The clients' mean updates of three rounds.
@@ -96,3 +100,17 @@ def test_the_line_search_reports_what_it_did_and_what_it_cost():
       beta=0.0, eta=1.0, line_search_tries=3.0, validation_loss_before=2.0,
       validation_loss_after=0.0)
   assert step.evaluations(state) == 1 + 3
+
+
+@pytest.mark.parametrize("transform, options", [
+    (adaptive(), {}), (fedopt("adam"), {}),
+    (conjugate_gradient(), {}),
+    (backtracking(), dict(value_fn=jnp.sum, grad=jnp.ones(4))),
+    (backtracking(), dict(
+        value_fn=jnp.sum, grad=jnp.ones(1), line_fn=lambda *_: jnp.ones(())))])
+def test_a_gradient_of_another_shape_is_refused(transform, options):
+  """It would broadcast; and so would one loss for all steps of a search."""
+  params = jnp.ones(4)
+  with pytest.raises(AssertionError, match="assert_.*equal_shape"):
+    transform.update(
+        jnp.ones(1), transform.init(params), params, **options)

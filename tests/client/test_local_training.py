@@ -8,7 +8,7 @@ import pytest
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import proximal, sgd
-from fedjax_alg.client.svrg import svrg
+from fedjax_alg.client.svrg import feature_scaling, svrg
 from fedjax_alg.data import layout
 from tests import problems
 
@@ -59,3 +59,8 @@ def test_an_empty_client_returns_what_it_got(problem, batch_size):
   problems.assert_equal(
       svrg(model, start, start, anchor, shard, work, 1.0, jax.random.key(0)),
       start)
+
+
+def test_every_feature_has_a_share(problem):
+  with pytest.raises(AssertionError, match="assert_equal_shape"):
+    feature_scaling(layout.shard_of(problem.data, 4), jnp.ones(1))

@@ -183,3 +183,9 @@ def test_examples_read_are_those_of_the_masks():
         bits_of(0), jnp.int32(k), jnp.int32(0), jnp.int32(size), 7)[2].sum())
         for k in range(int(work.num_steps(jnp.int32(size)))))
     assert counted == work.examples_read(jnp.int32(size))
+
+
+def test_a_shuffle_has_all_its_words():
+  with pytest.raises(AssertionError, match="assert_shape"):
+    minibatches.shuffled(
+        bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))

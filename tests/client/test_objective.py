@@ -153,3 +153,9 @@ def test_label_counts(offset, size):
   assert counts.dtype == jnp.float32
   np.testing.assert_array_equal(
       counts, np.bincount(Y[offset:offset + size], minlength=L))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1)])
+def test_a_loss_has_one_number_for_each_row(shape):
+  with pytest.raises(AssertionError, match="assert_equal_shape"):
+    objective.masked_sum(jnp.ones(shape), jnp.ones(4, bool))

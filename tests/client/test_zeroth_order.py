@@ -278,3 +278,11 @@ def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
   assert found.endswith(f"raise smoothing to {least} or more")
   assert "\n" not in found
   assert not zeroth_order.caution(kind, 1.05 * float(least), size)
+
+
+@pytest.mark.parametrize("base, vectors", [
+    (jnp.zeros(1), jnp.ones((2, SIZE))), (jnp.zeros(()), jnp.ones((2, 1)))])
+def test_directions_that_would_broadcast_are_refused(base, vectors):
+  with pytest.raises(AssertionError, match="assert_shape"):
+    zeroth_order.differences(
+        linear, START, base, vectors, smoothing=0.1, scheme="forward")

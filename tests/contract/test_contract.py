@@ -22,7 +22,9 @@ from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
-from fedjax_alg.engine import checkpoint, clients, loop, cohorts, sharding
+from fedjax_alg.engine import checkpoint, clients, loop, sharding
+from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.engine.round import Participation, sample_cohort
 from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Played
 from tests import problems
@@ -43,7 +45,7 @@ MODELS = ("num_models", "num_groups", "max_groups")
 def small_settings(entry):
   """Settings of a short test; all else stays at its default."""
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  return {k: v for k, v in SMALL.items() if k in fields} | entry.small
+  return {k: v for k, v in SMALL.items() if k in fields} | entry.test_hparams
 
 
 def draws(entry):
@@ -100,13 +102,13 @@ class Bench:
     self.spec = problem.spec._replace(cohort_size=size)
     self.algorithm = self.build(clients.make_map_clients())
     self.keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, SEEDS))
+        lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
     self.initial = problems.quick_jit(functools.partial(
         loop.initial_states, loop.fixed(self.algorithm), problem.model,
         self.spec))(problem.data, self.keys, {})
     self.run_rounds = problems.quick_jit(
         traced_once(loop.make_run_rounds(
-            loop.fixed(self.algorithm), cohorts.Participation(size),
+            loop.fixed(self.algorithm), Participation(size),
             MAX_ROUNDS).__wrapped__),
         donate_argnums=0)
     self.round = problems.quick_jit(traced_once(self.algorithm.round))
@@ -152,7 +154,7 @@ class Bench:
   def round_inputs(self, number):
     """The cohort and the key that round ``number`` of seed 0 has in a run."""
     keys = jax.tree.map(lambda leaf: leaf[0], self.keys)
-    cohort = cohorts.sample_cohort(
+    cohort = sample_cohort(
         self.problem.data, self.spec.cohort_size,
         jax.random.fold_in(keys.cohort, number))
     return cohort, jax.random.fold_in(keys.work, number)
@@ -182,7 +184,7 @@ class Bench:
         return params, objective.full_loss(measured, params, shard)
 
       return jax.vmap(one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
-          shards, ids, cohorts.client_keys(key, ids))
+          shards, ids, client_keys(key, ids))
 
     return deployed
 

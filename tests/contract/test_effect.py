@@ -15,7 +15,9 @@ import pytest
 from fedjax_alg import hparams as hparams_lib, registry
 from fedjax_alg.conditions import Clause, Joined, Range
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.engine import clients
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods
 from tests import problems
@@ -179,7 +181,7 @@ class Runs:
     begin, size = test_traced.beginning(
         self.name, hparams, problem, clients.make_map_clients())
     entry.build(problem.model, hparams, map_clients=clients.make_map_clients())
-    keys, taking_part = cohorts.run_keys(0), cohorts.Participation(size)
+    keys, taking_part = run_keys(0), Participation(size)
 
     def run(values):
       algorithm, state = begin(values)
@@ -187,7 +189,7 @@ class Runs:
                               keys.start)
       costs = []
       for number in range(3):
-        state, aux = cohorts.play_round(
+        state, aux = play_round(
             algorithm, problem.data, taking_part, keys, jnp.int32(number),
             state)
         costs.append(aux.cost)
@@ -204,7 +206,7 @@ def base_of(name, given=()):
   """Settings that read as much as can be, with those that are given."""
   fields, entry = fields_of(name), registry.get(name)
   chosen = {k: v for k, v in test_traced.SMALL.items() if k in fields}
-  chosen |= dict(entry.small) | dict(given)
+  chosen |= dict(entry.test_hparams) | dict(given)
   hparams = entry.hparams(**chosen)
   return {k: v for k, v in chosen.items()
           if k in given or hparams_lib.reads(hparams, k)}

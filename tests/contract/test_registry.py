@@ -1,6 +1,8 @@
 """The table of algorithms and their hyper-parameters."""
 
 import dataclasses
+import inspect
+import re
 from typing import Any
 
 import pytest
@@ -81,9 +83,21 @@ def test_defaults_are_valid_and_documented(name):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 
 
+@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
+def test_the_help_of_builders_is_whole(name):
+  build = registry.get(name).build
+  text, *sections = re.split(r"\n\n(Args|Returns|Raises):\n", build.__doc__)
+  assert text.count("\n\n") >= 1 and sections[::2] == [
+      "Args", "Returns", "Raises"]
+  for argument in inspect.signature(build).parameters:
+    assert f"  {argument}: " in sections[1]
+  assert sections[3].startswith("  The algorithm") and (
+      "  OptionError: a hyper-parameter is out of range." in sections[5])
+
+
 def test_entries_do_not_share_what_can_be_changed():
-  small: Any = registry.get("fedavg").small
-  assert small is registry.get("scaffold").small
+  small: Any = registry.get("fedavg").test_hparams
+  assert small is registry.get("scaffold").test_hparams
   with pytest.raises(TypeError):
     small["client_lr"] = 1.0
 

@@ -14,7 +14,9 @@ import pytest
 from fedjax_alg import hparams as hparams_lib, registry
 from fedjax_alg.algorithms import baffle
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.engine import clients
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.hparams import traced_names, with_values
 from tests import problems
 from tests.contract import test_contract
@@ -87,14 +89,15 @@ def settings_of(name, more):
   entry = registry.get(name)
   fields = {field.name for field in dataclasses.fields(entry.hparams)}
   chosen = {k: v for k, v in SMALL.items() if k in fields}
-  read = entry.hparams(**chosen | {**entry.small} | more)
+  read = entry.hparams(**chosen | {**entry.test_hparams} | more)
   given = {k: v for k, v in chosen.items() if hparams_lib.reads(read, k)}
-  return hparams_lib.resolved(entry.hparams(**given | {**entry.small} | more))
+  return hparams_lib.resolved(
+      entry.hparams(**given | {**entry.test_hparams} | more))
 
 
 def beginning(name, hparams, problem, map_clients):
   """(values) -> the algorithm and its state before the set-up."""
-  entry, keys = registry.get(name), cohorts.run_keys(0)
+  entry, keys = registry.get(name), run_keys(0)
   size = problem.spec.num_clients if entry.all_clients else (
       problem.spec.cohort_size)
   spec = problem.spec._replace(cohort_size=size)
@@ -111,8 +114,8 @@ def beginning(name, hparams, problem, map_clients):
 def program(name, hparams, problem, map_clients):
   """(values) -> the states before and after a round, and what is deployed."""
   begin, size = beginning(name, hparams, problem, map_clients)
-  data, keys = problem.data, cohorts.run_keys(0)
-  cohort = cohorts.sample_cohort(data, size, keys.cohort)
+  data, keys = problem.data, run_keys(0)
+  cohort = sample_cohort(data, size, keys.cohort)
 
   def run(values):
     algorithm, state = begin(values)

@@ -8,7 +8,9 @@ import pytest
 
 from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
-from fedjax_alg.engine import clients, loop, cohorts
+from fedjax_alg.engine import clients, loop
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import Participation
 from tests import problems
 
 pytestmark = pytest.mark.program
@@ -30,11 +32,11 @@ def compiled(name, seeds, **settings):
       name, model, map_clients=clients.make_map_clients(), local_steps=2,
       batch_size=SIZE, **settings))
   keys = jax.tree.map(
-      lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, range(seeds)))
+      lambda *leaves: jnp.stack(leaves), *map(run_keys, range(seeds)))
   states = jax.eval_shape(
       lambda data, keys: loop.initial_states(
           build, model, spec, data, keys, {}), data, keys)
-  return loop.make_run_rounds(build, cohorts.Participation(SLOTS), 10).lower(
+  return loop.make_run_rounds(build, Participation(SLOTS), 10).lower(
       states, data, keys, {}, jnp.int32(0), jnp.int32(2)).compile(
           problems.usual_options())
 

@@ -8,7 +8,8 @@ import pytest
 from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches, objective, sgd
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts, sharding
+from fedjax_alg.engine import clients, sharding
+from fedjax_alg.engine.keys import client_keys
 from tests import problems
 
 pytestmark = pytest.mark.program
@@ -24,7 +25,7 @@ def fixture_inputs(problem):
   cohort = layout.take_cohort(problem.data, jnp.minimum(IDS, 12))
   start = problems.some_params(problem.model)
   starts = jax.tree.map(lambda leaf: jnp.stack([leaf, jnp.inf * leaf]), start)
-  keys = jnp.stack([cohorts.client_keys(jax.random.key(seed), cohort.ids)
+  keys = jnp.stack([client_keys(jax.random.key(seed), cohort.ids)
                     for seed in (0, 1)])
   return starts, cohort.shards, keys
 

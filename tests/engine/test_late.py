@@ -7,7 +7,9 @@ import pytest
 from scipy import stats
 
 from fedjax_alg import registry
-from fedjax_alg.engine import clients, clock, cohorts, late
+from fedjax_alg.engine import clients, clock, late, samplers
+from fedjax_alg.engine.keys import client_keys, LATE, run_keys, server_key
+from fedjax_alg.engine.round import Participation, play_round, sample_cohort
 from fedjax_alg.engine.late import Late
 from tests import problems
 
@@ -16,10 +18,10 @@ DRAWS, ABSENT = 4000, 3
 
 def drawn(problem, who):
   """Arrivals of DRAWS rounds of all 12 clients but one."""
-  cohort = cohorts.sample_cohort(problem.data, 12, jax.random.key(0))
+  cohort = sample_cohort(problem.data, 12, jax.random.key(0))
   cohort = cohort._replace(weight=cohort.weight.at[ABSENT].set(0))
   return jax.device_get(jax.jit(jax.vmap(
-      lambda key: late.draw(who, cohort, cohorts.client_keys(
+      lambda key: late.draw(who, cohort, client_keys(
           key, cohort.ids))))(jax.random.split(jax.random.key(5), DRAWS)))
 
 
@@ -76,16 +78,16 @@ def player(problem, data, name, **settings):
 
   @problems.quick_jit
   def play(numbers, ids):
-    return cohorts.play_round(
-        algorithm, data, cohorts.Participation(
-            8, cohorts.uniform if ids is None else lambda *_: ids,
+    return play_round(
+        algorithm, data, Participation(
+            8, samplers.uniform if ids is None else lambda *_: ids,
             None if numbers is None else Late(**numbers)),
         KEYS, jnp.int32(2), state)
 
   return state, lambda ids=None, **numbers: play(numbers or None, ids)
 
 
-KEYS = cohorts.run_keys(1)
+KEYS = run_keys(1)
 #: Of the round.
 ASKED = jax.random.fold_in(KEYS.cohort, 2)
 
@@ -103,7 +105,7 @@ def seconds(problem, data):
 def test_a_deadline_by_the_clock(problem, data):
   """The round is that of those in time; it ends at the deadline."""
   before, play = player(problem, data, "fedavg")
-  ids = cohorts.uniform(data, 8, ASKED)
+  ids = samplers.uniform(data, 8, ASKED)
   took = np.asarray(seconds(problem, data))
   deadline = float(np.sort(took[ids])[4] * 1.001)
   in_time = took[ids] <= deadline
@@ -134,10 +136,10 @@ def test_a_deadline_by_the_clock(problem, data):
 def test_who_is_lost_keeps_its_state(problem, data):
   """SCAFFOLD's variates of those who do not arrive, and its round."""
   before, play = player(problem, data, "scaffold")
-  cohort = cohorts.sample_cohort(data, 8, ASKED)
+  cohort = sample_cohort(data, 8, ASKED)
   arrived = late.draw(
-      Late(dropout=0.4), cohort, cohorts.client_keys(cohorts.server_key(
-          jax.random.fold_in(KEYS.work, 2), cohorts.LATE), cohort.ids)).arrived
+      Late(dropout=0.4), cohort, client_keys(server_key(
+          jax.random.fold_in(KEYS.work, 2), LATE), cohort.ids)).arrived
   assert 0 < arrived.sum() < 8
   state, aux = play(dropout=jnp.float32(0.4))
   plain, _ = play(ids=jnp.where(arrived, cohort.ids, 12))
@@ -159,10 +161,10 @@ def test_a_part_is_so_many_epochs(problem, data):
       "fednova", problem.model, map_clients=clients.make_map_clients(),
       local_epochs=4, batch_size=5)
   before, play = player(problem, data, "fednova", local_epochs=1)
-  plain, report = play(ids=cohorts.uniform(data, 8, ASKED))
+  plain, report = play(ids=samplers.uniform(data, 8, ASKED))
   who = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
-  state, aux = problems.quick_jit(lambda state: cohorts.play_round(
-      algorithm, data, cohorts.Participation(8, late=who), KEYS, jnp.int32(2),
+  state, aux = problems.quick_jit(lambda state: play_round(
+      algorithm, data, Participation(8, late=who), KEYS, jnp.int32(2),
       state))(before)
   problems.assert_close(state.models, plain.models, rtol=1e-6, atol=1e-7)
   assert aux.cost == report.cost

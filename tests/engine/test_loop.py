@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from fedjax_alg import registry
-from fedjax_alg.engine import clients, loop, cohorts
+from fedjax_alg.engine import clients, loop
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import Participation
 from tests import problems
 
 pytestmark = pytest.mark.program
@@ -40,12 +42,12 @@ def fixture_run(problem):
       "fedavg", problem.model, map_clients=clients.make_map_clients(),
       local_steps=2, batch_size=3)
   build = loop.fixed(algorithm)
-  programs = {m: loop.make_run_rounds(build, cohorts.Participation(4), 6, m)
+  programs = {m: loop.make_run_rounds(build, Participation(4), 6, m)
               for m in loop.MAP_SEEDS}
 
   def run(seeds, count, map_seeds="sequential", start=0, states=None):
     keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, seeds))
+        lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
     if states is None:
       states = loop.initial_states(
           build, problem.model, problem.spec, problem.data, keys, {},
@@ -82,7 +84,7 @@ def test_the_log_has_the_rounds_played_and_zeros(run):
 
 def test_no_rounds_change_nothing(run, problem):
   states, log = run((0, 1, 2), 0)
-  initial = problem.model.init(cohorts.run_keys(0).model)
+  initial = problem.model.init(run_keys(0).model)
   problems.assert_equal(
       jax.tree.map(lambda leaf: leaf[0, 0], states.models), initial)
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(log))
@@ -110,11 +112,11 @@ def test_the_state_is_donated(problem):
   algorithm = registry.build(
       "local", problem.model, map_clients=clients.make_map_clients(),
       local_steps=1, batch_size=0)
-  keys = jax.tree.map(lambda leaf: leaf[None], cohorts.run_keys(0))
+  keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
   build = loop.fixed(algorithm)
   states = loop.initial_states(
       build, problem.model, problem.spec, problem.data, keys, {})
-  loop.make_run_rounds(build, cohorts.Participation(4), 2)(
+  loop.make_run_rounds(build, Participation(4), 2)(
       states, problem.data, keys, {}, jnp.int32(0), jnp.int32(1))
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   assert not problem.data.x.is_deleted()

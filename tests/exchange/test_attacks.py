@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from fedjax_alg.data import layout
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import attacks
 from fedjax_alg.exchange.attacks import Hostility
 from tests import problems
@@ -76,7 +76,7 @@ def forge(round_, name, **more):
   hostile = np.asarray(attacks.who_is_hostile(attack, cohort))
   found = problems.quick_jit(lambda sent: attacks.forged(
       attack, {"w": sent}, cohort.weight, jnp.array(GROUPS), 2, cohort,
-      cohorts.client_keys(KEY, cohort.ids))["w"])(sent)
+      client_keys(KEY, cohort.ids))["w"])(sent)
   assert 0 < hostile.sum() < len(IDS) - 1 and not hostile[-1]
   np.testing.assert_array_equal(found[~hostile], sent[~hostile])
   return np.asarray(found), hostile
@@ -140,7 +140,7 @@ def test_noise_is_of_the_client_and_of_the_scale(problem):
   forge_all = problems.quick_jit(lambda cohort: attacks.forged(
       attack, {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))},
       cohort.weight, jnp.zeros(12, jnp.int32), 1, cohort,
-      cohorts.client_keys(KEY, cohort.ids)))
+      client_keys(KEY, cohort.ids)))
   for ids in ([*range(12)], [*range(12)][::-1]):
     cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
     drawn.append(forge_all(cohort))

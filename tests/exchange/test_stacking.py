@@ -10,7 +10,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts, loop, sharding
+from fedjax_alg.engine import clients, loop, sharding
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import Participation
 from fedjax_alg.exchange import aggregation, Exchange, stacking
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
@@ -178,12 +180,12 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
 
   def play(seeds, *counts):
     keys = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *map(cohorts.run_keys, seeds))
+        lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
     states = loop.initial_states(
         build, problem.model, problem.spec, problem.data, keys, {})
     data, keys, states = sharding.replicate((problem.data, keys, states), mesh)
     start, run = 0, loop.make_run_rounds(
-        build, cohorts.Participation(7), 3, mesh=mesh)
+        build, Participation(7), 3, mesh=mesh)
     for count in counts:
       states, _ = run(states, data, keys, {}, jnp.int32(start),
                       jnp.int32(count))

@@ -13,7 +13,8 @@ from experiments.cli import config
 from experiments.cli.execute import prepared_run
 from fedjax_alg import data, registry
 from fedjax_alg.algorithms import fedavg
-from fedjax_alg.engine import cohorts
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.records import tables as records
 from tests import shared_programs
 
@@ -53,11 +54,11 @@ def test_a_resumed_shifted_run_is_bit_equal(tmp_path, monkeypatch):
   # One epoch reads all rows of the participants, as many as they have by then.
   before = prepared_run(config.parse([*WORDS, words[0]]))
   partition = before.federation.partition
-  digits, keys = data.load_digits(), cohorts.run_keys(0)
+  digits, keys = data.load_digits(), run_keys(0)
   for row in records.read_rows(tmp_path / "halves" / "rounds.csv", None):
     number = row["round"] - 1
     key = jax.random.fold_in(keys.cohort, number)
-    ids = cohorts.sample_cohort(before.placed.data.train, 4, key).ids
+    ids = sample_cohort(before.placed.data.train, 4, key).ids
     split = data.shifted(partition, digits.y_train, digits.y_test, "swap_part",
                          number // 3, 0.2, 0)
     assert 4 * row["example_gradients"] == split.train_size[ids].sum()

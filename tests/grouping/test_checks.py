@@ -52,3 +52,10 @@ def test_centres_and_vectors_are_as_long_as_the_points():
     refused("vectors: rows as long", lambda v: grouping.place(
         grouping.project(POINTS, MASK, 2), v, centre=True),
             jnp.ones((4, width)))
+    refused("centres: rows as long", lambda v: grouping.nearest_centre(
+        v, POINTS[:K]), jnp.ones(width))
+    refused("directions: rows as long", lambda v: grouping.closest_direction(
+        v, POINTS[:K], MASK[:K]), jnp.ones(width))
+  refused("mask: one entry", lambda m: grouping.closest_direction(
+      POINTS[0], POINTS[:K], m), MASK[:1])
+  refused("assert_shape", grouping.cosine, SQUARE[:, :1])

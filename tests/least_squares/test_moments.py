@@ -236,3 +236,10 @@ def test_floats_and_flops_of_the_paper():
   assert moments.floats_sent(conv, 10, 9999) == (
       75 * 76 // 2 + 30720 + 75 + 10)
   assert moments.flops(conv) == 2 * 1024 * 75 ** 2
+
+
+def test_sums_of_another_layer_are_refused():
+  other = moments.zeros(VIEWS[0], CLASSES, jnp.float32)
+  with pytest.raises(AssertionError, match="assert_shape"):
+    moments.add_shard(
+        other._replace(total=other.total[:1]), VIEWS[0], {}, None, jnp.float32)

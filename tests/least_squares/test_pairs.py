@@ -13,7 +13,7 @@ from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.clients import AXIS, make_map_clients
-from fedjax_alg.engine.cohorts import sample_cohort
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import moments, pairs, solve
 from tests import problems

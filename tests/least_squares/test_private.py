@@ -132,3 +132,10 @@ def test_what_reads_more_than_the_sums_is_refused(image_problem):
     with pytest.raises(ValueError, match=why):
       registry.build(name, image_problem.model, private="moments",
                      map_clients=clients.make_map_clients(), **more)
+
+
+def test_noise_of_other_sums_is_refused():
+  sums = jax.tree.map(
+      jnp.asarray, moments_of(np.random.default_rng(0), 4)[0])
+  with pytest.raises(AssertionError, match="assert_trees_all_equal_shapes"):
+    private.noised(sums, sums._replace(counts=sums.counts[:1]))

@@ -180,6 +180,15 @@ def test_what_would_broadcast_is_refused():
       solve.problem(sums, VIEWS["conv"], wrong, "none")
   with pytest.raises(AssertionError, match="moments: of another layer"):
     solve.problem(sums, VIEWS["dense"], code_of("dense", "class"), "none")
+  fit = solve.Fit(cross, jnp.ones(4))
+  for wrong in (
+      lambda: solve.by_rows(gram, cross[:1], jnp.float32(1), cross),
+      lambda: solve.by_rows(gram, cross, jnp.float32(1), cross[:1]),
+      lambda: solve.weights_by_means(
+          fit, None, jnp.ones(1), jnp.ones(3), "centred"),
+      lambda: solve.spread(cross, sums, VIEWS["conv"])):
+    with pytest.raises(AssertionError, match="assert_shape"):
+      wrong()
 
 
 def test_a_large_or_small_unit_is_not_singular():

@@ -12,7 +12,9 @@ from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.engine import clients, clock, cohorts
+from fedjax_alg.engine import clients, clock
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import attacks, Exchange, exchange_of
 from fedjax_alg.rounds import buffered
@@ -52,12 +54,12 @@ def composed(problem, one_by_one=False, **links):
 
 def play(algorithm, problem, data, rounds=ROUNDS, slots=SLOTS, keys=None):
   """The states, reports and waiting clients of some rounds of a run."""
-  keys = keys or cohorts.run_keys(4)
+  keys = keys or run_keys(4)
   spec = problem.spec._replace(cohort_size=slots)
   state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
 
   def one(number, state):
-    cohort = cohorts.sample_cohort(
+    cohort = sample_cohort(
         data, slots, jax.random.fold_in(keys.cohort, number), number)
     key = jax.random.fold_in(keys.work, number)
     method, = getattr(algorithm.round, "args", ((),))
@@ -141,7 +143,7 @@ def test_the_seconds_are_those_of_the_clock(problem, data, played):
 def test_fedasync_is_one_client_after_the_other(problem, data):
   """w <- (1 - alpha s) w + alpha s v, and one model a client."""
   algorithm = composed(problem, one_by_one=True)
-  keys = cohorts.run_keys(4)
+  keys = run_keys(4)
   state, (models, aux, waiting) = play(algorithm, problem, data, keys=keys)
   assert state.version == ROUNDS * SLOTS
   server, found, ages, versions = Server(PLACES), [], [], [0.0]
@@ -209,7 +211,7 @@ def test_stragglers_of_a_buffer_do_a_part(problem, data):
       map_clients=MAP, staleness=jnp.ones_like, concurrency=PLACES)
   state = algorithm.init(problem.model.init(jax.random.key(0)),
                          problem.spec._replace(cohort_size=SLOTS), None)
-  cohort = cohorts.sample_cohort(data, SLOTS, jax.random.key(1))
+  cohort = sample_cohort(data, SLOTS, jax.random.key(1))
   parts = cohort._replace(part=jnp.full(SLOTS, 0.5))
   round_ = problems.quick_jit(algorithm.round)
   state, aux = round_(state, parts, jax.random.key(2))

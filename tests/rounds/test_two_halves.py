@@ -14,7 +14,11 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, cohorts
+from fedjax_alg.engine import clients, samplers
+from fedjax_alg.engine.keys import BROADCAST, client_keys, FIRST_GRADIENTS
+from fedjax_alg.engine.keys import FORGERIES, LAST_GRADIENTS, MESSAGES, run_keys
+from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
+from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.exchange import aggregation, attacks, Exchange, exchange_of
 from fedjax_alg.exchange.aggregation import Aggregator, coordinate_median
 from fedjax_alg.exchange.aggregation import weighted_mean
@@ -258,12 +262,12 @@ def test_clients_join_in_a_round_without_participants(problem, name):
       local_steps=2, batch_size=6)
 
   def nobody_when_they_join(data, cohort_size, key, number):
-    return jnp.where(number == 2, 12, cohorts.uniform(
+    return jnp.where(number == 2, 12, samplers.uniform(
         data, cohort_size, key, number))
 
-  round_ = problems.quick_jit(lambda number, state: cohorts.play_round(
-      algorithm, data, cohorts.Participation(4, nobody_when_they_join),
-      cohorts.run_keys(0), number, state)[0])
+  round_ = problems.quick_jit(lambda number, state: play_round(
+      algorithm, data, Participation(4, nobody_when_they_join),
+      run_keys(0), number, state)[0])
   state = algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)
   for number in range(4):
@@ -492,8 +496,8 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
   drawn = set()
   for number in range(2):
     of_round = jax.random.fold_in(KEY, number)
-    keys = cohorts.client_keys(cohorts.server_key(
-        of_round, cohorts.SERVER_STEP), jnp.arange(2))
+    keys = client_keys(server_key(
+        of_round, SERVER_STEP), jnp.arange(2))
     moved = kernels[number + 1] - kernels[number]
     for k in range(2):
       value = jax.random.uniform(keys[k]) + number
@@ -501,12 +505,12 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
                                  rtol=1e-5)
       drawn.add(float(value))
   assert len(drawn) == 4
-  purposes = (cohorts.SERVER_STEP, cohorts.UPDATES, cohorts.FIRST_GRADIENTS,
-              cohorts.LAST_GRADIENTS, cohorts.FORGERIES, cohorts.BROADCAST,
-              cohorts.MESSAGES)
+  purposes = (SERVER_STEP, UPDATES, FIRST_GRADIENTS,
+              LAST_GRADIENTS, FORGERIES, BROADCAST,
+              MESSAGES)
   words = {tuple(np.asarray(jax.random.key_data(key))) for key in [
-      *cohorts.client_keys(KEY, jnp.arange(13)),
-      *(cohorts.server_key(KEY, purpose) for purpose in purposes)]}
+      *client_keys(KEY, jnp.arange(13)),
+      *(server_key(KEY, purpose) for purpose in purposes)]}
   assert len(words) == 13 + len(purposes)
 
 

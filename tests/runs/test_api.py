@@ -8,7 +8,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import models, registry
-from fedjax_alg.engine import checkpoint, clients, cohorts, sharding
+from fedjax_alg.engine import checkpoint, clients, samplers, sharding
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from tests.runs import conftest as small
@@ -286,7 +286,7 @@ def test_a_sampler_of_ones_own(fed):
   np.testing.assert_allclose(
       result.history["example_gradients"][0],
       [sizes[:10].mean(), sizes[10:].mean()], rtol=1e-6)
-  named = fa.run("fedavg", fed, sampler=cohorts.by_size, **options)
+  named = fa.run("fedavg", fed, sampler=samplers.by_size, **options)
   assert named.state_hash() == fa.run(
       "fedavg", fed, sampling="size", **options).state_hash()
 
@@ -310,12 +310,12 @@ def test_a_sampler_of_ones_own(fed):
     (dict(model="sofmax"), "^model=sofmax: unknown, did you mean 'softmax'"),
     (dict(model=3), "^model: int given"),
     (dict(sampler="size"), "^sampler='size': must be .* sampling='size'"),
-    (dict(sampling=cohorts.by_size), "^sampling: .* is given as sampler"),
+    (dict(sampling=samplers.by_size), "^sampling: .* is given as sampler"),
     (dict(sampling="availability", availability=(0.1, 0.2),
           availability_file="x.txt"),
      "^availability and availability_file: give one of them"),
-    (dict(sampler=cohorts.uniform, sampling="size"), "give one of them"),
-    (dict(sampler=cohorts.by_availability), "give sampling=availability"),
+    (dict(sampler=samplers.uniform, sampling="size"), "give one of them"),
+    (dict(sampler=samplers.by_availability), "give sampling=availability"),
     (dict(sampler=lambda *_: 0), "^sampler=<lambda>: gives .* must give the"),
     (dict(sampling="siz"), "^sampling=siz: unknown, did you mean 'size'"),
     (dict(availability_seed=1), "^availability_seed: not read with sampling"),

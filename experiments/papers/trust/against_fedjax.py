@@ -26,7 +26,8 @@ from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients as clients_lib, cohorts
+from fedjax_alg.engine import clients as clients_lib
+from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.records import summary as results
 from ...cli import guard
 from ...reports import report, rule
@@ -147,7 +148,7 @@ def same_batches(one: Task, seed: int) -> Batches:
 
   @jax.jit
   def rows_of(key: Any, client: Any) -> Any:
-    bits = minibatches.shuffle_bits(cohorts.client_keys(key, client[None])[0])
+    bits = minibatches.shuffle_bits(client_keys(key, client[None])[0])
     shard = layout.shard_of(one.data, client)
     return jax.vmap(lambda step: minibatches.batch_rows(
         shard, bits, step, scale.batch))(

@@ -1,0 +1,140 @@
+"""One round of an algorithm: the cohort, the call and the report."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key
+from fedjax_alg.base import RoundAux, State
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clock, late as late_clients, samplers
+from fedjax_alg.engine.keys import client_keys, LATE, RunKeys, server_key
+from fedjax_alg.engine.late import Late
+
+#: Name in ``RoundAux.server``, and column, of the number of participants.
+PRESENT = "cohort_present"
+
+
+def sample_cohort(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0,
+    sampler: samplers.Sampler = samplers.uniform) -> Cohort:
+  """Draws the participants of a round.
+
+  Args:
+    data: the clients' training data.
+    cohort_size: S.
+    key: consumed.
+    number: rounds played so far.
+    sampler: who takes part.
+
+  Returns:
+    The cohort, in the order of the client ids; empty slots are padding slots.
+  """
+  ids = sampler(data, cohort_size, key, jnp.asarray(number))
+  expected: Any = None
+  if sampler in samplers.DRAWS.values():
+    expected = float(cohort_size)
+  elif sampler is samplers.poisson:
+    expected = samplers.availability_of(data).sum()
+  return layout.take_cohort(data, ids, number)._replace(expected=expected)
+
+
+class Participation(NamedTuple):
+  """Who takes part in the rounds of a run, and who of them is heard from."""
+
+  cohort_size: int  #: S, the number of slots
+  #: who takes part. With another one than those of ``samplers.DRAWS``,
+  #: ``aux.server[PRESENT]`` is their number, and a round in which nobody takes
+  #: part is ``algorithm.idle`` and costs nothing.
+  sampler: samplers.Sampler = samplers.uniform
+  #: who of them is late or lost; None: nobody. Otherwise
+  #: ``aux.server[PRESENT]`` is the number of those who arrive, and
+  #: ``aux.server[late.LOST]`` that of the others.
+  late: Late | None = None
+
+
+def play_round(
+    algorithm: Algorithm[State],
+    data: ClientData,
+    participation: Participation,
+    keys: RunKeys,
+    number: Array,
+    state: State,
+) -> tuple[State, RoundAux]:
+  """Runs one round.
+
+  The random numbers depend only on the seed and on the number of the round. If
+  ``data`` has simulated machines and the algorithm counts its work,
+  ``aux.times`` is set.
+
+  Args:
+    algorithm: the algorithm.
+    data: the clients' training data.
+    participation: who takes part.
+    keys: random streams of the run.
+    number: [] int32, the round, from 0.
+    state: state before the round.
+
+  Returns:
+    The new state and the report of the round.
+  """
+  cohort_size, sampler, late = participation
+  cohort = sample_cohort(
+      data, cohort_size, jax.random.fold_in(keys.cohort, number), number,
+      sampler)
+  key = jax.random.fold_in(keys.work, number)
+  asked, round_end_s = cohort.present.sum(), None
+  if late is not None:
+    arrivals = late_clients.draw(
+        late, cohort, client_keys(server_key(key, LATE), cohort.ids))
+    if late.deadline_s is not None:
+      arrivals = late_clients.in_time(
+          late, algorithm, state, cohort, arrivals, key)
+    round_end_s = arrivals.round_end_s
+    cohort = layout.take_cohort(
+        data, jnp.where(arrivals.arrived, cohort.ids, data.size.shape[0]),
+        number)._replace(part=arrivals.part, expected=cohort.expected)
+  new, aux = algorithm.round(state, cohort, key)
+  if (cohort.devices is not None and aux.work is not None
+      and aux.times is None):
+    aux = aux._replace(times=clock.mean_times(
+        cohort.devices, cohort.weight, aux.work, aux.cost, round_end_s))
+  if sampler in samplers.DRAWS.values() and late is None:
+    return new, aux
+  present = cohort.present.sum()
+  some = cohort.present.any()
+  if algorithm.idle is not None:
+    new = jax.tree.map(lambda new, idle: jnp.where(some, new, idle), new,
+                       algorithm.idle(state, cohort))
+  cost, aux = aux.cost, _or_nothing(aux, some, present)
+  if late is not None:
+    aux = late_clients.billed(aux, cost, asked, present, round_end_s)
+  return new, aux
+
+
+def _or_nothing(aux: RoundAux, some: Array, participants: Array) -> RoundAux:
+  """The report of a round, or of a round without participants.
+
+  Args:
+    aux: report of the round.
+    some: [] bool, whether anybody took part.
+    participants: [] int32, their number.
+
+  Returns:
+    The report with the number of participants. If there are none, costs and
+    times are 0 and what the server measured is NaN.
+  """
+
+  def or_zero(leaf):
+    return jnp.where(some, leaf, jnp.zeros_like(leaf))
+
+  def or_nan(leaf):
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+      return or_zero(leaf)
+    return jnp.where(some, leaf, jnp.full_like(leaf, jnp.nan))
+
+  return aux._replace(
+      server=jax.tree.map(or_nan, aux.server) | {PRESENT: participants},
+      cost=jax.tree.map(or_zero, aux.cost),
+      times=jax.tree.map(or_zero, aux.times))

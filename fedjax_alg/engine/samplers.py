@@ -1,0 +1,473 @@
+"""Who takes part in a round.
+
+That is the choice of a ``Sampler``: ``uniform``, ``by_size``,
+``by_availability``, ``poisson``, the same for very many clients
+(``by_bijection``, ``by_examples``, ``by_trial``), or a function of the caller's
+own.
+"""
+
+from collections.abc import Callable
+import functools
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg.base import Array, ClientData, Key
+from fedjax_alg.client import minibatches
+from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.errors import OptionError, raised
+
+#: (data, S, key, rounds played so far) -> ids [S] int32 of the participants,
+#: each at most once; C in a slot that stays empty. It is traced; ``key`` is of
+#: the round and consumed. S is the number of slots, so a sampler may choose how
+#: many of them it fills. Those here give ids in ascending order, so that the
+#: rounding of sums does not depend on the random order.
+Sampler = Callable[[ClientData, int, Key, Array], Array]
+
+
+def uniform(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws S of the clients that have joined, uniformly without replacement.
+
+  Args:
+    data: the clients' training data.
+    cohort_size: S; all clients take part if S = C.
+    key: consumed.
+    number: rounds played so far, for newcomers (``ClientData.joins``).
+
+  Returns:
+    [S] int32, see ``Sampler``. If fewer than S clients have joined, the
+    remaining slots stay empty.
+  """
+  clients = data.size.shape[0]
+  if cohort_size == clients:
+    ids = jnp.arange(clients, dtype=jnp.int32)
+  else:
+    ids = jax.random.permutation(key, clients)
+    if data.joins is not None:
+      # Stable: clients that have joined come first, in their random order.
+      ids = ids[jnp.argsort(data.joins[ids] > number, stable=True)]
+  if data.joins is not None:
+    ids = jnp.where(jnp.asarray(data.joins)[ids] > number, clients, ids)
+  if cohort_size == clients:
+    return ids
+  return jnp.sort(ids[:cohort_size]).astype(jnp.int32)
+
+
+def by_bijection(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws as ``uniform``, in a time that does not depend on C.
+
+  The participants are the first S places of a keyed bijection of [0, C)
+  (``client.minibatches``), so nothing of the size C is made or sorted. They
+  are not those that ``uniform`` draws with the same key. While clients may
+  join, this is ``uniform``.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+  """
+  clients = data.size.shape[0]
+  if cohort_size == clients or data.joins is not None:
+    return uniform(data, cohort_size, key, number)
+  return jnp.sort(minibatches.random_order_at(
+      key, jnp.arange(cohort_size, dtype=jnp.int32), jnp.int32(clients)))
+
+
+#: How ``uniform`` cohorts are drawn. ``permutation`` is that of all versions;
+#: its time grows with the number of clients.
+DRAWS = {"permutation": uniform, "bijection": by_bijection}
+
+#: With more clients than these the draw is a bijection if none is asked for.
+FEW_CLIENTS = 20_000
+
+
+def by_size(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws S clients one after the other, each by its number of examples.
+
+  Every draw takes one of the clients that are left with probability n_i / sum
+  of their n_j (Gumbel top-k; Efraimidis and Spirakis, IPL 2006). FedProx
+  (Algorithm 2) draws by n_i / n and averages with equal weights, which is
+  `client_weights`=uniform here; with weights n_i large clients would count
+  twice. Li et al. (ICLR 2020, Scheme I) draw with replacement, which makes
+  that mean unbiased. A client has one slot in a round here, so the largest
+  clients take part a little less often than S n_i / n; the difference vanishes
+  if S is small against C, and nothing is left of the weighting if S = C.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``. A client without examples is never drawn.
+  """
+  size = jnp.asarray(data.size)
+  score = jnp.log(size.astype(jnp.float32)) + jax.random.gumbel(
+      key, size.shape)
+  return _largest(data, score, cohort_size, number)
+
+
+def by_availability(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws S of the clients that are available, uniformly.
+
+  In every round client i is available with probability
+  ``data.availability[i]``, independently of all else.
+
+  Args:
+    data: see ``uniform``; it has ``availability``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``. If fewer than S clients are available, the
+    remaining slots stay empty, perhaps all of them.
+
+  Raises:
+    OptionError: ``data`` has no availability.
+  """
+  availability = availability_of(data)
+  there, order = jax.random.split(key)
+  shape = data.size.shape
+  available = jax.random.uniform(there, shape) < availability
+  score = jnp.where(available, jax.random.uniform(order, shape), -jnp.inf)
+  return _largest(data, score, cohort_size, number)
+
+
+def poisson(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """All that are available take part (Poisson sampling), S at most.
+
+  With one probability q for all clients, their number is binomial. S is so
+  large that more come at most once in 10^12 rounds (``slots_of_poisson``);
+  then S of them take part, drawn uniformly.
+
+  Args:
+    data: see ``uniform``; it has ``availability``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+
+  Raises:
+    OptionError: ``data`` has no availability.
+  """
+  return by_availability(data, cohort_size, key, number)
+
+
+def slots_of_poisson(num_clients: int, rate: float) -> int:
+  """S of ``poisson``: so many of C clients come in 1 of 10^12 rounds at most.
+
+  The probability of s > q C is at most exp(-C KL(s / C, q)) (Chernoff).
+
+  Args:
+    num_clients: C.
+    rate: q, the probability of each.
+  """
+  for slots in range(max(1, math.ceil(rate * num_clients)), num_clients):
+    share = slots / num_clients
+    distance = share * math.log(share / rate) + (1 - share) * math.log(
+        (1 - share) / (1 - rate))
+    if num_clients * distance > 12 * math.log(10):
+      return slots
+  return num_clients
+
+
+#: Clients whose sizes are added up to one number in ``by_examples``.
+_BLOCK = 128
+
+
+def by_examples(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws as ``by_size``, without a random number for every client.
+
+  An example is drawn from all, and its client takes part. When S examples are
+  drawn, those of the clients that were found are left out, and as many are
+  drawn as clients are missing: so every client is drawn with probability n_i /
+  sum of the n_j that are left. The sizes of all clients are read once, to add
+  them up.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``. A client without examples is never drawn.
+  """
+  clients = data.size.shape[0]
+  size = jnp.asarray(data.size)
+  if data.joins is not None:
+    size = jnp.where(data.joins > number, 0, size)
+  size = jnp.pad(size, (0, -clients % _BLOCK)).reshape(-1, _BLOCK)
+  slot = jnp.arange(cohort_size, dtype=jnp.int32)
+
+  def more(carry):
+    ids, _, sums, _ = carry
+    return (ids[-1] == clients) & (sums.sum() > 0)
+
+  def draw(carry):
+    """Fills the slots from the first empty one on, with S examples in turn."""
+    ids, size, sums, turn = carry
+    ends = jnp.cumsum(sums)
+    example = jax.random.randint(
+        jax.random.fold_in(key, turn), (cohort_size,), 0, ends[-1])
+    block = jnp.searchsorted(ends, example, side="right")
+    within = jnp.cumsum(size[block], axis=1)
+    behind = example - (ends[block] - sums[block])
+    place = (within <= behind[:, None]).sum(1, dtype=jnp.int32)
+    found = (block * _BLOCK + place).astype(jnp.int32)
+    # The first example of every client counts.
+    order = jnp.argsort(found, stable=True)
+    again = jnp.concatenate([
+        jnp.zeros(1, bool), found[order][1:] == found[order][:-1]])
+    new = ~jnp.zeros(cohort_size, bool).at[order].set(again)
+    filled = (ids < clients).sum(dtype=jnp.int32)
+    target = filled + jnp.cumsum(new, dtype=jnp.int32) - 1
+    new &= target < cohort_size
+    target = jnp.where(new, target, cohort_size)
+    ids = ids.at[target].set(found, mode="drop")
+    taken = jnp.where(new, size[block, place], 0)
+    size = size.at[jnp.where(new, block, size.shape[0]), place].set(
+        0, mode="drop")
+    return ids, size, sums.at[block].add(-taken), turn + 1
+
+  ids, *_ = jax.lax.while_loop(more, draw, (
+      jnp.full_like(slot, clients), size, size.sum(1, dtype=jnp.int32),
+      jnp.int32(0)))
+  return jnp.sort(ids)
+
+
+def by_trial(
+    data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws as ``by_availability``, in a time that does not depend on C.
+
+  The clients are asked in the order of a keyed bijection, as in
+  ``by_bijection``, whether they are available, until S are found. If fewer are
+  there, all are asked.
+
+  Args:
+    data: see ``uniform``; it has ``availability``.
+    cohort_size: see ``uniform``.
+    key: see ``uniform``.
+    number: see ``uniform``.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+
+  Raises:
+    OptionError: ``data`` has no availability.
+  """
+  availability = availability_of(data)
+  clients = data.size.shape[0]
+  asked = min(clients, max(4 * cohort_size, 1024))
+  there, order = jax.random.split(key)
+  bits = minibatches.shuffle_bits(order)
+  places = jnp.arange(asked, dtype=jnp.int32)
+
+  def more(carry):
+    ids, turn = carry
+    return (ids[-1] == clients) & (turn * asked < clients)
+
+  def ask(carry):
+    ids, turn = carry
+    place = turn * asked + places
+    who = jnp.minimum(place, clients - 1)
+    for epoch in range(2):
+      who = minibatches.shuffled(
+          bits, jnp.int32(epoch), who, jnp.int32(clients))
+    found = (place < clients) & (jax.random.uniform(
+        jax.random.fold_in(there, turn), (asked,)) < availability[who])
+    if data.joins is not None:
+      found &= data.joins[who] <= number
+    target = (ids < clients).sum(dtype=jnp.int32) + jnp.cumsum(
+        found, dtype=jnp.int32) - 1
+    target = jnp.where(found, target, cohort_size)
+    return ids.at[target].set(who, mode="drop"), turn + 1
+
+  ids, _ = jax.lax.while_loop(more, ask, (
+      jnp.full(cohort_size, clients, jnp.int32), jnp.int32(0)))
+  return jnp.sort(ids)
+
+
+def with_daily_cycle(sampler: Sampler, day: int, seed: int) -> Sampler:
+  """Makes the clients' availability go up and down with the time of day.
+
+  In round t client i is available with probability
+  min(p_i (1 + sin(2 pi (t / day + phi_i))), 1), where p_i is
+  ``data.availability[i]`` and phi_i uniform in [0, 1).
+
+  Args:
+    sampler: reads ``data.availability``.
+    day: number of rounds of a day.
+    seed: seed of the phases phi_i.
+
+  Returns:
+    The sampler.
+  """
+
+  @functools.wraps(sampler)
+  def sample(data, cohort_size, key, number):
+    mean = availability_of(data)
+    clients = jnp.arange(mean.shape[0], dtype=jnp.int32)
+    phase = jax.vmap(jax.random.uniform)(
+        client_keys(jax.random.key(seed), clients))
+    time = phase + (number % day).astype(jnp.float32) / day
+    now = mean * (1.0 + jnp.sin(2.0 * jnp.pi * time))
+    return sampler(data._replace(availability=jnp.minimum(now, 1.0)),
+                   cohort_size, key, number)
+
+  return sample
+
+
+def availability_of(data: ClientData) -> Array:
+  """The clients' availability [C] float32."""
+  if data.availability is None:
+    raise OptionError("`sampling`=availability: the data say nothing of the "
+                      "clients' availability")
+  return jnp.asarray(data.availability)
+
+
+def _largest(
+    data: ClientData, score: Array, cohort_size: int, number: Array | int
+) -> Array:
+  """The S clients with the largest scores; -inf: the client stays away.
+
+  Args:
+    data: all clients.
+    score: [C] float32.
+    cohort_size: S.
+    number: rounds played so far.
+
+  Returns:
+    [S] int32, see ``Sampler``.
+  """
+  if data.joins is not None:
+    score = jnp.where(data.joins > number, -jnp.inf, score)
+  best, ids = jax.lax.top_k(score, cohort_size)
+  return jnp.sort(jnp.where(
+      jnp.isneginf(best), score.shape[0], ids)).astype(jnp.int32)
+
+
+#: The samplers that have a name.
+SAMPLERS: dict[str, Sampler] = {
+    "uniform": uniform, "size": by_size, "availability": by_availability,
+    "poisson": poisson}
+
+#: The same, as they are drawn from very many clients.
+SAMPLERS_FOR_MANY_CLIENTS: dict[str, Sampler] = {
+    "uniform": by_bijection, "size": by_examples, "availability": by_trial,
+    "poisson": poisson}
+
+
+def drawn(sampling: str, draw: str, num_clients: int) -> Sampler:
+  """Finds how the cohorts of a sampler with a name are drawn.
+
+  Args:
+    sampling: a name of ``SAMPLERS``.
+    draw: a name of ``DRAWS``, or auto.
+    num_clients: C.
+
+  Returns:
+    The sampler.
+  """
+  if draw == "auto":
+    draw = "bijection" if num_clients > FEW_CLIENTS else "permutation"
+  samplers = SAMPLERS_FOR_MANY_CLIENTS if draw == "bijection" else SAMPLERS
+  return samplers[sampling]
+
+
+#: Another number from when on a seed draws other clients.
+_DRAW_VERSION = 1
+
+
+def draw_of(sampler: Sampler) -> str:
+  """Says which clients a seed draws with a sampler, in words for files."""
+  how = next((name for name, samplers in (
+      ("bijection", SAMPLERS_FOR_MANY_CLIENTS), ("permutation", SAMPLERS))
+              if getattr(sampler, "__wrapped__", sampler) in samplers.values()),
+             "own")
+  return f"{how}, version {_DRAW_VERSION}"
+
+
+def checked(sampler: Sampler, said: str = "") -> Sampler:
+  """Makes a sampler that keeps the promises of ``Sampler``.
+
+  Args:
+    sampler: the caller's own.
+    said: how messages name it; by default the parameter `sampler` and the name
+      of the function.
+
+  Returns:
+    A sampler that leaves a slot empty where ``sampler`` names a client twice,
+    one that has not joined, or a number that is no client.
+
+  Raises:
+    OptionError: ``sampler`` takes other arguments.
+  """
+  said = said or (
+      f"`sampler`={getattr(sampler, '__name__', type(sampler).__name__)}")
+  _check_arguments(sampler, said)
+
+  @functools.wraps(sampler)
+  def checked_sampler(data, cohort_size, key, number):
+    try:
+      ids = sampler(data, cohort_size, key, number)
+    except OptionError:
+      raise
+    except Exception as error:  # whatever the caller's code raises
+      raise OptionError(f"{said}: raises {raised(error)}") from error
+    shape, dtype = getattr(ids, "shape", ()), getattr(ids, "dtype", type(ids))
+    if shape != (cohort_size,) or not jnp.issubdtype(dtype, jnp.integer):
+      raise OptionError(
+          f"{said}: gives {list(shape)} "
+          f"{getattr(dtype, '__name__', dtype)}; must give the ids of the "
+          f"participants, [{cohort_size}] int32")
+    clients = data.size.shape[0]
+    ids = jnp.sort(jnp.asarray(ids).astype(jnp.int32))
+    again = jnp.concatenate([jnp.zeros(1, bool), ids[1:] == ids[:-1]])
+    wrong = again | (ids < 0) | (ids >= clients)
+    if data.joins is not None:
+      wrong |= data.joins[jnp.where(wrong, 0, ids)] > number
+    return jnp.sort(jnp.where(wrong, clients, ids))
+
+  return checked_sampler
+
+
+def _check_arguments(sampler: Sampler, said: str) -> None:
+  """Checks that a sampler can be called as ``Sampler`` says."""
+  try:
+    signature = inspect.signature(sampler)
+  except (TypeError, ValueError):  # builtins
+    return
+  try:
+    signature.bind(*range(4))
+  except TypeError:
+    bare = [one.replace(annotation=one.empty)
+            for one in signature.parameters.values()]
+    found = signature.replace(
+        parameters=bare, return_annotation=signature.empty)
+    raise OptionError(
+        f"{said}: takes {found}, must take (data, cohort_size, key, round)"
+        ) from None
