@@ -556,8 +556,40 @@ def check_together(
   Raises:
     OptionError: options that do not fit together.
   """
-  if named_model and not own.is_own(options.model):
+  named_model = named_model and not own.is_own(options.model)
+  if named_model:
     _check_model(options, data)
+  protocols = _protocols(options, data, name, entry, hparams)
+  if named_model:
+    _check_convolutions(options, hparams)
+  _check_late(options, name, entry, hparams)
+  stopping.check_evaluated(options.stopping_rules, protocols)
+  accounting.check(options, data, hparams)
+  if getattr(hparams, "variant", None) == "table":
+    for flag, value in (("newcomers_at", data.newcomers_at),
+                        ("shift", data.shift)):
+      if value not in (None, "none"):
+        raise OptionError(
+            f"`{flag}`: not with `variant`=table, which keeps a gradient of "
+            "every batch of the first round's clients (use `variant`=client)")
+  embedding = options.embedding
+  if embedding is None:
+    characters = options.model == "lstm" and data.dataset in (
+        "shakespeare", "leaf")
+    embedding = lstm.EMBEDDINGS[1 if characters else 0]
+  options = dataclasses.replace(
+      options, participation=_participation(options, name, entry),
+      eval_protocols=protocols, embedding=embedding)
+  if data.num_clients is not None:
+    cohort_size(options, data, entry, hparams,
+                data.num_clients - data.validation_clients)
+  return options
+
+
+def _protocols(
+    options: RunOptions, data: DataOptions, name: str, entry: registry.Entry,
+    hparams: Any) -> tuple[str, ...]:
+  """The protocols, whose clients there must be at some time of the run."""
   protocols = options.eval_protocols
   if "validation" in protocols and data.validation_clients == 0:
     raise OptionError("`eval_protocols`=validation: needs `validation_clients` "
@@ -570,62 +602,45 @@ def check_together(
   if data.newcomers_at is None and "newcomers" in protocols:
     raise OptionError("`eval_protocols`=newcomers: needs `newcomers_at`, all "
                       "clients are there from the start")
+  last = (options.rounds or 1) - 1  # after it nothing happens any more
   if data.newcomers_at:
-    assert options.rounds is not None
-    if data.newcomers_at[-1][0] >= options.rounds:
+    if data.newcomers_at[-1][0] > last:
       text = ",".join(f"{n}:{count}" for n, count in data.newcomers_at)
       raise OptionError(
           f"`newcomers_at`={text}: the last never join, there are "
-          f"`rounds`={options.rounds} (at most {options.rounds - 1})")
-    if "newcomers" not in protocols:
-      protocols = (*protocols, "newcomers")
-  if data.shift != "none":
-    assert options.rounds is not None
-    if data.shift_every >= options.rounds:
-      raise OptionError(
-          f"`shift_every`={data.shift_every}: the data never change, there are "
-          f"`rounds`={options.rounds} (at most {options.rounds - 1})")
-  if getattr(hparams, "code_high_passed", 0) and named_model and (
-      not own.is_own(options.model)):
-    found = sum(word.startswith("conv") for word in _layers_of(options))
-    if hparams.code_high_passed > found:
-      raise OptionError(
-          f"`code_high_passed`={hparams.code_high_passed}: must be at most "
-          f"{found}, the convolutions of `model`={options.model}")
-  _check_late(options, name, entry, hparams)
-  stopping.check_evaluated(options.stopping_rules, protocols)
-  accounting.check(options, data, hparams)
-  if getattr(hparams, "variant", None) == "table":
-    for flag, value in (("newcomers_at", data.newcomers_at),
-                        ("shift", data.shift)):
-      if value not in (None, "none"):
-        raise OptionError(
-            f"`{flag}`: not with `variant`=table, which keeps a gradient of "
-            "every batch of the first round's clients (use `variant`=client)")
+          f"`rounds`={options.rounds} (at most {last})")
+    protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
+  if data.shift != "none" and data.shift_every > last:
+    raise OptionError(
+        f"`shift_every`={data.shift_every}: the data never change, there are "
+        f"`rounds`={options.rounds} (at most {last})")
+  return protocols
+
+
+def _check_convolutions(options: RunOptions, hparams: Any) -> None:
+  """Checks that as many convolutions are there as are fitted high-passed."""
+  convolutions = sum(word.startswith("conv") for word in _layers_of(options))
+  if getattr(hparams, "code_high_passed", 0) > convolutions:
+    raise OptionError(
+        f"`code_high_passed`={hparams.code_high_passed}: must be at most "
+        f"{convolutions}, the convolutions of `model`={options.model}")
+
+
+def _participation(
+    options: RunOptions, name: str, entry: registry.Entry) -> float | None:
+  """The share of the clients in a round; all where the method needs all."""
   share = options.participation
-  if entry.all_clients:
-    for flag, given in (("participation", share not in (None, 1.0)),
-                        ("cohort_size", options.cohort_size is not None),
-                        ("sampling", options.sampling != "uniform"),
-                        ("draw", options.draw != "auto")):
-      if given:
-        raise OptionError(f"`{flag}`: {name} does not read it, it uses all "
-                          "data in every round")
-    share = 1.0
-  elif share is None and options.cohort_size is None:
-    share = PARTICIPATION
-  embedding = options.embedding
-  if embedding is None:
-    characters = options.model == "lstm" and data.dataset in (
-        "shakespeare", "leaf")
-    embedding = lstm.EMBEDDINGS[1 if characters else 0]
-  options = dataclasses.replace(
-      options, participation=share, eval_protocols=protocols,
-      embedding=embedding)
-  if data.num_clients is not None:
-    cohort_size(options, data, entry, hparams,
-                data.num_clients - data.validation_clients)
-  return options
+  if not entry.all_clients:
+    return PARTICIPATION if share is None and (
+        options.cohort_size is None) else share
+  for flag, given in (("participation", share not in (None, 1.0)),
+                      ("cohort_size", options.cohort_size is not None),
+                      ("sampling", options.sampling != "uniform"),
+                      ("draw", options.draw != "auto")):
+    if given:
+      raise OptionError(f"`{flag}`: {name} does not read it, it uses all "
+                        "data in every round")
+  return 1.0
 
 
 def _check_late(

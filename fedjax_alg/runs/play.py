@@ -1,6 +1,6 @@
 """The loop over evaluations, for one run or for all settings of a sweep."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import time
 from typing import Any, NamedTuple
@@ -162,21 +162,11 @@ def play(
   Raises:
     NonFiniteError: a state became NaN or infinite and ``stop`` is true.
   """
-  p, num = programs.prepared, len(programs.prepared.seeds)
-  rules = p.options.stopping_rules
-  ends = [Stopping(rules, table.rows) for table in records]
-
-  def ended() -> dict[int, str]:
-    found = {i: of.reason for i, of in enumerate(ends) if of.reason}
-    for i, reason in found.items():
-      records[i].stopped = reason
-    return found
-
-  stopped = ended()
-  if stopped:  # and was interrupted before its results were written
-    last = len(stopped) == len(records)
+  settings = _Settings(programs, records)
+  if settings.stopped:  # and was interrupted before its results were written
+    last = len(settings.stopped) == len(records)
     yield dataclasses.replace(
-        evaluated(programs, states, done), stopped=stopped, last=last)
+        evaluated(programs, states, done), stopped=settings.stopped, last=last)
     if last:
       return
   if states is None:
@@ -187,72 +177,55 @@ def play(
   while done < programs.rounds:
     left = programs.rounds_to_evaluation(done)
     count = left if pace is None else pace.rounds(left)
-    began = time.monotonic()
-    states, log = jax.block_until_ready(programs.play(states, done, count))
-    new_calls.append(_Calls(log, count, time.monotonic() - began))
-    new = {row: found for row, found in first_nonfinite(
-        log, done, count, p.seeds).items() if row // num not in stopped}
+    states, call = _call(programs, states, done, count)
+    new = settings.divergences(call, done)
     if new and stop:
-      first = min(new.values(), key=lambda found: found.round)
-      raise NonFiniteError(first.text(p.method.entry.nonfinite))
+      first = min(new.values(), key=lambda divergence: divergence.round)
+      raise NonFiniteError(
+          first.text(programs.prepared.method.entry.nonfinite))
     diverged = new | diverged
     done += count
     evaluating = count == left
+    # The log of a call that ends before its evaluation is long.
+    new_calls.append(call if evaluating else _joined([call]))
     if pace is not None:
-      pace.played(count, new_calls[-1].seconds)
-      if not evaluating:
-        new_calls[-1] = _joined(new_calls[-1:])  # the log of a call is long
-        if not pace.due():
-          continue
-    if evaluating:
-      counts, sums = programs.evaluate(states)
-      values = tables.metric_values(counts)
-      membership = programs.membership(states)
-    played = new_calls[0] if len(new_calls) == 1 else _joined(new_calls)
-    calls, new_calls = [*calls, played], []
-    aux = jax.device_get(played.log.aux._replace(client={}, work=None))
-    recorded = []
-    for i, table in enumerate(records):
-      rows = slice(i * num, (i + 1) * num)
-      if i in stopped or any(
-          row in diverged for row in range(rows.start, rows.stop)):
+      pace.played(count, call.seconds)
+      if not evaluating and not pace.due():
         continue
-      recorded.append(i)
-      table.add_rounds(
-          jax.tree.map(lambda leaf: leaf[rows], aux), done - played.rounds,
-          played.rounds, played.seconds / len(records), evaluating)
-      if not evaluating:
-        continue
-      own = {protocol: {name: value[rows] for name, value in of.items()}
-             for protocol, of in values.items()}
-      table.add_metrics(own)
-      ends[i].evaluated(own)
-      if membership is not None:
-        table.add_groups(membership[rows], programs.label_histogram)
-    if not evaluating:
+    evaluation = _evaluate(programs, states) if evaluating else None
+    calls.append(_as_one(new_calls))
+    recorded = settings.record(diverged, done, calls[-1], evaluation)
+    new_calls = []
+    if evaluation is None:
       assert pace is not None
       pace.save(Pause(done, states, diverged))
       continue
-    stretch = calls[0] if len(calls) == 1 else _joined(calls)
-    calls = []
-    stopped = ended()
-    idle = stopped.keys() | {row // num for row in diverged}
-    last = done == programs.rounds or (
-        bool(stopped) and len(idle) == len(records))
-    yield Step(done, programs.rounds, states, {**values, **sums}, counts,
-               membership, stretch.seconds, programs.compile_s, diverged,
-               stretch.log, stretch.rounds, stopped, last, p.seeds,
-               tuple(recorded))
+    stretch, calls = _as_one(calls), []
+    last = done == programs.rounds or settings.all_ended(diverged)
+    yield Step(
+        done, programs.rounds, states, evaluation.metrics, evaluation.counts,
+        evaluation.membership, stretch.seconds, programs.compile_s, diverged,
+        stretch.log, stretch.rounds, settings.stopped, last,
+        programs.prepared.seeds, recorded)
     if last:
       return
 
 
 class _Calls(NamedTuple):
-  """Rounds played one after the other, in one call or several."""
+  """Rounds that ran one after the other, in one call or several."""
 
   log: loop.RunLog
   rounds: int  #: in the log
   seconds: float
+
+
+def _call(
+    programs: Programs, states: Any, done: int, count: int
+) -> tuple[Any, _Calls]:
+  """Runs ``count`` rounds."""
+  began = time.monotonic()
+  states, log = jax.block_until_ready(programs.play(states, done, count))
+  return states, _Calls(log, count, time.monotonic() - began)
 
 
 def _joined(calls: Sequence[_Calls]) -> _Calls:
@@ -264,6 +237,95 @@ def _joined(calls: Sequence[_Calls]) -> _Calls:
       *[call.log for call in calls])
   return _Calls(log, sum(call.rounds for call in calls),
                 sum(call.seconds for call in calls))
+
+
+def _as_one(calls: Sequence[_Calls]) -> _Calls:
+  """The calls as one; a single call stays as it is."""
+  return calls[0] if len(calls) == 1 else _joined(calls)
+
+
+class _Evaluation(NamedTuple):
+  """What is measured of the states; the fields are those of ``Step``."""
+
+  values: dict[str, dict[str, np.ndarray]]  #: ``Step.metrics`` of the protocols
+  metrics: dict[str, dict[str, np.ndarray]]
+  counts: dict[str, Counts]
+  membership: np.ndarray | None
+
+
+def _evaluate(programs: Programs, states: Any) -> _Evaluation:
+  """Evaluates the states."""
+  counts, sums = programs.evaluate(states)
+  values = tables.metric_values(counts)
+  return _Evaluation(
+      values, {**values, **sums}, counts, programs.membership(states))
+
+
+class _Settings:
+  """The tables of all settings of a program, and which of them have ended."""
+
+  def __init__(self, programs: Programs, records: Sequence[Records]):
+    rules = programs.prepared.options.stopping_rules
+    self._programs, self._records = programs, records
+    self._seeds = programs.prepared.seeds
+    self._rules = [Stopping(rules, table.rows) for table in records]
+    self.stopped = self._stopped()  #: ``Step.stopped``
+
+  def _stopped(self) -> dict[int, str]:
+    """Finds the settings that have ended early; their tables say so."""
+    reasons = {i: rule.reason for i, rule in enumerate(self._rules)
+               if rule.reason}
+    for i, reason in reasons.items():
+      self._records[i].stopped = reason
+    return reasons
+
+  def divergences(self, call: _Calls, done: int) -> dict[int, Divergence]:
+    """The rows that diverged in a call, of settings that go on."""
+    rows = first_nonfinite(call.log, done, call.rounds, self._seeds)
+    return {row: divergence for row, divergence in rows.items()
+            if row // len(self._seeds) not in self.stopped}
+
+  def all_ended(self, diverged: Mapping[int, Divergence]) -> bool:
+    """Whether a rule has ended the last setting that did not diverge."""
+    ended = self.stopped.keys() | {row // len(self._seeds) for row in diverged}
+    return bool(self.stopped) and len(ended) == len(self._records)
+
+  def record(
+      self, diverged: Mapping[int, Divergence], done: int, played: _Calls,
+      evaluation: _Evaluation | None) -> tuple[int, ...]:
+    """Adds rounds, and an evaluation after them, to the tables.
+
+    Args:
+      diverged: the rows that have diverged.
+      done: number of rounds with these.
+      played: the rounds.
+      evaluation: None if there is none after these rounds.
+
+    Returns:
+      The settings with new rows, those that have neither ended nor diverged.
+    """
+    num = len(self._seeds)
+    ended = self.stopped.keys() | {row // num for row in diverged}
+    recorded = tuple(i for i in range(len(self._records)) if i not in ended)
+    aux = jax.device_get(played.log.aux._replace(client={}, work=None))
+    for i in recorded:
+      table, rows = self._records[i], slice(i * num, (i + 1) * num)
+      table.add_rounds(
+          jax.tree.map(lambda leaf, rows=rows: leaf[rows], aux),
+          done - played.rounds, played.rounds,
+          played.seconds / len(self._records), evaluation is not None)
+      if evaluation is None:
+        continue
+      metrics = {protocol: {name: value[rows] for name, value in of.items()}
+                 for protocol, of in evaluation.values.items()}
+      table.add_metrics(metrics)
+      self._rules[i].evaluated(metrics)
+      if evaluation.membership is not None:
+        table.add_groups(
+            evaluation.membership[rows], self._programs.label_histogram)
+    if evaluation is not None:
+      self.stopped = self._stopped()
+    return recorded
 
 
 def evaluated(programs: Programs, states: Any, done: int) -> Step:
@@ -278,8 +340,8 @@ def evaluated(programs: Programs, states: Any, done: int) -> Step:
     The step, with an empty log.
   """
   programs.prepared.placed.move(max(done - 1, 0))
-  counts, sums = programs.evaluate(states)
-  return Step(done, programs.rounds, states,
-              {**tables.metric_values(counts), **sums}, counts,
-              programs.membership(states), 0.0, programs.compile_s, {},
-              loop.RunLog(programs.empty_aux, {}), 0, last=True)
+  evaluation = _evaluate(programs, states)
+  return Step(done, programs.rounds, states, evaluation.metrics,
+              evaluation.counts, evaluation.membership, 0.0,
+              programs.compile_s, {}, loop.RunLog(programs.empty_aux, {}), 0,
+              last=True)

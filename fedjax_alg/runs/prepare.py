@@ -250,11 +250,14 @@ def _unread(prepared: Prepared) -> list[str]:
   return texts
 
 
-def _check_work(method: Method, federation: Federation) -> None:
+def _check_work(settings: Sequence[Any], federation: Federation) -> None:
   """Checks that a client's local work can be counted and its batch be held."""
-  work = method.hparams
-  if not isinstance(work, LocalWork):
-    return
+  for hparams in settings:
+    if isinstance(hparams, LocalWork):
+      _check_local_work(hparams, federation)
+
+
+def _check_local_work(work: LocalWork, federation: Federation) -> None:
   examples = int(federation.data.train.size.max(initial=1))
   batch = work.batch_size or examples
   steps = work.local_steps or work.local_epochs * -(-examples // batch)
@@ -307,26 +310,31 @@ def _check_memory(
 
 
 def _protocols(
-    algorithm: Algorithm, name: str, wanted: tuple[str, ...]
-) -> tuple[str, ...]:
+    algorithm: Algorithm, name: str, wanted: tuple[str, ...],
+    measures: Mapping[str, evaluate.Measure] | None) -> tuple[str, ...]:
   """Selects the protocols that the algorithm supports.
 
   Args:
     algorithm: the algorithm.
     name: name of the algorithm.
     wanted: the protocols that the caller gave.
+    measures: the caller's own evaluations.
 
   Returns:
     The supported ones.
 
   Raises:
-    OptionError: the algorithm supports none of the protocols.
+    OptionError: the algorithm supports none of the protocols, or has no global
+      model for the measures.
   """
-  found = evaluate.supported_protocols(algorithm, wanted)
-  if wanted and not found:
+  supported = evaluate.supported_protocols(algorithm, wanted)
+  if wanted and not supported:
     raise OptionError(f"`eval_protocols`={','.join(wanted)}: {name} has "
                       f"{_lacks(algorithm, wanted[0])}")
-  return found
+  if measures and algorithm.global_params is None:
+    raise OptionError(f"`evaluate`={next(iter(measures))}: {name} has no "
+                      "global model to measure")
+  return supported
 
 
 def _check_stopping(
@@ -404,21 +412,77 @@ def prepare(
     DataError, OptionError: options that do not fit the data or the machine.
   """
   sharding.start(options.host_devices)
-  if processes.count() > 1 and federation.options.shift != "none":
-    raise OptionError(
-        f"`shift`={federation.options.shift}: not in several processes, whose "
-        "clients' rows stay where they are")
-  if sampler is not None and accounting.is_private(method.hparams):
-    raise OptionError("`sampler`: the accountant of `private` knows "
-                      "`sampling`=uniform and poisson alone")
+  _check_together(method, federation, sampler)
   seeds = tuple(options.seeds if seeds is None else seeds)
-  if mesh is None:
-    mesh = sharding.clients_mesh()
-  num_clients = federation.num_clients
+  mesh = sharding.clients_mesh() if mesh is None else mesh
+  platform, num_clients = sharding.platform(mesh), federation.num_clients
   size = cohort_size(
       options, federation.options, method.entry, method.hparams, num_clients)
   rows = len(settings) * len(seeds)
-  platform = sharding.platform(mesh)
+  mode, map_seeds = _maps(method, options, platform, rows)
+  map_clients = clients.make_map_clients(
+      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh,
+      cuts=_cuts(method, federation))
+  model = options.model if model is None else model
+  built = make_model(model, federation, options)
+  num_examples = int(federation.data.train.size.sum())
+  spec = FedSpec(num_clients, size, federation.num_classes,
+                 federation.example_shape, num_examples)
+  method = method.resolved()
+  every = tuple(
+      with_values(method.hparams, dict(values)) for values in settings)
+  for hparams in every:
+    algorithm = method._replace(hparams=hparams).on(platform).built(
+        built, map_clients)
+  participation = Participation(size, sampler or options.sampler(num_clients),
+                                options.late(method.entry))
+  placed = PlacedData(federation, mesh, options.devices(num_clients),
+                      options.clients_availability(num_clients))
+  if not method.registered:
+    own_algorithm.check(
+        f"`algorithm`={method.name}", algorithm, built, spec, participation,
+        placed.data.train)
+  protocols = _protocols(
+      algorithm, method.name, options.eval_protocols, measures)
+  _check_stopping(options, protocols, algorithm, built, spec)
+  _check_adapts(method, federation, protocols)
+  if not sharding.described(mesh):
+    _check_memory(algorithm, method, built, spec, rows)
+    _check_work(every, federation)
+  method = method._replace(hparams=every[0])
+  numbers = _numbers(method, every, len(seeds), lambda: _traceable(
+      method, built, spec, map_clients, participation, protocols, placed.data))
+  plan = _summary(federation, spec, built, mesh, {
+      "sampling": options.sampling if sampler is None else (
+          f"your {getattr(sampler, '__name__', 'sampler')}"),
+      "map_clients": mode, "map_seeds": map_seeds})
+  return Prepared(
+      method, every, built, model if isinstance(model, str) else None,
+      federation, placed, options, seeds, spec,
+      sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
+      sharding.replicate(numbers, mesh),
+      method.on(platform).builder(built, map_clients), map_clients,
+      participation, map_seeds, mesh,
+      protocols, dict(measures or {}), plan)
+
+
+def _check_together(
+    method: Method, federation: Federation, sampler: samplers.Sampler | None
+) -> None:
+  """Checks what several processes and the caller's own sampler exclude."""
+  shift = federation.options.shift
+  if processes.count() > 1 and shift != "none":
+    raise OptionError(f"`shift`={shift}: not in several processes, whose "
+                      "clients' rows stay where they are")
+  if sampler is not None and accounting.is_private(method.hparams):
+    raise OptionError("`sampler`: with `private` only `sampling`=uniform or "
+                      "poisson can be accounted for")
+
+
+def _maps(
+    method: Method, options: RunOptions, platform: str, rows: int
+) -> tuple[str, str]:
+  """How clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
   mode, map_seeds = options.map_clients, options.map_seeds
   if mode == "auto":
     mode = clients.default_mode(platform)
@@ -428,82 +492,54 @@ def prepare(
     closed = method.entry.rounds is not None
     alone = platform == "cpu" or closed or rows == 1
     map_seeds = "sequential" if alone else "vmap"
-  cuts = None
-  if federation.rows is not None and method.registered:
-    # Code that is not ours may read a table of clients in its own way.
-    cuts = federation.rows.clients(federation.partition.train_offset)
-  map_clients = clients.make_map_clients(
-      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh,
-      cuts=cuts)
-  model = options.model if model is None else model
-  built = make_model(model, federation, options)
-  train = federation.data.train
-  shape = federation.example_shape
-  spec = FedSpec(num_clients, size, federation.num_classes, shape,
-                 int(train.size.sum()))
-  method = method.resolved()
-  every = tuple(
-      with_values(method.hparams, dict(values)) for values in settings)
-  for hparams in every:
-    algorithm = method._replace(hparams=hparams).on(platform).built(
-        built, map_clients)
-  participation = Participation(
-      size, sampler or options.sampler(num_clients),
-      options.late(method.entry))
-  placed = PlacedData(federation, mesh, options.devices(num_clients),
-                      options.clients_availability(num_clients))
-  if not method.registered:
-    own_algorithm.check(
-        f"`algorithm`={method.name}", algorithm, built, spec, participation,
-        placed.data.train)
-  protocols = _protocols(algorithm, method.name, options.eval_protocols)
-  _check_stopping(options, protocols, algorithm, built, spec)
-  if measures and algorithm.global_params is None:
-    raise OptionError(f"`evaluate`={next(iter(measures))}: {method.name} has "
-                      "no global model to measure")
-  _check_adapts(method, federation, protocols)
-  if not sharding.described(mesh):
-    _check_memory(algorithm, method, built, spec, rows)
-    for hparams in every:
-      _check_work(method._replace(hparams=hparams), federation)
-  keys = keys_of_rows(seeds, len(settings))
-  method = method._replace(hparams=every[0])
-  numbers: Numbers = {}
-  if method.traced and _traceable(
-      method, built, spec, map_clients, participation, protocols,
-      placed.data):
-    numbers = method.numbers(every, len(seeds))
-  elif len(settings) > 1:
+  return mode, map_seeds
+
+
+def _numbers(
+    method: Method, settings: Sequence[Any], seeds: int,
+    traceable: Callable[[], bool]) -> Numbers:
+  """``Prepared.numbers``; empty if the algorithm reads them in Python."""
+  if method.traced and traceable():
+    return method.numbers(settings, seeds)
+  if len(settings) > 1:
     raise OptionError(f"`algorithm`={method.name}: asks Python for the value "
                       "of a hyper-parameter, so each needs its own program")
-  plan = {
-      "data": federation.name, "clients": num_clients, "cohort_size": size,
+  return {}
+
+
+def _cuts(method: Method, federation: Federation) -> Any:
+  """Which clients each process has; None: all have all of them."""
+  if federation.rows is None or not method.registered:
+    # Code that is not ours may read a table of clients in its own way.
+    return None
+  return federation.rows.clients(federation.partition.train_offset)
+
+
+def _summary(
+    federation: Federation, spec: FedSpec, model: Model, mesh: Mesh | None,
+    choices: Mapping[str, str]) -> dict[str, Any]:
+  """``Prepared.plan``: what the run trains on, and what was chosen for it."""
+  data, train = federation.data, federation.data.train
+  parameters = jax.eval_shape(model.init, jax.random.key(0))
+  summary = {
+      "data": federation.name, "clients": spec.num_clients,
+      "cohort_size": spec.cohort_size,
       "newcomers": sum(
           count for _, count in federation.options.newcomers_at or ()),
       "train_examples": spec.num_examples,
-      "validation_examples": 0 if federation.data.validation is None else int(
-          federation.data.validation.size.sum()),
-      "test_examples": int(federation.data.whole_test.size.sum()),
+      "validation_examples": 0 if data.validation is None else int(
+          data.validation.size.sum()),
+      "test_examples": int(data.whole_test.size.sum()),
       "client_size": {"min": int(train.size.min()),
                       "mean": float(train.size.mean()),
                       "max": int(train.size.max())},
-      "example_shape": list(shape),
+      "example_shape": list(federation.example_shape),
       "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
       "classes": federation.num_classes,
-      "parameters": sum(
-          leaf.size for leaf in jax.tree.leaves(
-              jax.eval_shape(built.init, jax.random.key(0)))),
-      "sampling": options.sampling if sampler is None else (
-          f"your {getattr(sampler, '__name__', 'sampler')}"),
-      "map_clients": mode, "map_seeds": map_seeds,
+      "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
+      **choices,
       "devices": [str(d) for d in (
           jax.devices() if mesh is None else mesh.devices.flat)]}
   if processes.count() > 1:
-    plan["processes"] = processes.count()
-  return Prepared(
-      method, every, built, model if isinstance(model, str) else None,
-      federation, placed, options, seeds, spec,
-      sharding.replicate(keys, mesh), sharding.replicate(numbers, mesh),
-      method.on(platform).builder(built, map_clients), map_clients,
-      participation, map_seeds, mesh,
-      protocols, dict(measures or {}), plan)
+    summary["processes"] = processes.count()
+  return summary
