@@ -108,6 +108,8 @@ def run(federation: fa.Federation, name: str, options: dict[str, Any]
                     **{**more, **options})
   except (fa.OptionError, fa.DataError) as error:
     return ["refused", " ".join(str(error).split())[:160]]
+  except fa.NonFiniteError as error:
+    return ["non-finite", " ".join(str(error).split())[:160]]
   times = {"seconds", "wall_s", "round_s"}
   digest = hashlib.sha256(json.dumps({
       table: [{k: repr(v) for k, v in row.items() if k not in times}
