@@ -29,6 +29,7 @@ ELSEWHERE = {
     "rounds/expected": "contract/test_contract",
     "rounds/halves_report": "rounds/test_two_halves",
     "rounds/phases": "rounds/test_two_halves",
+    "runs/sinks": "runs/test_queue",
 }
 
 MODULES = sorted(
