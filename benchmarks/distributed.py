@@ -39,8 +39,8 @@ from benchmarks import timing
 import fedjax_alg as fa
 from fedjax_alg import split
 from fedjax_alg.engine import processes, sharding
-from fedjax_alg.runs.api import request
 from fedjax_alg.runs import play
+from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.programs import Programs
 
 FEATURES, CLASSES, TEST = 784, 10, 1000
@@ -119,14 +119,14 @@ def measure(
   rounds = given.get("rounds", STRETCHES * args.rounds)
   free = {} if "rounds" in given else dict(
       cohort_size=args.cohort, local_steps=args.local_steps)
-  asked = request(
+  plan = from_keywords(
       algorithm, federation, model="mlp" if model else "softmax",
       rounds=rounds, cohort_size=free.pop("cohort_size", None),
       participation=None, seeds=1, evaluate="global",
       eval_every=min(args.rounds, rounds), hparams=None,
       keywords={**free, **model,
                 **{k: v for k, v in given.items() if k != "rounds"}})
-  programs = Programs(asked.prepare(federation))
+  programs = Programs(plan.prepare())
   seconds, cpu, held = [], [], 0.0
   before = time.process_time()
   for step in play.play(programs, play.new_records(programs, [None])):

@@ -33,6 +33,7 @@ import numpy as np
 from benchmarks import timing
 from experiments.cli import config as config_lib
 from experiments.cli import execute
+from experiments.cli.writer import RunWriter
 from fedjax_alg.runs import play
 from fedjax_alg.runs.programs import Programs
 
@@ -103,7 +104,7 @@ def measure(
   prepared = execute.prepared_run(config)
   programs = Programs(prepared)
   (records,) = play.new_records(programs, [where])
-  writer = execute.RunWriter(where, config, programs, records)
+  writer = RunWriter(where, config, programs, records)
   writer.start()
   found["start_s"], found["start_cpu_s"] = (
       time.time() - began, time.process_time())

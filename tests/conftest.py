@@ -216,7 +216,7 @@ def fixture_mesh():
 @pytest.fixture(name="no_pictures")
 def fixture_no_pictures(monkeypatch):
   """Pictures of runs are a word each; test_run.py has some drawn."""
-  monkeypatch.setattr("experiments.cli.execute.plots", types.SimpleNamespace(
+  monkeypatch.setattr("experiments.cli.writer.plots", types.SimpleNamespace(
       histogram=lambda path, *_: path.write_text("drawn"),
       run_curves=lambda paths, *_: [path.write_text("drawn")
                                     for path in paths]))

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "rounds/k_models": "rounds/test_two_halves",
     "rounds/local_training": "rounds/test_two_halves",
     "rounds/one_model": "rounds/test_two_halves",
+    "runs/sinks": "runs/test_queue",
 }
 
 MODULES = sorted(

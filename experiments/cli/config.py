@@ -7,7 +7,6 @@ does the checks; this module passes the values of the flags to it.
 
 from collections.abc import Collection, Iterable, Sequence
 import dataclasses
-import hashlib
 import json
 import pathlib
 import re
@@ -16,20 +15,17 @@ from typing import Any
 from absl import flags as absl_flags
 
 from fedjax_alg import own, registry
-from fedjax_alg.base import Model
-from fedjax_alg.data.federation import refuse_unread
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import at_later_default, check_options
-from fedjax_alg.models import load_model
-from fedjax_alg.runs import methods
-from fedjax_alg.runs import options as options_lib
-from fedjax_alg.runs import tensorboard
+from fedjax_alg.hparams import check_options
+from fedjax_alg.runs import methods, tensorboard
+from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.plan import Plan
 from . import flags
 from .flags import OutputOptions
 
@@ -49,27 +45,15 @@ class HelpRequested(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-  """The checked configuration of a run."""
+class Config(Plan):
+  """A plan with what is the command's: flags, folder, processes."""
 
-  method: Method  #: the algorithm with its hyper-parameters
-  data: DataOptions  #: with defaults filled in
-  run: RunOptions  #: checked, with defaults filled in
-  output: OutputOptions
-  given: dict[str, Any]  #: flag -> value that the user gave, for flags.txt
+  output: OutputOptions = OutputOptions()
+  #: flag -> value that the user gave, for flags.txt
+  given: dict[str, Any] = dataclasses.field(default_factory=dict)
   processes: ProcessOptions = ProcessOptions()
   #: --host_devices of the run that is resumed, where it was of other processes
   first_devices: int | None = None
-
-  @property
-  def algorithm(self) -> str:
-    """The algorithm's name in the registry."""
-    return self.method.name
-
-  @property
-  def hparams(self) -> dict[str, Any]:
-    """hyper-parameter -> value, with defaults filled in."""
-    return field_values(self.method.hparams)
 
   @property
   def out_dir(self) -> str:
@@ -83,17 +67,12 @@ class Config:
         self, output=dataclasses.replace(self.output, **changes))
 
   @property
-  def seeds(self) -> list[int]:
-    """The seeds of the run."""
-    return list(self.run.seeds)
-
-  @property
-  def sources(self) -> dict[str, own.Source]:
-    """The user's own files that decide the run, by the flags naming them."""
-    found = self.run.sources(self.data)
-    if self.method.source is not None:
-      found["algorithm"] = self.method.source
-    return found
+  def options(self) -> dict[str, Any]:
+    """option -> value, as the run was started."""
+    options = super().options
+    if self.first_devices is not None:
+      options["host_devices"] = self.first_devices
+    return options
 
   @property
   def values(self) -> dict[str, Any]:
@@ -101,34 +80,7 @@ class Config:
 
     Except for those that say which process this is.
     """
-    values = {"algorithm": self.algorithm, **field_values(self.run),
-              **field_values(self.data), **field_values(self.output)}
-    if self.first_devices is not None:
-      values["host_devices"] = self.first_devices
-    return values
-
-  @property
-  def fields(self) -> dict[str, dataclasses.Field]:
-    """flag or hyper-parameter -> the field it is made of."""
-    hparams = {field.name: field
-               for field in dataclasses.fields(self.method.hparams)}
-    return {flag.name: flag.field for flag in flags.run_flags()} | hparams
-
-  def identity(self) -> str:
-    """A sha256 hash of everything that decides the numbers of the run.
-
-    Of the user's own files it holds how the flag names them and their content,
-    so that a run is not resumed by code that has changed.
-    """
-    fields = self.fields
-    what = [{name: value for name, value in values.items()
-             if name not in flags.NEUTRAL
-             and not at_later_default(fields[name], value)}
-            for values in (self.values, self.hparams)]
-    for name, source in self.sources.items():
-      what[0][f"{name} sha256"] = source.sha256
-    text = json.dumps(what, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return {**self.options, **field_values(self.output)}
 
   def flag_lines(self) -> list[str]:
     """The flags that repeat this run, one per line."""
@@ -380,38 +332,9 @@ def _checked(
   if name is None:
     raise OptionError("`algorithm`: missing (one of "
                       f"{', '.join(registry.ALGORITHMS)})")
-  method = _method(name, given, of_files)
-  run = _options(RunOptions, values)
-  if "participation" in given and "cohort_size" in given:
-    raise OptionError("`participation` and `cohort_size`: give one of them")
-  options_lib.refuse_both(given)
-  run = run.checked()
-  if values["partition_seed"] is None:
-    values["partition_seed"] = run.seed
-  data = _options(DataOptions, values)
-  data = data.filled()
-  others = field_values(run) | field_values(data)
-  if own.is_own(run.model):
-    run = _with_own_model(run, given)
-    others["model"] = None  # it may read what a named model reads of the data
-  for options in (data, run):
-    refuse_unread(options, given, others)
-  layers = 1
-  if method.entry.rounds is not None:
-    layers = options_lib.num_layers(run, name)
-    if run.map_seeds == "vmap":
-      raise OptionError(f"`map_seeds`=vmap: {name} computes in float64, seed "
-                        "after seed (allowed: auto, sequential)")
-  if run.rounds is None:
-    run = dataclasses.replace(
-        run, rounds=methods.default_rounds(method, layers))
-  methods.check_builds(method, layers)
-  for flag in ("participation", "cohort_size"):
-    if method.entry.all_clients and flag in given:
-      raise OptionError(f"`{flag}`: {name} does not read it, it uses all data "
-                        "in every round")
-  run = options_lib.check_together(
-      run, data, name=name, entry=method.entry, hparams=method.hparams)
+  plan = plan_lib.make(
+      _method(name, given, of_files), _options(RunOptions, values), given,
+      data=_options(DataOptions, values))
   output = _options(OutputOptions, values)
   check_options(output)
   if output.resume and output.overwrite:
@@ -419,21 +342,13 @@ def _checked(
   if output.tensorboard:
     tensorboard.require()
   if output.out_dir is None:
-    short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{data.dataset}")
+    short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{plan.data.dataset}")
     output = dataclasses.replace(output, out_dir=f"out/{short}")
   assert output.out_dir is not None
   expanded(output.out_dir, "out_dir")
   processes = _options(ProcessOptions, values)
   processes.check()
-  return Config(method, data, run, output, given, processes)
-
-
-def _with_own_model(run: RunOptions, given: dict[str, Any]) -> RunOptions:
-  """The options with the l2 that a ``base.Model`` of the user's has."""
-  model = load_model(run.model)
-  if isinstance(model, Model) and "l2" not in given:
-    return dataclasses.replace(run, l2=float(model.l2))
-  return run
+  return Config(**vars(plan), output=output, given=given, processes=processes)
 
 
 def _options(kind: type[Any], values: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import pathlib
 import shlex
+from typing import NamedTuple
 
 from fedjax_alg.files import expanded, read_json
 from fedjax_alg.records import folder as run_files
@@ -14,6 +15,14 @@ from .config import Config, UsageError
 #: Files that may be there before a run is: it has just been started, or was
 #: killed then.
 _BEFORE = (lock.NAME, "config.json.partial")
+
+
+class Taken(NamedTuple):
+  """A run whose folder this process holds."""
+
+  config: Config
+  folder: pathlib.Path
+  resuming: bool
 
 
 def resume_words(folder: pathlib.Path) -> str:

@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.records import summary as results
-from fedjax_alg.runs import api, gradient_tuning, hypergradient
+from fedjax_alg.runs import gradient_tuning, hypergradient
 from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
 from . import config as config_lib
 from . import execute, program
@@ -63,8 +63,7 @@ def _named_here() -> Iterator[None]:
   try:
     yield
   except OptionError as error:
-    raise type(error)(error.text.replace("`by`", f"`{FLAG}`").replace(
-        "`evaluate`", "`eval_protocols`")) from None
+    raise type(error)(error.text.replace("`by`", f"`{FLAG}`")) from None
 
 
 def tuned(
@@ -91,10 +90,7 @@ def tuned(
     names = gradient_tuning.check_starts(
         config.method, list(values[FLAG].value or ()))
     hypergradient.check(config.method, config.run)
-    run = api.Request(config.method, config.run, config.run.model,
-                      tuple(config.seeds), {})
-    prepared = hypergradient.prepared_for(
-        run, execute.federation_of(config.data), names)
+    prepared = hypergradient.prepared_for(config, names)
     execute.warn(prepared, set())
     caution = hypergradient.caution(prepared.method)
     if caution:

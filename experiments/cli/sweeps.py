@@ -7,27 +7,23 @@ from collections.abc import Sequence
 import contextlib
 import pathlib
 import sys
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
+from typing import NamedTuple
 
 from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.files import expanded
 from fedjax_alg.records import folder as run_files
-from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
 from fedjax_alg.runs.programs import Programs
-from fedjax_alg.runs.progress import ProgressBar
+from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations
 from . import config as config_lib
-from . import execute, flags, lock, signals
+from . import execute, flags, lock, resume, signals
 from . import folder as folder_lib
 from . import part as part_lib
 from .config import Config
-from .execute import RunWriter
+from .folder import Taken
 from .lock import HeldError
 
 
@@ -126,15 +122,6 @@ def configs(
   return out
 
 
-def by_program(all_configs: Sequence[Config]) -> list[list[Config]]:
-  """Groups configurations that share a program; their order is kept."""
-  groups: dict[Any, list[Config]] = {}
-  for config in all_configs:
-    key = (config.method.structure(), config.data, config.run)
-    groups.setdefault(key, []).append(config)
-  return list(groups.values())
-
-
 def play_all(all_configs: Sequence[Config]) -> list[Played]:
   """Plays every configuration that is not finished in its folder.
 
@@ -159,10 +146,10 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
     _check_resumed(config)
   said: set[str] = set()  # warnings
   elsewhere: list[tuple[Config, HeldError]] = []
-  for group in by_program(waiting):
-    for part in _together(group):
-      for played in _play_program(part, said, elsewhere):
-        found[played.config.out_dir] = played
+  for indices in by_program(waiting):
+    for played in _play_program(
+        [waiting[i] for i in indices], said, elsewhere):
+      found[played.config.out_dir] = played
   for config, held in elsewhere:  # it may have ended meanwhile
     folder = expanded(config.out_dir)
     if not execute.finished(folder, config):
@@ -183,8 +170,8 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part) -> None:
           "--part and --overwrite: give one of them; all parts together would "
           "be started anew by the command that makes their tables (--resume)")
   # A part has as few programs as can be.
-  own = share.of([config for group in by_program(all_configs)
-                  for config in group])
+  own = share.of([all_configs[i] for indices in by_program(all_configs)
+                  for i in indices])
   ended = {played.config.out_dir for played in play_all(own)}
   left = sum(config.out_dir not in ended and not execute.finished(
       expanded(config.out_dir), config)
@@ -197,38 +184,22 @@ def _check_resumed(config: Config) -> None:
   folder = expanded(config.out_dir)
   if config.output.resume and (folder / "config.json").is_file():
     execute.check_same(folder, config)
-    execute.check_rounds(
+    resume.check_rounds(
         folder, config,
         checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0)
     execute.check_tables(folder, config)
 
 
-def _together(group: Sequence[Config]) -> list[list[Config]]:
-  """Splits settings whose algorithm does not accept traced hyper-parameters."""
-  if len(group) == 1 or group[0].method.registered or (
-      execute.prepared_run(group[0]).numbers):
-    return [list(group)]
-  return [[config] for config in group]
-
-
-class _Held(NamedTuple):
-  """A setting whose folder this process holds."""
-
-  config: Config
-  folder: pathlib.Path
-  resuming: bool
-
-
-def _by_round(group: Sequence[_Held]) -> list[list[_Held]]:
+def _by_round(group: Sequence[Taken]) -> list[list[Taken]]:
   """Splits settings by the round that they go on from.
 
   They differ where parts of a sweep were stopped, or where one has diverged.
   """
-  rounds: dict[int | None, list[_Held]] = {}
-  for one in group:
-    done = (checkpoint.newest_round(one.folder / run_files.CHECKPOINTS)
-            if one.resuming else None)
-    rounds.setdefault(done, []).append(one)
+  rounds: dict[int | None, list[Taken]] = {}
+  for run in group:
+    done = (checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
+            if run.resuming else None)
+    rounds.setdefault(done, []).append(run)
   return list(rounds.values())
 
 
@@ -257,93 +228,24 @@ def _play_program(
       if resuming and execute.finished(folder, config):  # by now, by another
         out.append(Played(config, folder, None))
       else:
-        waiting.append(_Held(config, folder, resuming))
+        waiting.append(Taken(config, folder, resuming))
     for group in _by_round(waiting):
       out += _play_together(group, said)
   signals.keep(signals.NOTHING)
   return out
 
 
-def _play_together(held: Sequence[_Held], said: set[str]) -> list[Played]:
+def _play_together(runs: Sequence[Taken], said: set[str]) -> list[Played]:
   """Plays settings of one program that go on from the same round."""
-  group, folders, resuming = map(list, zip(*held))
-  first = group[0]
+  first = runs[0].config
   prepared = execute.prepared_run(
-      first, settings=[config.method.values() for config in group])
-  for config, folder, resumed in held:
-    if resumed:
-      execute.check_machine(folder, config, prepared)
+      first, settings=[run.config.method.values() for run in runs])
+  for run in runs:
+    if run.resuming:
+      execute.check_machine(run.folder, run.config, prepared)
   execute.warn(prepared, said)
-  programs = Programs(prepared)
-  records = play_lib.new_records(programs, folders)
-  states, done = None, 0
-  if all(resuming):
-    states, done = _restore(folders, group, programs, records)
-    if states is None:
-      records = play_lib.new_records(programs, folders)
-  for folder, resumed in zip(folders, resuming):
-    done_before = checkpoint.newest_round(folder / run_files.CHECKPOINTS)
-    if states is None and resumed and done_before is not None:
-      print(f"{folder}: starts again from round 0 (it had {done_before}); "
-            "the checkpoint of another setting is damaged", file=sys.stderr)
-  writers = [RunWriter(*each, index) for index, each in enumerate(
-      zip(folders, group, [programs] * len(group), records))]
-  for writer in writers:
-    writer.saved = done
-    writer.start()
-  bar = ProgressBar(f"{first.method.entry.label}, {len(group)} settings",
-                    done, first.output.progress)
-  bar.compiled(programs.compile_s)
-  last, num = None, len(programs.prepared.seeds)
-  more = execute.callbacks(first, folders)
-  going = dict(enumerate(writers))  # those that have not ended yet
-  saver = execute.Saver(
-      going, first.output, f"{len(group)} settings in {folders[0].parent}")
-  with contextlib.closing(bar):
-    for last in play_lib.play(
-        programs, records, states, done, stop=False, pace=saver.pace):
-      for callback in more:
-        callback(last)
-      saver.save(last, {row // num for row in last.diverged})
-      for index in last.stopped:
-        if index in going and _divergence(last, index, num) is None:
-          # Now: the next step reuses the memory of the states.
-          going.pop(index).finish(last)
-      bar(last)
-      saver.stop(last)
-  if last is None:
-    last = play_lib.evaluated(programs, states, done)
-  out = []
-  for index in range(len(writers)):
-    diverged = _divergence(last, index, num)
-    if index in going and diverged is None:
-      going[index].finish(last)
-    out.append(Played(group[index], folders[index], diverged))
-  return out
-
-
-def _divergence(
-    step: play_lib.Step, index: int, num: int) -> Divergence | None:
-  """The earliest divergence among the seeds of a setting, or None."""
-  own = [found for row, found in step.diverged.items() if row // num == index]
-  return min(own, key=lambda found: found.round, default=None)
-
-
-def _restore(
-    folders: Sequence[pathlib.Path], group: Sequence[Config],
-    programs: Programs, records: Sequence[Records]) -> tuple[Any, int]:
-  """The states of all settings, if all have a whole one of the same round.
-
-  Otherwise the states are None, and the round is 0.
-  """
-  num = len(programs.prepared.seeds)
-  shapes = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype),
-      programs.shapes)
-  found = [execute.restore(folder, config, shapes, table)
-           for folder, config, table in zip(folders, group, records)]
-  if len({done for _, done in found}) > 1 or found[0][0] is None:
-    return None, 0
-  states = jax.tree.map(lambda *leaves: np.concatenate(leaves),
-                        *[states for states, _ in found])
-  return programs.place(states), found[0][1]
+  _, last = execute.run_folders(
+      runs, Programs(prepared),
+      f"{first.method.entry.label}, {len(runs)} settings", stop=False)
+  return [Played(run.config, run.folder, divergence(last, index, prepared))
+          for index, run in enumerate(runs)]

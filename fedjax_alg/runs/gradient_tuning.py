@@ -20,9 +20,10 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import check_count, of_type, resolved
-from fedjax_alg.runs import api, hypergradient
+from fedjax_alg.runs import hypergradient
 from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
+from fedjax_alg.runs.plan import from_keywords, warn
 
 #: The outer steps of a tuning.
 OUTER_STEPS = 4
@@ -331,13 +332,13 @@ def tune_by_gradient(
       line.
   """
   check_steps(outer_steps, halvings)
-  asked = api.request(
+  plan = from_keywords(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate="validation", eval_every=eval_every, hparams=hparams,
       keywords=options, sampler=sampler)
-  names = check_starts(asked.method, by)
-  prepared = hypergradient.prepared_for(asked, federation, names)
-  hypergradient.warn(prepared)
+  names = check_starts(plan.method, by)
+  prepared = hypergradient.prepared_for(plan, names)
+  warn(prepared, set(), hypergradient.caution(prepared.method))
   return descend(Derivatives(prepared, names), outer_steps=outer_steps,
                  halvings=halvings, last=last)

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any, NamedTuple
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +29,12 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, samplers
 from fedjax_alg.engine.round import play_round
 from fedjax_alg.engine import sharding
-from fedjax_alg.errors import did_you_mean, OptionError, with_names
+from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import of_type, resolved, unread, validate
 from fedjax_alg.hparams import with_values
-from fedjax_alg.runs import api
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.plan import from_keywords, Plan, warn
 from fedjax_alg.runs.prepare import Prepared
 
 #: Compressors whose message is a rounded number: what a derivative of it
@@ -301,12 +300,11 @@ def check(method: Method, options: RunOptions) -> None:
 
 
 def prepared_for(
-    asked: api.Request, federation: Federation, by: Sequence[str]) -> Prepared:
+    plan: Plan, by: Sequence[str]) -> Prepared:
   """Prepares a run whose rounds are differentiated.
 
   Args:
-    asked: the run; its protocol is ``validation``.
-    federation: the clients with their data.
+    plan: the run; its protocol is ``validation``.
     by: names of hyper-parameters, checked by ``check_names``.
 
   Returns:
@@ -315,18 +313,18 @@ def prepared_for(
   Raises:
     OptionError, DataError: an argument that cannot be used.
   """
-  check(asked.method, asked.options)
+  check(plan.method, plan.run)
   if processes.count() > 1:
     raise OptionError(f"`by`={','.join(by)}: in one process only")
-  if federation.options.shift != "none":
+  if plan.data.shift != "none":
     raise OptionError(
-        f"`shift`={federation.options.shift}: the derivative is that of rounds "
+        f"`shift`={plan.data.shift}: the derivative is that of rounds "
         "on data that stay")
-  prepared = asked.prepare(federation)
+  prepared = plan.prepare()
   # Lanes cannot be differentiated; what is computed is the same.
   if prepared.plan["map_clients"] == "lanes":
-    prepared = dataclasses.replace(asked, options=dataclasses.replace(
-        asked.options, map_clients="vmap")).prepare(federation)
+    prepared = dataclasses.replace(plan, run=dataclasses.replace(
+        plan.run, map_clients="vmap")).prepare()
   if not prepared.numbers:
     raise OptionError(
         f"`algorithm`={prepared.method.name}: asks Python for the value of a "
@@ -347,14 +345,6 @@ def caution(method: Method) -> str:
   text = " and ".join(filter(None, found))
   return text and (f"`algorithm`={method.name}: {text}; the derivative is that "
                    "with these choices kept, it does not see them change")
-
-
-def warn(prepared: Prepared) -> None:
-  """Warns the caller's caller, also of what a derivative does not see."""
-  api.warn(prepared, set())
-  text = caution(prepared.method)
-  if text:
-    warnings.warn(with_names(text), stacklevel=3)
 
 
 def hypergradient(
@@ -403,15 +393,15 @@ def hypergradient(
     >>> found.gradient["client_lr"] < 0  # a longer step would do better
     True
   """
-  asked = api.request(
+  plan = from_keywords(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate="validation", eval_every=eval_every, hparams=hparams,
       keywords=options, sampler=sampler)
-  names = check_names(asked.method, by)
+  names = check_names(plan.method, by)
   last = of_type("last", last, int | None)
-  prepared = prepared_for(asked, federation, names)
-  warn(prepared)
+  prepared = prepared_for(plan, names)
+  warn(prepared, set(), caution(prepared.method))
   return Derivatives(prepared, names).at(last=last)
 
 

@@ -298,8 +298,11 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     """The rules that end the run before its last round, at most two."""
     return stopping.rules(self.stop_at, self.patience)
 
-  def checked(self) -> "RunOptions":
+  def checked(self, needs_protocols: bool = True) -> "RunOptions":
     """Checks the type and the range of every option.
+
+    Args:
+      needs_protocols: whether there is nothing else to evaluate.
 
     Returns:
       The options, with every value converted to its type.
@@ -308,17 +311,16 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
       OptionError: a value has a wrong type or is out of range.
     """
     taken = typed(self)
+    if needs_protocols and not taken.eval_protocols:
+      raise OptionError("`eval_protocols`: empty (of "
+                        f"{', '.join(evaluate.PROTOCOLS)})")
     taken._check()
     return dataclasses.replace(
         taken, eval_protocols=tuple(dict.fromkeys(taken.eval_protocols)))
 
   def _check(self) -> None:
     check_options(self)
-    protocols = self.eval_protocols
-    if not protocols:
-      raise OptionError("`eval_protocols`: empty (of "
-                        f"{', '.join(evaluate.PROTOCOLS)})")
-    for protocol in protocols:
+    for protocol in self.eval_protocols:
       if protocol not in evaluate.PROTOCOLS:
         raise OptionError(
             f"`eval_protocols`={protocol}: unknown"

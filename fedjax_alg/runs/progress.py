@@ -1,7 +1,7 @@
 """Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import sys
 import time
 from typing import Any
@@ -9,27 +9,34 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.sinks import Sink
 
 
-class ProgressBar:
+class ProgressBar(Sink):
   """A callback that shows the rounds played, the accuracy and the time left.
 
   The compile time is shown separately and is not part of the estimate.
   """
 
-  def __init__(self, name: str = "run", start: int = 0, shown: bool = True):
+  def __init__(self, name: str = "run", shown: bool = True):
     """Prepares a progress bar; the bar appears at the first evaluation.
 
     Args:
       name: label that is shown before the bar.
-      start: rounds that were played before a resumed run was interrupted.
       shown: whether to show anything at all.
     """
     self._name, self._shown = name, shown
     self._bar: Any = None
-    self._start, self._began = start, time.monotonic()
+    self._start, self._began = 0, time.monotonic()
     self._compiled = False
+
+  def start(self, programs: Programs, records: Sequence[Records],
+            names: Sequence[str], done: int) -> None:
+    self._start = done
+    self.compiled(programs.compile_s)
 
   def compiled(self, seconds: float) -> None:
     """Shows the compile time and starts the clock of the rounds.

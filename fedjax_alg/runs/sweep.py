@@ -8,7 +8,7 @@ a single run with that setting. A setting that ends early (``stop_at``,
 of its settings have ended.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import itertools
 from typing import Any, NamedTuple
 import warnings
@@ -21,12 +21,10 @@ from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.hparams import plain
-from fedjax_alg.runs import api
+from fedjax_alg.runs import api, queue
 from fedjax_alg.runs.api import Callback
-from fedjax_alg.runs.prepare import Prepared
-from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.plan import from_keywords, Plan
 from fedjax_alg.runs.result import RunResult
-from fedjax_alg.runs.tensorboard import TensorBoard
 
 
 class Best(NamedTuple):
@@ -184,23 +182,6 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
           for values in itertools.product(*lists.values())]
 
 
-def by_program(requests: Sequence[api.Request]) -> list[list[int]]:
-  """Groups the requests that can share a program.
-
-  Args:
-    requests: the runs of all settings.
-
-  Returns:
-    For each group, the indices of its requests.
-  """
-  groups: dict[Any, list[int]] = {}
-  for index, asked in enumerate(requests):
-    key = (asked.method.structure(), asked.options, id(asked.model)
-           if not isinstance(asked.model, str) else asked.model)
-    groups.setdefault(key, []).append(index)
-  return list(groups.values())
-
-
 def sweep(
     algorithm: Any, federation: Federation, *,
     grid: Mapping[str, Sequence[Any]], model: Any = "softmax",
@@ -242,28 +223,17 @@ def sweep(
       eval_every=eval_every, hparams=hparams, sampler=sampler)
   callbacks = api.as_callbacks(callbacks)
   settings = combinations(grid)
-  requests = [_requested(algorithm, federation, base, options, setting)
-              for setting in settings]  # checks all before the first starts
-  results: list[RunResult | None] = [None] * len(settings)
-  num_programs = 0
-  said: set[str] = set()
-  for indices, prepared in _prepared(federation, requests):
-    api.warn(prepared, said)
-    programs = Programs(prepared)
-    num_programs += 1
-    for callback in callbacks:
-      if isinstance(callback, TensorBoard):
-        callback.begin([",".join(
-            f"{k}={v}" for k, v in settings[i].items()).replace("/", "_")
-                        for i in indices])
-    for i, found in zip(indices, api.collect(programs, callbacks, stop=False)):
-      results[i] = found
+  plans = [_planned(algorithm, federation, base, options, setting)
+           for setting in settings]  # checks all before the first starts
+  names = [",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
+           for setting in settings]
+  results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)
   return Sweep(settings, results, num_programs)
 
 
-def _requested(
+def _planned(
     algorithm: Any, federation: Federation, base: Mapping[str, Any],
-    options: Mapping[str, Any], setting: Mapping[str, Any]) -> api.Request:
+    options: Mapping[str, Any], setting: Mapping[str, Any]) -> Plan:
   named, keywords = dict(base), dict(options)
   for name, value in setting.items():
     if name in ("seeds", "evaluate", "hparams", "sampler"):
@@ -272,29 +242,4 @@ def _requested(
     if name in options:
       raise OptionError(f"`grid`: `{name}` is given outside the grid, too")
     (named if name in named else keywords)[name] = value
-  return api.request(algorithm, federation, keywords=keywords, **named)
-
-
-def _prepared(
-    federation: Federation, requests: Sequence[api.Request]
-) -> Iterator[tuple[list[int], Prepared]]:
-  """Prepares one program after another, with the indices of its settings."""
-  for indices in by_program(requests):
-    for part in _together(federation, requests, indices):
-      yield part, requests[part[0]].prepare(
-          federation, [requests[i].method.values() for i in part])
-
-
-def _together(
-    federation: Federation, requests: Sequence[api.Request],
-    indices: list[int]) -> list[list[int]]:
-  """Splits settings into programs.
-
-  All settings share one program, unless the algorithm does not accept traced
-  hyper-parameters: then each setting needs a separate program.
-  """
-  if len(indices) == 1 or requests[indices[0]].method.registered:
-    return [indices]
-  if requests[indices[0]].prepare(federation).numbers:
-    return [indices]
-  return [[index] for index in indices]
+  return from_keywords(algorithm, federation, keywords=keywords, **named)

@@ -15,7 +15,10 @@ import numpy as np
 
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
+from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.sinks import Sink
 
 
 def require() -> None:
@@ -32,7 +35,7 @@ def require() -> None:
         "tensorboard, or fedjax_alg[tensorboard])") from None
 
 
-class TensorBoard:
+class TensorBoard(Sink):
   """A callback that writes all metrics of every evaluation and seed.
 
   A point is ``<protocol>/<metric>`` over communication rounds, as in
@@ -64,13 +67,10 @@ class TensorBoard:
     self._settings: list[str] = [""]
     self._files: dict[int, pathlib.Path] = {}  # row -> its event file
 
-  def begin(self, settings: Sequence[str]) -> None:
-    """Names the settings of the next program of a sweep.
-
-    Args:
-      settings: a name for the folder of each setting; "" is ``folder`` itself.
-    """
-    self._settings, self._files = list(settings), {}
+  def start(self, programs: Programs, records: Sequence[Records],
+            names: Sequence[str], done: int) -> None:
+    """Names the folder of each setting; "" is ``folder`` itself."""
+    self._settings, self._files = list(names), {}
 
   def __call__(self, step: Step) -> None:
     """Writes an evaluation.

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator)
 
 from experiments import run
-from experiments.cli import execute
+from experiments.cli import execute, writer
 from fedjax_alg.records import clients
 from fedjax_alg.records import tables as records, summary as results
 from fedjax_alg import metrics
@@ -433,7 +433,7 @@ def _calls(monkeypatch):
     return real(self, states, start, count)
 
   monkeypatch.setattr(Programs, "play", play_rounds)
-  monkeypatch.setattr(execute, "_CALL_S", 1e-9)
+  monkeypatch.setattr(writer, "_CALL_S", 1e-9)
   return found
 
 
@@ -462,7 +462,7 @@ def test_stopped_between_two_evaluations(
       "the same command again with --resume\n")
   assert checkpoint.newest_round(folder / "checkpoint") == done
   assert calls == [(n, 1) for n in range(done)]
-  monkeypatch.setattr(execute, "_CALL_S", 5.0)
+  monkeypatch.setattr(writer, "_CALL_S", 5.0)
   assert play(folder, *STRETCHES, "--resume") == 0
   assert calls[done:done + 2] == [(done, 1), (done + 1, 1)]
   for name in ("metrics.csv", "rounds.csv"):
@@ -482,8 +482,8 @@ def _stretches(tmp_path_factory):
   """A run in one call between two evaluations, as from Python."""
   folder = tmp_path_factory.mktemp("runs") / "stretches"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(execute.Pace, "rounds", lambda self, left: left)
-    patch.setattr(execute.plots, "run_curves", lambda *args: None)
+    patch.setattr(writer.Pace, "rounds", lambda self, left: left)
+    patch.setattr(writer.plots, "run_curves", lambda *args: None)
     assert play(folder, *STRETCHES) == 0
   return folder
 
@@ -564,8 +564,8 @@ def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
     return save(folder, states, done, facts)
 
   monkeypatch.setattr(checkpoint, "save", counted)
-  monkeypatch.setattr(execute, "_SLOW_SAVE", slow)
-  monkeypatch.setattr(execute, "_SAVE_SPARING", 1e9)
+  monkeypatch.setattr(writer, "_SLOW_SAVE", slow)
+  monkeypatch.setattr(writer, "_SAVE_SPARING", 1e9)
   assert play(tmp_path / "run", *ONE, "--rounds=10") == 0
   assert saves == rounds
 

@@ -7,8 +7,9 @@ from PIL import Image
 import pytest
 
 from experiments import run, sweep
-from experiments.cli import config, sweeps
+from experiments.cli import config, sweeps, writer
 import fedjax_alg as fa
+from fedjax_alg.runs import queue
 from tests import browser
 
 WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=iid",
@@ -117,8 +118,8 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   """Each setting where it stopped; from the start if a checkpoint is damaged.
   """
   given = ("--sweep=client_lr=0.01,0.5", f"--out_dir={tmp_path}")
-  real = sweeps.play_lib.play
-  monkeypatch.setattr(sweeps.execute, "_SLOW_SAVE", 1e9)
+  real = queue.play_lib.play
+  monkeypatch.setattr(writer, "_SLOW_SAVE", 1e9)
 
   def stops(*args, **kwargs):
     for step in real(*args, **kwargs):
@@ -126,7 +127,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
       if step.round == 2:
         raise KeyboardInterrupt
 
-  monkeypatch.setattr(sweeps.play_lib, "play", stops)
+  monkeypatch.setattr(queue.play_lib, "play", stops)
   assert sweep.main([*WORDS, *given, "--rounds=3"]) == 130
   assert not (tmp_path / FOLDERS[0] / "summary.json").exists()
   starts = []
@@ -135,7 +136,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
     starts.append(done)
     return real(programs, records, states, done, stop, pace)
 
-  monkeypatch.setattr(sweeps.play_lib, "play", counts)
+  monkeypatch.setattr(queue.play_lib, "play", counts)
   assert sweep.main([*WORDS, *given, "--rounds=3", "--resume"]) == 0
   assert starts == [2]
   assert "starts again" not in capsys.readouterr().err

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import run as command
-from experiments.cli import execute
+from experiments.cli import writer
 import fedjax_alg as fa
 
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
@@ -49,7 +49,7 @@ def _by_command(tmp_path_factory):
     words = [f"--{key}={value}" for key, value in SMALL[name].items()]
     with pytest.MonkeyPatch.context() as patch:
       for picture in ("histogram", "run_curves"):
-        patch.setattr(execute.plots, picture, lambda *_: None)
+        patch.setattr(writer.plots, picture, lambda *_: None)
       assert command.main([
           f"--algorithm={name}", *CLIENTS, "--num_seeds=2", "--eval_every=2",
           "--noprogress", f"--out_dir={root / name}", *words]) == 0

@@ -10,7 +10,8 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.runs import api, gradient_tuning, hypergradient
+from fedjax_alg.runs import gradient_tuning, hypergradient
+from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
@@ -53,14 +54,14 @@ def _fed():
 def derivatives(fed, algorithm, by, *, seeds=1, hparams=None, **options):
   """The compiled program of a run."""
   chosen = NUMBERS | options
-  asked = api.request(
+  plan = from_keywords(
       algorithm, fed, model="softmax", rounds=chosen.pop("rounds"),
       cohort_size=chosen.pop("cohort_size"), participation=None, seeds=seeds,
       evaluate="validation", eval_every=chosen.pop("eval_every"),
       hparams=hparams, keywords=chosen)
-  by = hypergradient.check_names(asked.method, by)
+  by = hypergradient.check_names(plan.method, by)
   return hypergradient.Derivatives(
-      hypergradient.prepared_for(asked, fed, by), by)
+      hypergradient.prepared_for(plan, by), by)
 
 
 def check_by_differences(fed, name, more):

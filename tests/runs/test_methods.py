@@ -16,7 +16,8 @@ from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.engine import clients, sharding
 from fedjax_alg.hparams import hyper
-from fedjax_alg.runs import api, methods
+from fedjax_alg.runs import methods
+from fedjax_alg.runs.plan import from_keywords
 
 pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=3, rounds=2, evaluate="global")
@@ -217,10 +218,10 @@ def with_gain(where):
 
 def prepared(fed, algorithm, model="softmax", **keywords):
   """A run that is ready to compile."""
-  return api.request(
+  return from_keywords(
       algorithm, fed, model=model, rounds=1, cohort_size=3,
       participation=None, seeds=1, evaluate="local", eval_every=1, hparams=None,
-      keywords=keywords).prepare(fed)
+      keywords=keywords).prepare()
 
 
 @pytest.mark.parametrize("where", ("builder", "round", "nowhere"))

@@ -73,10 +73,11 @@ def test_a_bar_for_every_program_of_a_sweep(monkeypatch, programs):
 
 
 def test_the_rounds_before_a_resume_took_no_time(capsys):
-  bar = progress.ProgressBar("mine", start=2)
-  bar(step(3))  # half a second for the first of the two rounds left
-  assert capsys.readouterr().err.splitlines()[-1].endswith(
-      ("0 s left", "1 s left"))
+  bar = progress.ProgressBar("mine")
+  bar.start(types.SimpleNamespace(compile_s=2.0), (), (), 2)
+  bar._began -= 100.0
+  bar(step(3))  # 100 seconds for the first of the two rounds left
+  assert capsys.readouterr().err.splitlines()[-1].endswith(" 100 s left")
 
 
 def test_time_left_of_runs_with_compiling():

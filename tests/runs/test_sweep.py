@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.runs import sweep as sweep_lib
+from fedjax_alg.runs import queue, sweep as sweep_lib
 
 pytestmark = pytest.mark.program
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
@@ -17,13 +17,13 @@ NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
 def _compiled(monkeypatch):
   """Numbers of settings of each program that a sweep compiles."""
   found = []
-  real = sweep_lib.Programs
+  real = queue.Programs
 
   def programs(prepared):
     found.append(len(prepared.settings))
     return real(prepared)
 
-  monkeypatch.setattr(sweep_lib, "Programs", programs)
+  monkeypatch.setattr(queue, "Programs", programs)
   return found
 
 
@@ -135,9 +135,9 @@ def test_what_decides_structure_parts_the_grid(fed, compiled):
 
 
 def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
-  monkeypatch.setattr(sweep_lib, "Programs", lambda prepared: prepared)
-  monkeypatch.setattr(sweep_lib.api, "collect", lambda programs, *_, stop: [
-      None for _ in programs.settings])
+  monkeypatch.setattr(queue, "Programs", lambda prepared: prepared)
+  monkeypatch.setattr(queue, "run", lambda programs, sinks, **_: setattr(
+      sinks[0], "results", [None] * len(programs.settings)))
   with warnings.catch_warnings(record=True) as found, pytest.raises(
       fa.OptionError, match="every setting diverged"):
     warnings.simplefilter("always")

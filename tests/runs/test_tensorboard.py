@@ -64,7 +64,7 @@ def test_a_run_that_goes_on_replaces_what_follows(tmp_path):
 
 def test_settings_have_folders_and_end_on_their_own(tmp_path):
   board = fa.tensorboard(tmp_path)
-  board.begin(["lr=1", "lr=2"])
+  board.start(None, (), ["lr=1", "lr=2"], 0)
   board(step(2, [0.25, 0.5, 0.75, 1.0], recorded=(0, 1)))
   board(step(4, [0.0, 0.0, 0.5, 0.25], recorded=(1,), last=True))
   assert read(tmp_path / "lr=1" / "seed_7")["global/accuracy"] == [(2, 0.5)]

@@ -13,7 +13,7 @@ import shutil
 import pytest
 
 from experiments import run
-from experiments.cli import execute, lock
+from experiments.cli import execute, lock, writer
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records import folder as run_files
@@ -49,11 +49,11 @@ def _quick(monkeypatch, made):
   def programs(prepared):
     return next(one for one in made.values() if one.prepared is prepared)
 
-  monkeypatch.setattr(execute.plots, "run_curves", draw)
-  monkeypatch.setattr(execute.plots, "histogram", draw)
+  monkeypatch.setattr(writer.plots, "run_curves", draw)
+  monkeypatch.setattr(writer.plots, "histogram", draw)
   monkeypatch.setattr(execute, "prepared_run", prepared_run)
   monkeypatch.setattr(execute, "Programs", programs)
-  monkeypatch.setattr(execute, "_DRAWN", {})
+  monkeypatch.setattr(writer, "_DRAWN", {})
 
 
 def play(folder, *words):

@@ -7,6 +7,7 @@ import pytest
 
 from experiments.cli import config as config_lib
 from experiments.cli import sweeps
+from fedjax_alg.runs.plan import by_program
 
 ROOT = pathlib.Path("somewhere")
 WORDS = ("--algorithm=fedprox", "--dataset=digits", "--rounds=3")
@@ -48,16 +49,14 @@ def test_a_setting_is_a_run_of_its_own():
   alone = config_lib.parse([*WORDS, "--client_lr=1", "--local_steps=2",
                             f"--out_dir={found[2].out_dir}"])
   assert found[2] == alone and found[2].identity() == alone.identity()
-  parts = sweeps.by_program(found)
-  assert [[found.index(c) for c in part] for part in parts] == [
-      [0, 2], [1, 3]]
+  assert by_program(found) == [[0, 2], [1, 3]]
 
 
 def test_values_that_are_zero_or_strings_part_the_grid():
   found = sweeps.configs(WORDS, {"mu": ["0", "0.1", "1"]}, ROOT)
-  assert [len(part) for part in sweeps.by_program(found)] == [1, 2]
+  assert [len(part) for part in by_program(found)] == [1, 2]
   found = sweeps.configs(WORDS, {"partition": ["iid", "classes"]}, ROOT)
-  assert [len(part) for part in sweeps.by_program(found)] == [1, 1]
+  assert [len(part) for part in by_program(found)] == [1, 1]
 
 
 @pytest.mark.parametrize("words, grid, said", [

@@ -1,0 +1,254 @@
+"""Whether a run in a folder is finished, and whether it can be gone on with."""
+
+from collections.abc import Sequence
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_alg import files
+from fedjax_alg.engine import checkpoint, processes
+from fedjax_alg.engine.samplers import by_bijection, FEW_CLIENTS
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import tables
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.stopping import ALL_ROUNDS
+from . import config as config_lib
+from . import flags, lock
+from . import folder as folder_lib
+from .config import Config
+from .folder import Taken
+from .guard import RunError
+
+
+def finished(folder: pathlib.Path, config: Config) -> bool:
+  """Whether ``folder`` holds this run with all its rounds, or ended early.
+
+  All its files must be there and whole, see ``records.folder.whole``. If they
+  are, the lock of a process that was killed is removed.
+  """
+  try:
+    summary = files.read_json(folder / "summary.json")
+    played, asked = summary["cost"]["rounds"], config.run.rounds
+    found = summary["identity"] == config.identity() and (
+        played == asked or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS
+                            and played < asked)) and (
+                                run_files.whole(folder, summary))
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    return False
+  if found:
+    lock.tidy(folder)
+  return found
+
+
+def check_same(folder: pathlib.Path, config: Config) -> None:
+  """Refuses to resume a run that was started with other flags.
+
+  Raises:
+    UsageError: the flags differ, or config.json is damaged.
+  """
+  try:
+    saved = files.read_json(folder / "config.json")
+    identity, old = saved["identity"], saved["flags"] | saved["hparams"]
+  except (OSError, ValueError, KeyError, TypeError):
+    raise config_lib.UsageError(
+        f"--out_dir={folder}: config.json is damaged, cannot resume") from None
+  if identity == config.identity():
+    # The draw became an option when that of many clients changed.
+    clients = saved.get("plan", {}).get("clients", 0)
+    if "draw" not in old and not config.data.newcomers_at and (
+        config.run.sampler(clients) is by_bijection):
+      raise config_lib.UsageError(
+          f"--resume: the run in {folder} is of an earlier version, which drew "
+          f"cohorts of more than {FEW_CLIENTS:,} clients in another "
+          "way; start anew in another folder")
+    return
+  held = saved.get("sources", {})
+  for flag, source in config.sources.items():
+    if flag in held and held[flag]["sha256"] != source.sha256:
+      raise config_lib.UsageError(
+          f"--{flag}: {source.file} has changed since the run in {folder} was "
+          "started; restore it or start anew in another folder")
+  new = json.loads(json.dumps(config.values | config.hparams, default=str))
+  later = {name: field.default for name, field in config.fields.items()
+           if field.metadata.get("later")}
+  old = json.loads(json.dumps(later)) | old
+  changed = [k for k in new
+             if k not in flags.NEUTRAL and new[k] != old.get(k)]
+  if not changed:
+    raise config_lib.UsageError(
+        f"--resume: the run in {folder} was started with flags or files that "
+        "its config.json does not name (another version, or edited); start "
+        "anew in another folder")
+  name = changed[0]
+  raise config_lib.UsageError(
+      f"--{name}={new.get(name)}: the run in {folder} has "
+      f"{old.get(name)}; resume with its flags "
+      f"({folder_lib.resume_words(folder)}) or start anew in another folder")
+
+
+def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
+  """Refuses to resume a run that has played more rounds than are asked for.
+
+  Raises:
+    UsageError: it has.
+  """
+  rounds = config.run.rounds
+  assert rounds is not None
+  if done > rounds:
+    raise config_lib.UsageError(
+        f"--rounds={rounds}: the run in {folder} has {done} already; start "
+        "anew in another folder")
+
+
+def check_tables(folder: pathlib.Path, config: Config) -> None:
+  """Refuses to resume a run whose tables are not those of a checkpoint.
+
+  Raises:
+    OptionError: they are not, or there is no checkpoint where one was.
+  """
+  checkpoints = folder / run_files.CHECKPOINTS
+  for facts in checkpoint.headers(checkpoints):  # the newest that is whole
+    tables.check(folder, config.seeds, facts["round"], facts.get("tables"),
+                 config.run.eval_every)
+    return
+  if checkpoint.paths(checkpoints):
+    return  # damaged: ``restore`` says so
+  rows = tables.last_round(folder)
+  if not rows:
+    return
+  if not checkpoints.is_dir() or (folder / "summary.json").exists():
+    raise config_lib.UsageError(
+        f"--resume: {checkpoints} is gone, but the tables have {rows} rounds; "
+        "restore it, or start anew with --overwrite or in another folder")
+  print(f"{folder}: no checkpoint yet, starting again at round 0 (the tables "
+        f"have {rows})", file=sys.stderr)
+
+
+#: An entry of "machine" in config.json -> how messages name it.
+_MACHINE = {"devices": "devices", "processes": "processes",
+            "kind": "kind of device", "map_clients": "--map_clients",
+            "map_seeds": "--map_seeds", "draw": "draw of clients",
+            "jax": "JAX", "jaxlib": "jaxlib"}
+
+
+def machines(folder: pathlib.Path) -> dict[str, Any]:
+  """"machine" and "resumed_on" of config.json, if they are there."""
+  facts = files.read_json(folder / "config.json")
+  machine, later = facts.get("machine"), facts.get("resumed_on")
+  known: dict[str, Any] = {}
+  if isinstance(machine, dict):
+    known["machine"] = machine
+  if isinstance(later, list) and later and (
+      all(isinstance(entry, dict) for entry in later)):
+    known["resumed_on"] = later
+  return known
+
+
+def check_machine(
+    folder: pathlib.Path, config: Config, prepared: Prepared) -> None:
+  """Refuses to resume a run where its bits may differ, unless that is allowed.
+
+  Raises:
+    UsageError: the devices, the client map, the draw or JAX differ.
+  """
+  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+    return  # it starts again, here
+  known = machines(folder)
+  last = known.get("resumed_on", [known.get("machine")])[-1]
+  if last is None:
+    print(f"note: config.json of {folder} does not say on which devices it was "
+          "started (an earlier version); other devices give other bits",
+          file=sys.stderr)
+    return
+  here = result_lib.machine(prepared)
+  differ = [f"{said} {last[name]}, here {here[name]}"
+            for name, said in _MACHINE.items()
+            if name in last and last[name] != here[name]]
+  if differ and not config.output.allow_other_devices:
+    raise config_lib.UsageError(
+        f"--resume: the run in {folder} was played with {'; '.join(differ)}, "
+        "so its last bits may differ; --allow_other_devices goes on anyway")
+
+
+def restore(
+    folder: pathlib.Path, config: Config, shapes: Any, records: Records
+) -> tuple[Any, int]:
+  """Loads the last complete checkpoint, and reads ``records`` up to its round.
+
+  Args:
+    folder: the folder of the run.
+    config: the run.
+    shapes: the shapes of its states.
+    records: the empty tables to fill.
+
+  Returns:
+    The states as NumPy arrays, or None without a checkpoint, and the number of
+    rounds that were played to reach them.
+
+  Raises:
+    RunError, UsageError: one line for the user.
+  """
+  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+    return None, 0
+  try:
+    states, facts, warnings = checkpoint.load_latest(
+        folder / run_files.CHECKPOINTS, shapes)
+  except checkpoint.CheckpointError as error:
+    raise RunError(str(error)) from error
+  for line in warnings:
+    print(line, file=sys.stderr)
+  if facts.get("identity") != config.identity():
+    raise RunError(f"the checkpoint in {folder} is of other flags than its "
+                   "config.json")
+  check_rounds(folder, config, facts["round"])
+  records.read(facts["round"], facts.get("unfinished_s", 0.0),
+               facts.get("tables"), config.run.eval_every)
+  return states, facts["round"]
+
+
+def restored(
+    runs: Sequence[Taken], programs: Programs
+) -> tuple[list[Records], Any, int]:
+  """Finds where the settings of a program go on from.
+
+  Args:
+    runs: the settings.
+    programs: their programs.
+
+  Returns:
+    The tables of each setting; the states of all, if all have a whole
+    checkpoint of the same round, else None; and that round, else 0.
+
+  Raises:
+    RunError, UsageError: one line for the user.
+  """
+  folders = [run.folder for run in runs]
+  records = play_lib.new_records(programs, folders)
+  if not all(run.resuming for run in runs):
+    return records, None, 0
+  shapes = programs.shapes
+  if len(runs) > 1:
+    num = len(programs.prepared.seeds)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype),
+        shapes)
+  states, rounds = zip(*(
+      restore(run.folder, run.config, shapes, table)
+      for run, table in zip(runs, records)))
+  if rounds[0] != processes.agree(lambda: rounds[0]):
+    raise RunError(
+        f"{folders[0]}: this process does not find the checkpoint of process "
+        "0; all must see one folder")
+  if len(set(rounds)) > 1 or any(of is None for of in states):
+    return play_lib.new_records(programs, folders), None, 0
+  whole = states[0] if len(runs) == 1 else jax.tree.map(
+      lambda *leaves: np.concatenate(leaves), *states)
+  return records, programs.place(whole), rounds[0]

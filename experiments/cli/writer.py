@@ -1,0 +1,283 @@
+"""Writes the folders of runs while they are computed, as a sink."""
+
+from collections.abc import Collection, Sequence
+import pathlib
+import shutil
+import time
+from typing import Any
+import weakref
+
+import jax
+
+from fedjax_alg import files
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine import checkpoint, processes
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import queue
+from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs.pace import Pace, Pause
+from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.sinks import Sink
+from ..reports import plots
+from . import resume, signals
+from .config import Config
+from .folder import Taken
+from .guard import RunError
+
+#: Without --checkpoint_every_s the states are saved after every evaluation. If
+#: saving takes longer than ``_SLOW_SAVE`` seconds, as with large tables of all
+#: clients' models, the next save waits until ``_SAVE_SPARING`` times that
+#: duration has passed.
+_SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
+
+#: Seconds that a call of the compiled rounds may take, so that a signal does
+#: not wait for long.
+_CALL_S = 5.0
+
+#: federation -> where its partition.png was drawn last.
+_DRAWN: weakref.WeakKeyDictionary[Federation, pathlib.Path] = (
+    weakref.WeakKeyDictionary())
+
+
+def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
+  """Draws who holds which classes, once for all runs of a federation."""
+  known = _DRAWN.get(federation)
+  if known is not None and known != path and known.is_file():
+    with files.replacing(path) as partial:
+      shutil.copyfile(known, partial)
+    return
+  plots.histogram(
+      path, federation.label_histogram,
+      f"{federation.name}, {federation.partition.name}: "
+      f"{federation.num_clients} clients", federation.client_names)
+  _DRAWN[federation] = path
+
+
+class RunWriter:
+  """The folder of one run, or of one setting of a sweep."""
+
+  def __init__(
+      self, folder: pathlib.Path, config: Config, programs: Programs,
+      records: Records, index: int = 0):
+    """Makes the writer, which writes nothing yet.
+
+    Args:
+      folder: the folder of the run.
+      config: the configuration of this run alone, also in a sweep.
+      programs: the programs that play the run.
+      records: the tables of the run.
+      index: the index of the run among the settings of ``programs``.
+    """
+    self.folder, self.config, self.records = folder, config, records
+    self._programs, self._index = programs, index
+    prepared = programs.prepared
+    self._facts = result_lib.make_facts(prepared, index) | {
+        "identity": config.identity(), "flags": config.values,
+        "hparams": config.hparams, "compile_s": programs.compile_s}
+    if config.first_devices is not None:
+      self._facts["first_devices"] = config.first_devices
+    self.saved = 0  #: the round of the last checkpoint
+
+  def start(self) -> None:
+    """Writes the files that describe the run, and its tables so far.
+
+    What an earlier run left is removed, unless its states are gone on from.
+    """
+    if not processes.lead():
+      self.records.folder = None
+      return
+    federation = self._programs.prepared.federation
+    self.folder.mkdir(parents=True, exist_ok=True)
+    if self.saved:
+      self._note_machine()
+      # The tables are about to have more rows than it knows of.
+      (self.folder / "summary.json").unlink(missing_ok=True)
+    else:
+      run_files.remove(self.folder)
+    # First: it tells that the folder is a run, should the process be killed.
+    summary_lib.write_json(self.folder / "config.json", self._facts)
+    summary_lib.write_text(
+        self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n")
+    summary_lib.write_partition(self.folder, federation)
+    _draw_partition(self.folder / "partition.png", federation)
+    self.records.write()
+    # That it is there says that no checkpoint was deleted.
+    (self.folder / run_files.CHECKPOINTS).mkdir(exist_ok=True)
+
+  def _note_machine(self) -> None:
+    """Keeps in config.json where the rounds so far were played."""
+    here, known = self._facts["machine"], resume.machines(self.folder)
+    on = known.get("resumed_on", [])
+    last = on[-1] if on else known.get("machine", {})
+    if any(last.get(name) != value for name, value in here.items()):
+      on = [*on, {"round": self.saved, **here}]
+    self._facts["machine"] = known.get("machine")
+    if on:
+      self._facts["resumed_on"] = on
+
+  def states_of(self, states: Any) -> Any:
+    """The part of a program's states that belongs to this run."""
+    prepared = self._programs.prepared
+    if len(prepared.settings) == 1:
+      return states
+    rows = queue.rows_of(prepared, self._index)
+    return jax.tree.map(lambda leaf: leaf[rows], states)
+
+  def save(self, states: Any, done: int) -> None:
+    """Saves a checkpoint.
+
+    Args:
+      states: the states of the program.
+      done: rounds played to reach them.
+    """
+    facts: dict[str, Any] = {}
+    if processes.lead():
+      facts["identity"] = self.config.identity()
+      if self.records.unfinished_s:  # a checkpoint between two evaluations
+        facts["unfinished_s"] = self.records.unfinished_s
+      self.records.sync()
+      facts["tables"] = self.records.marks()
+    checkpoint.save(self.folder / run_files.CHECKPOINTS,
+                    self.states_of(states), done, facts)
+    self.saved = done
+
+  def finish(self, last: Step) -> dict[str, Any]:
+    """Writes the results after the last round; returns the summary.
+
+    Args:
+      last: the step at which the run ended.
+    """
+    prepared = self._programs.prepared
+    states = processes.on_host(self.states_of(last.states))
+    final_state = _agreed_hash(states)
+    if not processes.lead():
+      return {}
+    live = result_lib.Live(prepared, states, self._index)
+    result_lib.write_final(
+        self.folder, result_lib.make_final(live, last), prepared.seeds,
+        prepared.federation.client_names)
+    plots.run_curves(
+        [self.folder / "curves.png", self.folder / "curves.pdf"],
+        self.records.rows,
+        f"{prepared.method.entry.label}, {prepared.federation.name}, "
+        f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients")
+    summary = result_lib.make_summary(
+        self.records, prepared, final_state, self._facts)
+    if "resumed_on" in self._facts:
+      summary["resumed_on"] = self._facts["resumed_on"]
+    # Last: it tells that all files are whole.
+    return result_lib.write_summary(self.folder, summary)
+
+
+def _agreed_hash(states: Any) -> str:
+  """The hash of the final states, of which all processes have the same bits.
+
+  They compute the server's part each on its own, and other machines may round
+  otherwise.
+
+  Raises:
+    RunError: they have not.
+  """
+  own = checkpoint.state_hash(states)
+  if own != processes.agree(lambda: own):
+    raise RunError("this process has another final state than process 0; start "
+                   "all processes on machines of one kind")
+  return own
+
+
+class Folders(Sink):
+  """Writes the folder of each setting, saves in time, stops on a signal.
+
+  Attributes:
+    summaries: summary.json of each setting; None until it is finished.
+  """
+
+  def __init__(self, runs: Sequence[Taken]):
+    """Makes the sink of the settings of a program."""
+    self._runs = runs
+    self.summaries: list[dict[str, Any] | None] = [None] * len(runs)
+    folder = runs[0].folder
+    self._what = str(folder) if len(runs) == 1 else (
+        f"{len(runs)} settings in {folder.parent}")
+
+  def start(self, programs: Programs, records: Sequence[Records],
+            names: Sequence[str], done: int) -> None:
+    self._num_seeds = len(programs.prepared.seeds)
+    #: those that have not ended
+    self._writers = {index: RunWriter(run.folder, run.config, programs, table,
+                                      index)
+                     for index, (run, table) in enumerate(
+                         zip(self._runs, records))}
+    for writer in self._writers.values():
+      writer.saved = done
+      writer.start()
+    output = self._runs[0].config.output
+    self._every_s = output.checkpoint_every_s
+    self._next = time.monotonic() + self._every_s
+    limits = [_CALL_S, output.checkpoint_every_s, output.grace_s / 2]
+    # The clocks of several processes do not agree.
+    self.pace = None if processes.count() > 1 else Pace(
+        min(limit for limit in limits if limit), self._due, self._pause)
+    self._note()
+    signals.check()
+
+  @property
+  def saved(self) -> int:
+    """The last round that was saved."""
+    return max((writer.saved for writer in self._writers.values()), default=0)
+
+  def _due(self) -> bool:
+    return signals.pending() or bool(
+        self._every_s) and time.monotonic() >= self._next
+
+  def _pause(self, pause: Pause) -> None:
+    self._save(pause.states, pause.round, self._alive(pause.diverged))
+    signals.check()
+
+  def _alive(self, diverged: Collection[int]) -> list[int]:
+    """The settings without a row that diverged."""
+    gone = {row // self._num_seeds for row in diverged}
+    return [index for index in self._writers if index not in gone]
+
+  def __call__(self, step: Step) -> None:
+    """Saves at an evaluation if it is time."""
+    due = signals.agreed(
+        signals.pending() or time.monotonic() >= self._next)
+    self._save(step.states, step.round, [
+        index for index in self._alive(step.diverged)
+        if due or step.last or index in step.stopped])
+
+  def finish(self, setting: int, step: Step) -> None:
+    self.summaries[setting] = self._writers.pop(setting).finish(step)
+
+  def stop(self, step: Step) -> None:
+    """Stops after an evaluation that is not the last one, if a signal asks.
+
+    Raises:
+      Stopped: a signal does.
+    """
+    if not step.last and signals.agreed(signals.pending()):
+      signals.stop()
+
+  def _save(self, states: Any, done: int, indices: Sequence[int]) -> None:
+    if not indices:
+      return
+    began = time.monotonic()
+    with signals.saving():
+      for index in indices:
+        self._writers[index].save(states, done)
+    self._note()
+    now = time.monotonic()
+    if self._every_s:
+      self._next = now + self._every_s
+    elif now - began > _SLOW_SAVE:
+      self._next = now + _SAVE_SPARING * (now - began)
+
+  def _note(self) -> None:
+    rounds = self._runs[0].config.run.rounds
+    signals.keep(
+        f"{self._what}: saved at round {self.saved} of {rounds}" if self.saved
+        else f"{self._what}: nothing saved yet")

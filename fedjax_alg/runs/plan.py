@@ -1,0 +1,423 @@
+"""A plan is all that decides a run, checked before anything is computed.
+
+Keywords (``from_keywords``) and flags (``experiments.cli.config``) become a
+plan by the same checks (``make``).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import operator
+import sys
+from typing import Any
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import own
+from fedjax_alg.base import Model
+from fedjax_alg.data import federation as federation_lib
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
+from fedjax_alg.errors import a_type, OptionError, with_names
+from fedjax_alg.hparams import at_later_default, MAX_SEED, of_type
+from fedjax_alg.models import load_model
+from fedjax_alg.runs import methods, options as options_lib
+from fedjax_alg.runs import prepare as prepare_lib
+from fedjax_alg.runs.methods import Method
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.prepare import Prepared
+
+#: Options of the command line -> the names of these options in Python.
+_KEYWORDS = {"seed": "seeds", "num_seeds": "seeds",
+             "eval_protocols": "evaluate"}
+
+#: Options of a named model, which no other model reads.
+_OF_NAMED_MODELS = ("hidden", "layers", "embedding", "embedding_size",
+                    "lstm_widths")
+
+#: Options that do not change the numbers of a run's rounds, so that a resumed
+#: run may change them.
+NEUTRAL = ("data_dir", "rounds", "targets")
+
+#: The most seeds of a run.
+MOST_SEEDS = 10_000
+
+
+@functools.lru_cache(maxsize=1)
+def federation_of(options: DataOptions) -> Federation:
+  """The federation of a run; it is kept in case the next run needs it too."""
+  return federation_lib.from_options(options)
+
+
+@contextlib.contextmanager
+def _as_keywords(keywords: bool = True) -> Iterator[None]:
+  """Renames ``eval_protocols`` to ``evaluate`` in error messages."""
+  try:
+    yield
+  except OptionError as error:
+    if not keywords or "`eval_protocols`" not in error.text:
+      raise
+    raise type(error)(error.text.replace(
+        "`eval_protocols`", "`evaluate`")) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """The checked arguments of a run."""
+
+  method: Method  #: the algorithm with its hyper-parameters
+  data: DataOptions  #: with defaults filled in
+  run: RunOptions  #: checked, with defaults filled in
+  seeds: tuple[int, ...]
+  model: Any  #: see ``models.as_model``
+  #: the caller's own evaluations, by name
+  measures: Mapping[str, evaluate_lib.Measure] = dataclasses.field(
+      default_factory=dict)
+  sampler: samplers.Sampler | None = None  #: the caller's own
+  federation: Federation | None = None  #: None: it is made of ``data``
+
+  @property
+  def algorithm(self) -> str:
+    """The algorithm's name in the registry."""
+    return self.method.name
+
+  @property
+  def hparams(self) -> dict[str, Any]:
+    """hyper-parameter -> value, with defaults filled in."""
+    return field_values(self.method.hparams)
+
+  @property
+  def options(self) -> dict[str, Any]:
+    """option -> value, of all that are no hyper-parameters."""
+    return {"algorithm": self.algorithm, **field_values(self.run),
+            **field_values(self.data)}
+
+  @property
+  def fields(self) -> dict[str, dataclasses.Field]:
+    """option or hyper-parameter -> the field that declares it."""
+    return {field.name: field
+            for of in (self.run, self.data, self.method.hparams)
+            for field in dataclasses.fields(of)}
+
+  @property
+  def sources(self) -> dict[str, own.Source]:
+    """The user's own files that decide the run, by the options naming them."""
+    sources = self.run.sources(self.data)
+    if self.method.source is not None:
+      sources["algorithm"] = self.method.source
+    return sources
+
+  def identity(self) -> str:
+    """A sha256 hash of everything that decides the numbers of the run.
+
+    Of the user's own files it holds how the option names them and their
+    content, so that a run is not resumed by code that has changed.
+    """
+    fields = self.fields
+    what = [{name: value for name, value in values.items()
+             if name not in NEUTRAL and not (
+                 name in fields and at_later_default(fields[name], value))}
+            for values in (self.options, self.hparams)]
+    for name, source in self.sources.items():
+      what[0][f"{name} sha256"] = source.sha256
+    text = json.dumps(what, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+  def prepare(
+      self, settings: Sequence[Mapping[str, Any]] = ({},), **more: Any
+  ) -> Prepared:
+    """Prepares the run for compilation; see ``prepare.prepare``.
+
+    Args:
+      settings: the traced hyper-parameters of each setting that differ from
+        those of ``method``.
+      **more: further arguments of ``prepare.prepare``.
+
+    Returns:
+      The prepared run.
+
+    Raises:
+      OptionError, DataError: an option that does not fit the data.
+    """
+    with _as_keywords(self.federation is not None):
+      return prepare_lib.prepare(
+          self.method, self.federation or federation_of(self.data), self.run,
+          model=self.model, seeds=self.seeds, settings=settings,
+          measures=self.measures, sampler=self.sampler, **more)
+
+
+def make(
+    method: Method, run: RunOptions, given: Collection[str], *,
+    data: DataOptions | None = None, federation: Federation | None = None,
+    seeds: tuple[int, ...] | None = None, model: Any = None,
+    measures: Mapping[str, evaluate_lib.Measure] | None = None,
+    sampler: Any = None) -> Plan:
+  """Checks the parts of a plan, and that they go together.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    run: the options of the run, not yet checked.
+    given: names of the options that the caller gave.
+    data: the options of the data, not yet filled; not with ``federation``.
+    federation: the clients with their data.
+    seeds: the seeds; None means those of ``run``.
+    model: see ``models.as_model``; None means ``run.model``.
+    measures: the caller's own evaluations, by name.
+    sampler: the caller's own choice of the participants.
+
+  Returns:
+    The plan.
+
+  Raises:
+    OptionError, DataError: an option that cannot be used, with its name.
+  """
+  options_lib.refuse_both(given)
+  model = run.model if model is None else model
+  named = isinstance(model, str)
+  own_model = load_model(model) if own.is_own(model) else model
+  if isinstance(own_model, Model) and "l2" not in given:
+    run = dataclasses.replace(run, l2=float(own_model.l2))
+  run = run.checked(needs_protocols=not measures)
+  if federation is not None:
+    data = federation.options
+  else:
+    assert data is not None
+    if data.partition_seed is None:
+      data = dataclasses.replace(data, partition_seed=run.seed)
+    data = data.filled()
+  for name in () if named else _OF_NAMED_MODELS:
+    if name in given:
+      raise OptionError(f"`{name}`: a named model alone reads it, not one of "
+                        "your own")
+  others = field_values(run) | field_values(data)
+  if own.is_own(model):
+    others["model"] = None  # it may read what a named model reads of the data
+  for options in (data, run):
+    federation_lib.refuse_unread(options, given, others)
+  run = _with_rounds(method, run, model, federation)
+  for name in ("participation", "cohort_size"):
+    if method.entry.all_clients and name in given:
+      raise OptionError(f"`{name}`: {method.name} does not read it, it uses "
+                        "all data in every round")
+  run = options_lib.check_together(
+      run, data, name=method.name, entry=method.entry, hparams=method.hparams,
+      named_model=named)
+  if federation is not None:
+    options_lib.cohort_size(
+        run, data, method.entry, method.hparams, federation.num_clients)
+  if sampler is not None:
+    sampler = _own_sampler(sampler, method, run)
+  return Plan(method, data, run, run.seeds if seeds is None else seeds, model,
+              measures or {}, sampler, federation)
+
+
+def _with_rounds(
+    method: Method, run: RunOptions, model: Any, federation: Federation | None
+) -> RunOptions:
+  """Fills the number of rounds in, and checks a method in closed form."""
+  layers, closed_form = 1, method.entry.rounds is not None
+  if closed_form:
+    if isinstance(model, str) and (
+        federation is None or not own.is_own(model)):
+      layers = options_lib.num_layers(run, method.name)
+    elif run.rounds is None:
+      assert federation is not None
+      layers = _layers_of(model, federation, run, method.name)
+    if run.map_seeds == "vmap":
+      raise OptionError(f"`map_seeds`=vmap: {method.name} computes in float64, "
+                        "seed after seed (allowed: auto, sequential)")
+  if run.rounds is None:
+    run = dataclasses.replace(
+        run, rounds=methods.default_rounds(method, layers))
+  if federation is None:  # else ``prepare`` builds it, with the real model
+    methods.check_builds(method, layers)
+  return run
+
+
+def _layers_of(
+    model: Any, federation: Federation, run: RunOptions, name: str) -> int:
+  layers = prepare_lib.make_model(model, federation, run).layers
+  if layers is None:
+    raise OptionError(f"`model`: {name} fits dense layers and convolutions "
+                      "with padding only, the model has others")
+  return len(layers)
+
+
+def _own_sampler(
+    sampler: Any, method: Method, run: RunOptions) -> samplers.Sampler:
+  """Checks the caller's own sampler."""
+  if not callable(sampler):
+    raise OptionError(f"`sampler`={sampler!r}: must be a function (data, "
+                      "cohort_size, key, round) -> ids [cohort_size]"
+                      + (f"; a name is given as `sampling`={sampler!r}"
+                         if isinstance(sampler, str) else ""))
+  for name in ("sampling", "draw"):
+    if getattr(run, name) != getattr(RunOptions(), name):
+      raise OptionError(f"`sampler` and `{name}`: give one of them")
+  if method.entry.all_clients:
+    raise OptionError(f"`sampler`: {method.name} does not read it, it uses all "
+                      "data in every round")
+  if sampler in (samplers.by_availability, samplers.by_trial):
+    raise OptionError(
+        f"`sampler`={sampler.__name__}: give `sampling`=availability")
+  ours = sampler in (*samplers.SAMPLERS.values(),
+                     *samplers.SAMPLERS_FOR_MANY_CLIENTS.values())
+  return sampler if ours else samplers.checked(sampler)
+
+
+@_as_keywords()
+def from_keywords(
+    algorithm: Any, federation: Federation, *, model: Any, rounds: int | None,
+    cohort_size: int | None, participation: float | None,
+    seeds: int | Sequence[int], evaluate: Any, eval_every: int, hparams: Any,
+    keywords: Mapping[str, Any], sampler: Any = None) -> Plan:
+  """Makes the plan of a run from Python.
+
+  Args:
+    algorithm: see ``run``.
+    federation: see ``run``.
+    model: see ``run``.
+    rounds: see ``run``.
+    cohort_size: see ``run``.
+    participation: see ``run``.
+    seeds: see ``run``.
+    evaluate: see ``run``.
+    eval_every: see ``run``.
+    hparams: see ``run``.
+    keywords: the ``**options`` of ``run``.
+    sampler: see ``run``.
+
+  Returns:
+    The plan.
+
+  Raises:
+    OptionError, DataError: an argument that cannot be used.
+  """
+  _refuse_tracing(keywords)
+  sharding.start(of_type(
+      "host_devices", keywords.get("host_devices", 0), int))
+  if not isinstance(federation, Federation):
+    raise OptionError(f"`federation`: {a_type(federation)}, make one "
+                      "with federate()")
+  for name in keywords:
+    if name in _KEYWORDS:
+      raise OptionError(f"{name}: of the command line, here it is "
+                        f"`{_KEYWORDS[name]}`")
+  method = methods.method_of(algorithm, hparams)
+  names = {field.name: None for field in dataclasses.fields(method.hparams)}
+  options, given = options_lib.split_keywords(keywords, names, method.name)
+  method = methods.with_keywords(method, given)
+  if callable(options.get("sampling")):
+    raise OptionError("`sampling`: a name (one of "
+                      f"{', '.join(samplers.SAMPLERS)}) or FILE.py:NAME; a "
+                      "function is given as `sampler`")
+  protocols, measures = _evaluations(evaluate)
+  if model is None:
+    raise OptionError("`model`=None: must be a name, a Model or a module")
+  run = dict(options, rounds=rounds, cohort_size=cohort_size,
+             participation=participation, eval_every=eval_every,
+             eval_protocols=protocols)
+  if isinstance(model, str):
+    run["model"] = model
+  return make(method, RunOptions(**run), options, federation=federation,
+              seeds=_seeds(seeds), model=model, measures=measures,
+              sampler=sampler)
+
+
+def _refuse_tracing(keywords: Mapping[str, Any]) -> None:
+  """Refuses a run inside of ``jax.jit``, ``jax.vmap`` or ``jax.grad``."""
+  traced = [name for name, value in keywords.items()
+            if isinstance(value, jax.core.Tracer)]
+  if traced or isinstance(jnp.zeros(()), jax.core.Tracer):
+    raise OptionError(
+        (f"`{traced[0]}`: a traced array; " if traced else "") + "a run cannot "
+        "be traced by jax.jit, jax.vmap or jax.grad (`sweep` runs many "
+        "settings in one program, `hypergradient` differentiates)")
+
+
+def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+  try:
+    numbers = tuple(map(operator.index, seeds)) if isinstance(
+        seeds, Iterable) else tuple(range(min(
+            operator.index(seeds), MOST_SEEDS + 1)))
+    if len(numbers) > MOST_SEEDS:
+      numbers = ()
+  except TypeError:
+    numbers = ()
+  if not numbers or min(numbers) < 0 or max(numbers) > MAX_SEED or (
+      len(set(numbers)) < len(numbers)):
+    raise OptionError(
+        f"`seeds`={seeds!r}: must be a number of seeds from 1 to "
+        f"{MOST_SEEDS:,}, or different whole numbers from 0 to {MAX_SEED:,}")
+  return numbers
+
+
+def _evaluations(
+    wanted: Any
+) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
+  """Splits ``evaluate`` into protocols and the caller's own measures."""
+  if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+    wanted = (wanted,)
+  protocols: list[str] = []
+  measures: dict[str, evaluate_lib.Measure] = {}
+  for item in wanted:
+    if isinstance(item, str):
+      protocols.append(item)
+      continue
+    if not callable(item):
+      raise OptionError(f"`evaluate`={item!r}: must be names of protocols or "
+                        "functions")
+    name = getattr(item, "__name__", type(item).__name__)
+    if name in measures or (
+        name.removesuffix("_mean") in evaluate_lib.PROTOCOLS):
+      raise OptionError(f"`evaluate`={name}: there are two of this name")
+    measures[name] = item
+  return tuple(protocols), measures
+
+
+def by_program(plans: Sequence[Plan]) -> list[list[int]]:
+  """Groups plans that can share a compiled program.
+
+  They differ in traced hyper-parameters alone, which the method accepts.
+
+  Args:
+    plans: the plans, all of one federation or of none.
+
+  Returns:
+    For each group, the indices of its plans.
+  """
+  groups: dict[Any, list[int]] = {}
+  for index, plan in enumerate(plans):
+    model = plan.model if isinstance(plan.model, str) else id(plan.model)
+    key = (plan.method.structure(), plan.data, plan.run, model)
+    groups.setdefault(key, []).append(index)
+  programs = []
+  for indices in groups.values():
+    first = plans[indices[0]]
+    if len(indices) == 1 or first.method.registered or first.prepare().numbers:
+      programs.append(indices)
+    else:
+      programs += [[index] for index in indices]
+  return programs
+
+
+def warn(prepared: Prepared, given: set[str], more: str = "") -> None:
+  """Warns whoever called this package, see ``prepare.cautions``.
+
+  Args:
+    prepared: the run.
+    given: the warnings that were given already; the new ones are added.
+    more: a further warning; "" is none.
+  """
+  package, level = __name__.partition(".")[0], 1
+  while sys._getframe(level).f_globals.get("__name__", "").startswith(
+      f"{package}."):
+    level += 1
+  for text in filter(None, (*prepare_lib.cautions(prepared, given), more)):
+    warnings.warn(with_names(text), stacklevel=level + 1)

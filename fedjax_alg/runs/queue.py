@@ -1,0 +1,164 @@
+"""Runs programs into sinks: the only caller of ``play``.
+
+A sink takes what a program of runs gives: it keeps results in memory, writes
+folders, shows a bar. All runs of the library and of the commands go through
+``run``, several settings of a program at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs.play import Divergence, Step
+from fedjax_alg.runs.plan import by_program, Plan, warn
+from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.result import Live, make_facts, make_final, RunResult
+from fedjax_alg.runs.sinks import Sink
+
+
+class Memory(Sink):
+  """Keeps the result of every setting.
+
+  Attributes:
+    results: a result for each setting; None for one that diverged.
+  """
+
+  def start(self, programs: Programs, records: Sequence[Records],
+            names: Sequence[str], done: int) -> None:
+    self._programs, self._records = programs, records
+    self._measured: list[dict[str, Any]] = []
+    self.results: list[RunResult | None] = [None] * len(records)
+
+  def __call__(self, step: Step) -> None:
+    self._measured.append({name: step.metrics[name]
+                           for name in self._programs.prepared.measures})
+
+  def finish(self, setting: int, step: Step) -> None:
+    p = self._programs.prepared
+    rows = rows_of(p, setting)
+    live = Live(p, jax.tree.map(lambda leaf: leaf[rows], step.states), setting)
+    sums = {name: jax.tree.map(
+        lambda *leaves: np.stack([leaf[rows] for leaf in leaves], axis=1),
+        *[measured[name] for measured in self._measured])
+            for name in p.measures}
+    facts = make_facts(p, setting) | {"compile_s": self._programs.compile_s}
+    self.results[setting] = RunResult(
+        self._records[setting], make_final(live, step) | {"measures": sums},
+        facts, live)
+
+
+def rows_of(prepared: Prepared, setting: int) -> slice:
+  """The rows of a program that belong to one of its settings."""
+  num = len(prepared.seeds)
+  return slice(setting * num, (setting + 1) * num)
+
+
+def divergence(
+    step: Step, setting: int, prepared: Prepared) -> Divergence | None:
+  """The earliest divergence among the seeds of a setting, or None."""
+  rows = rows_of(prepared, setting)
+  return min((at for row, at in step.diverged.items()
+              if rows.start <= row < rows.stop),
+             key=lambda at: at.round, default=None)
+
+
+def run(
+    programs: Programs, sinks: Sequence[Sink], *,
+    records: Sequence[Records] | None = None, names: Sequence[str] = ("",),
+    states: Any = None, done: int = 0, stop: bool = True) -> Step:
+  """Runs all settings of a program to their last rounds.
+
+  Args:
+    programs: the compiled programs.
+    sinks: what takes the runs, in this order. Of a setting that has ended each
+      is told at once, before the next step reuses the memory of its states; of
+      one that diverged none is.
+    records: tables of each setting; None makes empty ones in memory.
+    names: a name for each setting.
+    states: states to continue from; None starts from the initial states.
+    done: rounds before ``states``.
+    stop: whether a non-finite state ends the run; see ``play.play``.
+
+  Returns:
+    The last step.
+
+  Raises:
+    NonFiniteError: a state became NaN or infinite and ``stop`` is true.
+  """
+  prepared = programs.prepared
+  going = set(range(len(prepared.settings)))
+  if records is None:
+    records = play_lib.new_records(programs, [None] * len(going))
+
+  def tell(step: Step, *, evaluated: bool = True) -> None:
+    ended = {setting for setting in going
+             if (step.last or setting in step.stopped)
+             and divergence(step, setting, prepared) is None}
+    for sink in sinks:
+      if evaluated:
+        sink(step)
+      for setting in sorted(ended):
+        sink.finish(setting, step)
+    going.difference_update(ended)
+
+  step: Step | None = None
+  try:
+    for sink in sinks:
+      sink.start(programs, records, names, done)
+    paces = [sink.pace for sink in sinks if sink.pace is not None]
+    for step in play_lib.play(
+        programs, records, states, done, stop, paces[0] if paces else None):
+      tell(step)
+    if step is None:  # only the results were missing
+      step = play_lib.evaluated(programs, states, done)
+      tell(step, evaluated=False)
+  finally:
+    for sink in sinks:
+      sink.close()
+  return step
+
+
+def run_plans(
+    plans: Sequence[Plan], callbacks: Iterable[Callable[[Step], None]] = (),
+    names: Sequence[str] = ("",), stop: bool = True
+) -> tuple[list[RunResult | None], int]:
+  """Runs plans of one federation in as few programs as possible, in memory.
+
+  Args:
+    plans: the plans.
+    callbacks: sinks, or functions that are called with every ``Step``.
+    names: a name for each plan.
+    stop: whether a non-finite state ends the run; see ``play.play``.
+
+  Returns:
+    The result of each plan, None for one that diverged; and the number of
+    programs.
+
+  Raises:
+    OptionError, DataError: a plan that does not fit its data.
+    NonFiniteError: a state became NaN or infinite and ``stop`` is true.
+  """
+  results: list[RunResult | None] = [None] * len(plans)
+  memory, warned = Memory(), set[str]()
+  sinks = [memory, *map(Sink.of, callbacks)]
+  groups = by_program(plans)
+  for indices in groups:
+    prepared = plans[indices[0]].prepare(
+        [plans[i].method.values() for i in indices])
+    warn(prepared, warned)
+    run(Programs(prepared), sinks, names=[names[i] for i in indices],
+        stop=stop)
+    for i, result in zip(indices, memory.results):
+      results[i] = result
+  return results, len(groups)
+
+
+def steps(prepared: Prepared) -> Iterator[Step]:
+  """Compiles a run and yields its steps, see ``play.play``."""
+  programs = Programs(prepared)
+  yield from play_lib.play(programs, play_lib.new_records(programs, [None]))

@@ -1,0 +1,67 @@
+"""Keywords and flags make the same plan, by the same checks."""
+
+import pytest
+
+from experiments.cli import config
+import fedjax_alg as fa
+from fedjax_alg.runs.plan import by_program, from_keywords
+
+pytestmark = pytest.mark.fast
+CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
+
+
+def of_keywords(fed, algorithm, **keywords):
+  named = dict(model="softmax", rounds=None, cohort_size=None,
+               participation=None, seeds=1, evaluate=("global", "local"),
+               eval_every=5, hparams=None)
+  given = {name: keywords.pop(name, default) for name, default in named.items()}
+  return from_keywords(algorithm, fed, keywords=keywords, **given)
+
+
+def of_flags(algorithm, **keywords):
+  keywords["eval_protocols"] = keywords.pop("evaluate", "global,local")
+  return config.parse([f"--algorithm={algorithm}", *CLIENTS, *(
+      f"--{name}={value}" for name, value in keywords.items())])
+
+
+@pytest.mark.parametrize("algorithm, keywords", [
+    ("fedavg", {}), ("fedavg", dict(client_lr=0.3, rounds=7, cohort_size=4)),
+    ("fedacnnl", dict(model="mlp")), ("central", {}),
+    ("ifca", dict(num_groups=3, dropout=0.5, evaluate="local")),
+])
+def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
+  plan, parsed = of_keywords(fed, algorithm, **keywords), of_flags(
+      algorithm, **keywords)
+  assert (plan.method.structure(), plan.method.values()) == (
+      parsed.method.structure(), parsed.method.values())
+  assert (plan.data, plan.run, plan.seeds, plan.model) == (
+      parsed.data, parsed.run, parsed.seeds, parsed.model)
+  assert plan.identity() == parsed.identity()
+
+
+@pytest.mark.parametrize("algorithm, keywords", [
+    ("fedacnnl", dict(map_seeds="vmap")), ("fedacnnl", dict(model="lstm")),
+    ("central", dict(cohort_size=4)), ("central", dict(participation=0.5)),
+    ("fedavg", dict(hidden="8")), ("fedavg", dict(cohort_size=40)),
+    ("fedavg", dict(cohort_size=4, participation=0.5)),
+    ("fedavg", dict(draw="bijection", sampling="poisson")),
+    ("fedavg", dict(patience="validation:loss:3")),
+    ("fedavg", dict(evaluate="validation")),
+])
+def test_keywords_and_flags_are_refused_in_the_same_words(
+    fed, algorithm, keywords):
+  with pytest.raises(fa.OptionError) as by_flags:
+    of_flags(algorithm, **keywords)
+  if "hidden" in keywords:
+    keywords = dict(hidden=(8,))
+  with pytest.raises(fa.OptionError) as by_keywords:
+    of_keywords(fed, algorithm, **keywords)
+  flags = str(by_flags.value).replace("--", "")
+  assert flags.replace("eval_protocols", "evaluate") == str(by_keywords.value)
+
+
+def test_plans_that_differ_in_numbers_share_a_program(fed):
+  plans = [of_keywords(fed, "fedprox", **more) for more in (
+      dict(mu=0.1), dict(mu=0.0), dict(mu=1.0), dict(mu=0.1, l2=0.1),
+      dict(mu=0.3, model="mlp"))]
+  assert by_program(plans) == [[0, 2], [1], [3], [4]]
