@@ -584,7 +584,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
        if values[name].value}, values.data_dir, values.html,
       part, values.partitions, values.finished)
   if request.html:
-    page.plotly_source("`html`")  # before the first run
+    page.check_plotly("`html`")  # before the first run
   incomplete = []
   for name in names if asked == "all" else [asked]:
     if part is not None and name in runless:
