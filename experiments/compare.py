@@ -184,7 +184,7 @@ def _files(out: Sequence[str]) -> list[pathlib.Path]:
     raise config_lib.UsageError("--out: empty, give files or a folder")
   for path in found:
     if path.suffix == ".html":
-      page.plotly_source(f"--out={path}")
+      page.check_plotly(f"--out={path}")
   return found
 
 

@@ -5,17 +5,9 @@
 ``--help`` lists the figures. ``papers/diversified`` says what each one shows.
 """
 
-from collections.abc import Sequence
-import sys
-
 from .papers.diversified.figures import PAPER
-from .reports import figures
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return figures.main(PAPER, argv)
-
+main = PAPER.main
 
 if __name__ == "__main__":
-  sys.exit(main())
+  raise SystemExit(main())

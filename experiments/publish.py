@@ -38,10 +38,10 @@ from PIL import Image
 from fedjax_alg import files
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
-from . import beyond
 from .cli import config as config_lib
 from .cli import guard
 from .papers.analytic import figures as analytic
+from .papers.beyond import figures as beyond
 from .papers.conjugate import figures as conjugate
 from .papers.diversified import figures as diversified
 from .papers.fedgroup import figures as fedgroup

@@ -143,7 +143,7 @@ def make(
     OptionError, RunError: one line for the user.
   """
   if html:
-    page.plotly_source("`html`")  # before the first setting is played
+    page.check_plotly("`html`")  # before the first setting is played
   number = math.prod(map(len, grid.values()))
   if number > _MOST_SETTINGS:
     raise config_lib.UsageError(

@@ -7,7 +7,6 @@ A run:
   result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
 """
 
-from fedjax_alg import starting  # noqa: F401  (first: watches for Ctrl-C)
 from fedjax_alg.base import Algorithm
 from fedjax_alg.base import ClientData
 from fedjax_alg.base import Cohort

@@ -1,6 +1,7 @@
 """Folders of runs that nobody played: their numbers are given."""
 
 import json
+import re
 
 from flax import serialization
 import numpy as np
@@ -97,3 +98,10 @@ def write(folder, accuracy, *, algorithm="fedavg", loss=None, every=5,
 def read_facts(folder):
   """The content of config.json."""
   return json.loads((folder / "config.json").read_text("utf-8"))
+
+
+def plotted(path):
+  """The traces of every figure in a page of ``experiments.reports.page``."""
+  text = path.read_text("utf-8")
+  return [json.JSONDecoder().raw_decode(text, place.end())[0]
+          for place in re.finditer(r'Plotly\.newPlot\(\s*"[^"]+",\s*', text)]

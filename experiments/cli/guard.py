@@ -14,13 +14,13 @@ import warnings
 
 import jax
 
-from fedjax_alg import errors, starting
+from fedjax_alg import errors
 from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunFolderError
 from . import config as config_lib
-from . import program, signals, streams
+from . import program, signals
 from .config import RunError
 
 #: If this variable is set, errors that nobody expected show where they arose.
@@ -72,15 +72,15 @@ def guarded(
     user interrupted the command. A process of several ends at
     once, with the status of the one that has failed, or 75 if one was lost.
   """
-  starting.end()
   _keep_imports()
-  with streams.lasting() as out:
-    status = _status(
-        command, sys.argv[1:] if argv is None else list(argv), again)
-    out.flush()
-    if out.failed is not None:
-      print(f"error: standard output: {reason(out.failed)}", file=sys.stderr)
-      status = status or 1
+  for name in ("stdout", "stderr"):
+    if getattr(sys, name) is None:  # a job may be started with it closed
+      setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+  status = _status(command, sys.argv[1:] if argv is None else list(argv), again)
+  try:
+    sys.stdout.flush()
+  except OSError:  # what is left can go nowhere, and Python would try again
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   return status
 
 
@@ -103,6 +103,8 @@ def _status(
     processes.finish()
   except (OptionError, RunFolderError) as error:
     return _say(one_line(error), 2)
+  except BrokenPipeError:  # nobody reads on, as with ``| head``
+    return _ended(1, "its output was closed")
   except (RunError, NonFiniteError, OSError) as error:
     return _say(one_line(error), 1)
   except signals.Stopped as stopped:

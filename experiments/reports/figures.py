@@ -155,6 +155,11 @@ class Paper(NamedTuple):
     """What the figures are of, in words."""
     return self.subject or f"the {self.name} paper"
 
+  def main(self, argv: Sequence[str] | None = None) -> int:
+    """Runs the paper's command; returns the exit status."""
+    return guard.guarded(
+        functools.partial(command, self), argv, guard.AGAIN)
+
 
 def participation(*percent: int) -> tuple[Panel, ...]:
   """A panel for each share of participants, in percent."""
@@ -584,7 +589,7 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
        if values[name].value}, values.data_dir, values.html,
       part, values.partitions, values.finished)
   if request.html:
-    page.plotly_source("`html`")  # before the first run
+    page.check_plotly("`html`")  # before the first run
   incomplete = []
   for name in names if asked == "all" else [asked]:
     if part is not None and name in runless:
@@ -604,9 +609,3 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
         len(set().union(*folders)) for folders in zip(*(
             (figure.own, figure.left, figure.every)
             for figure in incomplete)))))
-
-
-def main(paper: Paper, argv: Sequence[str] | None = None) -> int:
-  """Runs the command of a paper; returns the exit status."""
-  return guard.guarded(
-      functools.partial(command, paper), argv, guard.AGAIN)

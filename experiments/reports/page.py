@@ -1,14 +1,13 @@
 """One self-contained page about some runs: curves, tables, clients, groups.
 
-The page holds the source of Plotly, so it needs no network when it is opened;
-its content security policy forbids any request. page.js draws the curves and
-sorts the tables, page.css is the style.
+Plotly draws. The page holds its source, so it needs no network when it is
+opened; its content security policy forbids any request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import html
 import importlib
-import json
+import itertools
 import pathlib
 from typing import Any
 
@@ -22,7 +21,23 @@ from . import comparison as comparison_lib
 from . import plots, styles
 from .comparison import Table
 
-_HERE = pathlib.Path(__file__).parent
+_CSS = pathlib.Path(__file__).with_name("page.css")
+
+#: The page asks nothing of a network.
+_POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src "
+           "'unsafe-inline'; img-src data: blob:; form-action 'none'; "
+           "base-uri 'none'")
+
+#: Plotly has buttons that share or upload the plot; none of these does.
+_CONFIG = {"displaylogo": False, "responsive": True, "plotlyServerURL": "",
+           "modeBarButtons": [["toImage"], ["zoom2d", "pan2d"],
+                              ["zoomIn2d", "zoomOut2d", "resetScale2d"]]}
+
+#: Title of a panel -> label -> run.
+Panels = Mapping[str, Mapping[str, RunResult]]
+
+#: Words of a menu -> its changes of traces and layout, and of which traces.
+_Menu = dict[str, tuple[Any, ...]]
 
 #: Number of points of the distribution of the clients' accuracies.
 _QUANTILES = 201
@@ -35,8 +50,8 @@ _MOST_CELLS = 200_000
 _MOST_BANDS = 4
 
 
-def plotly_source(asked: str) -> str:
-  """The JavaScript of Plotly.
+def check_plotly(asked: str) -> None:
+  """Refuses a page where Plotly is not installed.
 
   Args:
     asked: what asked for a page, for the error.
@@ -45,12 +60,11 @@ def plotly_source(asked: str) -> str:
     OptionError: Plotly is not installed.
   """
   try:
-    offline = importlib.import_module("plotly.offline")
+    importlib.import_module("plotly")
   except ImportError:
     raise OptionError(
         f"{asked}: a page needs plotly, install it with pip install "
         "'fedjax_alg[report]'") from None
-  return offline.get_plotlyjs()
 
 
 def _numbers(values: Any) -> list[float | None]:
@@ -59,71 +73,190 @@ def _numbers(values: Any) -> list[float | None]:
           for v in np.asarray(values, float).tolist()]
 
 
-def _curves(result: RunResult) -> dict[str, dict[str, Any]]:
-  """protocol -> metric -> mean and, with several seeds, the 95 % band."""
-  out: dict[str, dict[str, Any]] = {}
-  for protocol in result.protocols:
-    out[protocol] = {}
-    for metric, values in result.metrics[protocol].items():
-      if not np.isfinite(values).any():
-        continue
-      values = summary_lib.factor(metric) * values
-      mean, half = values.mean(0), metrics.half_width_95(values)
-      curve = {"mean": _numbers(mean)}
-      if np.isfinite(half).any():
-        curve |= {"low": _numbers(mean - half), "high": _numbers(mean + half)}
-      out[protocol][metric] = curve
-  return out
-
-
-def _run(label: str, result: RunResult, style: styles.Style) -> dict[str, Any]:
-  """What the page draws of a run."""
-  rows = comparison_lib.with_seconds(result)
-  first = result.protocols[0]
-  x = {}
-  for axis, (column, _) in plots.X_AXES.items():
-    values = summary_lib.by_seed(rows, first, column).mean(0)
-    if np.isfinite(values).all():
-      x[axis] = _numbers(values)
-  clients = {}
-  for protocol, of in result.clients.items():
-    accuracy = of["accuracy"][np.isfinite(of["accuracy"])]
-    if accuracy.size:
-      clients[protocol] = _numbers(100 * np.quantile(
-          accuracy, np.linspace(0, 1, _QUANTILES), method="inverted_cdf"))
-  return {"label": _plain(label), "colour": style.colour, "dash": style.dash,
-          "x": x, "curves": _curves(result), "clients": clients}
-
-
 def _plain(label: str) -> str:
   """A label in which Plotly, which reads some HTML in texts, sees none."""
   return html.escape(label, quote=False)
 
 
-def _groups(
-    panels: Mapping[str, Mapping[str, RunResult]]) -> list[dict[str, Any]]:
-  """Sizes and members of the groups of every run that has groups."""
-  found = [(label if len(panels) == 1 else f"{title}: {label}", result)
-           for title, runs in panels.items() for label, result in runs.items()
-           if result.membership is not None]
-  cells = sum(result.membership.size for _, result in found
-              if result.membership is not None)
-  out = []
-  for label, result in found:
-    members = np.asarray(result.membership)
-    number = max(int(members.max()) + 1, 1)
-    out.append({
-        "label": _plain(label), "seeds": list(result.seeds),
-        "sizes": [np.bincount(own[own >= 0], minlength=number).tolist()
-                  for own in members],
-        "membership": members.tolist() if cells <= _MOST_CELLS else None})
-  return out
+def _labelled(panels: Panels) -> dict[str, RunResult]:
+  """The runs of all panels by labels of their own."""
+  return {label if len(panels) == 1 else f"{title}: {label}": result
+          for title, runs in panels.items() for label, result in runs.items()}
 
 
-def _json(value: Any) -> str:
-  """JSON that can stand between the tags of a script."""
-  text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-  return text.replace("<", "\\u003c")
+def _figure(traces: Sequence[Mapping[str, Any]], **layout: Any) -> Any:
+  """A figure of Plotly with its legend below."""
+  return importlib.import_module("plotly.graph_objects").Figure(traces, {
+      "template": "plotly_white", "height": 460 + 10 * len(traces),
+      "hovermode": "closest", "legend": {
+          "orientation": "h", "y": -0.15, "yanchor": "top"}} | layout)
+
+
+def _menu(
+    place: int, buttons: _Menu, active: int = 0
+) -> dict[str, Any]:
+  """A menu above a figure."""
+  return {"x": 0.3 * place, "y": 1, "xanchor": "left", "yanchor": "bottom",
+          "pad": {"b": 16}, "active": active, "buttons": [
+              {"label": words, "method": "update", "args": list(changes)}
+              for words, changes in buttons.items()]}
+
+
+def _line(label: str, style: styles.Style, **more: Any) -> dict[str, Any]:
+  """The trace of a run, without its numbers."""
+  return {"type": "scatter", "mode": "lines", "name": _plain(label),
+          "legendgroup": _plain(label),
+          "line": {"color": style.colour, "dash": style.dash}, **more}
+
+
+def _curve(
+    result: RunResult, protocol: str, metric: str
+) -> tuple[list[float | None], list[float | None]]:
+  """The outline of the 95 % band of the mean over the seeds, and the mean.
+
+  The band ends at a tenth of the mean, so that a logarithmic axis has it. A
+  run of one seed has none, one without the metric has neither.
+  """
+  values = result.metrics.get(protocol, {}).get(metric)
+  if values is None or not np.isfinite(values).any():
+    return [], []
+  values = summary_lib.factor(metric) * values
+  mean, half = values.mean(0), metrics.half_width_95(values)
+  low = np.maximum(mean - half, mean / 10)
+  band = np.concatenate([mean + half, low[::-1]])
+  return _numbers(band) if np.isfinite(half).any() else [], _numbers(mean)
+
+
+def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
+  """The y axis of some means: wide bands would squeeze them."""
+  shown = [mean for mean in means if mean is not None]
+  title = {"text": metric.replace("_", " ") + ", %" * (metric != "loss")}
+  if metric == "loss" or not shown:
+    return {"title": title, "type": "log"}
+  margin = 0.12 * (max(shown) - min(shown) or 10)
+  return {"title": title, "range": [
+      max(min(shown) - margin, 0), min(max(shown) + margin, 100)]}
+
+
+def curves(
+    runs: Mapping[str, RunResult], style: Mapping[str, styles.Style],
+    metric: str, protocol: str, x_axis: str) -> Any:
+  """The curves of some runs, with menus of the metric, the x axis and bands.
+
+  Args:
+    runs: label -> run.
+    style: label -> style.
+    metric: the metric at first.
+    protocol: its protocol.
+    x_axis: the x axis at first, one of ``plots.X_AXES``.
+
+  Returns:
+    A figure of Plotly: of every run the band and then the line.
+  """
+  measures = {
+      f"{name}: {measure.replace('_', ' ')}": (name, measure)
+      for result in runs.values() for name in result.protocols
+      for measure, values in result.metrics[name].items()
+      if np.isfinite(values).any()}
+  shown: _Menu = {}
+  over: _Menu = {}
+  for words, measure in measures.items():
+    pairs = [_curve(result, *measure) for result in runs.values()]
+    shown[words] = ({"y": [y for pair in pairs for y in pair]}, {
+        "yaxis": _y_axis(measure[1], sum((mean for _, mean in pairs), []))})
+  for column, words in plots.X_AXES.values():
+    x = []
+    for result in runs.values():
+      values = summary_lib.by_seed(
+          comparison_lib.with_seconds(result), result.protocols[0], column)
+      places = _numbers(values.mean(0)) if np.isfinite(values).all() else []
+      x += [places + places[::-1], places]
+    over[words] = {"x": x}, {"xaxis": {
+        "title": {"text": words}, "rangemode": "tozero"}}
+  bands = list(range(0, 2 * len(runs), 2))
+  fill: _Menu = {"95 % bands": ({"fill": "toself"}, {}, bands),
+                 "no bands": ({"fill": "none"}, {}, bands)}
+  choices = [list(measures.values()).index((protocol, metric)),
+             list(plots.X_AXES).index(x_axis), len(runs) > _MOST_BANDS]
+  menus = (shown, over, fill)
+  figure = _figure([trace for label in runs for trace in (
+      _line(label, style[label], showlegend=False, hoverinfo="skip",
+            opacity=0.15, line={"width": 0}, fillcolor=style[label].colour),
+      _line(label, style[label], hovertemplate="%{x:.4~g}: %{y:.5~g}"))],
+                   updatemenus=list(map(_menu, range(3), menus, choices)))
+  for menu, choice in zip(menus, choices):
+    figure.plotly_update(*list(menu.values())[choice])
+  return figure
+
+
+def clients(
+    runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) -> Any:
+  """The share of clients (and seeds) with at most an accuracy.
+
+  Returns:
+    A figure of Plotly with a menu of the protocols; None if no run has its
+    clients' accuracies.
+  """
+  shares = np.linspace(0, 1, _QUANTILES)
+  found: dict[str, dict[str, Any]] = {}
+  for label, result in runs.items():
+    for protocol, of in result.clients.items():
+      accuracy = of["accuracy"][np.isfinite(of["accuracy"])]
+      if accuracy.size:
+        found.setdefault(protocol, {})[label] = _numbers(100 * np.quantile(
+            accuracy, shares, method="inverted_cdf"))
+  menu: _Menu = {
+      protocol: ({"x": [of.get(label, []) for label in runs]}, {})
+      for protocol, of in found.items()}
+  if not menu:
+    return None
+  figure = _figure(
+      [_line(label, style[label], y=_numbers(100 * shares), hovertemplate=(
+          "%{y:.0f} % of the clients have at most %{x:.1f} %"))
+       for label in runs], updatemenus=[_menu(0, menu)],
+      xaxis={"title": {"text": "accuracy on the client's own test data, %"}},
+      yaxis={"title": {"text": "clients with at most this, %"}})
+  figure.plotly_update(*next(iter(menu.values())))
+  return figure
+
+
+def groups(panels: Panels) -> list[Any]:
+  """Sizes and members of the groups of every run that has groups.
+
+  Returns:
+    Figures of Plotly: the sizes, and the members unless they are too many; []
+    if no run has groups.
+  """
+  members = {f"{_plain(label)}, seed {seed}": np.asarray(row)
+             for label, result in _labelled(panels).items()
+             if result.membership is not None
+             for seed, row in zip(result.seeds, result.membership)}
+  if not members:
+    return []
+  names, number = list(members), max(
+      1, *(int(row.max()) + 1 for row in members.values()))
+  sizes = np.array([np.bincount(row[row >= 0], minlength=number)
+                    for row in members.values()])
+  palette = importlib.import_module("plotly.colors").qualitative.Dark24
+  colours = [palette[k % len(palette)] for k in range(number)]
+  layout = {"height": 180 + 24 * len(names),
+            "yaxis": {"autorange": "reversed"}}
+  figures = [_figure(
+      [{"type": "bar", "orientation": "h", "name": f"group {k}", "y": names,
+        "x": sizes[:, k].tolist(), "marker": {"color": colours[k]}}
+       for k in range(number)], **layout, barmode="stack",
+      xaxis={"title": {"text": "clients at the end"}})]
+  if sum(row.size for row in members.values()) <= _MOST_CELLS:
+    # Level 0 is "no group yet"; every group has a flat colour of its own.
+    scale = [(share, colour) for k, colour in enumerate(["#eceff2", *colours])
+             for share in (k / (number + 1), (k + 1) / (number + 1))]
+    figures.append(_figure(
+        [{"type": "heatmap", "y": names, "zmin": -1.5, "zmax": number - 0.5,
+          "z": [row.tolist() for row in members.values()], "ygap": 2,
+          "colorscale": scale, "showscale": False, "hovertemplate":
+              "client %{x}: group %{z}<extra>%{y}</extra>"}],
+        **layout, xaxis={"title": {"text": "client"}}))
+  return figures
 
 
 def _text(words: str) -> str:
@@ -131,53 +264,24 @@ def _text(words: str) -> str:
   return html.escape(words).replace("+-", "\N{PLUS-MINUS SIGN}")
 
 
-def _table(table: Table, *, kind: str = "", name: str = "",
-           rows: Sequence[str] = ()) -> str:
-  """A table whose heads sort it; ``rows`` are the classes of the rows."""
+def _table(table: Table, kind: str = "") -> str:
+  """A table with its title and note."""
   out = []
   if table.title:
     out.append(f"<h2>{_text(table.title)}</h2>")
   if table.rows:
-    classes = list(rows) or [""] * len(table.rows)
-    out.append(f'<div class="scroll"><table class="sort {kind}"'
-               + (f' id="{name}"' if name else "") + "><thead><tr>")
-    out += [f'<th><button type="button">{_text(head)}</button></th>'
-            for head in table.head]
-    out.append("</tr></thead><tbody>")
-    for row, of_row in zip(table.rows, classes, strict=True):
-      out.append(f'<tr class="{of_row}">' + "".join(
-          f"<td>{_text(cell)}</td>" for cell in row) + "</tr>")
+    out.append(f'<div class="scroll"><table class="{kind}"><thead>')
+    out += ["<tr>" + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in row)
+            + "</tr>" + "</thead><tbody>" * (tag == "th")
+            for tag, row in (("th", table.head), *(
+                ("td", row) for row in table.rows))]
     out.append("</tbody></table></div>")
   if table.note:
     out.append(f'<p class="note">{_text(table.note)}</p>')
   return "\n".join(out)
 
 
-def _choice(name: str, label: str, values: Mapping[str, str], chosen: str
-            ) -> str:
-  """A menu."""
-  options = "".join(
-      f'<option value="{html.escape(value)}"'
-      f'{" selected" * (value == chosen)}>{html.escape(words)}</option>'
-      for value, words in values.items())
-  return f'<label>{label} <select id="{name}">{options}</select></label>'
-
-
-def _box(name: str, label: str, checked: bool) -> str:
-  return (f'<label><input type="checkbox" id="{name}"'
-          f'{" checked" * checked}> {label}</label>')
-
-
-def _plots(kind: str, titles: Sequence[str]) -> str:
-  """The places of one plot per panel."""
-  many = len(titles) > 1
-  return f'<div class="plots{" many" * many}">' + "".join(
-      f"<div>{f'<h3>{html.escape(title)}</h3>' * many}"
-      f'<div id="{kind}_{i}"></div></div>'
-      for i, title in enumerate(titles)) + "</div>"
-
-
-def group_table(panels: Mapping[str, Mapping[str, RunResult]]) -> Table:
+def group_table(panels: Panels) -> Table:
   """The last rows of groups.csv of every run that has groups."""
   rows = []
   for title, runs in panels.items():
@@ -198,23 +302,12 @@ def group_table(panels: Mapping[str, Mapping[str, RunResult]]) -> Table:
       "clients, which hold the same classes.")
 
 
-def _measures(
-    panels: Mapping[str, Mapping[str, RunResult]]) -> dict[str, str]:
-  """"protocol:metric" -> words, of all that any run has."""
-  out: dict[str, str] = {}
-  for runs in panels.values():
-    for result in runs.values():
-      for protocol in result.protocols:
-        for metric, values in result.metrics[protocol].items():
-          if np.isfinite(values).any():
-            out[f"{protocol}:{metric}"] = (
-                f"{protocol}: {metric.replace('_', ' ')}")
-  return out
+def _note(words: str) -> str:
+  return f'<p class="note">{words}</p>'
 
 
 def write(
-    path: pathlib.Path, title: str,
-    panels: Mapping[str, Mapping[str, RunResult]], tables: Sequence[Table], *,
+    path: pathlib.Path, title: str, panels: Panels, tables: Sequence[Table], *,
     metric: str, protocol: str, x_axis: str = "rounds",
     command_line: str = "") -> None:
   """Writes a page.
@@ -232,89 +325,59 @@ def write(
   Raises:
     OptionError: Plotly is not installed.
   """
-  source = plotly_source(f"{path.name}")
+  check_plotly(path.name)
   style = styles.of(label for runs in panels.values() for label in runs)
-  drawn: list[dict[str, Any]] = [{"title": name, "runs": [
-      _run(label, result, style[label]) for label, result in runs.items()]}
-                                 for name, runs in panels.items()]
-  groups = _groups(panels)
-  axes = {name: words for name, (_, words) in plots.X_AXES.items()}
-  data = {
-      "panels": drawn, "groups": groups, "quantiles": _QUANTILES,
-      "palette": styles.COLOURS[:4] + styles.COLOURS[5:],
-      "axes": axes,
-      "metrics": {name: name.replace("_", " ") + (
-          "" if name == "loss" else ", %") for name in metrics.METRICS}}
-  titles = list(panels)
-  several = any(len(result.seeds) > 1
-                for runs in panels.values() for result in runs.values())
+  embedded = itertools.chain([True], itertools.repeat(False))
+
+  def shown(figure: Any) -> str:
+    return figure.to_html(
+        full_html=False, include_plotlyjs=next(embedded),
+        config=_CONFIG)
+
+  def each(draw: Callable[..., Any], *args: str) -> list[str]:
+    figures = {name: draw(runs, style, *args) for name, runs in panels.items()}
+    return [f"<h3>{html.escape(name)}</h3>" * (len(panels) > 1) + shown(figure)
+            for name, figure in figures.items() if figure is not None]
+
   parts = [
-      f"<h1>{html.escape(title)}</h1>",
-      "<h2>Curves</h2>", '<div class="choose">',
-      _choice("measure", "show", _measures(panels), f"{protocol}:{metric}"),
-      _choice("x_axis", "over", axes, x_axis),
-      _box("bands", "95 % bands", several and max(
-          map(len, panels.values())) <= _MOST_BANDS),
-      _box("log_y", "logarithmic", metric == "loss"), "</div>",
-      _plots("curves", titles),
-      '<p class="note">Lines are means over the seeds' + (
-          ", bands their 95 % Student-t intervals (none for a run of one "
-          "seed)" if several else "; every run has one seed, so there is no "
-          "band") + ". Drag to zoom, double-click to see all again; a click on "
-      "a name switches the run off and on, a double click shows it "
-      "alone.</p>",
-      *(_table(table) for table in tables)]
-  protocols = dict.fromkeys(
-      name for panel in drawn for run in panel["runs"]
-      for name in run["clients"])
-  if protocols:
-    parts += [
-        "<h2>Accuracy of the clients</h2>", '<div class="choose">',
-        _choice("clients_protocol", "protocol", {p: p for p in protocols},
-                next(iter(protocols))), "</div>",
-        _plots("clients", titles),
-        '<p class="note">At the end, the clients of all seeds together; the '
-        "further right a curve, the more clients are well served.</p>"]
-  if groups:
-    parts += ["<h2>Groups of clients</h2>", '<div id="sizes"></div>']
-    if groups[0]["membership"] is not None:
-      parts += ['<div id="assignment"></div>',
-                '<p class="note">A column for each client; grey: in no group '
-                "yet.</p>"]
-    parts.append(_table(group_table(panels)))
-  table, differs = comparison_lib.options({
-      label if len(panels) == 1 else f"{name}: {label}": result
-      for name, runs in panels.items() for label, result in runs.items()})
+      f"<h1>{html.escape(title)}</h1>", "<h2>Curves</h2>",
+      *each(curves, metric, protocol, x_axis),
+      _note("Lines are means over the seeds, bands their 95 % Student-t "
+            "intervals (none for a run of one seed). Drag to zoom, "
+            "double-click to see all again; a click on a name switches the run "
+            "off and on, a double click shows it alone."),
+      *map(_table, tables)]
+  distributions = each(clients)
+  if distributions:
+    parts += ["<h2>Accuracy of the clients</h2>", *distributions, _note(
+        "At the end, the clients of all seeds together; the further right a "
+        "curve, the more clients are well served.")]
+  grouped = groups(panels)
+  if grouped:
+    parts += ["<h2>Groups of clients</h2>", *map(shown, grouped), _note(
+        "A column for each client; grey: in no group yet.") * (
+            len(grouped) > 1), _table(group_table(panels))]
+  table, differs = comparison_lib.options(_labelled(panels))
+  different = tuple(itertools.compress(table.rows, differs))
   parts += [
-      f"<h2>{_text(table.title)}</h2>",
-      '<div class="choose">' + _box(
-          "only", "only those that differ", any(differs)) + "</div>",
-      _table(table._replace(title=""), kind="text" + " only" * any(differs),
-             name="flags_table",
-             rows=["differs" if one else "same" for one in differs])]
+      _table(table._replace(title="Flags that differ", rows=different), "text"
+             ) if different else "",
+      f"<details><summary>{_text(table.title)}</summary>",
+      _table(table._replace(title=""), "text"), "</details>"]
   if command_line:
-    parts.append(f'<p class="note">Made by <code>{html.escape(command_line)}'
-                 "</code></p>")
+    parts.append(_note(f"Made by <code>{html.escape(command_line)}</code>"))
   body = "\n".join(parts)
-  policy = ("default-src 'none'; script-src 'unsafe-inline'; style-src "
-            "'unsafe-inline'; img-src data: blob:; form-action 'none'; "
-            "base-uri 'none'")
-  css, own = ((_HERE / name).read_text("utf-8")
-              for name in ("page.css", "page.js"))
   summary_lib.write_text(path, f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title>
-<style>{css}</style>
+<style>{_CSS.read_text("utf-8")}</style>
 </head>
 <body>
 {body}
-<script id="data" type="application/json">{_json(data)}</script>
-<script>{source}</script>
-<script>{own}</script>
 </body>
 </html>
 """)

@@ -173,7 +173,7 @@ def _read(
   except KeyError as error:
     raise DataError(f"{where}: has no {error.args[0].split()[0]} (needed are "
                     f"{', '.join(_ARRAYS)})") from error
-  except (*npz.ERRORS, IndexError, TypeError, RecursionError) as error:
+  except (*npz.ERRORS, IndexError, TypeError) as error:
     if isinstance(error, DataError):
       raise
     raise DataError(f"{where}: not a partition, or damaged") from error

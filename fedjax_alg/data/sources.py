@@ -145,9 +145,7 @@ def _read_array(
     path: pathlib.Path, archive: npz.Archive, name: str) -> np.ndarray:
   try:
     return archive[name]
-  except npz.ObjectArrayError as error:
-    raise DataError(
-        f"`data_path`={path}: {name} is an object array, which is never"
-        " unpickled; numbers of one shape are needed") from error
   except npz.ERRORS as error:
-    raise DataError(f"`data_path`={path}: {name} is damaged") from error
+    raise DataError(
+        f"`data_path`={path}: {name} is damaged, or an object array, which is"
+        " never unpickled; numbers of one shape are needed") from error

@@ -444,7 +444,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     binary = path.suffix == ".npy"
     try:
       if binary:
-        found = npz.read_npy(path)
+        with opened(path) as file:
+          found = np.lib.format.read_array(file, allow_pickle=False)
       else:
         with io.TextIOWrapper(opened(path), "utf-8") as lines:
           found = np.loadtxt(lines, ndmin=1)

@@ -96,9 +96,10 @@ NAN = np.array([[1, np.nan, 1]] * 4)
 @pytest.mark.parametrize("change, says", [
     ({"x_test": None}, "missing x_test (it has x_train, y_test, y_train)"),
     ({"y_train": None, "y_test": None}, "missing y_train, y_test"),
-    ({"x_train": np.array([{}] * 4, object)}, "x_train is an object array"),
+    ({"x_train": np.array([{}] * 4, object)},
+     "x_train is damaged, or an object array"),
     ({"y_train": np.array([[1], []] * 2, object)},
-     "y_train is an object array"),
+     "y_train is damaged, or an object array"),
     ({"x_train": np.zeros(4)}, "x_train has shape (4,)"),
     ({"x_train": np.zeros((0, 3)), "y_train": np.zeros(0, int)},
      "x_train has no rows"),

@@ -10,7 +10,7 @@ from experiments import run, sweep
 from experiments.cli import config, sweeps, writer
 import fedjax_alg as fa
 from fedjax_alg.runs import queue
-from tests import browser
+from tests import made_runs
 
 WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=iid",
          "--num_clients=12", "--cohort_size=4", "--eval_every=1",
@@ -105,12 +105,12 @@ def test_finished_settings_are_not_played_again(
   assert hashes(played) == before
   assert (played / "sweep.md").read_text("utf-8") == table
   assert "warning" not in capsys.readouterr().err
-  (panel,) = browser.page_data(played / "sweep.html")["panels"]
-  assert [run["label"] for run in panel["runs"]] == FOLDERS  # none diverged
+  lines = made_runs.plotted(played / "sweep.html")[0][1::2]
+  assert [line["name"] for line in lines] == FOLDERS  # none diverged
   summary = json.loads(
       (played / FOLDERS[1] / "summary.json").read_text("utf-8"))
-  assert panel["runs"][1]["curves"]["validation"]["accuracy"]["mean"][-1] == (
-      pytest.approx(100 * summary["final"]["validation"]["accuracy"]["mean"]))
+  assert lines[1]["y"][-1] == pytest.approx(
+      100 * summary["final"]["validation"]["accuracy"]["mean"])
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(

@@ -1,5 +1,7 @@
 """Errors and warnings of every command take one line each."""
 
+import os
+import sys
 import warnings
 
 import pytest
@@ -62,3 +64,37 @@ def test_a_platform_that_is_not_there(monkeypatch, capsys):
   assert capsys.readouterr().err == (
       "error: JAX_PLATFORMS=bogus: JAX cannot start there (Unable to "
       "initialize backend 'bogus')\n")
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_closed_pipe_ends_a_command_quietly(monkeypatch, capsys, flush):
+  """As with ``| head``."""
+  reader, writer = os.pipe()
+  os.close(reader)
+  with open(writer, "w", encoding="utf-8") as pipe:
+    monkeypatch.setattr(sys, "stdout", pipe)
+    assert guarded(lambda argv: print("x", flush=flush), []) == 1
+  assert not capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_under_the_output(monkeypatch, capsys):
+  with open("/dev/full", "w", encoding="utf-8") as full:
+    monkeypatch.setattr(sys, "stdout", full)
+    assert guarded(lambda argv: print("x"), []) == 1
+  assert capsys.readouterr().err == "error: No space left on device\n"
+
+
+def test_streams_that_are_closed_from_the_start(monkeypatch):
+  for name in ("stdout", "stderr"):
+    monkeypatch.setattr(sys, name, None)
+  tty = []
+
+  def command(argv):
+    print("x")
+    print("warning", file=sys.stderr)
+    tty.append(sys.stderr.isatty())
+
+  assert guarded(command, []) == 0 and tty == [False]
+  sys.stdout.close()
+  sys.stderr.close()

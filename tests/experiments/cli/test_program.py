@@ -61,5 +61,5 @@ def test_a_reader_may_close_the_pipe(monkeypatch):
   os.close(reader)
   with open(writer, "w", encoding="utf-8") as stdout:
     monkeypatch.setattr(sys, "stdout", stdout)
-    assert commands.main([]) == 0
+    assert commands.main([]) == 1
     print("what comes later goes nowhere", flush=True)

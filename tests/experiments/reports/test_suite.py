@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import pathlib
 import shutil
 import time
@@ -127,12 +128,12 @@ def test_a_run_that_another_process_plays_is_passed_over(
   folder.mkdir(parents=True)
   with open(folder / "run.lock", "w", encoding="utf-8") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
-    file.write(json.dumps({"host": "node", "pid": 3, "started": "1",
-                           "since": "noon"}))
-    file.flush()
+    print(3, "node", sep="\n", file=file, flush=True)
+    os.utime(file.fileno(), (0, 0))
     with pytest.raises(suite.Incomplete) as error:
       suite.run_cells(cells, tmp_path)
-  said = f"{folder}: is being played by node, process 3, since noon"
+  since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
+  said = f"{folder}: is being played by node, process 3, since {since}"
   assert capsys.readouterr().err.count(f"{said}\n") == 1
   assert str(error.value) == (
       f"{said}; when that has ended, give the same command again")
