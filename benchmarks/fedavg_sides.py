@@ -69,7 +69,7 @@ def ours(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
   model = models.make_model(args.model, fed.example_shape, fed.num_classes)
   method = methods.with_keywords(methods.method_of("fedavg"), {
       "client_lr": LEARNING_RATE, "local_epochs": EPOCHS, "batch_size": BATCH})
-  build = method.builder(model, clients.make_map_clients(mode, mesh=mesh))
+  build = method.builder(model, clients.ClientMap(mode, mesh=mesh))
   numbers = sharding.replicate(method.numbers([method.hparams], 1), mesh)
   train = sharding.replicate(fed.data.train, mesh)
   keys = sharding.replicate(

@@ -10,8 +10,8 @@ the lanes that step in it, whether they have work or not:
 - turns: of that loop in a round, the critical path;
 - CPU seconds of a round on one core.
 
-``vmap`` steps all participants together, ``chunks`` five, ``lanes`` V; the
-lines with several seeds vectorise these, too (``--map_seeds=vmap``).
+``vmap`` steps all participants together, ``lanes`` V; the lines with several
+seeds vectorise these, too (``--map_seeds=vmap``).
 """
 
 import argparse
@@ -31,7 +31,6 @@ from fedjax_alg.engine import clients, lanes, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
 from fedjax_alg.engine.round import sample_cohort
 
-CHUNK = 5
 WORK = minibatches.LocalWork(
     local_epochs=fedavg_sides.EPOCHS, batch_size=fedavg_sides.BATCH)
 
@@ -118,10 +117,9 @@ def maps(
     args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
   """name -> client map."""
   rule = lanes.default_lanes(slots, rows)
-  return {"vmap": clients.make_map_clients("vmap"),
-          f"chunks of {CHUNK}": clients.make_map_clients("chunks", chunk=CHUNK),
-          f"{rule} lanes, rule": clients.make_map_clients("lanes"),
-          **{f"{rows * each} lanes": clients.make_map_clients(
+  return {"vmap": clients.ClientMap("vmap"),
+          f"{rule} lanes, rule": clients.ClientMap("lanes"),
+          **{f"{rows * each} lanes": clients.ClientMap(
               "lanes", lanes=each) for each in args.lanes}}
 
 
@@ -173,8 +171,8 @@ def time_rounds(
       fed.num_clients, slots, fed.num_classes, fed.example_shape)
   measures = {}
   for name, map_clients in {
-      "sequential": clients.make_map_clients(),
-      f"{lanes.default_lanes(slots)} lanes": clients.make_map_clients("lanes"),
+      "sequential": clients.ClientMap(),
+      f"{lanes.default_lanes(slots)} lanes": clients.ClientMap("lanes"),
   }.items():
     algorithm = registry.build(
         "fedavg", model, map_clients=map_clients,

@@ -74,7 +74,7 @@ def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
   mesh = sharding.clients_mesh()
   algorithm = registry.build(
       args.algorithm, model, local_steps=args.local_steps,
-      map_clients=clients.make_map_clients("sequential", mesh=mesh))
+      map_clients=clients.ClientMap("sequential", mesh=mesh))
   spec = base.FedSpec(fed.num_clients, args.cohort, fed.num_classes, shape)
   train = sharding.replicate(fed.data.train, mesh)
   key = sharding.replicate(jax.random.key(0), mesh)

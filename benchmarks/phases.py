@@ -112,7 +112,7 @@ def run_to_steady_state(args: argparse.Namespace) -> tuple[Any, ...]:
   """Times the round inside a run and returns the inputs of the phases."""
   fed = workloads.one_or_two_classes(args)
   mesh = sharding.clients_mesh()
-  map_clients = clients.make_map_clients(
+  map_clients = clients.ClientMap(
       clients.default_mode(sharding.platform(mesh)), mesh=mesh)
   shape = fed.example_shape
   model = models.make_model("softmax", shape, fed.num_classes, l2=1e-4)

@@ -279,7 +279,7 @@ class MapClients(Protocol):
   ) -> tuple[Any, Any]:
     """Sums a part of what ``fn`` returns over slots, and stacks the rest.
 
-    Every device adds up the part of its own clients, one client (or chunk)
+    Every device adds up the part of its own clients, one client
     after the other, and the devices' sums are added: memory does not grow with
     S. The sum of S terms is rounded by the order in which it is taken, so it
     depends on the map mode and on the number of devices; with the same devices
@@ -305,7 +305,7 @@ class MapClients(Protocol):
   ) -> tuple[Any, Any, Any]:
     """``reduce`` in which every client also changes its rows of a table.
 
-    The table [C, ...] is changed in place, one client (or chunk) of every
+    The table [C, ...] is changed in place, one client of every
     device after the other, so that no more than their rows are held beside it.
     Every device has the whole table and writes the rows of all; if the table is
     shared out over processes (``keep``), the rows of its process's clients.
@@ -442,7 +442,7 @@ _BUILDER = {
   model: the model and its objective.
   hparams: the hyper-parameters; every field has a documented default.
   map_clients: how one client's code is mapped over the participants
-    (``engine.clients.make_map_clients``).
+    (``engine.clients.ClientMap``).
 """,
     "Returns": """
   The algorithm, as the pure functions of ``base.Algorithm``.

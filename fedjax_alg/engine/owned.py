@@ -29,6 +29,7 @@ from fedjax_alg.data.store import Coded, map_rows
 
 AXIS = "clients"
 PROCESSES = "processes"
+_WHOLE, _IN_BLOCKS = PartitionSpec(), PartitionSpec(PROCESSES)
 
 #: Lanes of a device with ``map_clients``=vmap, in its even share of the slots.
 #: More slots than lanes take a second pass.
@@ -38,84 +39,50 @@ _LANES = 1.25
 _MESSAGE = 2 ** 20
 
 
-class ClientMap:
-  """A client map with its functions (``base.MapClients``)."""
+def balance(
+    size: Array, devices: int, room: int | None = None,
+    owner: Array | None = None, processes: int = 1) -> Array:
+  """Finds the device of every slot, so that all have about the same work.
 
-  def __init__(self, call: Callable[..., Any], update: Callable[..., Any],
-               total: Callable[..., Any],
-               keep: Callable[[Any], Any] = lambda table: table):
-    self._call, self.update, self.total = call, update, total
-    self.keep = keep
-
-  def __call__(
-      self, fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any
-  ) -> Any:
-    return self._call(fn, shared, shards, *args)
-
-  def reduce(
-      self, fn: Callable[..., Any], weights: Any, shared: Any, shards: Shard,
-      *args: Any
-  ) -> tuple[Any, Any]:
-
-    def keeps_nothing(shared, shard, rows, *args):
-      return rows, *fn(shared, shard, *args)
-
-    return self.update(
-        keeps_nothing, trees.set_rows, (), jnp.zeros_like(shards.size), weights,
-        shared, shards, *args)[1:]
-
-  def change(
-      self, fn: Callable[..., Any], write: Callable[..., Any], table: Any,
-      places: Array, shared: Any, shards: Shard, *args: Any
-  ) -> tuple[Any, Any]:
-
-    def adds_nothing(*args):
-      written, stacked = fn(*args)
-      return written, (), stacked
-
-    if split.within(table):
-      table, _, stacked = self.update(
-          adds_nothing, write, table, places, (), shared, shards, *args)
-      return table, stacked
-    written, stacked = self(
-        fn, shared, shards, trees.rows(table, places), *args)
-    return write(table, places, written), stacked
-
-
-def assign(
-    size: Array, owner: Array | None, processes: int, cores: int) -> Array:
-  """Finds the device of every slot.
-
-  The slots are assigned in order of decreasing size, each to the device with
-  the least work among those of its owner.
+  The slots are dealt in order of decreasing size, each to the device with the
+  least work among those that may take it.
 
   Args:
     size: [S] int32, examples of each slot.
-    owner: [S] int32, the process of each slot; None if any may take it.
-    processes: Q, number of processes.
-    cores: number of devices of a process.
+    devices: number of devices; those of a process are consecutive.
+    room: the most slots of a device; None: any number.
+    owner: [S] int32, the process whose devices may take each slot; None: all.
+    processes: number of processes.
 
   Returns:
-    [S] int32 in [0, Q * cores); the devices of a process are consecutive.
+    [S] int32 in [0, devices).
   """
-  if owner is not None and cores == 1:
+  if owner is not None and devices == processes:
     return owner
-  process = jnp.arange(processes * cores, dtype=jnp.int32) // cores
+  process = jnp.arange(devices, dtype=jnp.int32) // (devices // processes)
   largest_first = jnp.argsort(-size, stable=True).astype(jnp.int32)
 
-  def give(k, carry):
-    load, device = carry
+  def deal(k, carry):
+    load, taken, device = carry
     slot = largest_first[k]
-    allowed = process == owner[slot] if owner is not None else True
+    may: Any = True if room is None else taken < room
+    if owner is not None:
+      may &= process == owner[slot]
     chosen = jnp.argmin(jnp.where(
-        allowed, load, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
+        may, load, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)
     # Slots without examples take turns, too.
     return (load.at[chosen].add(jnp.maximum(size[slot], 1)),
-            device.at[slot].set(chosen))
+            taken.at[chosen].add(1), device.at[slot].set(chosen))
 
-  nothing = jnp.zeros(processes * cores, jnp.int32)
+  nothing = jnp.zeros(devices, jnp.int32)
   return jax.lax.fori_loop(
-      0, size.shape[0], give, (nothing, jnp.zeros_like(size)))[1]
+      0, size.shape[0], deal, (nothing, nothing, jnp.zeros_like(size)))[2]
+
+
+def by_device(size: Array, device: Array) -> Array:
+  """The slots [S] of the first device, of the second, ..., largest first."""
+  largest_first = jnp.argsort(-size, stable=True).astype(jnp.int32)
+  return largest_first[jnp.argsort(device[largest_first], stable=True)]
 
 
 def add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
@@ -174,238 +141,223 @@ def for_one(
   return trees.index(map_clients(fn, shared, alone, *args), 0)
 
 
-def make_map(
-    mode: str, chunk: int, mesh: Mesh, cuts: tuple[int, ...] | None = None
-) -> MapClients:
-  """Builds the client map of several processes.
+def _specs(tree: Any) -> Any:
+  """Where the leaves of a tree lie: whole, or in a block a process."""
+  return jax.tree.map(
+      lambda leaf: leaf.with_block(_IN_BLOCKS) if split.is_split(leaf)
+      else _WHOLE, tree, is_leaf=split.is_split)
+
+
+def _on_splits(fn: Callable[[split.Split], Any], tree: Any) -> Any:
+  return jax.tree.map(
+      lambda leaf: fn(leaf) if split.is_split(leaf) else leaf, tree,
+      is_leaf=split.is_split)
+
+
+def _own_blocks(tree: Any) -> Any:
+  """The block of this process, as the code of one client sees it."""
+  process = jax.lax.axis_index(PROCESSES)
+  return _on_splits(lambda leaf: split.Split(
+      leaf.block[0], leaf.cuts, process), tree)
+
+
+def _all_blocks(tree: Any) -> Any:
+  """The inverse of ``_own_blocks``."""
+  return _on_splits(lambda leaf: split.Split(
+      leaf.block[None], leaf.cuts), tree)
+
+
+def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
+  """See ``base.MapClients.keep``."""
+
+  def block(leaf):
+    if split.is_split(leaf):
+      return leaf
+    blocks = split.Split(None, cuts)
+
+    def on_device(leaf):
+      start = jnp.asarray(blocks.starts, jnp.int32)
+      return jax.lax.dynamic_slice_in_dim(
+          leaf, start[jax.lax.axis_index(PROCESSES)], blocks.height)[None]
+
+    return blocks.with_block(jax.shard_map(
+        on_device, mesh=mesh, in_specs=_WHOLE, out_specs=_IN_BLOCKS,
+        check_vma=False)(leaf))
+
+  return jax.tree.map(block, table, is_leaf=split.is_split)
+
+
+def _on_devices(
+    mesh: Mesh, work: Callable[..., Any], shards: Shard, width: int,
+    *operands: Any, out_specs: Any = _WHOLE) -> Any:
+  """Calls ``work`` on every device, with its slots, as whole results.
+
+  Args:
+    mesh: devices with the axes ``processes`` and ``clients``.
+    work: (rows, slots, groups, *operands) -> results of the device's own
+      slots. ``rows`` is the shard of all slots, [S], with offsets in the rows
+      of this process; ``slots`` [S'] int32 holds the device's own slots,
+      largest first, then S; they are taken in groups of ``width``, of which
+      the first ``groups`` hold all.
+    shards: offset and size [S].
+    width: slots of a group.
+    *operands: pytrees that every device gets whole, but for the rows of other
+      processes in a ``split.Split``.
+    out_specs: of the results, which are whole by default.
+
+  Returns:
+    The results of the devices, which ``work`` has added up.
+  """
+  processes, cores = mesh.devices.shape
+  number = shards.size.shape[0]
+  blocks = shards.y.ndim == 2
+  rows = _IN_BLOCKS if blocks else _WHOLE
+  examples: Any = rows
+  if isinstance(shards.x, Coded):
+    examples = Coded(rows, jax.tree.map(lambda _: _WHOLE, shards.x.values))
+
+  def on_device(x, y, offset, size, operands):
+    owner = None
+    if blocks:
+      x, y = map_rows(x, lambda rows: rows[0]), y[0]
+      owner = offset // y.shape[0]
+      offset = offset - owner * y.shape[0]
+    device = balance(
+        size, processes * cores, owner=owner, processes=processes)
+    own = device == jax.lax.axis_index((PROCESSES, AXIS))
+    first = jnp.argsort(jnp.where(own, -size, 1), stable=True)
+    count = own.sum(dtype=jnp.int32)
+    place = jnp.arange(number, dtype=jnp.int32)
+    slots = jnp.where(place < count, first, number).astype(jnp.int32)
+    slots = jnp.pad(slots, (0, -number % width), constant_values=number)
+    return _all_blocks(work(
+        Shard(x, y, offset, size), slots, -(-count // width),
+        *_own_blocks(operands)))
+
+  return jax.shard_map(
+      on_device, mesh=mesh,
+      in_specs=(examples, rows, _WHOLE, _WHOLE, _specs(operands)),
+      out_specs=out_specs, check_vma=False)(
+          shards.x, shards.y, shards.offset, shards.size, operands)
+
+
+def _in_groups(
+    fn: Callable[..., Any], width: int, rows: Shard, slots: Array, shared: Any,
+    args: Any) -> Callable[[Array], Any]:
+  """Makes the function (group) -> (its slots, results).
+
+  The slots are [width], or [] if the width is 1.
+  """
+
+  def one(offset, size, args):
+    return fn(shared, Shard(rows.x, rows.y, offset, size), *args)
+
+  def group(i):
+    here = jax.lax.dynamic_slice_in_dim(slots, i * width, width)
+    if width == 1:
+      here = here[0]
+    real = here < rows.size.shape[0]
+    slot = jnp.where(real, here, 0)
+    operands = (rows.offset[slot], jnp.where(real, rows.size[slot], 0),
+                trees.index(args, slot))
+    return here, (one if width == 1 else jax.vmap(one))(*operands)
+
+  return group
+
+
+def _empty(shape: tuple[int, ...], results: Any) -> Any:
+  return jax.tree.map(
+      lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
+
+
+def _put(out: Any, here: Array, results: Any) -> Any:
+  return jax.tree.map(
+      lambda all, new: all.at[here].set(new, mode="drop"), out, results)
+
+
+def update(
+    mode: str, mesh: Mesh, fn: Callable[..., Any], write: Callable[..., Any],
+    table: Any, places: Array, weights: Any, shared: Any, shards: Shard,
+    args: Any) -> tuple[Any, Any, Any]:
+  """See ``base.MapClients.update``.
 
   Args:
     mode: one of ``engine.clients.MODES``; ``lanes`` is ``vmap`` here.
-    chunk: clients per chunk and device with mode ``chunks``.
     mesh: devices with the axes ``processes`` and ``clients``.
-    cuts: the first client of each process, and C (``split.Split``); None:
-      every process holds what clients keep whole.
+    fn: see ``base.MapClients.update``; so are the others.
+    write: (table, places, written) -> table.
+    table: leaves [C, ...].
+    places: [S] or [S, N] int32.
+    weights: [S] or [S, K] float32, or a tree of such.
+    shared: pytree.
+    shards: offset and size [S].
+    args: tuple of pytrees with leaves [S, ...].
 
   Returns:
-    The client map. Its results do not depend on these arguments, except for
-    rounding.
+    The table, the sum, and ``stacked``.
   """
-  processes, cores = mesh.devices.shape
-  whole: Any = PartitionSpec()
-  in_blocks: Any = PartitionSpec(PROCESSES)
+  number, width = shards.size.shape[0], 1
+  if mode != "sequential":
+    width = min(number, math.ceil(_LANES * number / mesh.devices.size))
 
-  def specs(tree: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf: leaf.with_block(in_blocks) if split.is_split(leaf)
-        else whole, tree, is_leaf=split.is_split)
+  def work(rows, slots, groups, table, places, weights, shared, args):
 
-  def on_splits(fn: Callable[[split.Split], Any], tree: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf: fn(leaf) if split.is_split(leaf) else leaf, tree,
-        is_leaf=split.is_split)
+    def with_rows(shared, shard, place, *args):
+      return fn(shared, shard, trees.rows(table, place), *args)
 
-  def own_blocks(tree: Any) -> Any:
-    """The block of this process, as the code of one client sees it."""
-    process = jax.lax.axis_index(PROCESSES)
-    return on_splits(lambda leaf: split.Split(
-        leaf.block[0], leaf.cuts, process), tree)
+    group = _in_groups(with_rows, width, rows, slots, shared, (places, *args))
 
-  def all_blocks(tree: Any) -> Any:
-    """The inverse of ``own_blocks``."""
-    return on_splits(lambda leaf: split.Split(
-        leaf.block[None], leaf.cuts), tree)
-
-  def keep(table: Any) -> Any:
-    if cuts is None:
-      return table
-
-    def block(leaf):
-      if split.is_split(leaf):
-        return leaf
-      blocks = split.Split(None, cuts)
-
-      def on_device(leaf):
-        start = jnp.asarray(blocks.starts, jnp.int32)
-        return jax.lax.dynamic_slice_in_dim(
-            leaf, start[jax.lax.axis_index(PROCESSES)], blocks.height)[None]
-
-      return blocks.with_block(jax.shard_map(
-          on_device, mesh=mesh, in_specs=whole, out_specs=in_blocks,
-          check_vma=False)(leaf))
-
-    return jax.tree.map(block, table, is_leaf=split.is_split)
-
-  def lanes(slots: int) -> int:
-    if mode in ("vmap", "lanes"):
-      return min(slots, math.ceil(_LANES * slots / (processes * cores)))
-    return min(chunk, slots) if mode == "chunks" else 1
-
-  def on_devices(
-      work: Callable[..., Any], shards: Shard, width: int, *operands: Any,
-      out_specs: Any = whole) -> Any:
-    """Calls ``work`` on every device, with its slots, as whole results.
-
-    Args:
-      work: (rows, slots, groups, *operands) -> results of the device's own
-        slots. ``rows`` is the shard of all slots, [S], with offsets in the
-        rows of this process; ``slots`` [S'] int32 holds the device's own
-        slots, largest first, then S; they are taken in groups of ``width``, of
-        which the first ``groups`` hold all.
-      shards: offset and size [S].
-      width: slots of a group.
-      *operands: pytrees that every device gets whole, but for the rows of
-        other processes in a ``split.Split``.
-      out_specs: of the results, which are whole by default.
-
-    Returns:
-      The results of the devices, which ``work`` has added up.
-    """
-    number = shards.size.shape[0]
-    blocks = shards.y.ndim == 2
-    rows = in_blocks if blocks else whole
-    examples = rows
-    if isinstance(shards.x, Coded):
-      examples = Coded(rows, jax.tree.map(lambda _: whole, shards.x.values))
-
-    def on_device(x, y, offset, size, operands):
-      owner = None
-      if blocks:
-        x, y = map_rows(x, lambda rows: rows[0]), y[0]
-        owner = offset // y.shape[0]
-        offset = offset - owner * y.shape[0]
-      own = assign(size, owner, processes, cores) == jax.lax.axis_index(
-          (PROCESSES, AXIS))
-      first = jnp.argsort(jnp.where(own, -size, 1), stable=True)
-      count = own.sum(dtype=jnp.int32)
-      place = jnp.arange(number, dtype=jnp.int32)
-      slots = jnp.where(place < count, first, number).astype(jnp.int32)
-      slots = jnp.pad(slots, (0, -number % width), constant_values=number)
-      return all_blocks(work(
-          Shard(x, y, offset, size), slots, -(-count // width),
-          *own_blocks(operands)))
-
-    return jax.shard_map(
-        on_device, mesh=mesh,
-        in_specs=(examples, rows, whole, whole, specs(operands)),
-        out_specs=out_specs, check_vma=False)(
-            shards.x, shards.y, shards.offset, shards.size, operands)
-
-  def in_groups(
-      fn: Callable[..., Any], width: int, rows: Shard, slots: Array,
-      shared: Any, args: Any) -> Callable[[Array], Any]:
-    """Makes the function (group) -> (its slots, results).
-
-    The slots are [width], or [] if the width is 1.
-    """
-
-    def one(offset, size, args):
-      return fn(shared, Shard(rows.x, rows.y, offset, size), *args)
-
-    def group(i):
-      here = jax.lax.dynamic_slice_in_dim(slots, i * width, width)
-      if width == 1:
-        here = here[0]
-      real = here < rows.size.shape[0]
-      known = jnp.where(real, here, 0)
-      operands = (rows.offset[known], jnp.where(real, rows.size[known], 0),
-                  trees.index(args, known))
-      return here, (one if width == 1 else jax.vmap(one))(*operands)
-
-    return group
-
-  def empty(shape: tuple[int, ...], results: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
-
-  def put(out: Any, here: Array, results: Any) -> Any:
-    return jax.tree.map(
-        lambda all, new: all.at[here].set(new, mode="drop"), out, results)
-
-  def of_one(results: Any, width: int) -> Any:
-    """Shapes of one slot's results."""
-    return results if width == 1 else jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), results)
-
-  def map_clients(
-      fn: Callable[..., Any], shared: Any, shards: Shard, *args: Any) -> Any:
-    number = shards.size.shape[0]
-    width = lanes(number)
-
-    def work(rows, slots, groups, shared, args):
-      group = in_groups(fn, width, rows, slots, shared, args)
-      out = empty((number,), of_one(
-          jax.eval_shape(group, jnp.int32(0))[1], width))
-      return add_up(jax.lax.fori_loop(
-          jnp.int32(0), groups, lambda i, out: put(out, *group(i)), out))
-
-    return on_devices(work, shards, width, shared, args)
-
-  def update(
-      fn: Callable[..., Any], write: Callable[..., Any], table: Any,
-      places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
-  ) -> tuple[Any, Any, Any]:
-    number = shards.size.shape[0]
-    width = lanes(number)
-
-    def work(rows, slots, groups, table, places, weights, shared, args):
-
-      def with_rows(shared, shard, place, *args):
-        return fn(shared, shard, trees.rows(table, place), *args)
-
-      group = in_groups(
-          with_rows, width, rows, slots, shared, (places, *args))
-
-      def add(i, carry):
-        total, out = carry
-        here, (written, summed, stacked) = group(i)
-        real = here < number
-        weight = trees.index(weights, jnp.where(real, here, 0))
-        if width > 1:
-          weight = jax.tree.map(lambda leaf: jnp.where(
-              real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
-          total = trees.add(
-              total, jax.tree.map(trees.weighted_sum, weight, summed))
-        else:
-          total = jax.tree.map(trees.add_weighted, weight, total, summed)
-        return total, put(out, here, (written, stacked))
-
-      written, summed, stacked = of_one(
-          jax.eval_shape(group, jnp.int32(0))[1], width)
-      zero = jax.tree.map(
-          lambda weight, part: empty(weight.shape[1:], part), weights, summed)
-      # All rows are written at the end: processes take turns of their own.
-      total, (written, stacked) = jax.lax.fori_loop(
-          jnp.int32(0), groups, add,
-          (zero, empty((number,), (written, stacked))))
-      if split.within(table):
-        if cores > 1:
-          written = add_up(written, (AXIS,))
-        total, stacked = add_up((total, stacked))
+    def add(i, carry):
+      total, out = carry
+      here, (written, summed, stacked) = group(i)
+      real = here < number
+      weight = trees.index(weights, jnp.where(real, here, 0))
+      if width > 1:
+        weight = jax.tree.map(lambda leaf: jnp.where(
+            real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
+        total = trees.add(
+            total, jax.tree.map(trees.weighted_sum, weight, summed))
       else:
-        total, (written, stacked) = add_up((total, (written, stacked)))
-      if jax.tree.leaves(table):
-        table = write(table, places, written)
-      return table, total, stacked
+        total = jax.tree.map(trees.add_weighted, weight, total, summed)
+      return total, _put(out, here, (written, stacked))
 
-    return on_devices(
-        work, shards, width, table, places, weights, shared, args,
-        out_specs=(specs(table), whole, whole))
+    results = jax.eval_shape(group, jnp.int32(0))[1]
+    written, summed, stacked = results if width == 1 else jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), results)
+    zero = jax.tree.map(
+        lambda weight, part: _empty(weight.shape[1:], part), weights, summed)
+    # All rows are written at the end: processes take turns of their own.
+    total, (written, stacked) = jax.lax.fori_loop(
+        jnp.int32(0), groups, add,
+        (zero, _empty((number,), (written, stacked))))
+    if split.within(table):
+      if mesh.devices.shape[1] > 1:
+        written = add_up(written, (AXIS,))
+      total, stacked = add_up((total, stacked))
+    else:
+      total, (written, stacked) = add_up((total, (written, stacked)))
+    if jax.tree.leaves(table):
+      table = write(table, places, written)
+    return table, total, stacked
 
-  def total(
-      fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
-      shards: Shard, *args: Any,
-      psum: Callable[[Any, Any], Any] = jax.lax.psum) -> Any:
+  return _on_devices(
+      mesh, work, shards, width, table, places, weights, shared, args,
+      out_specs=(_specs(table), _WHOLE, _WHOLE))
 
-    def work(rows, slots, groups, shared, args):
-      def add(i, carry):
-        slot = slots[i]
-        shard = Shard(rows.x, rows.y, rows.offset[slot], rows.size[slot])
-        return fn(carry, shared, shard, *trees.index(args, slot))
 
-      own = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
-      return add_up(own) if psum is jax.lax.psum else psum(
-          own, (PROCESSES, AXIS))
+def total(
+    mesh: Mesh, fn: Callable[..., Any], zero: Callable[[], Any], shared: Any,
+    shards: Shard, args: Any, psum: Callable[[Any, Any], Any]) -> Any:
+  """See ``base.MapClients.total``."""
 
-    return on_devices(work, shards, 1, shared, args)
+  def work(rows, slots, groups, shared, args):
+    def add(i, carry):
+      slot = slots[i]
+      shard = Shard(rows.x, rows.y, rows.offset[slot], rows.size[slot])
+      return fn(carry, shared, shard, *trees.index(args, slot))
 
-  return ClientMap(map_clients, update, total, keep)
+    own = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
+    return add_up(own) if psum is jax.lax.psum else psum(
+        own, (PROCESSES, AXIS))
+
+  return _on_devices(mesh, work, shards, 1, shared, args)

@@ -296,7 +296,7 @@ def check(method: Method, options: RunOptions) -> None:
                       "that of all rounds")
   if options.map_clients == "lanes":
     raise OptionError("`map_clients`=lanes: cannot be differentiated (allowed: "
-                      "auto, sequential, vmap, chunks)")
+                      "auto, sequential, vmap)")
 
 
 def prepared_for(

@@ -327,4 +327,4 @@ def check_builds(method: Method, layers: int) -> None:
     OptionError: the builder refuses the hyper-parameters.
   """
   model = _tiny_model(0 if method.entry.rounds is None else layers)
-  method.built(model, clients.make_map_clients())
+  method.built(model, clients.ClientMap())

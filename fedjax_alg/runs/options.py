@@ -260,13 +260,9 @@ class MachineOptions:
   map_clients: str = hyper(
       "auto", "how the clients of a round are computed, one of auto, "
       + ", ".join(clients.MODES) + ": sequential = one after the other, vmap = "
-      "all at once, chunks = `client_chunk` at once, lanes = `client_lanes` at "
-      "once, and who is done makes room for the next, auto = sequential on a "
-      "CPU, else lanes", choices=("auto", *clients.MODES))
-  client_chunk: int = hyper(
-      8, "number of clients that each device computes at once "
-      "(`map_clients`=chunks)", minimum=1,
-      when=only("map_clients", "chunks"))
+      "all at once, lanes = `client_lanes` at once, and who is done makes room "
+      "for the next, auto = sequential on a CPU, else lanes",
+      choices=("auto", *clients.MODES))
   client_lanes: int = hyper(
       0, "number of lanes on each device, for each seed and setting that are "
       "computed at once; 0: the largest power of two whose square is at most "
@@ -665,7 +661,7 @@ def _check_late(
   if late.stragglers and late.keep:
     tiny = make_model("softmax", (1,), 2)
     built = entry.build(tiny, resolved(hparams),
-                        map_clients=clients.make_map_clients())
+                        map_clients=clients.ClientMap())
     if not built.takes_parts:
       raise OptionError(
           f"`partial_work`=keep: {name} counts its work in another way than by "

@@ -45,6 +45,9 @@ _OF_NAMED_MODELS = ("hidden", "layers", "embedding", "embedding_size",
 #: run may change them.
 NEUTRAL = ("data_dir", "rounds", "targets")
 
+#: Options that were removed, at their defaults, which are in every identity.
+_REMOVED = {"client_chunk": 8}
+
 #: The most seeds of a run.
 MOST_SEEDS = 10_000
 
@@ -124,6 +127,7 @@ class Plan:
              if name not in NEUTRAL and not (
                  name in fields and at_later_default(fields[name], value))}
             for values in (self.options, self.hparams)]
+    what[0] |= _REMOVED
     for name, source in self.sources.items():
       what[0][f"{name} sha256"] = source.sha256
     text = json.dumps(what, sort_keys=True, default=str)

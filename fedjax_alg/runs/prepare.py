@@ -420,9 +420,8 @@ def prepare(
       options, federation.options, method.entry, method.hparams, num_clients)
   rows = len(settings) * len(seeds)
   mode, map_seeds = _maps(method, options, platform, rows)
-  map_clients = clients.make_map_clients(
-      mode, chunk=options.client_chunk, lanes=options.client_lanes, mesh=mesh,
-      cuts=_cuts(method, federation))
+  map_clients = clients.ClientMap(
+      mode, options.client_lanes, mesh, _cuts(method, federation))
   model = options.model if model is None else model
   built = make_model(model, federation, options)
   num_examples = int(federation.data.train.size.sum())

@@ -60,7 +60,7 @@ def history(problem, name, cohorts, keys, start, **settings):
   is returned has none.
   """
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+      name, problem.model, map_clients=clients.ClientMap(), **settings)
   numbers = [len(ids) for ids in cohorts]
   padding = [problem.spec.num_clients] * max(numbers)
   cohorts = [_take_cohort(problem.data, jnp.array(
@@ -98,7 +98,7 @@ def with_newcomers(problem, name, joins, keys, **settings):
   """
   data = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+      name, problem.model, map_clients=clients.ClientMap(), **settings)
 
   def begin(params):
     state = algorithm.init(params, problem.spec, keys[0])

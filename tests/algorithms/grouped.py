@@ -66,7 +66,7 @@ def programs(name, **settings) -> Programs:
   settings = WORK | settings
   return jitted(
       registry.build(name, problem().model,
-                     map_clients=clients.make_map_clients(), **settings),
+                     map_clients=clients.ClientMap(), **settings),
       registry.get(name).hparams(**settings))
 
 

@@ -41,7 +41,7 @@ def dealt(sizes):
 def program(remove_ridge):
   """(data) -> (W [d, L], cost) after the one round, the biases 0."""
   algorithm = registry.build(
-      "afl", MODEL, map_clients=clients.make_map_clients(),
+      "afl", MODEL, map_clients=clients.ClientMap(),
       client_ridge=GAMMA, remove_ridge=remove_ridge)
   spec = FedSpec(SLOTS, SLOTS, CLASSES, (FEATURES,))
 
@@ -120,10 +120,10 @@ def test_models_of_more_than_one_layer():
   for refused in (
       lambda: entry.rounds(entry.hparams(), 2),
       lambda: registry.build(
-          "afl", deep, map_clients=clients.make_map_clients())):
+          "afl", deep, map_clients=clients.ClientMap())):
     with pytest.raises(ValueError, match="algorithm=afl: .*has 2 .*model="):
       refused()
   assert entry.rounds(entry.hparams(), 1) == 1
   with pytest.raises(ValueError, match="client_ridge=-1"):
-    registry.build("afl", MODEL, map_clients=clients.make_map_clients(),
+    registry.build("afl", MODEL, map_clients=clients.ClientMap(),
                    client_ridge=-1.0)

@@ -183,7 +183,7 @@ def drawn_by_clients(jaxpr, slots, inside=False):
 def test_shared_directions_are_drawn_once_not_by_every_client(
     problem, protocol, largest):
   algorithm = registry.build(
-      "baffle", problem.model, map_clients=clients.make_map_clients(),
+      "baffle", problem.model, map_clients=clients.ClientMap(),
       protocol=protocol, **BASE)
   params = problems.some_params(problem.model)
   state = algorithm.init(params, problem.spec, KEYS[0])
@@ -198,7 +198,7 @@ def test_the_averaged_weights_are_the_global_model(problem):
   states, _, _ = bridge.history(
       problem, "baffle", COHORTS, KEYS, params, **BASE)
   algorithm = registry.build(
-      "baffle", problem.model, map_clients=clients.make_map_clients(), **BASE)
+      "baffle", problem.model, map_clients=clients.ClientMap(), **BASE)
   found = algorithm.global_params(states[-1])
   problems.assert_equal(
       jax.tree.map(lambda leaf: leaf[0], found), states[-1].ema)

@@ -31,7 +31,7 @@ def by_criterion():
 
   Complete linkage, any halves; one compilation serves all criteria.
   """
-  model, map_clients = grouped.problem().model, clients.make_map_clients()
+  model, map_clients = grouped.problem().model, clients.ClientMap()
 
   def build(eps1, eps2, after):
     hparams = dataclasses.replace(

@@ -66,7 +66,7 @@ def fixture_tiny():
 
 def build(problem, name="composed", **settings):
   return registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+      name, problem.model, map_clients=clients.ClientMap(), **settings)
 
 
 def play(problem, **settings):

@@ -126,7 +126,7 @@ def test_a_search_of_one_step_that_passes_is_cfsvrg(problem):
 
 def build(problem, **settings):
   return registry.build(
-      "clsfsvrg", problem.model, map_clients=clients.make_map_clients(),
+      "clsfsvrg", problem.model, map_clients=clients.ClientMap(),
       **settings)
 
 

@@ -42,7 +42,7 @@ def row(tree, i):
 def deployed(problem, settings):
   """(state, client id, shard, key) -> the personal model, the copy."""
   algorithm = registry.build(
-      "ditto", problem.model, map_clients=clients.make_map_clients(),
+      "ditto", problem.model, map_clients=clients.ClientMap(),
       **settings)
   return problems.quick_jit(lambda *args: (
       algorithm.client_params(*args), algorithm.client_copy(*args)))

@@ -47,7 +47,7 @@ def compiled(name, variant):
     printed = variant == "no scaling, centres as printed"
     settings["gradient_step"] = -0.1 if printed else 0.2
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+      name, problem.model, map_clients=clients.ClientMap(), **settings)
   hparams = registry.get(name).hparams(**settings)
 
   @problems.quick_jit
@@ -240,7 +240,7 @@ def test_with_one_model_ma_is_fsvrg():
   for name, more in (
       ("fsvrg", {}), ("ma_fsvrg", dict(num_models=1, accelerate=False))):
     algorithm = registry.build(
-        name, problem.model, map_clients=clients.make_map_clients(), **work,
+        name, problem.model, map_clients=clients.ClientMap(), **work,
         **more)
 
     @problems.quick_jit

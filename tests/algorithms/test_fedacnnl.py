@@ -217,7 +217,7 @@ def grouped(stack):
 def deploy_program(stack, items):
   algorithm = registry.build(
       "pfedacnnl", problem(stack).model,
-      map_clients=clients.make_map_clients(), **dict(items))
+      map_clients=clients.ClientMap(), **dict(items))
   return problems.quick_jit(algorithm.client_params)
 
 
@@ -366,7 +366,7 @@ def test_without_groups_and_personal_layers_it_is_fedacnnl():
   problems.assert_equal(log, plain_log)
   build = functools.partial(
       registry.build, "pfedacnnl", problem("mlp").model,
-      map_clients=clients.make_map_clients(), personalize=False)
+      map_clients=clients.ClientMap(), personalize=False)
   assert build(clustering=False).membership is None
   assert build(clustering=True).membership is not None
 
@@ -442,7 +442,7 @@ def rounds_of(given, map_clients, dtype, **settings):
 @pytest.fixture(name="plain", scope="module")
 def fixture_plain():
   """The recipe's weights of the stack in float32, from one client."""
-  run = rounds_of(problem("small"), clients.make_map_clients(), "float32",
+  run = rounds_of(problem("small"), clients.ClientMap(), "float32",
                   ridge="0.01", **RECIPE)
   return [run(*part) for part in partitions("small")]
 
@@ -458,7 +458,7 @@ def test_no_partition_changes_the_weights(plain):
 def test_devices_and_small_blocks_change_no_weight(
     plain, mesh, monkeypatch):
   monkeypatch.setattr(moments, "block_rows", lambda layer: 7)
-  run = rounds_of(problem("small"), clients.make_map_clients(mesh=mesh),
+  run = rounds_of(problem("small"), clients.ClientMap(mesh=mesh),
                   "float32", ridge="0.01", **RECIPE)
   parts = list(partitions("small"))[1:]
   assert largest_error([plain[0], *(run(*part) for part in parts)]) < 1e-5
@@ -466,7 +466,7 @@ def test_devices_and_small_blocks_change_no_weight(
 
 def test_in_double_precision_no_partition_changes_the_weights(plain):
   with jax.enable_x64(True):
-    run = rounds_of(problem("small"), clients.make_map_clients(), "float64",
+    run = rounds_of(problem("small"), clients.ClientMap(), "float64",
                     ridge="0.01", **RECIPE)
     found = [run(*part) for part in partitions("small")]
   assert largest_error(found) < 1e-10
@@ -474,7 +474,7 @@ def test_in_double_precision_no_partition_changes_the_weights(plain):
 
 
 def test_in_single_precision_partitions_change_little(plain):
-  run = rounds_of(problem("small"), clients.make_map_clients(), "float32",
+  run = rounds_of(problem("small"), clients.ClientMap(), "float32",
                   precision="float32", ridge="0.01", **RECIPE)
   found = [run(*part) for part in partitions("small")]
   assert 1e-6 < largest_error(found) < 3e-4
@@ -638,7 +638,7 @@ def test_ridges_that_cannot_be(ridge, said):
   for name in ("fedacnnl", "pfedacnnl"):
     with pytest.raises(ValueError, match=said) as error:
       registry.build(name, problem("mlp").model, ridge=ridge,
-                     map_clients=clients.make_map_clients())
+                     map_clients=clients.ClientMap())
     assert "\n" not in str(error.value)
   with pytest.raises(ValueError, match=said):
     fedacnnl.num_rounds(fedacnnl.FedACnnLHParams(ridge=ridge), 3)
@@ -652,7 +652,7 @@ def test_ridges_that_cannot_be(ridge, said):
 def test_pulls_that_cannot_be(pull, said):
   with pytest.raises(ValueError, match=said):
     registry.build("pfedacnnl", problem("mlp").model, personal_ridge=pull,
-                   map_clients=clients.make_map_clients())
+                   map_clients=clients.ClientMap())
   with pytest.raises(ValueError, match=said):
     fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(personal_ridge=pull), 3)
 
@@ -675,13 +675,13 @@ def test_rounds_are_layers_and_personal_layers():
 def test_settings_that_cannot_be(settings, said):
   with pytest.raises(ValueError, match=said):
     registry.build("pfedacnnl", problem("mlp").model,
-                   map_clients=clients.make_map_clients(), **settings)
+                   map_clients=clients.ClientMap(), **settings)
 
 
 def test_more_groups_than_clients():
   given = problem("mlp")
   algorithm = registry.build(
-      "pfedacnnl", given.model, map_clients=clients.make_map_clients(),
+      "pfedacnnl", given.model, map_clients=clients.ClientMap(),
       num_groups=len(SIZES) + 1)
   with pytest.raises(ValueError, match="num_groups=7: more than the 6"):
     algorithm.init(start_of(given.model), given.spec, KEY)
@@ -691,4 +691,4 @@ def test_more_groups_than_clients():
 def test_models_that_have_no_such_layers(name):
   with pytest.raises(ValueError, match=f"algorithm={name}: .*others"):
     registry.build(name, problem("mlp").model._replace(layers=None),
-                   map_clients=clients.make_map_clients())
+                   map_clients=clients.ClientMap())

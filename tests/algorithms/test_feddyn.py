@@ -115,7 +115,7 @@ def test_without_a_regulariser_the_server_is_nesterovs(problem):
       problem, "feddyn", [everyone] * 3, KEYS,
       problems.some_params(problem.model), alpha=1e-7, **more)
   average = registry.build(
-      "composed", problem.model, map_clients=clients.make_map_clients(),
+      "composed", problem.model, map_clients=clients.ClientMap(),
       client_weights="uniform", **more)
   fresh = average.init(
       problems.some_params(problem.model), problem.spec, KEYS[0])

@@ -28,7 +28,7 @@ def by_threshold():
 
   L1, complete linkage; the one compilation serves all thresholds.
   """
-  model, map_clients = grouped.problem().model, clients.make_map_clients()
+  model, map_clients = grouped.problem().model, clients.ClientMap()
 
   def build(threshold):
     hparams = dataclasses.replace(

@@ -219,6 +219,6 @@ def test_padding_slots_change_nothing(problem):
 def test_a_table_of_no_fixed_size_is_refused(problem, flag, name, more):
   with pytest.raises(ValueError) as error:
     registry.build(
-        name, problem.model, map_clients=clients.make_map_clients(),
+        name, problem.model, map_clients=clients.ClientMap(),
         variant="table", **{**WORK, flag: 0}, **more)
   assert str(error.value) == f"{flag}=0: variant=table needs at least 1"

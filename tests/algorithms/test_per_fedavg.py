@@ -74,7 +74,7 @@ def test_the_ledger_counts_every_gradient(problem, hessian, work):
   """One on D, one on D', two on D'': of short batches what they hold."""
   h = registry.get("per_fedavg").hparams(hessian=hessian, **work)
   algorithm = registry.build(
-      "per_fedavg", problem.model, map_clients=clients.make_map_clients(),
+      "per_fedavg", problem.model, map_clients=clients.ClientMap(),
       hessian=hessian, **work)
   cohort = layout.take_cohort(
       problem.data, jnp.array([*COHORTS[0], 12], jnp.int32))
@@ -132,7 +132,7 @@ def test_without_adaptation_it_is_fedavg(problem):
 def test_what_a_client_deploys_is_adapted(problem, batch_size):
   """One step of adapt_lr on the first mini-batch of its stream."""
   algorithm = registry.build(
-      "per_fedavg", problem.model, map_clients=clients.make_map_clients(),
+      "per_fedavg", problem.model, map_clients=clients.ClientMap(),
       adapt_lr=0.4, batch_size=batch_size)
   params = problems.some_params(problem.model)
   state = algorithm.init(params, problem.spec, KEYS[0])

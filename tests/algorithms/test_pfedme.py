@@ -53,7 +53,7 @@ def expected_pair(problem, w, i, key, h, like=None):
 
 def build(problem, name, **settings):
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(), **settings)
+      name, problem.model, map_clients=clients.ClientMap(), **settings)
   params = problems.some_params(problem.model)
   return algorithm, algorithm.init(params, problem.spec, KEY), params
 

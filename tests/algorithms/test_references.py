@@ -18,7 +18,7 @@ from tests.reference import diversified as oracle
 
 def test_central_reaches_the_optimum_of_logistic_regression(problem):
   algorithm = registry.build(
-      "central", problem.model, map_clients=clients.make_map_clients())
+      "central", problem.model, map_clients=clients.ClientMap())
   everyone = layout.everyone(problem.data)
 
   @jax.jit
@@ -49,7 +49,7 @@ def test_central_reaches_the_optimum_of_logistic_regression(problem):
 def test_local_counts_rounds_without_participants(problem):
   """Where a schedule of the learning rate reads their number."""
   algorithm = registry.build(
-      "local", problem.model, map_clients=clients.make_map_clients(),
+      "local", problem.model, map_clients=clients.ClientMap(),
       client_lr_schedule="inverse_sqrt")
   state = algorithm.init(
       problems.some_params(problem.model), problem.spec, jax.random.key(0))
@@ -62,7 +62,7 @@ def test_local_is_sgd_on_ones_own_data(problem):
   """Two rounds: participants go on from their own model, others stay."""
   work = dict(local_steps=6, batch_size=4)
   algorithm = registry.build(
-      "local", problem.model, map_clients=clients.make_map_clients(),
+      "local", problem.model, map_clients=clients.ClientMap(),
       client_lr=0.3, **work)
   initial = problems.some_params(problem.model)
   state = algorithm.init(initial, problem.spec, jax.random.key(0))

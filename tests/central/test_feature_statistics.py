@@ -19,7 +19,7 @@ from tests.reference import diversified as oracle
 @pytest.fixture(scope="module", name="statistics")
 def fixture_statistics(problem):
   return features.gather_statistics(
-      layout.everyone(problem.data).shards, clients.make_map_clients())
+      layout.everyone(problem.data).shards, clients.ClientMap())
 
 
 def test_statistics_are_those_of_all_clients(problem, statistics):
@@ -42,7 +42,7 @@ def test_statistics_are_those_of_who_is_there(problem, name):
   """With newcomers, before every round: also A = C / omega is the oracle's."""
   data = problem.data._replace(joins=jnp.asarray(JOINS))
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients())
+      name, problem.model, map_clients=clients.ClientMap())
   key = jax.random.key(0)
   params = problems.some_params(problem.model)
   state = problems.quick_jit(lambda: algorithm.setup(

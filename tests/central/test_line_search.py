@@ -228,7 +228,7 @@ def test_an_unknown_test_is_named():
 @pytest.mark.parametrize("mode", ["sequential", "lanes", "four devices"])
 def test_validation_loss_is_the_mean_and_the_regulariser(problem, mesh, mode):
   """The shard begins where the clients end; 1 to 70 rows, 16 pieces."""
-  map_clients = clients.make_map_clients(
+  map_clients = clients.ClientMap(
       "sequential" if mode == "four devices" else mode,
       mesh=mesh if mode == "four devices" else None)
   whole = layout.everyone(problem.data).validation

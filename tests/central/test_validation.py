@@ -19,7 +19,7 @@ def test_values_on_a_line_are_those_of_its_points(problem, l2, size):
       size=jnp.int32(size))
   w, d = (problems.some_params(model, seed) for seed in (0, 1))
   steps = np.array([-0.5, 0.0, 1e-3, 0.25, 8.0], np.float32)
-  map_clients = clients.make_map_clients()
+  map_clients = clients.ClientMap()
 
   @jax.jit
   def both(shard):

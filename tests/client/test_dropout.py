@@ -180,7 +180,7 @@ def test_methods_train_with_dropout(problem, name, settings):
   if name not in ("baffle", "ifca"):
     settings = dict(settings, local_steps=2)
   algorithm = registry.build(
-      name, model, map_clients=clients.make_map_clients(), batch_size=0,
+      name, model, map_clients=clients.ClientMap(), batch_size=0,
       **settings)
 
   def play(key):
@@ -204,7 +204,7 @@ def test_the_losses_of_an_estimate_meet_the_same_dropout(
     problem, name, settings):
   """What differs between them is the step alone, which changes nothing here."""
   algorithm = registry.build(
-      name, NOISE, map_clients=clients.make_map_clients(), directions=4,
+      name, NOISE, map_clients=clients.ClientMap(), directions=4,
       **settings)
   start = NOISE.init(KEY)
 
@@ -232,5 +232,5 @@ def test_a_table_of_delayed_gradients_is_refused(problem):
   with pytest.raises(ValueError, match="^variant=table: .* dropout") as error:
     registry.build(
         "losac", with_dropout(problem.model), variant="table",
-        map_clients=clients.make_map_clients())
+        map_clients=clients.ClientMap())
   assert "\n" not in str(error.value)

@@ -100,7 +100,7 @@ class Bench:
     size = problem.spec.num_clients if entry.all_clients else (
         problem.spec.cohort_size)
     self.spec = problem.spec._replace(cohort_size=size)
-    self.algorithm = self.build(clients.make_map_clients())
+    self.algorithm = self.build(clients.ClientMap())
     self.keys = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
     self.initial = problems.quick_jit(functools.partial(
@@ -363,7 +363,7 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
 
 
 #: One of each kind of round that maps clients: on these also lanes of one
-#: device and chunks of several, which keep what every client sends.
+#: device and ``vmap`` on several, which keep what every client sends.
 KINDS = ("fedavg", "fsvrg", "ifca")
 
 
@@ -374,11 +374,10 @@ def test_client_maps_agree(bench, mesh, monkeypatch):
   no more, against one client after the other on one device, which keeps all.
   """
   if bench.name in KINDS:
-    check_map(bench, clients.make_map_clients("lanes", lanes=3))
-    check_map(bench, clients.make_map_clients("chunks", chunk=2, mesh=mesh),
-              mesh)
+    check_map(bench, clients.ClientMap("lanes", lanes=3))
+    check_map(bench, clients.ClientMap("vmap", mesh=mesh), mesh)
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
-  check_map(bench, clients.make_map_clients("lanes", lanes=2, mesh=mesh), mesh)
+  check_map(bench, clients.ClientMap("lanes", lanes=2, mesh=mesh), mesh)
 
 
 def check_map(bench, map_clients, mesh=None):

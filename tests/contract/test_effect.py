@@ -179,8 +179,8 @@ class Runs:
   def _program(self, hparams):
     entry, problem = registry.get(self.name), self.problem
     begin, size = test_traced.beginning(
-        self.name, hparams, problem, clients.make_map_clients())
-    entry.build(problem.model, hparams, map_clients=clients.make_map_clients())
+        self.name, hparams, problem, clients.ClientMap())
+    entry.build(problem.model, hparams, map_clients=clients.ClientMap())
     keys, taking_part = run_keys(0), Participation(size)
 
     def run(values):

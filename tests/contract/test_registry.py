@@ -13,7 +13,7 @@ from fedjax_alg.engine import clients
 
 pytestmark = pytest.mark.fast
 
-MAP = clients.make_map_clients()
+MAP = clients.ClientMap()
 
 
 @pytest.mark.parametrize("wrong, hint", [

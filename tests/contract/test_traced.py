@@ -149,7 +149,7 @@ def test_traced_values_give_the_types_of_constants(name, more, problem):
   The set-up and rounds of constants keep the types of a start, which is cheap
   to trace (test_contract.py).
   """
-  hparams, map_clients = settings_of(name, more), clients.make_map_clients()
+  hparams, map_clients = settings_of(name, more), clients.ClientMap()
   begin, size = beginning(name, hparams, problem, map_clients)
   state, after, aux, deployed = jax.eval_shape(
       program(name, hparams, problem, map_clients), arguments(hparams))
@@ -177,11 +177,11 @@ def test_traced_values_give_the_numbers_of_constants(
       field: 0.9 * getattr(hparams, field) for field in traced_names(hparams)
       if isinstance(getattr(hparams, field), float)})
   constant = problems.quick_jit(lambda: program(
-      name, hparams, problem, clients.make_map_clients())({}))
+      name, hparams, problem, clients.ClientMap())({}))
   # Built from other numbers, so that none of them can be used by mistake.
   traced = problems.quick_jit(program(
       name, settings_of(name, more), problem,
-      clients.make_map_clients(mesh=mesh if devices > 1 else None)))
+      clients.ClientMap(mesh=mesh if devices > 1 else None)))
   problems.assert_close(
       traced(arguments(hparams)), constant(), rtol=1e-5, atol=1e-5)
 

@@ -11,13 +11,13 @@ import pytest
 from fedjax_alg import trees
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, sharding
+from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
 
 
 #: Clients and devices; every pair compiles.
 HANDS = [(1, 4), (7, 1), (13, 8), (24, 3), (40, 4)]
-_deal = jax.jit(clients._deal, static_argnums=(1, 2))
+_balance = jax.jit(owned.balance, static_argnums=(1, 2))
 
 
 @pytest.mark.program
@@ -30,9 +30,10 @@ def test_devices_get_like_work(dealt):
   """Totals differ by at most the largest client; every slot once."""
   sizes, devices = dealt
   slots = -(-len(sizes) // devices) * devices
-  order = np.asarray(_deal(np.array(sizes, np.int32), slots, devices))
+  padded = np.array(sizes + [0] * (slots - len(sizes)), np.int32)
+  order = np.asarray(owned.by_device(
+      padded, _balance(padded, devices, slots // devices)))
   np.testing.assert_array_equal(np.sort(order), np.arange(slots))
-  padded = np.array(sizes + [0] * (slots - len(sizes)))
   hands = padded[order].reshape(devices, -1)
   totals = hands.sum(1)
   assert totals.max() - totals.min() <= max(sizes)
@@ -40,21 +41,21 @@ def test_devices_get_like_work(dealt):
 
 
 def test_cards_are_dealt_to_and_fro():
-  order = np.asarray(clients._deal(jnp.arange(1, 9, dtype=jnp.int32), 8, 4))
+  size = jnp.arange(1, 9, dtype=jnp.int32)
+  order = np.asarray(owned.by_device(size, owned.balance(size, 4, 2)))
   assert (order.reshape(4, 2) + 1).tolist() == [[8, 1], [7, 2], [6, 3], [5, 4]]
 
 
-CASES = [("sequential", 0, False), ("vmap", 0, False), ("chunks", 1, False),
-         ("chunks", 5, False), ("chunks", 50, False), ("sequential", 0, True),
-         ("vmap", 0, True), ("chunks", 2, True), ("lanes", 0, False),
+CASES = [("sequential", 0, False), ("vmap", 0, False), ("python", 0, False),
+         ("sequential", 0, True), ("vmap", 0, True), ("lanes", 0, False),
          ("lanes", 1, True)]
 
 
-@pytest.mark.parametrize("mode, chunk, several", CASES)
+@pytest.mark.parametrize("mode, lanes, several", CASES)
 def test_every_map_gives_the_slots_results_in_order_and_their_total(
-    problem, mesh, mode, chunk, several):
-  map_clients = clients.make_map_clients(
-      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
+    problem, mesh, mode, lanes, several):
+  map_clients = clients.ClientMap(
+      mode, lanes, mesh if several else None)
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
   extra = jnp.arange(14.0).reshape(7, 2)
@@ -91,12 +92,12 @@ def test_every_map_gives_the_slots_results_in_order_and_their_total(
   assert int(total[1]) == (size * ids).sum()
 
 
-@pytest.mark.parametrize("mode, chunk, several", CASES)
+@pytest.mark.parametrize("mode, lanes, several", CASES)
 def test_every_map_reduces_to_the_weighted_sum(
-    problem, mesh, mode, chunk, several):
+    problem, mesh, mode, lanes, several):
   """And stacks the rest in order; a slot of weight 0 sends NaN."""
-  map_clients = clients.make_map_clients(
-      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
+  map_clients = clients.ClientMap(
+      mode, lanes, mesh if several else None)
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
   weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25])
@@ -135,7 +136,7 @@ def test_every_map_reduces_to_the_weighted_sum(
   np.testing.assert_allclose(parts["size"][0], 0.5 * of_3 + 2.0 * of_1)
 
 
-def test_padding_of_the_map_is_the_last_client_without_data():
+def test_padding_of_the_map_is_the_last_client_without_data(mesh):
   """Seen by counting the sizes that client code is given."""
   seen = []
 
@@ -146,15 +147,16 @@ def test_padding_of_the_map_is_the_last_client_without_data():
   shards = Shard(
       jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
       jnp.array([0, 4, 6], jnp.int32), jnp.array([4, 2, 3], jnp.int32))
-  out = clients.make_map_clients("chunks", chunk=2)(one_client, (), shards)
+  out = clients.ClientMap(mesh=mesh)(
+      one_client, (), sharding.replicate(shards, mesh))
   jax.effects_barrier()
   assert out.tolist() == [4, 2, 3]
-  assert sorted(seen) == [0, 2, 3, 4]
+  assert sorted(seen) == [0] * (mesh.size - 3) + [2, 3, 4]
 
 
 def test_a_round_on_a_mesh_gathers_once(problem, mesh):
   """Dealing, a loop over the slots, is not shared out over the devices."""
-  map_clients = clients.make_map_clients(mesh=mesh)
+  map_clients = clients.ClientMap(mesh=mesh)
   cohort = layout.take_cohort(problem.data, jnp.arange(8, dtype=jnp.int32))
   inputs = sharding.replicate((cohort.shards, jnp.float32(2)), mesh)
   text = jax.jit(lambda shards, shared: map_clients(
@@ -168,17 +170,15 @@ def test_a_round_on_a_mesh_gathers_once(problem, mesh):
 
 def test_what_cannot_be_mapped_is_named():
   with pytest.raises(ValueError, match="^map_clients=pmap: must be one of seq"):
-    clients.make_map_clients("pmap")
-  with pytest.raises(ValueError, match="client_chunk=0: must be at least 1"):
-    clients.make_map_clients("chunks")
+    clients.ClientMap("pmap")
 
 
-@pytest.mark.parametrize("mode, chunk, several", CASES)
+@pytest.mark.parametrize("mode, lanes, several", CASES)
 def test_every_map_updates_the_clients_rows(
-    problem, mesh, mode, chunk, several):
+    problem, mesh, mode, lanes, several):
   """And reduces, by weights of their own for each part."""
-  map_clients = clients.make_map_clients(
-      mode, chunk=chunk, lanes=chunk, mesh=mesh if several else None)
+  map_clients = clients.ClientMap(
+      mode, lanes, mesh if several else None)
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32))
   # Two rows for each of twelve clients; those of a thirteenth do not exist.
@@ -208,3 +208,20 @@ def test_every_map_updates_the_clients_rows(
   np.testing.assert_allclose(both, weights[0] @ pairs.sum(1))
   np.testing.assert_allclose(first, weights[1] @ pairs[:, 0])
   problems.assert_equal(update(*inputs), (new, (both, first), numbers))
+
+
+def test_a_client_that_fails_is_named_in_python():
+  """Its code computes with numbers, so Python may branch on them."""
+  shards = Shard(
+      jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
+      jnp.array([0, 4, 6], jnp.int32), jnp.array([4, 2, 3], jnp.int32))
+
+  def one_client(_, shard, number):
+    if shard.size == 2:
+      raise ZeroDivisionError("no steps")
+    return number
+
+  with pytest.raises(ZeroDivisionError) as error:
+    clients.ClientMap("python")(one_client, (), shards, jnp.arange(3))
+  assert error.value.__notes__ == [
+      "in slot 1 of the cohort, a client of 2 examples"]

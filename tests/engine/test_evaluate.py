@@ -87,7 +87,7 @@ def fixture_case(problem):
       lambda *leaves: jnp.stack(leaves),
       *(problems.some_params(problem.model, seed, 1.0) for seed in range(K))))
   run = jax.jit(evaluate.make_evaluate(
-      full(), problem.model, evaluate.PROTOCOLS, clients.make_map_clients()))
+      full(), problem.model, evaluate.PROTOCOLS, clients.ClientMap()))
   return Case(data, state, tests, whole, validation,
               jax.device_get(run(data, state, jax.random.key(0))), run)
 
@@ -209,7 +209,7 @@ def test_count_shard_counts_the_rows_of_the_shard_only(problem, case):
 
 def test_a_subset_of_the_protocols(problem, case):
   run = evaluate.make_evaluate(
-      toy(None), problem.model, ("local",), clients.make_map_clients())
+      toy(None), problem.model, ("local",), clients.ClientMap())
   counts = run(all_there(case.data), case.state,
                jax.random.key(0))
   assert set(counts) == {"local"}
@@ -223,7 +223,7 @@ def test_pieces_are_shared_out_over_devices(problem, case, mesh, mode):
   protocols = ("validation", "train")
   run = jax.jit(evaluate.make_evaluate(
       toy(), problem.model, protocols,
-      clients.make_map_clients(mode, chunk=2, mesh=mesh)))
+      clients.ClientMap(mode, mesh=mesh)))
   counts = run(*sharding.replicate((case.data, case.state), mesh),
                jax.random.key(0))
   assert set(counts) == set(protocols)
@@ -240,7 +240,7 @@ def test_clients_in_blocks_are_counted_like_all_at_once(
   monkeypatch.setattr(evaluate, "_ENTRIES", 5 * L * L // 2)
   of_clients = [p for p in evaluate.PROTOCOLS if p in evaluate.PER_CLIENT]
   counts = jax.jit(evaluate.make_evaluate(
-      full(), problem.model, tuple(of_clients), clients.make_map_clients()))(
+      full(), problem.model, tuple(of_clients), clients.ClientMap()))(
           case.data, case.state, jax.random.key(0))
   for protocol in of_clients:
     for name, found in counts[protocol]._asdict().items():
@@ -253,14 +253,14 @@ def test_clients_in_blocks_are_counted_like_all_at_once(
 
 def test_validation_rows_that_nobody_holds(problem, case):
   run = evaluate.make_evaluate(
-      toy(), problem.model, ("validation",), clients.make_map_clients())
+      toy(), problem.model, ("validation",), clients.ClientMap())
   with pytest.raises(ValueError, match="the data hold no validation rows"):
     run(case.data._replace(validation=None), case.state, jax.random.key(0))
 
 
 def test_newcomers_where_there_are_none(problem, case):
   run = evaluate.make_evaluate(
-      toy(), problem.model, ("newcomers",), clients.make_map_clients())
+      toy(), problem.model, ("newcomers",), clients.ClientMap())
   with pytest.raises(ValueError, match="every client is there from the start"):
     jax.eval_shape(run, all_there(case.data), case.state,
                    jax.random.key(0))
@@ -285,7 +285,7 @@ def test_what_a_method_has_of_the_protocols():
 def test_an_unknown_protocol_is_named(problem):
   with pytest.raises(ValueError, match="^evaluate=test: must be one of global"):
     evaluate.make_evaluate(
-        toy(), problem.model, ("test",), clients.make_map_clients())
+        toy(), problem.model, ("test",), clients.ClientMap())
 
 
 def test_protocols_that_read_no_test_data():

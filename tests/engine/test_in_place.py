@@ -29,7 +29,7 @@ def compiled(name, seeds, **settings):
   spec = FedSpec(CLIENTS, SLOTS, problems.CLASSES, (problems.FEATURES,),
                  SIZE * CLIENTS)
   build = loop.fixed(registry.build(
-      name, model, map_clients=clients.make_map_clients(), local_steps=2,
+      name, model, map_clients=clients.ClientMap(), local_steps=2,
       batch_size=SIZE, **settings))
   keys = jax.tree.map(
       lambda *leaves: jnp.stack(leaves), *map(run_keys, range(seeds)))

@@ -45,7 +45,7 @@ def train(model):
 
 def played(problem, inputs, weights, **options):
   """What every client of the first row makes, and two sums of both rows."""
-  map_clients = clients.make_map_clients(**options)
+  map_clients = clients.ClientMap(**options)
   code = train(problem.model)
 
   @problems.quick_jit
@@ -114,7 +114,7 @@ def counted_steps(sizes, **options):
   def one_row(size):
     shards = Shard(jnp.zeros((9, 1)), jnp.zeros(9, jnp.int32),
                    jnp.zeros_like(size), size)
-    return clients.make_map_clients(**options)(one_client, (), shards)
+    return clients.ClientMap(**options)(one_client, (), shards)
 
   sizes = np.array(sizes, np.int32)
   out = jax.jit(one_row if sizes.ndim == 1 else jax.vmap(one_row))(sizes)
@@ -151,7 +151,7 @@ def test_float64_inside_a_client_stays(inputs, mode):
     return start, jax.lax.while_loop(
         lambda i: i < shard.size, lambda i: i + jnp.int32(1), jnp.int32(0))
 
-  map_clients = clients.make_map_clients(mode=mode)
+  map_clients = clients.ClientMap(mode=mode)
   thirds, counted = jax.jit(lambda: map_clients(one_client, (), shards))()
   size = np.asarray(shards.size)
   np.testing.assert_array_equal(counted, size)

@@ -71,7 +71,7 @@ def player(problem, data, name, **settings):
   Numbers of ``late`` are arguments of one program.
   """
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(),
+      name, problem.model, map_clients=clients.ClientMap(),
       batch_size=5, **dict(dict(local_steps=0, local_epochs=4), **settings))
   state = algorithm.init(
       problem.model.init(KEYS.model), problem.spec, KEYS.start)
@@ -158,7 +158,7 @@ def test_who_is_lost_keeps_its_state(problem, data):
 def test_a_part_is_so_many_epochs(problem, data):
   """Everybody does one of 4 epochs: the round of one epoch, and its cost."""
   algorithm = registry.build(
-      "fednova", problem.model, map_clients=clients.make_map_clients(),
+      "fednova", problem.model, map_clients=clients.ClientMap(),
       local_epochs=4, batch_size=5)
   before, play = player(problem, data, "fednova", local_epochs=1)
   plain, report = play(ids=samplers.uniform(data, 8, ASKED))

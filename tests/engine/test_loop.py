@@ -39,7 +39,7 @@ def test_what_is_not_finite_is_named(bad):
 def fixture_run(problem):
   """(seeds, count, ...) -> states and log of FedAvg."""
   algorithm = registry.build(
-      "fedavg", problem.model, map_clients=clients.make_map_clients(),
+      "fedavg", problem.model, map_clients=clients.ClientMap(),
       local_steps=2, batch_size=3)
   build = loop.fixed(algorithm)
   programs = {m: loop.make_run_rounds(build, Participation(4), 6, m)
@@ -110,7 +110,7 @@ def test_a_stretch_of_rounds_is_its_rounds_one_by_one(run):
 
 def test_the_state_is_donated(problem):
   algorithm = registry.build(
-      "local", problem.model, map_clients=clients.make_map_clients(),
+      "local", problem.model, map_clients=clients.ClientMap(),
       local_steps=1, batch_size=0)
   keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
   build = loop.fixed(algorithm)

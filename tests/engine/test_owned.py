@@ -12,7 +12,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
 
-MODES = [("sequential", 0), ("vmap", 0), ("chunks", 3)]
+MODES = ("sequential", "vmap")
 
 
 @pytest.fixture(scope="module", name="two")
@@ -29,17 +29,19 @@ def fixture_data(problem, two):
 def test_a_slot_is_of_its_owner_and_work_is_even():
   size = jnp.array([9, 1, 0, 4, 5, 8, 3], jnp.int32)
   owner = jnp.array([0, 0, 0, 0, 1, 1, 1], jnp.int32)
-  device = np.asarray(owned.assign(size, owner, 2, 2))
+  device = np.asarray(owned.balance(
+      size, 4, owner=owner, processes=2))
   np.testing.assert_array_equal(device // 2, owner)
   load = np.bincount(device, np.asarray(size), 4)
   assert load.tolist() == [9, 5, 8, 8]
-  anyone = np.asarray(owned.assign(size, None, 2, 2))
+  anyone = np.asarray(owned.balance(size, 4))
   assert np.bincount(anyone, np.asarray(size), 4).tolist() == [9, 8, 6, 7]
-  np.testing.assert_array_equal(owned.assign(size, owner, 2, 1), owner)
+  np.testing.assert_array_equal(owned.balance(
+      size, 2, owner=owner, processes=2), owner)
 
 
-@pytest.mark.parametrize("mode, chunk", MODES)
-def test_the_results_are_those_of_one_process(problem, data, two, mode, chunk):
+@pytest.mark.parametrize("mode", MODES)
+def test_the_results_are_those_of_one_process(problem, data, two, mode):
   """A map, a reduce and a total, and nothing of the rows is sent."""
   ids = jnp.array([3, 12, 1, 0, 9, 5, 11, 12, 2], jnp.int32)
   weights = jnp.array([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25, 0.0, 1.0])
@@ -67,10 +69,10 @@ def test_the_results_are_those_of_one_process(problem, data, two, mode, chunk):
     return jax.jit(compute)
 
   inputs = (jnp.float32(2), weights, jnp.arange(18.0).reshape(9, 2), ids)
-  want = everything(clients.make_map_clients())(problem.data, *inputs)
+  want = everything(clients.ClientMap())(problem.data, *inputs)
   inputs = sharding.replicate(inputs, two)
-  compiled = everything(clients.make_map_clients(
-      mode, chunk=chunk, mesh=two)).lower(data, *inputs).compile()
+  compiled = everything(clients.ClientMap(
+      mode, mesh=two)).lower(data, *inputs).compile()
   got = compiled(data, *inputs)
   real = np.asarray(ids) < 12
 
@@ -92,9 +94,9 @@ def test_the_results_are_those_of_one_process(problem, data, two, mode, chunk):
 _ALL_DEVICES = r"(\{\{0,1,2,3\}\}|\[1,4\]|mesh\[.*\] \{.*'processes'.*\})"
 
 
-@pytest.mark.parametrize("mode, chunk", [("sequential", 0), ("chunks", 3)])
+@pytest.mark.parametrize("mode", MODES)
 def test_what_clients_keep_stays_where_they_are(
-    problem, data, two, mode, chunk):
+    problem, data, two, mode):
   """A table of clients is changed as in one process, and nothing of it sent."""
   cuts = np.searchsorted(
       np.asarray(data.offset) // data.y.shape[1], np.arange(3)).tolist()
@@ -128,10 +130,10 @@ def test_what_clients_keep_stays_where_they_are(
     weights = (ids < 12).astype(jnp.float32) * 0.5
     return jax.jit(compute), (weights, table, ids, jnp.float32(3))
 
-  compute, inputs = everything(clients.make_map_clients(), table)
+  compute, inputs = everything(clients.ClientMap(), table)
   want_table, *want = compute(problem.data, *inputs)
-  map_clients = clients.make_map_clients(
-      mode, chunk=chunk, mesh=two, cuts=tuple(cuts))
+  map_clients = clients.ClientMap(
+      mode, mesh=two, cuts=tuple(cuts))
   kept = jax.jit(map_clients.keep)(sharding.replicate(table, two))
   compute, inputs = everything(map_clients, kept)
   compiled = compute.lower(data, *sharding.replicate(inputs, two)).compile()
@@ -161,7 +163,7 @@ def test_what_clients_keep_stays_where_they_are(
 
 
 def test_one_client_is_computed_where_its_rows_are(problem, data, two):
-  map_clients = clients.make_map_clients(mesh=two)
+  map_clients = clients.ClientMap(mesh=two)
 
   def first(shared, shard, factor):
     return shared + factor * shard.x[shard.offset]

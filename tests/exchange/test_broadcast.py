@@ -24,7 +24,7 @@ MESSAGE, WHOLE = 29, 208
 def play(problem, grouping=None):
   algorithm = compose(
       problem.model, probe(), average(0.5),
-      map_clients=clients.make_map_clients(), grouping=grouping,
+      map_clients=clients.ClientMap(), grouping=grouping,
       exchange=exchange_of(Compression(compress_down="topk:0.1")))
   state = algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)

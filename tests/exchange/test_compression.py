@@ -260,7 +260,7 @@ COHORTS = ([1, 4, 7], [4, 2, 12], [7, 4, 1], [1, 12, 12])
 @pytest.mark.parametrize("mode", ["sequential", "lanes", "mesh"])
 def test_every_client_has_an_error_of_its_own(problem, mesh, mode):
   """Rounds of top-k with feedback as a loop over clients in NumPy."""
-  map_clients = clients.make_map_clients(
+  map_clients = clients.ClientMap(
       "sequential" if mode == "mesh" else mode,
       mesh=mesh if mode == "mesh" else None)
   algorithm = compose(
@@ -302,7 +302,7 @@ def test_all_entries_are_the_update_itself(problem, name, settings):
   found = []
   for text in ("none", "topk:1"):
     algorithm = registry.build(
-        name, problem.model, map_clients=clients.make_map_clients(),
+        name, problem.model, map_clients=clients.ClientMap(),
         local_steps=2, compress_up=text, **settings)
     state = algorithm.init(
         problems.some_params(problem.model), problem.spec, KEY)
@@ -322,7 +322,7 @@ def test_unbiased_compressors_serve_anchor_gradients(problem):
   found, costs = {}, {}
   for text in ("none", "qsgd:16", "topk:0.1"):
     algorithm = registry.build(
-        "fsvrg", problem.model, map_clients=clients.make_map_clients(),
+        "fsvrg", problem.model, map_clients=clients.ClientMap(),
         local_steps=2, client_lr=1.0, compress_up=text)
     state = algorithm.init(
         problems.some_params(problem.model), problem.spec, KEY)
@@ -339,7 +339,7 @@ def test_bytes_of_the_warm_up_and_of_groups(problem):
   """One of the two is whole floats; without it the round cannot be traced."""
   cohort = layout.take_cohort(problem.data, jnp.array([3, 1, 9], jnp.int32))
   algorithm = registry.build(
-      "ma_fsvrg", problem.model, map_clients=clients.make_map_clients(),
+      "ma_fsvrg", problem.model, map_clients=clients.ClientMap(),
       local_steps=2, client_lr=1.0, num_models=3, threshold=1,
       accelerate=False, compress_up="qsgd:2")
   state = algorithm.init(
@@ -384,14 +384,14 @@ def test_feedback_of_nothing():
     ("central", {}, "does not read it .nothing is sent")])
 def test_what_cannot_be_compressed(problem, name, settings, said):
   with pytest.raises(ValueError, match=f"compress_up.*{said}"):
-    registry.build(name, problem.model, map_clients=clients.make_map_clients(),
+    registry.build(name, problem.model, map_clients=clients.ClientMap(),
                    compress_up="topk:0.1", **settings)
 
 
 def test_groups_do_not_follow_each_other(problem):
   with pytest.raises(ValueError, match="compress_down=sign: clients receive"):
     registry.build("ifca", problem.model, compress_down="sign",
-                   map_clients=clients.make_map_clients())
+                   map_clients=clients.ClientMap())
 
 
 @pytest.mark.parametrize("name", [
@@ -399,7 +399,7 @@ def test_groups_do_not_follow_each_other(problem):
     if hasattr(entry.hparams, "compress_up") and name != "ga_fsvrg"])
 def test_compression_reaches_every_method(problem, name):
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(),
+      name, problem.model, map_clients=clients.ClientMap(),
       compress_up="qsgd:4")
   method, = algorithm.round.args
   assert method.client.upload_bytes(0) == 26 + base.BYTES_PER_FLOAT

@@ -65,7 +65,7 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights,
           problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
       steps.average(0.7), exchange=Exchange(
           weights, aggregation.named(aggregator)),
-      map_clients=clients.make_map_clients())
+      map_clients=clients.ClientMap())
   params = problems.some_params(problem.model)
   state = algorithm.init(params, problem.spec, KEY)
   cohort = layout.take_cohort(
@@ -104,7 +104,7 @@ def test_forged_updates_are_kept(problem, monkeypatch, name):
                        (dict(attack="sign_flip"), True),
                        (dict(aggregator="norm_bound"), True)):
     algorithm = registry.build(name, problem.model, local_steps=1,
-                               map_clients=clients.make_map_clients(), **chosen)
+                               map_clients=clients.ClientMap(), **chosen)
     state = algorithm.init(
         problems.some_params(problem.model), problem.spec, KEY)
     _, aux = jax.eval_shape(algorithm.round, state, cohort, KEY)
@@ -123,7 +123,7 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
 
   def temporaries(slots):
     algorithm = registry.build(
-        name, model, map_clients=clients.make_map_clients(), local_steps=2)
+        name, model, map_clients=clients.ClientMap(), local_steps=2)
     state = jax.eval_shape(
         lambda: algorithm.init(model.init(KEY), problem.spec, KEY))
     cohort = layout.take_cohort(problem.data, jnp.zeros(slots, jnp.int32))
@@ -151,7 +151,7 @@ def test_what_clients_keep_and_send_besides_is_the_same_in_sums(
     problem, mesh, monkeypatch, name, several, settings):
   algorithm = registry.build(
       name, problem.model, local_steps=2, **settings,
-      map_clients=clients.make_map_clients(mesh=mesh if several else None))
+      map_clients=clients.ClientMap(mesh=mesh if several else None))
   everyone = layout.take_cohort(problem.data, jnp.arange(12, dtype=jnp.int32))
   cohort = layout.take_cohort(
       problem.data, jnp.array([3, 12, 1, 0, 9, 5, 12], jnp.int32))
@@ -176,7 +176,7 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   build = loop.fixed(registry.build(
       "scaffold", problem.model, local_steps=2,
-      map_clients=clients.make_map_clients(mesh=mesh)))
+      map_clients=clients.ClientMap(mesh=mesh)))
 
   def play(seeds, *counts):
     keys = jax.tree.map(
@@ -203,7 +203,7 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
 def test_a_clustered_round_of_sums_is_the_round(
     problem, monkeypatch, name, settings):
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(),
+      name, problem.model, map_clients=clients.ClientMap(),
       local_steps=2, client_weights="uniform", **settings)
   spec = problem.spec
   state = algorithm.init(problems.some_params(problem.model), spec, KEY)

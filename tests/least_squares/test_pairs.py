@@ -12,7 +12,7 @@ from fedjax_alg.algorithms.fedacnnl import fedacnnl, FedACnnLHParams
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
-from fedjax_alg.engine.clients import AXIS, make_map_clients
+from fedjax_alg.engine.clients import AXIS, ClientMap
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import moments, pairs, solve
@@ -131,7 +131,7 @@ def test_a_program_for_a_tpu_holds_no_float64(problem, double, found):
   model = models.make_model("stack", shape, classes, layers=("dense4",))
   algorithm = fedacnnl(
       model, FedACnnLHParams(bias="centred", normalize=True, double=double),
-      map_clients=make_map_clients())
+      map_clients=ClientMap())
   cohort = sample_cohort(problem.data, 3, jax.random.key(0))
   state = jax.eval_shape(
       lambda: algorithm.init(model.init(jax.random.key(0)), problem.spec,
@@ -146,4 +146,4 @@ def test_another_way_to_compute_doubles():
   model = models.make_model("softmax", (6,), 3)
   with pytest.raises(OptionError, match="double=float16"):
     fedacnnl(model, FedACnnLHParams(double="float16"),
-             map_clients=make_map_clients())
+             map_clients=ClientMap())

@@ -131,7 +131,7 @@ def test_what_reads_more_than_the_sums_is_refused(image_problem):
       ("pfedacnnl", {}, "it sends sums over its data, not updates")):
     with pytest.raises(ValueError, match=why):
       registry.build(name, image_problem.model, private="moments",
-                     map_clients=clients.make_map_clients(), **more)
+                     map_clients=clients.ClientMap(), **more)
 
 
 def test_noise_of_other_sums_is_refused():

@@ -21,7 +21,7 @@ from fedjax_alg.rounds import buffered
 from tests import problems
 from tests.reference.event_heap import Server, trajectory
 
-MAP = clients.make_map_clients()
+MAP = clients.ClientMap()
 WORK = minibatches.LocalWork(local_steps=2, batch_size=5)
 ROUNDS, SLOTS, PLACES = 8, 4, 6
 

@@ -48,7 +48,7 @@ def up_by_size():
 def play(problem, rule, client=None, **links):
   algorithm = compose_clustered(
       problem.model, client or up_by_size(), rule,
-      map_clients=clients.make_map_clients(), exchange=Exchange(**links))
+      map_clients=clients.ClientMap(), exchange=Exchange(**links))
   start = algorithm.init(
       problems.some_params(problem.model), problem.spec, KEY)
   cohort = layout.take_cohort(problem.data, jnp.array(IDS, jnp.int32))
@@ -137,7 +137,7 @@ def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
 
   def compose():
     return compose_clustered(problem.model, client, by_parity(),
-                             map_clients=clients.make_map_clients())
+                             map_clients=clients.ClientMap())
 
   if name in ("sgd", "prox"):
     compose()

@@ -60,7 +60,7 @@ def play(problem, client, step, ids, rounds=1, idle=(), grouping=None,
          **links):
   """States from the start on, and the last log; nobody is there in ``idle``."""
   algorithm = compose(problem.model, client, step,
-                      map_clients=clients.make_map_clients(),
+                      map_clients=clients.ClientMap(),
                       exchange=Exchange(**links), grouping=grouping)
   cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
   states = [algorithm.init(
@@ -190,7 +190,7 @@ def test_an_anchor_may_be_of_those_alone_who_prefer_the_model(problem):
   for anchors in ("all", "preferring"):
     algorithm = compose(
         problem.model, client, average(),
-        map_clients=clients.make_map_clients(),
+        map_clients=clients.ClientMap(),
         grouping=diversified.by_model(diversified.KModels(
             num_models=3, threshold=0, anchors=anchors)))
     before = apart(problem, algorithm)
@@ -216,9 +216,9 @@ def test_groups_by_gradient_may_average_trained_models(problem):
   cohort = layout.take_cohort(problem.data, jnp.array(ids))
   algorithm = compose(
       problem.model, sgd_update(problem.model, ONE_STEP, 0.3), server("before"),
-      map_clients=clients.make_map_clients(), grouping=diversified.by_gradient(
+      map_clients=clients.ClientMap(), grouping=diversified.by_gradient(
           problem.model, diversified.KModels(num_models=3, threshold=0), 1.0,
-          clients.make_map_clients(), "models"))
+          clients.ClientMap(), "models"))
   before = apart(problem, algorithm)
   after, aux = problems.quick_jit(algorithm.round)(before, cohort, KEY)
   starts = [trees.add_scaled(
@@ -249,7 +249,7 @@ def test_readings_that_need_what_clients_send_as_it_is(
     problem, settings, said):
   with pytest.raises(ValueError, match=f"^{said}"):
     registry.build("ga_fsvrg", problem.model,
-                   map_clients=clients.make_map_clients(), **settings)
+                   map_clients=clients.ClientMap(), **settings)
 
 
 @pytest.mark.parametrize("name", ["feddyn", "scaffold"])
@@ -258,7 +258,7 @@ def test_clients_join_in_a_round_without_participants(problem, name):
   joins = jnp.where(jnp.arange(12) < 7, 0, 2)
   data = problem.data._replace(joins=joins)
   algorithm = registry.build(
-      name, problem.model, map_clients=clients.make_map_clients(),
+      name, problem.model, map_clients=clients.ClientMap(),
       local_steps=2, batch_size=6)
 
   def nobody_when_they_join(data, cohort_size, key, number):
@@ -306,7 +306,7 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
   """
   grouped = diversified.by_gradient(
       problem.model, diversified.KModels(num_models=3, threshold=1), 0.2,
-      clients.make_map_clients())
+      clients.ClientMap())
   client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(
       needs_anchor=True, scale=lambda memory, cohort, update: trees.scale(
           2.0 / cohort.present.sum().astype(jnp.float32), update))
@@ -435,7 +435,7 @@ def test_the_gradients_of_ga_are_forged_as_they_are(problem):
   step, ids = 0.2, [1, 4, 7]
   grouped = diversified.by_gradient(
       problem.model, diversified.KModels(num_models=1), step,
-      clients.make_map_clients())
+      clients.ClientMap())
   client = sgd_update(problem.model, ONE_STEP, 0.3)._replace(needs_anchor=True)
   (before, after), _ = play(problem, client, average(), ids, grouping=grouped,
                             attack=hostile(4))
@@ -461,8 +461,8 @@ def test_flipped_labels_are_other_data(problem, mesh, name):
   settings = dict(local_steps=3, batch_size=5)
   ends = []
   for y, map_clients, more in (
-      (flipped, clients.make_map_clients(), {}),
-      (problem.data.y, clients.make_map_clients("lanes", mesh=mesh), dict(
+      (flipped, clients.ClientMap(), {}),
+      (problem.data.y, clients.ClientMap("lanes", mesh=mesh), dict(
           attack="label_flip", attackers=0.4, attack_seed=1))):
     algorithm = registry.build(
         name, problem.model, map_clients=map_clients, **settings, **more)

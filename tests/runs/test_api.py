@@ -56,7 +56,7 @@ def test_a_run_has_its_data_dependent_start(fed):
   model = models.make_model("softmax", fed.example_shape, fed.num_classes,
                             l2=1e-4)
   forgotten = registry.build(
-      "losac", model, local_steps=3, map_clients=clients.make_map_clients(
+      "losac", model, local_steps=3, map_clients=clients.ClientMap(
           "sequential", mesh=sharding.clients_mesh()))._replace(
               setup=lambda state, everyone, key: state)
   with pytest.raises(fa.NonFiniteError):

@@ -81,7 +81,7 @@ def test_an_algorithm_that_is_built(fed, named):
                             l2=1e-4)
   built = fedavg_lib.fedavg(
       model, FedAvgHParams(client_lr=0.3, local_steps=4),
-      map_clients=clients.make_map_clients(
+      map_clients=clients.ClientMap(
           "sequential", mesh=sharding.clients_mesh()))
   result = play(fed, built, model=model)
   chex.assert_trees_all_close(

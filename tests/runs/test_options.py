@@ -103,7 +103,6 @@ REFUSED = [
     (dict(hidden=[3]),
      r"^hidden: not read with model=softmax \(only with model=mlp"),
     (dict(embedding="learned"), "^embedding: not read with model=softmax"),
-    (dict(client_chunk=3), "^client_chunk: not read with map_clients=auto"),
     (dict(cohort_size=21), "^cohort_size=21: more than the 20 clients"),
     (dict(participation=0.01), "^participation=0.01: gives 0 of 20 clients"),
     (dict(participation=0.5, cohort_size=3),

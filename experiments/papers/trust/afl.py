@@ -50,7 +50,7 @@ def federated(
   size = np.array([len(part) for part in np.array_split(y, clients)])
   model = models.make_model("softmax", (features,), CLASSES)
   algorithm = registry.build(
-      "afl", model, map_clients=clients_lib.make_map_clients(),
+      "afl", model, map_clients=clients_lib.ClientMap(),
       client_ridge=ridge, remove_ridge=True)
   with jax.enable_x64(True):
     data = jax.tree.map(jnp.asarray, layout.client_data(

@@ -112,7 +112,7 @@ def _here(scale: Scale, name: str) -> tuple[Any, Any]:
     more = {"num_groups": GROUPS}
   algorithm = registry.build(
       ALGORITHMS[name], task(scale).model,
-      map_clients=clients_lib.make_map_clients(),
+      map_clients=clients_lib.ClientMap(),
       **{"client_lr": RATE, "batch_size": scale.batch,
          "local_epochs": scale.epochs} | more)
   return algorithm, jax.jit(algorithm.round)
