@@ -9,12 +9,11 @@ import zlib
 import numpy as np
 
 from fedjax_alg import files
-from fedjax_alg.data import npz
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.files import expanded
 
-_UINT8 = 8  #: IDX's code of the dtype of all files that are read here
+_MAGIC = b"\0\0\x08"  #: two zeros and the code of unsigned bytes
 _SPLITS = {"train": "train", "test": "t10k"}
 
 
@@ -90,29 +89,19 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
   """
   where = f"`data_path`={path}"
   try:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-      magic = file.read(4)
-      if len(magic) < 4 or magic[:2] != b"\0\0" or not magic[3]:
-        raise DataError(f"{where}: starts with {magic.hex() or 'nothing'}, not "
-                        "an IDX file")
-      if magic[2] != _UINT8:
-        raise DataError(f"{where}: dtype 0x{magic[2]:02x}, only unsigned bytes "
-                        "(0x08) are read")
-      header = file.read(4 * magic[3])
-      if len(header) < 4 * magic[3]:
-        raise DataError(f"{where}: truncated in its header")
-      shape = tuple(np.frombuffer(header, ">u4").tolist())
-      size = math.prod(shape)
-      # Python allocates what is to be read before it reads.
-      if size > min(npz.DEFLATED * path.stat().st_size, files.memory()):
-        raise DataError(f"{where}: its shape {shape} needs {size} bytes, more "
-                        "than the file can have")
-      content = file.read(size + 1)  # one more shows that there is more
+    content = files.read_bytes(path)
+    if path.suffix == ".gz":
+      content = gzip.decompress(content)
   except (OSError, EOFError, zlib.error) as error:
     why = getattr(error, "strerror", None) or "damaged, not gzip"
     raise DataError(f"{where}: {why}") from error
-  if len(content) != size:
+  start = 4 + 4 * content[3] if content[:3] == _MAGIC and content[3:] else 0
+  if not 4 < start <= len(content):
     raise DataError(
-        f"{where}: {'more' if len(content) > size else len(content)} bytes "
-        f"where its shape {shape} needs {size}")
-  return np.frombuffer(content, np.uint8).reshape(shape)
+        f"{where}: starts with {content[:4].hex() or 'nothing'}, not an IDX "
+        "file of unsigned bytes (dtype 0x08), or truncated in its header")
+  shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
+  if len(content) - start != math.prod(shape):
+    raise DataError(f"{where}: {len(content) - start} bytes where its shape "
+                    f"{shape} needs {math.prod(shape)}")
+  return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -1,49 +1,39 @@
-"""Reads .npz archives, which may be damaged; nothing is unpickled."""
+"""Reads the .npz and .npy files of users, without their pickled objects."""
 
-import tokenize
-from typing import BinaryIO
-import zipfile
-import zlib
+from collections.abc import Collection
+import os
+from typing import Any
 
 import numpy as np
 
-#: No byte of a deflated file stands for more than so many bytes.
-DEFLATED = 1032
-
-#: What a damaged archive or array makes NumPy and Python raise.
-ERRORS = (OSError, EOFError, ValueError, RuntimeError, MemoryError,
-          tokenize.TokenError, zipfile.BadZipFile, zlib.error)
+from fedjax_alg import files
 
 
-class Archive:
-  """The arrays of an .npz, each read when it is asked for."""
+def read(
+    path: str | os.PathLike, names: Collection[str] | None = None) -> Any:
+  """Reads a file of NumPy arrays; all that is damaged in it is one error.
 
-  def __init__(self, file: BinaryIO):
-    """Reads the list of the arrays.
+  Args:
+    path: a regular file.
+    names: the arrays of an .npz to read; None reads all.
 
-    Args:
-      file: the file, which must stay open.
+  Returns:
+    Of an .npy the array. Of an .npz name -> array, or None for an array that
+    is not to be read.
 
-    Raises:
-      zipfile.BadZipFile, or another of ``ERRORS``: no .npz.
-    """
-    self._zip = zipfile.ZipFile(file)
-    #: the names of the arrays
-    self.files = [name.removesuffix(".npy") for name in self._zip.namelist()
-                  if name.endswith(".npy")]
-
-  def __getitem__(self, name: str) -> np.ndarray:
-    """Reads an array.
-
-    Args:
-      name: one of ``files``.
-
-    Raises:
-      KeyError: there is no such array.
-      ValueError, or another of ``ERRORS``: it is damaged, or its entries are
-        Python objects.
-    """
-    if name not in self.files:
-      raise KeyError(name)
-    with self._zip.open(f"{name}.npy") as member:
-      return np.lib.format.read_array(member, allow_pickle=False)
+  Raises:
+    OSError: the file cannot be opened, or is not a regular one.
+    ValueError: it is neither .npz nor .npy, is damaged, or has pickled objects
+      where an array should be read.
+  """
+  with files.opened(path) as file:
+    try:
+      stored = np.load(file, allow_pickle=False)
+      if isinstance(stored, np.ndarray):
+        return stored
+      return {
+          name: np.asarray(stored[name]) if names is None or name in names
+          else None for name in stored.files}
+    # zipfile, zlib, NumPy and the parser of its headers raise many kinds.
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise ValueError(f"{path}: damaged") from error

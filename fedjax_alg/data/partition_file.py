@@ -72,15 +72,6 @@ def _narrow(array: np.ndarray) -> np.ndarray:
       np.int32 if array.max(initial=0) < 2 ** 31 else np.int64)
 
 
-def _stored(file: Any, name: str) -> np.ndarray:
-  """One of ``_ARRAYS``, from its shifts if the file has these."""
-  shifts = _SHIFTS.get(name)
-  if name in file.files or shifts not in file.files:
-    return file[name]
-  found = file[shifts]
-  return found + np.arange(len(found))
-
-
 def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
   """Reads a partition and checks that it fits the data.
 
@@ -159,23 +150,22 @@ def _read(
       if "validation_clients" in about:
         raise DataError(f"{where}: json with held-out clients; let the run "
                         "write a partition.npz")
-      arrays = {name: np.array(about[name]) for name in _ARRAYS}
+      stored = {name: np.array(about[name]) for name in _ARRAYS}
     else:
-      with files.opened(path) as file:
-        stored = npz.Archive(file)
-        arrays = {name: _stored(stored, name) for name in _ARRAYS}
-        about = json.loads(str(stored["about"])) if (
-            "about" in stored.files) else {}
+      stored = npz.read(path)
+      about = json.loads(str(stored.get("about", "{}")))
+      for name, shifted in _SHIFTS.items():
+        if shifted in stored:
+          stored[name] = stored[shifted] + np.arange(len(stored[shifted]))
+    arrays = {name: stored[name] for name in _ARRAYS}
   except OSError as error:
-    # Without a file name: zipfile seeks where a damaged file tells it to.
-    why = (error.filename and error.strerror) or "not an .npz, or damaged"
-    raise DataError(f"{where}: {why}") from error
+    raise DataError(f"{where}: {error.strerror}") from error
   except KeyError as error:
-    raise DataError(f"{where}: has no {error.args[0].split()[0]} (needed are "
+    raise DataError(f"{where}: has no {error.args[0]} (needed are "
                     f"{', '.join(_ARRAYS)})") from error
-  except (*npz.ERRORS, IndexError, TypeError) as error:
-    if isinstance(error, DataError):
-      raise
+  except DataError:
+    raise
+  except (ValueError, TypeError, AttributeError, RecursionError) as error:
     raise DataError(f"{where}: not a partition, or damaged") from error
   if not isinstance(about, dict) or about.get("format", _FORMAT) != _FORMAT:
     raise DataError(f"{where}: of another format")

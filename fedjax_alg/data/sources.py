@@ -16,7 +16,7 @@ from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.shakespeare import load_shakespeare
 from fedjax_alg.data.tfds_source import load_tfds, PREPARABLE, prepare_tfds
 from fedjax_alg.data.tfds_source import TFDS_NAMES
-from fedjax_alg.files import expanded, opened
+from fedjax_alg.files import expanded
 
 __all__ = [
     "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_idx",
@@ -116,36 +116,21 @@ def read_npz(
   Raises:
     DataError: the file is missing or damaged, or a required array is missing.
   """
-  if not path.is_file() or not os.access(path, os.R_OK):
-    raise DataError(
-        f"`data_path`={path}: no such file, or not readable; an .npz with"
-        f" {', '.join(required)} is needed")
-  with opened(path) as file:
-    if file.read(6) == np.lib.format.MAGIC_PREFIX:
-      raise DataError(
-          f"`data_path`={path}: one .npy array, but an .npz with"
-          f" {', '.join(required)} is needed")
-    try:
-      archive = npz.Archive(file)
-    except npz.ERRORS as error:
-      raise DataError(
-          f"`data_path`={path}: not an .npz, or damaged") from error
-    missing = [name for name in required if name not in archive.files]
-    if missing:
-      raise DataError(
-          f"`data_path`={path}: missing {', '.join(missing)} (it has"
-          f" {', '.join(sorted(archive.files)) or 'no arrays'})")
-    return {
-        name: _read_array(path, archive, name)
-        for name in (*required, *optional)
-        if name in archive.files}
-
-
-def _read_array(
-    path: pathlib.Path, archive: npz.Archive, name: str) -> np.ndarray:
+  where, needed = f"`data_path`={path}", ", ".join(required)
+  names = (*required, *optional)
   try:
-    return archive[name]
-  except npz.ERRORS as error:
+    arrays = npz.read(path, names)
+  except OSError as error:
+    raise DataError(f"{where}: no such file, or not readable; an .npz with"
+                    f" {needed} is needed") from error
+  except ValueError as error:
+    raise DataError(f"{where}: not an .npz, or damaged (pickled objects are"
+                    " never loaded)") from error
+  if isinstance(arrays, np.ndarray):
     raise DataError(
-        f"`data_path`={path}: {name} is damaged, or an object array, which is"
-        " never unpickled; numbers of one shape are needed") from error
+        f"{where}: one .npy array, but an .npz with {needed} is needed")
+  missing = [name for name in required if name not in arrays]
+  if missing:
+    raise DataError(f"{where}: missing {', '.join(missing)} (it has"
+                    f" {', '.join(sorted(arrays)) or 'no arrays'})")
+  return {name: arrays[name] for name in names if name in arrays}

@@ -174,24 +174,16 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
   path = folder / _NPZ
   if not path.is_file():
     return {}
-  try:
-    with files.opened(path) as file:
-      return _read_npz(npz.Archive(file))
-  except npz.ERRORS as error:
-    raise ValueError(path.name) from error
-
-
-def _read_npz(stored: Any) -> dict[str, Any]:
   end = "_test_examples"
-  clients = {
-      name.removesuffix(end): measured(*(
-          stored[name.removesuffix(end) + which]
-          for which in ("_hits", "_loss_sum", end)))
-      for name in stored.files if name.endswith(end)}
-  group = stored["group"].astype(np.int32) if (
-      "group" in stored.files) else None
-  return {"clients": clients, "membership": group,
-          "train_examples": stored["train_examples"].astype(np.int64)}
+  stored = npz.read(path)
+  protocols = [name.removesuffix(end) for name in stored if name.endswith(end)]
+  group = stored.get("group")
+  return {
+      "clients": {protocol: measured(*(
+          stored[protocol + which] for which in ("_hits", "_loss_sum", end)))
+                  for protocol in protocols},
+      "membership": None if group is None else group.astype(np.int32),
+      "train_examples": stored["train_examples"].astype(np.int64)}
 
 
 def _write(

@@ -440,14 +440,13 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
     binary = path.suffix == ".npy"
     try:
       if binary:
-        with opened(path) as file:
-          found = np.lib.format.read_array(file, allow_pickle=False)
+        found = np.asarray(npz.read(path))
       else:
         with io.TextIOWrapper(opened(path), "utf-8") as lines:
           found = np.loadtxt(lines, ndmin=1)
     except OSError as error:
       raise OptionError(f"{said}: {error.strerror}") from error
-    except npz.ERRORS as error:
+    except ValueError as error:
       raise OptionError(f"{said}: cannot be read as numbers") from error
     if found.dtype.kind not in "iuf":
       raise OptionError(f"{said}: is {found.dtype}, not numbers")

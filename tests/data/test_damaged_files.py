@@ -1,10 +1,10 @@
-"""Damaged data files: read, or refused in one line and in little memory."""
+"""Damaged data files: read, or refused in one line."""
 
 import io
 import json
+import pathlib
 import struct
-import tracemalloc
-import warnings
+import tempfile
 
 from hypothesis import given, HealthCheck, settings
 import numpy as np
@@ -50,12 +50,12 @@ def read_idx(path):
   return sources.load_idx(path.parent)
 
 
-def partition(tmp_path):
+def partition():
   digits = federate("digits", num_clients=4)
-  path = tmp_path / "whole.npz"
-  write_partition(path, digits.partition, digits.labels)
-  examples = sources.load_digits()
-  return path.read_bytes(), lambda file: read_partition(file, examples)
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / "whole.npz"
+    write_partition(path, digits.partition, digits.labels)
+    return path.read_bytes()
 
 
 def availability(path):
@@ -77,11 +77,16 @@ KINDS = {
         lambda: idx(RNG.integers(0, 255, (40, 4, 4))), read_idx),
     "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),
     "a.npy": (npy, availability),
+    "part.npz": (
+        partition, lambda path: read_partition(path, sources.load_digits())),
 }
 
 
-def check(path, raw, load):
-  """Loads damaged copies of a file."""
+@pytest.mark.filterwarnings("ignore")  # files of text without a number
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_file_is_read_or_refused(tmp_path, name):
+  make, load = KINDS[name]
+  path, raw = tmp_path / name, make()
   path.write_bytes(raw)
   load(path)
 
@@ -92,40 +97,14 @@ def check(path, raw, load):
     try:
       load(path)
     except OptionError as error:
-      said = str(error).replace(str(path.parent), "")
-      assert said.isprintable() and not fuzzing.RAW.search(said), said
-      assert "data_path=" in said or "_file=" in said
+      message = str(error).replace(str(path.parent), "")
+      assert message.isprintable() and not fuzzing.RAW.search(message), message
+      assert "data_path=" in message or "_file=" in message
 
-  tracemalloc.start()
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter("ignore")  # files of text without a number
-      each()
-    assert tracemalloc.get_traced_memory()[1] < 2 ** 27
-  finally:
-    tracemalloc.stop()
+  each()
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_damaged_file_is_read_or_refused(tmp_path, name):
-  make, load = KINDS[name]
-  check(tmp_path / name, make(), load)
-
-
-def test_a_damaged_partition_is_read_or_refused(tmp_path):
-  raw, load = partition(tmp_path)
-  check(tmp_path / "part.npz", raw, load)
-
-
-def test_a_header_of_an_npy_that_claims_too_much(tmp_path):
-  raw = npy().replace(b"(5,)", b"(5" + b"0" * 11 + b",)", 1)
-  text = raw[10:].replace(b" " * 11, b"", 1)  # as long as before
-  path = tmp_path / "a.npy"
-  path.write_bytes(raw[:10] + text)
-  with pytest.raises(OptionError, match="cannot be read as numbers$"):
-    availability(path)
-
-
+@pytest.mark.filterwarnings("ignore:.*no training example")
 def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
   path = tmp_path / "a.npz"
   labels = np.zeros(60_000, np.int64)
@@ -134,7 +113,6 @@ def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
   np.savez(path, x_train=x, y_train=labels, x_test=x[:1], y_test=labels[:1])
   with pytest.raises(DataError, match=(
       "^num_clients=60000: counting 100,000 classes at each client: needs 89.4 "
-      "GB of memory, the machine has")), warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+      "GB of memory, the machine has")):
     federate("npz", data_path=str(path), num_clients=60_000, partition="iid",
              min_client_size=1, size_sigma=0.0)

@@ -96,10 +96,7 @@ NAN = np.array([[1, np.nan, 1]] * 4)
 @pytest.mark.parametrize("change, says", [
     ({"x_test": None}, "missing x_test (it has x_train, y_test, y_train)"),
     ({"y_train": None, "y_test": None}, "missing y_train, y_test"),
-    ({"x_train": np.array([{}] * 4, object)},
-     "x_train is damaged, or an object array"),
-    ({"y_train": np.array([[1], []] * 2, object)},
-     "y_train is damaged, or an object array"),
+    ({"x_train": np.array([{}] * 4, object)}, "objects are never loaded"),
     ({"x_train": np.zeros(4)}, "x_train has shape (4,)"),
     ({"x_train": np.zeros((0, 3)), "y_train": np.zeros(0, int)},
      "x_train has no rows"),
@@ -136,15 +133,6 @@ def test_npz_that_is_none(tmp_path):
   path = tmp_path / "one.npy"
   np.save(path, np.zeros(3))
   refuses(lambda: sources.load_npz(path), "one .npy array")
-
-
-def test_npz_with_a_flipped_byte(tmp_path):
-  path = save(tmp_path / "flipped.npz",
-              good_npz() | {"x_train": np.ones((4, 3))})
-  content = bytearray(path.read_bytes())
-  content[content.index(np.ones(2).tobytes()) + 9] ^= 1
-  path.write_bytes(content)
-  refuses(lambda: sources.load_npz(path), "x_train is damaged")
 
 
 def leaf(users, /, **change):
