@@ -167,22 +167,21 @@ def rows(
   return out
 
 
-def _counts(papers: Mapping[str, Sequence[Row]]) -> list[str]:
+def _counts(papers: Mapping[str, Sequence[Row]]) -> str:
   """The table of counts by verdict and paper."""
   counted = {name: collections.Counter(r.verdict for r in found)
              for name, found in papers.items()}
-  lines = [report.line(["verdict", *papers, "all"]),
-           report.line(["---"] * (2 + len(papers)))]
+  rows = []
   for verdict in VERDICTS:
     numbers = [own[verdict] for own in counted.values()]
-    lines.append(report.line([verdict, *numbers, sum(numbers)]))
+    rows.append([verdict, *numbers, sum(numbers)])
   for name, chosen in (
       ("met", lambda r: r.met),
       ("of these better than printed", lambda r: r.met and not _agrees(r)),
       ("decided", _decided), ("all rows", lambda r: True)):
     numbers = [sum(map(chosen, found)) for found in papers.values()]
-    lines.append(report.line([f"**{name}**", *numbers, sum(numbers)]))
-  return lines
+    rows.append([f"**{name}**", *numbers, sum(numbers)])
+  return report.table(["verdict", *papers, "all"], rows)
 
 
 def _decided(row: Row) -> bool:
@@ -210,20 +209,17 @@ def _table(
     title: str, found: Iterable[Row], last: str, of_row: Callable[[Row], str]
 ) -> str:
   """The rows as a section, with a last column of their own."""
-  lines = [f"## {title}", "", report.line([
-      "where", "method", "claim", "ours", "verdict", "settings chosen by",
-      last]), report.line(["---"] * 7)]
-  for r in found:
-    c = r.claim
-    lines.append(report.line([
-        c["artifact"] + (f" {c['panel']}" if c["panel"] else ""), c["method"],
-        _said(c), r.ours, r.verdict, r.settings or "-", of_row(r) or "-"]))
-  return "\n".join(lines)
+  return f"## {title}\n\n" + report.table(
+      ["where", "method", "claim", "ours", "verdict", "settings chosen by",
+       last],
+      ([c["artifact"] + (f" {c['panel']}" if c["panel"] else ""), c["method"],
+        _said(c), r.ours, r.verdict, r.settings or "-", of_row(r) or "-"]
+       for r in found for c in [r.claim]))
 
 
 def page(papers: Mapping[str, Sequence[Row]]) -> str:
   """The Markdown page: counts, every row that is not met, and those met."""
-  parts = [_MEANING, "\n".join(_counts(papers))]
+  parts = [_MEANING, _counts(papers)]
   for name, found in papers.items():
     parts += [
         _table(f"{name}: not met", (r for r in found if not r.met),

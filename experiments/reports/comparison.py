@@ -1,6 +1,7 @@
 """The tables and the picture of ``fedjax_alg.compare``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+import itertools
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -283,18 +284,12 @@ def markdown(title: str, comparison: Comparison, command_line: str) -> str:
   for table in all_tables(comparison):
     part = [f"## {_cell(table.title)}", ""]
     if table.rows:
-      part += [_line(table.head),
-               report.line(["---"] * len(table.head)),
-               *(_line(row) for row in table.rows), ""]
+      part += [_markdown(table.head, table.rows), ""]
     parts.append("\n".join([*part, _cell(table.note)]))
   table, differs = options(comparison.results)
-  lines = ["## Flags that differ", "",
-           _line(table.head),
-           report.line(["---"] * len(table.head))]
-  lines += [_line(row)
-            for row, different in zip(table.rows, differs) if different]
   if any(differs):
-    parts.append("\n".join(lines))
+    parts.append("## Flags that differ\n\n" + _markdown(
+        table.head, itertools.compress(table.rows, differs)))
   made_by = command_line.replace("`", "'")
   parts.append(f"Made by `{made_by}`.")
   return report.join(_cell(title), parts)
@@ -316,8 +311,9 @@ def plain(comparison: Comparison) -> str:
   return "\n".join(out).rstrip()
 
 
-def _line(cells: Sequence[str]) -> str:
-  return report.line([_cell(cell) for cell in cells])
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  return report.table(
+      list(map(_cell, head)), (list(map(_cell, row)) for row in rows))
 
 
 def _cell(text: str) -> str:

@@ -79,18 +79,18 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
               for row in report.read_claims(paper)
               if row["artifact"].lower() == artifact.lower()
               and row["metric"] == metric}
-    lines = [f"## Rounds to {100 * target:g} %", "", report.line([
-        "panel", "method", "paper", "ours (median over seeds)", "each seed",
-        chosen.COLUMN]), report.line(["---"] * 6)]
+    rows = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
       claimed = stated.get((o.cell.panel, o.cell.label.split(" (")[0]), "-")
       if claimed.startswith(">"):
         claimed = "not in " + claimed[1:]
-      lines.append(report.line([
+      rows.append([
           o.cell.panel, o.cell.label, claimed,
-          *_shown(spent(o, target, "round"), last), o.settings]))
-    return "\n".join(lines)
+          *_shown(spent(o, target, "round"), last), o.settings])
+    return f"## Rounds to {100 * target:g} %\n\n" + report.table([
+        "panel", "method", "paper", "ours (median over seeds)", "each seed",
+        chosen.COLUMN], rows)
 
   return section
 
@@ -99,11 +99,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
   """Makes a section with the accuracies that a paper states for some rounds."""
 
   def section(outcomes: Sequence[suite.Outcome]) -> str:
-    lines = ["## Accuracy at a round", "", report.line([
-        "panel", "method", "round", "paper", "ours at that round +- 95 % CI",
-        "ours first there in round (median)", "each seed", chosen.COLUMN]),
-             report.line(["---"] * 8)]
-    head = len(lines)
+    lines = []
     for claim in report.load_claims(paper, artifact):
       for o in outcomes:
         if claim.round is None or o.cell.panel != claim.panel or (
@@ -113,12 +109,15 @@ def accuracy_at(paper: str, artifact: str) -> Any:
                 and r["round"] == claim.round]
         here = results.spread(100 * partitions.curves(
             rows, "global", "accuracy")[:, 0]) if rows else None
-        lines.append(report.line([
+        lines.append([
             o.cell.panel, o.cell.label, claim.round, f"{claim.value:.2f}",
             results.shown(here) if here else "-",
             *_shown(spent(o, claim.value / 100, "round"),
-                    o.summary["cost"]["rounds"]), o.settings]))
-    return "\n".join(lines) if len(lines) > head else ""
+                    o.summary["cost"]["rounds"]), o.settings])
+    return "## Accuracy at a round\n\n" + report.table([
+        "panel", "method", "round", "paper", "ours at that round +- 95 % CI",
+        "ours first there in round (median)", "each seed", chosen.COLUMN],
+                                                       lines) if lines else ""
 
   return section
 
@@ -197,10 +196,7 @@ def communication(
     other: label of the method that it is compared with.
     paper_saving: saving at the last target that the paper states, in percent.
   """
-  lines = [report.line([
-      "target", "method", "rounds (median)", "floats a round, all clients",
-      "floats, all clients", "KB", "KB sent up alone", chosen.COLUMN]),
-           report.line(["---"] * 8)]
+  rows = []
   for target in wanted:
     for o in outcomes:
       cost = o.summary["cost"]
@@ -208,29 +204,32 @@ def communication(
           cost["last_round"]["floats_down"] + cost["last_round"]["floats_up"])
       total, up = (median(values) for values in (
           spent(o, target, "total_floats"), sent_up(o, target)))
-      lines.append(report.line([
+      rows.append([
           f"{100 * target:g} %", o.cell.label,
           _shown(spent(o, target, "round"), cost["rounds"])[0],
           f"{share:,.0f}", *("-" if v is None else f"{v:,.0f}" for v in (
               total, None if total is None else total * KB,
-              None if up is None else up * KB)), o.settings]))
+              None if up is None else up * KB)), o.settings])
+  text = report.table([
+      "target", "method", "rounds (median)", "floats a round, all clients",
+      "floats, all clients", "KB", "KB sent up alone", chosen.COLUMN], rows)
   by_label = {o.cell.label: o for o in outcomes}
   if proposed in by_label and other in by_label:
-    lines += ["", f"## What {proposed} saves against {other}", "", report.line([
-        "target", "paper", "both ways, %", "sent up alone, %", "rounds, %"]),
-              report.line(["---"] * 5)]
+    rows = []
     for target in wanted:
       one, two = by_label[proposed], by_label[other]
       bound = None in reached(two, target)
-      lines.append(report.line([
+      rows.append([
           f"{100 * target:g} %",
           f"{paper_saving:g} %" if target == wanted[-1] else "-",
           *(shown_saving(costs(one, target), costs(two, target, or_last=True),
                         bound, one.parts)
             for costs in (functools.partial(spent, column="total_floats"),
-                          sent_up, functools.partial(spent, column="round")))
-      ]))
-  return "\n".join(lines)
+                          sent_up, functools.partial(spent, column="round")))])
+    text += f"\n\n## What {proposed} saves against {other}\n\n" + report.table([
+        "target", "paper", "both ways, %", "sent up alone, %", "rounds, %"],
+                                                                          rows)
+  return text
 
 
 def seconds(
@@ -261,20 +260,20 @@ def seconds_table(
     wanted: the targets.
     central: label -> the server's seconds in one round.
   """
-  lines = [report.line([
-      "target", "method", "rounds (median)", "server, s a round",
-      "clients, s a round", "server, s", "clients, s", "together, s",
-      chosen.COLUMN]), report.line(["---"] * 9)]
+  rows = []
   for target in wanted:
     for o in outcomes:
       of_server = central[o.cell.label]
       server, clients = map(median, seconds(o, target, of_server))
-      lines.append(report.line([
+      rows.append([
           f"{100 * target:g} %", o.cell.label,
           _shown(spent(o, target, "round"), o.summary["cost"]["rounds"])[0],
           f"{of_server:.2g}",
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
           *("-" if v is None else f"{v:.3g}" for v in (
               server, clients, None if server is None or clients is None
-              else server + clients)), o.settings]))
-  return "\n".join(lines)
+              else server + clients)), o.settings])
+  return report.table([
+      "target", "method", "rounds (median)", "server, s a round",
+      "clients, s a round", "server, s", "clients, s", "together, s",
+      chosen.COLUMN], rows)

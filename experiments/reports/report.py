@@ -1,6 +1,6 @@
 """Tables that compare a paper's numbers with ours."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import csv
 import pathlib
 import re
@@ -185,20 +185,20 @@ def markdown(
       *several * ["of the K models the best on validation data",
                   "the best on test data (not to be compared)"],
       "best round", *numbers * ["difference", "verdict"], chosen.COLUMN]
-  lines = [line(head), line(["---"] * len(head))]
+  lines = []
   for r in rows:
     digits = 4 if r.metric == "loss" else 2
     paper = "-" if r.paper is None else f"{r.paper:.1f}"
     gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
-    lines.append(line([
+    lines.append([
         f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
         f"{r.ours:.{digits}f}" + (
             "" if np.isnan(r.ci95) else f" +- {r.ci95:.{digits}f}"),
         *several * ["-" if v is None else f"{v:.{digits}f}"
                     for v in (r.picked, r.best_of_k)],
         f"{r.best:.{digits}f}",
-        *numbers * [gap, r.verdict], chosen.said(r.choices)]))
-  return join(title, ["\n".join(lines), *parts])
+        *numbers * [gap, r.verdict], chosen.said(r.choices)])
+  return join(title, [table(head, lines), *parts])
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:
@@ -211,27 +211,25 @@ def deployed(outcomes: Sequence[suite.Outcome]) -> str:
            if any(name in o.summary["mean_last_10"] for o in outcomes)]
   if not names:
     return ""
-  lines = ["## On the clients' own data", "", "Accuracy, mean of the last ten "
-           "rounds: `local` is what a client deploys on its own test split "
-           "(PFedAvg: after one adaptation step on its training data; MA, GA: "
-           "the model it prefers), `preferred` its preferred global model on "
-           "its own mixture of classes.", "",
-           line(["panel", "method", *names, chosen.COLUMN]),
-           line(["---"] * (3 + len(names)))]
+  rows = []
   for o in outcomes:
     late = o.summary["mean_last_10"]
     if any(name in late for name in names):
-      found = [late[name]["accuracy"] if name in late else None
-               for name in names]
-      lines.append(line([o.cell.panel, o.cell.label, *(
-          results.shown(v, factor=100) if v else "-" for v in found),
-                         o.settings]))
-  return "\n".join(lines)
+      rows.append([o.cell.panel, o.cell.label, *(
+          results.shown(late[name]["accuracy"], factor=100)
+          if name in late else "-" for name in names), o.settings])
+  return ("## On the clients' own data\n\nAccuracy, mean of the last ten "
+          "rounds: `local` is what a client deploys on its own test split "
+          "(PFedAvg: after one adaptation step on its training data; MA, GA: "
+          "the model it prefers), `preferred` its preferred global model on "
+          "its own mixture of classes.\n\n"
+          + table(["panel", "method", *names, chosen.COLUMN], rows))
 
 
-def line(words: Sequence[object]) -> str:
-  """A line of a Markdown table."""
-  return "| " + " | ".join(map(str, words)) + " |"
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+  """A Markdown table."""
+  return "\n".join(f"| {' | '.join(map(str, row))} |"
+                   for row in (head, ["---"] * len(head), *rows))
 
 
 def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:

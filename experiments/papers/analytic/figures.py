@@ -19,7 +19,7 @@ from ...cli import config as config_lib
 from ...reports import chosen, figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets
 from ...reports.figures import Figure, Lines, Panel, Request
-from ...reports.report import line, shown
+from ...reports.report import shown, table
 from . import claims
 
 NAME = claims.NAME
@@ -244,11 +244,7 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
       "stated ones.", ""]
   for runs in suite.by_panel(outcomes):
     panel = runs[0].cell.panel
-    lines += [f"## {_heading(runs)}", "", line([
-        "method", "rounds", "simulated s", "computation", "idle",
-        "communication", "FedACnnL needs less by, %", "paper",
-        "s on this machine (not to be mixed with the others)",
-        chosen.COLUMN]), line(["---"] * 10)]
+    rows = []
     for o in runs:
       label = o.cell.label
       saved, said = "-", "-"
@@ -258,15 +254,20 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
         said = "-" if value is None else f"{value:g}"
         if panel == "b" and label != claims.WA:
           said = "more than 97"
-      lines.append(line([
+      rows.append([
           label, _rounds(o), f"{claims.TOTAL(o).mean():.4g}", *(
               f"{claims.simulated(name)(o).mean():.4g}"
               for name in _PARTS.values()), saved, said, f"{_wall(o):.3g}",
-          o.settings]))
+          o.settings])
     idle = claims.reduction(
         runs, panel, claims.WA, claims.simulated("idle_s")).mean()
-    lines += ["", f"Idle time of FedACnnL is {idle:.1f} % less than without "
-              "adaptive batches (the paper's number is lost).", ""]
+    lines += [f"## {_heading(runs)}", "", table([
+        "method", "rounds", "simulated s", "computation", "idle",
+        "communication", "FedACnnL needs less by, %", "paper",
+        "s on this machine (not to be mixed with the others)",
+        chosen.COLUMN], rows), "", f"Idle time of FedACnnL is {idle:.1f} % "
+              "less than without adaptive batches (the paper's number is "
+              "lost).", ""]
   return "\n".join(lines)
 
 
@@ -289,13 +290,11 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
            "is what it saves in the rounds that the paper states."]
   for runs in suite.by_panel(outcomes):
     wanted = [float(name) for name in runs[0].summary["rounds_to"]]
-    lines += ["", line([_heading(runs), *(f"{100 * t:g} %" for t in wanted),
-                        chosen.COLUMN]), line(["---"] * (2 + len(wanted)))]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
-    for o in runs:
-      lines.append(line([o.cell.label, *(
-          _time_to(o, t, None if ours is o else ours) for t in wanted),
-                         o.settings]))
+    lines += ["", table(
+        [_heading(runs), *(f"{100 * t:g} %" for t in wanted), chosen.COLUMN],
+        ([o.cell.label, *(_time_to(o, t, None if ours is o else ours)
+                          for t in wanted), o.settings] for o in runs))]
   return "\n".join(lines)
 
 
@@ -385,8 +384,7 @@ def _ends(
       head += ["simulated s", "of these idle",
                "s on this machine (not to be mixed with the others)"]
     head.append(chosen.COLUMN)
-    lines += [f"## {_heading(runs)}", "", line(head),
-              line(["---"] * len(head))]
+    rows = []
     for o in runs:
       said = stated.get(o.cell.label)
       final = o.summary["final"]
@@ -401,8 +399,8 @@ def _ends(
         words += [f"{claims.TOTAL(o).mean():.4g}",
                   f"{claims.simulated('idle_s')(o).mean():.4g}",
                   f"{_wall(o):.3g}"]
-      lines.append(line([*words, o.settings]))
-    lines.append("")
+      rows.append([*words, o.settings])
+    lines += [f"## {_heading(runs)}", "", table(head, rows), ""]
   return "\n".join(lines)
 
 
@@ -451,14 +449,7 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
   by_place = {(o.cell.panel, o.cell.label): o for o in outcomes}
   columns = {column: where for column, where in claims.COLUMNS.items()
              if any(label == where[0] for _, label in by_place)}
-  lines = ["Accuracy on the clients' own test data, all examples counted "
-           "alike, in percent: mean +- standard deviation over seeds, in "
-           "brackets the paper's. Closed forms at their end; of the others "
-           "the best evaluated round, chosen on test data as in the paper. "
-           "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
-           "the global one, which the authors' code evaluates, `global` the "
-           "server's.", "", line(["data and model", *columns]),
-           line(["---"] * (1 + len(columns)))]
+  rows = []
   for runs in suite.by_panel(outcomes):
     panel, words = runs[0].cell.panel, []
     for label, protocol in columns.values():
@@ -468,24 +459,32 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
       # The paper has one pFedMe; its number stands beside theta.
       text += f" ({said:.2f})" if said and protocol == "local" else ""
       words.append(text)
-    lines.append(line([_heading(runs), *words]))
+    rows.append([_heading(runs), *words])
+  lines = ["Accuracy on the clients' own test data, all examples counted "
+           "alike, in percent: mean +- standard deviation over seeds, in "
+           "brackets the paper's. Closed forms at their end; of the others "
+           "the best evaluated round, chosen on test data as in the paper. "
+           "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
+           "the global one, which the authors' code evaluates, `global` the "
+           "server's.", "", table(["data and model", *columns], rows)]
   for runs in suite.by_panel(outcomes):
-    lines += ["", f"## {_heading(runs)}", "", line([
-        "method", "rounds", "clients a round", "best round", "last round",
-        "mean of the clients, last", "worst tenth of them, last",
-        chosen.COLUMN]), line(["---"] * 8)]
+    rows = []
     for column, (label, protocol) in columns.items():
       o = by_place.get((runs[0].cell.panel, label))
       if o is None:
         continue
       cost, final = o.summary["cost"], o.summary["final"][protocol]
-      lines.append(line([
+      rows.append([
           column, cost["rounds"], cost["clients_per_round"],
           "-" if claims.closed_form(o) else _mean_sd(
               claims.score(protocol)(o)),
           *(_of_clients(final[name]["values"])
             for name in ("accuracy", "client_accuracy", "worst_decile")),
-          o.settings]))
+          o.settings])
+    lines += ["", f"## {_heading(runs)}", "", table([
+        "method", "rounds", "clients a round", "best round", "last round",
+        "mean of the clients, last", "worst tenth of them, last",
+        chosen.COLUMN], rows)]
   return "\n".join(lines)
 
 
@@ -549,17 +548,16 @@ def _draw_table2(
 def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
   """The accuracy of AFL for each way to partition the data."""
   last = claims.end("global")
-  lines = ["Accuracy of the one global model, in percent. Every client adds "
-           "gamma = 1 to its Gram matrix; the server takes the sum of them "
-           "off again, or does not.", "",
-           line(["data", "dealt to", "ridges removed", "ridges kept",
-                 chosen.COLUMN]), line(["---"] * 5)]
+  rows = []
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
-    lines += [line([_heading(runs), how, found.get(how, "-"),
-                    found.get(how + _KEPT, "-"), runs[0].settings])
-              for how in _DEALT]
-  return "\n".join(lines)
+    rows += [[_heading(runs), how, found.get(how, "-"),
+              found.get(how + _KEPT, "-"), runs[0].settings] for how in _DEALT]
+  return ("Accuracy of the one global model, in percent. Every client adds "
+          "gamma = 1 to its Gram matrix; the server takes the sum of them "
+          "off again, or does not.\n\n" + table(
+              ["data", "dealt to", "ridges removed", "ridges kept",
+               chosen.COLUMN], rows))
 
 
 def _draw_afl(

@@ -113,16 +113,7 @@ def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:
   """What every compressor sends and reaches, and what it saves."""
-  lines = [
-      "Bytes are those of all participants to an accuracy of the global model; "
-      "ratios to those of whole updates are paired by runs. Models are sent "
-      "down whole, so both ways at most half is saved of FedAvg's bytes.", "",
-      report.line([
-          "data, method", "update", "accuracy, last ten rounds",
-          "bytes up, a client a round", "target", "MB up",
-          "times fewer than whole", "verdict", "MB both ways",
-          "times fewer than whole", "verdict", chosen.COLUMN]),
-      report.line(["---"] * 12)]
+  rows = []
   for runs in suite.by_panel(outcomes):
     whole = next((o for o in runs if o.cell.label == WHOLE), None)
     for o in runs:
@@ -132,12 +123,20 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
         spent += ["-" if np.isnan(own).any() else report.shown(own / 1e6, 1), *(
             ("-", "-") if whole in (None, o) else
             _shown_times(own, _to_target(whole, up)))]
-      lines.append(report.line([
+      rows.append([
           o.cell.panel_title, o.cell.label, results.shown(
               o.summary["mean_last_10"]["global"]["accuracy"], factor=100),
           f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
-          f"{100 * _target(o):g} %", *spent, o.settings]))
-  return "\n".join(lines)
+          f"{100 * _target(o):g} %", *spent, o.settings])
+  return (
+      "Bytes are those of all participants to an accuracy of the global model; "
+      "ratios to those of whole updates are paired by runs. Models are sent "
+      "down whole, so both ways at most half is saved of FedAvg's bytes.\n\n"
+      + report.table([
+          "data, method", "update", "accuracy, last ten rounds",
+          "bytes up, a client a round", "target", "MB up",
+          "times fewer than whole", "verdict", "MB both ways",
+          "times fewer than whole", "verdict", chosen.COLUMN], rows))
 
 
 def _draw(

@@ -202,21 +202,19 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
 
 def _make(request: figures.Request) -> None:
   studies = {name: _studied(name, request) for name in METHODS}
-  lines = [report.line([
+  table = report.table([
       "method", "by the grid", "by derivatives", "accuracy, grid",
       "accuracy, derivatives", "gap", "rounds, grid", "rounds, derivatives",
       "CPU s, grid", "CPU s, derivatives", "beside the grid",
-      "as good in a third of the rounds"]), report.line(["---"] * 12)]
-  lines += [report.line(row) for row in _rows(studies)]
+      "as good in a third of the rounds"], _rows(studies))
   folder = figures.write(request, "gradient", report.join(_TITLE, [
       "Validation accuracy of the last ten rounds in percent, mean of "
       f"{tune.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
       "of all seeds, of the grid with its widenings; a run with k derivatives "
       "counts as 1 + k. The derivatives are those of one seed; a slope is the "
       "derivative of the loss by the logarithm, or the logit, of a number.",
-      "\n".join(lines),
-      *(f"{registry.get(name).label}:\n\n" + _outer(study)
-        for name, study in studies.items()),
+      table, *(f"{registry.get(name).label}:\n\n" + _outer(study)
+               for name, study in studies.items()),
       report.made_by(request.command_line)]))
   _draw(figures.pictures(folder, "gradient"), studies)
 
@@ -224,17 +222,14 @@ def _make(request: figures.Request) -> None:
 def _outer(study: Mapping[str, Any]) -> str:
   """The outer steps of a method as a table."""
   names = list(study["steps"][0]["values"])
-  lines = [report.line([*names, "rounds", "loss", *(
-      f"slope, {name}" for name in names), "kept",
-                        "accuracy of all rounds, 3 seeds"])]
-  lines.append(report.line(["---"] * (2 * len(names) + 4)))
-  for step in study["steps"]:
-    lines.append(report.line([
-        *(f"{v:.3g}" for v in step["values"].values()), step["rounds"],
+  return report.table(
+      [*names, "rounds", "loss", *(f"slope, {name}" for name in names), "kept",
+       "accuracy of all rounds, 3 seeds"],
+      ([*(f"{v:.3g}" for v in step["values"].values()), step["rounds"],
         f"{step['loss']:.4f}", *(f"{v:.2g}" for v in step["gradient"].values()),
         "yes" if step["kept"] else "no",
-        report.shown(step["scores"]) if step["scores"] else "diverged"]))
-  return "\n".join(lines)
+        report.shown(step["scores"]) if step["scores"] else "diverged"]
+       for step in study["steps"]))
 
 
 FIGURE = figures.Table(_TITLE, _make)

@@ -92,21 +92,20 @@ def _by_share(
 
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
-  lines = ["Accuracy of what the honest clients deploy after the last round, "
-           "on their own test data, in percent, by the share of hostile "
-           "clients.", ""]
+  rows = []
   shares = sorted({_split(o.cell.label)[1] for o in outcomes})
-  lines += [report.line([
-      "attack; defence", "method", *(f"{100 * s:g} %" for s in shares),
-      chosen.COLUMN]), report.line(["---"] * (3 + len(shares)))]
   for runs in suite.by_panel(outcomes):
     settings = {_split(o.cell.label)[0]: o.settings for o in runs}
     for method, found in _by_share(runs).items():
-      lines.append(report.line([
+      rows.append([
           runs[0].cell.panel_title, method,
           *(report.shown(found[s]) if s in found else "-" for s in shares),
-          settings[method]]))
-  return "\n".join(lines)
+          settings[method]])
+  return ("Accuracy of what the honest clients deploy after the last round, "
+          "on their own test data, in percent, by the share of hostile "
+          "clients.\n\n" + report.table(
+              ["attack; defence", "method", *(f"{100 * s:g} %" for s in shares),
+               chosen.COLUMN], rows))
 
 
 def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
@@ -116,15 +115,7 @@ def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
 
 def answer(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
-  lines = [
-      "## Do several models defend?", "",
-      "Points that the honest clients lose to attackers; the last columns are "
-      "the paired difference to what FedAvg with the mean loses. A method or a "
-      "defence *defends* if it loses less by more than the tie and the "
-      "interval.", "",
-      report.line(["attack", "share", "defence", "method", "loses",
-                   "saves against FedAvg with the mean", "verdict"]),
-      report.line(["---"] * 7)]
+  rows = []
   panels = {runs[0].cell.panel_title: _by_share(runs)
             for runs in suite.by_panel(outcomes)}
   counts: dict[str, dict[str, int]] = {}
@@ -141,22 +132,30 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
         place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
         verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
                    rule.SAME: "the same"}.get(place, place)
-        lines.append(report.line([
+        rows.append([
             attack, f"{100 * share:g} %", defence, method, report.shown(lost),
             "-" if plain else results.shown(saved, sign="+"),
-            "-" if plain else verdict]))
+            "-" if plain else verdict])
         if not plain:
           own_counts = counts.setdefault(f"{method} with the {defence}", {})
           own_counts[verdict] = own_counts.get(verdict, 0) + 1
-  if lines[-1] == report.line(["---"] * 7):
+  if not rows:
     return ""
+  text = (
+      "## Do several models defend?\n\n"
+      "Points that the honest clients lose to attackers; the last columns are "
+      "the paired difference to what FedAvg with the mean loses. A method or a "
+      "defence *defends* if it loses less by more than the tie and the "
+      "interval.\n\n" + report.table(
+          ["attack", "share", "defence", "method", "loses",
+           "saves against FedAvg with the mean", "verdict"], rows))
   if not counts:
-    return "\n".join(lines)
+    return text
   words = "; ".join(
       f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in own.items())
       for name, own in counts.items())
-  return "\n".join([*lines, "", "Of all attacks and shares played, number of "
-                    f"verdicts: {words}."])
+  return (f"{text}\n\nOf all attacks and shares played, number of verdicts: "
+          f"{words}.")
 
 
 def _draw(

@@ -37,28 +37,28 @@ def _shown(values: Sequence[float | None], unit: float = 1.0) -> str:
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
   """What every method takes to an accuracy."""
-  lines = [report.line([
-      "stragglers", "method", "last ten rounds, % +- 95 % CI", *(
-          f"{what} to {100 * target:g} %" for target in _TARGETS
-          for what in ("simulated minutes", "MB", "rounds")),
-      chosen.COLUMN]), report.line(["---"] * (4 + 3 * len(_TARGETS)))]
+  rows = []
   for outcome in outcomes:
     late = outcome.summary["mean_last_10"]["global"]["accuracy"]
     costs = [
         _shown(cost_to_accuracy.spent(outcome, target, column), unit)
         for target in _TARGETS for column, unit in (
             ("simulated_s", 60.0), ("total_bytes", 1e6), ("round", 1.0))]
-    lines.append(report.line([
+    rows.append([
         outcome.cell.panel_title, outcome.cell.label,
         results.shown(results.spread(
             [100 * value for value in late["values"]])), *costs,
-        outcome.settings]))
-  return "\n".join([
-      *lines, "", "Costs are medians over seeds, at the first evaluation that "
-      "reaches the accuracy; MB are those of all participants, both ways. A "
-      "round of FedBuff is 5 clients, of the others 10. FedBuff's clients "
-      "count alike, those of FedAvg and FedProx by their examples, as in "
-      "FedAvg's paper."])
+        outcome.settings])
+  return report.table([
+      "stragglers", "method", "last ten rounds, % +- 95 % CI", *(
+          f"{what} to {100 * target:g} %" for target in _TARGETS
+          for what in ("simulated minutes", "MB", "rounds")),
+      chosen.COLUMN], rows) + (
+          "\n\nCosts are medians over seeds, at the first evaluation that "
+          "reaches the accuracy; MB are those of all participants, both ways. "
+          "A round of FedBuff is 5 clients, of the others 10. FedBuff's "
+          "clients count alike, those of FedAvg and FedProx by their examples, "
+          "as in FedAvg's paper.")
 
 
 def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:

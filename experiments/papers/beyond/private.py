@@ -67,24 +67,23 @@ def _epsilon(outcome: suite.Outcome) -> float:
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
   """Accuracy and epsilon of every run."""
-  lines = [report.line([
-      "panel", "method", "epsilon", "z", "accuracy, % +- 95 % CI",
-      "rounds", chosen.COLUMN]), report.line(["---"] * 7)]
+  rows = []
   for outcome in outcomes:
     epsilon = _epsilon(outcome)
-    lines.append(report.line([
+    rows.append([
         outcome.cell.panel_title, outcome.cell.label,
         "-" if math.isinf(epsilon) else f"{epsilon:.3f}",
         f"{outcome.summary['privacy']['noise_multiplier']:g}"
         if math.isfinite(epsilon) else "-",
         results.shown(results.spread(_accuracies(outcome))),
-        outcome.summary["cost"]["rounds"], outcome.settings]))
-  lines += [
+        outcome.summary["cost"]["rounds"], outcome.settings])
+  return "\n".join([
+      report.table(["panel", "method", "epsilon", "z", "accuracy, % +- 95 % CI",
+                    "rounds", chosen.COLUMN], rows),
       "", "A client with all its data is what epsilon protects (delta 1e-5): "
       "added or removed. Settings but z are those of the best validation "
       "accuracy at epsilon 2, for all panels.", "",
-      *_at_equal_accuracy(outcomes)]
-  return "\n".join(lines)
+      *_at_equal_accuracy(outcomes)])
 
 
 def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
@@ -94,20 +93,17 @@ def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
     return []
   budgets, means = (np.array(column) for column in zip(*[
       (epsilon, values.mean()) for epsilon, values in curves["FedAvg"]]))
-  lines = [report.line(["DP-FedAvg at epsilon", "accuracy, %", *(
-      f"{label} needs" for label in curves if label != "FedAvg")]),
-           report.line(["---"] * (len(curves) + 1))]
-  for budget, mean in zip(budgets, means):
-    needed = []
-    for label, points in curves.items():
-      if label == "FedAvg":
-        continue
-      found = needed_epsilon(
-          [epsilon for epsilon, _ in points],
-          [values.mean() for _, values in points], mean)
-      needed.append(found)
-    lines.append(report.line([f"{budget:.2f}", f"{mean:.2f}", *needed]))
-  return [*lines, "", "Epsilons between two that were played are interpolated, "
+  others = {label: points for label, points in curves.items()
+            if label != "FedAvg"}
+  table = report.table(
+      ["DP-FedAvg at epsilon", "accuracy, %",
+       *(f"{label} needs" for label in others)],
+      ([f"{budget:.2f}", f"{mean:.2f}", *(
+          needed_epsilon([epsilon for epsilon, _ in points],
+                         [values.mean() for _, values in points], mean)
+          for points in others.values())]
+       for budget, mean in zip(budgets, means)))
+  return [table, "", "Epsilons between two that were played are interpolated, "
           "linearly in their logarithm."]
 
 

@@ -170,8 +170,8 @@ def _words(found: dict[str, Any]) -> str:
 
 def answer(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: what each part brings, alone, among all, and to the rest."""
-  lines = [
-      "## What each part brings", "",
+  intro = (
+      "## What each part brings\n\n"
       "Paired differences of the accuracy in points, with the part less "
       "without it: *alone*, to FedAvg's steps with the average and one model; "
       "*to the rest*, where both other parts of MA-FSVRG are there (FSVRG's "
@@ -179,11 +179,8 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
       "of the other parts. All are means over the panels that were played. The "
       "verdict is on the average. Rounds saved are those to "
       f"{100 * TARGET:g} %, over the pairs in which all repetitions of both "
-      "get there.", "",
-      report.line(["part", "instead of", "alone", "to the rest", "on average",
-                   "verdict", "rounds saved (pairs)"]),
-      report.line(["---"] * 7)]
-  said = []
+      "get there.\n\n")
+  rows, said = [], []
   full = Combination("FSVRG", "adaptive", 4)
   for part in PARTS:
     for value in part.values:
@@ -196,42 +193,43 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
       mean, _ = _difference(pairs, _accuracy)
       rounds, number = _difference(pairs, lambda o: -_rounds(o))
       shown = f"K = {value}" if part.field == "models" else str(value)
-      lines.append(report.line([
+      rows.append([
           f"{part.title}: {shown}", part.without, *(
               results.shown(_difference(some, _accuracy)[0], sign="+")
               if some else "-" for some in (alone, rest)),
           results.shown(mean, sign="+"), _words(mean),
-          f"{results.shown(rounds, 1, sign='+')} ({number} of {len(pairs)})"]))
+          f"{results.shown(rounds, 1, sign='+')} ({number} of {len(pairs)})"])
       said.append(f"{part.title} ({shown}) {results.shown(mean, sign='+')} "
                   f"points, {_words(mean)}")
   if not said:
     return ""
-  return "\n".join([*lines, "", f"In words: {'; '.join(said)}."])
+  return intro + report.table(
+      ["part", "instead of", "alone", "to the rest", "on average", "verdict",
+       "rounds saved (pairs)"], rows) + f"\n\nIn words: {'; '.join(said)}."
 
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:
   """The accuracy and the rounds to the target of every combination."""
   panels = suite.by_panel(outcomes)
   titles = [runs[0].cell.panel_title for runs in panels]
-  lines = [
-      "Test accuracy in percent, mean of the last ten rounds and, with several "
-      "models, of the K; in brackets of the model that is best on validation "
-      f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
-      "where half of them do not get there.", "",
-      report.line(["local steps", "server", "K", *titles, *(
-          f"rounds, {title}" for title in titles), chosen.COLUMN])]
-  lines.append(report.line(["---"] * (4 + 2 * len(titles))))
+  rows = []
   found = {(o.cell.panel, o.cell.label): o for o in outcomes}
   for cell in CELLS.values():
     runs = [found.get((own[0].cell.panel, cell.label)) for own in panels]
     known = [o for o in runs if o is not None]
     if known:
-      lines.append(report.line([
+      rows.append([
           cell.local, cell.server, cell.models,
           *("-" if o is None else _accuracies(o) for o in runs),
           *("-" if o is None else _median(o) for o in runs),
-          known[0].settings]))
-  return "\n".join(lines)
+          known[0].settings])
+  return (
+      "Test accuracy in percent, mean of the last ten rounds and, with several "
+      "models, of the K; in brackets of the model that is best on validation "
+      f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
+      "where half of them do not get there.\n\n" + report.table(
+          ["local steps", "server", "K", *titles,
+           *(f"rounds, {title}" for title in titles), chosen.COLUMN], rows))
 
 
 def _accuracies(outcome: suite.Outcome) -> str:

@@ -69,11 +69,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
   for metric in METRICS.values():
     head += [f"{metric}, paper", *(
         f"{metric}, {words}" for words in MEASURED.values())]
-  text = [
-      "Percent, mean of the last ten rounds; of K models the mean of the K, or "
-      "the one that a machine prefers on its own classes. In brackets the "
-      "verdict on the paper's number.", "", report.line([*head, chosen.COLUMN]),
-      report.line(["---"] * (len(head) + 1))]
+  rows = []
   for o in outcomes:
     late = o.summary["mean_last_10"]
     words = [f"{o.cell.panel}: {o.cell.panel_title}", o.cell.label]
@@ -88,8 +84,12 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
         words.append(results.shown(found, factor=100))
         if said is not None:
           words[-1] += f" ({_verdict(found, said, o)})"
-    text.append(report.line([*words, o.settings]))
-  return "\n".join(text)
+    rows.append([*words, o.settings])
+  return (
+      "Percent, mean of the last ten rounds; of K models the mean of the K, or "
+      "the one that a machine prefers on its own classes. In brackets the "
+      "verdict on the paper's number.\n\n"
+      + report.table([*head, chosen.COLUMN], rows))
 
 
 def _verdict(

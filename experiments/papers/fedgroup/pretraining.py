@@ -19,7 +19,7 @@ from fedjax_alg.engine import loop
 from ...cli import config as config_lib
 from ...cli import execute
 from ...reports import answers, plots, report, suite, verdicts
-from ...reports.report import line, shown
+from ...reports.report import shown, table
 from . import claims
 
 #: A cloud of points with at least this Pearson correlation counts as a line.
@@ -107,10 +107,10 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
       paths, {name: (f.madc, f.edc, (f.slope, f.intercept))
               for name, (f, *_) in found.items()}, ("MADC", "EDC"), title)
   names = ("pearson", "spearman", "slope", "intercept")
-  lines = [line(["data and model", "pairs", *names]), line(["---"] * 6)]
-  lines += [line([title, len(fits[0].edc), *(
-      shown([getattr(f, name) for f in fits], 3) for name in names)])
-            for title, fits in found.items()]
+  text = table(["data and model", "pairs", *names], (
+      [title, len(fits[0].edc), *(shown([getattr(f, name) for f in fits], 3)
+                                  for name in names)]
+      for title, fits in found.items()))
 
   def linear(outcomes):
     del outcomes
@@ -122,7 +122,7 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
   statements = verdicts.for_paper(claims.NAME, "Fig5", (
       f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
       "each seed)", linear))
-  return ("\n".join(lines) + "\n\n" + verdicts.section(statements, []),
+  return (text + "\n\n" + verdicts.section(statements, []),
           answers.sentences("fig5", statements, []))
 
 
@@ -141,15 +141,15 @@ def clusters(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
       paths, {name: (p.points[:, :2], p.groups, [word(l) for l in p.labels])
               for name, p in found.items()},
       ("cosine with direction 1", "cosine with direction 2"), title)
-  lines = [line(["data and model", "group", "clients", "clients by class"]),
-           line(["---"] * 4)]
+  rows = []
   for name, p in found.items():
     for g in sorted(set(p.groups.tolist())):
       held = p.labels[p.groups == g].sum(0)
-      lines.append(line([
+      rows.append([
           name, g + 1, (p.groups == g).sum(), ", ".join(
-              f"{c}: {count}" for c, count in enumerate(held) if count)]))
-  return "\n".join(lines), []
+              f"{c}: {count}" for c, count in enumerate(held) if count)])
+  return table(
+      ["data and model", "group", "clients", "clients by class"], rows), []
 
 
 #: data set that may not be prepared -> shape of an example, number of classes.
@@ -185,17 +185,17 @@ def sizes(cells: Runs, not_run: Runs) -> Made:
   rows += [(cell.panel, cell.panel_title, "-", "-",
             _parameters(cell.config)) for cell in not_run]
   names = ("devices", "samples", "parameters")
-  lines = [line(["data and model", *(f"{name} (paper)" for name in names)]),
-           line(["---"] * 4)]
+  lines = []
   for letter, title, *found in sorted(rows):
     words = [f"{ours:,}" if isinstance(ours, int) else str(ours)
              for ours in found]
-    lines.append(line([title, *(
+    lines.append([title, *(
         f"{ours} ({stated[letter, name]:,.0f})" if (letter, name) in stated
-        else ours for ours, name in zip(words, names))]))
+        else ours for ours, name in zip(words, names))])
   counted = {(letter, name): count for letter, _, *counts in rows
              for name, count in zip(names, counts) if count != "-"}
-  return "\n".join(lines), [
+  return table(
+      ["data and model", *(f"{name} (paper)" for name in names)], lines), [
       answers.Answer("table2", c.artifact, c.panel, c.method, c.metric, c.said,
                      *answers.number([counted[c.panel, c.metric]], c,
                                      exact=True), "")

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_alg.records import summary as results
 from ...reports import (
     answers, chosen, partitions, report, rule, suite, verdicts)
-from ...reports.report import line, shown
+from ...reports.report import shown, table
 from . import claims
 
 PROTOCOL = "local"
@@ -46,9 +46,7 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
   order = [*claims.COLUMNS, *claims.BEYOND]
   labels.sort(key=lambda label: (
       order.index(label) if label in order else len(order)))
-  lines = ["Best evaluated round of `local`, in percent: ours (paper).", "",
-           line(["data and model", *labels]),
-           line(["---"] * (1 + len(labels)))]
+  rows = []
   for runs in suite.by_panel(outcomes):
     letter, found = runs[0].cell.panel, {o.cell.label: o for o in runs}
     words = []
@@ -58,25 +56,27 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
       ours = "-" if label not in found else (
           f"{claims.SCORE(found[label]).mean():.1f}")
       words.append(ours if said is None else f"{ours} ({said:.1f})")
-    lines.append(line([f"{letter}: {runs[0].cell.panel_title}", *words]))
+    rows.append([f"{letter}: {runs[0].cell.panel_title}", *words])
+  lines = ["Best evaluated round of `local`, in percent: ours (paper).", "",
+           table(["data and model", *labels], rows)]
   for runs in suite.by_panel(outcomes):
-    letter = runs[0].cell.panel
-    lines += ["", f"## {letter}: {runs[0].cell.panel_title}", "", line([
-        "method", "paper", "best round +- 95 % CI", "last round",
-        "mean of the last ten", "`assigned`, best round", "gain over FeSEM",
-        "paper", chosen.COLUMN]), line(["---"] * 9)]
+    letter, rows = runs[0].cell.panel, []
     base = next(
         (claims.SCORE(o) for o in runs if o.cell.label == "FeSEM"), None)
     for o in runs:
       key = (alias.get(letter, letter), o.cell.label)
       gain = "-" if base is None else shown(claims.SCORE(o) - base)
-      lines.append(line([
+      rows.append([
           o.cell.label, _number(stated.get((*key, "test_accuracy_max"))),
           _accuracy(o, "best", PROTOCOL), _accuracy(o, "final", PROTOCOL),
           _accuracy(o, "mean_last_10", PROTOCOL),
           _accuracy(o, "best", "assigned"), gain,
           _number(stated.get((*key, "gain_over_FeSEM")), "+.1f"),
-          o.settings]))
+          o.settings])
+    lines += ["", f"## {letter}: {runs[0].cell.panel_title}", "", table([
+        "method", "paper", "best round +- 95 % CI", "last round",
+        "mean of the last ten", "`assigned`, best round", "gain over FeSEM",
+        "paper", chosen.COLUMN], rows)]
   return "\n".join(lines)
 
 
@@ -87,26 +87,26 @@ def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
   stated = _stated("Table3")
   panels = suite.by_panel(outcomes)
   titles = [runs[0].cell.panel_title for runs in panels]
-  lines = ["Best evaluated round of `local`, in percent, mean of the seeds. "
-           "The partitions are those of about as many examples as the paper's; "
-           "none is chosen by accuracy. The last columns take each partition "
-           "as one draw.", "",
-           line(["method", "paper", *titles, "lowest to highest",
-                 "mean +- 95 % CI over partitions", "verdict",
-                 chosen.COLUMN]), line(["---"] * (6 + len(titles)))]
+  rows = []
   for label in dict.fromkeys(o.cell.label for o in outcomes):
     own = [next((o for o in runs if o.cell.label == label), None)
            for runs in panels]
     means = [float(claims.SCORE(o).mean()) for o in own if o is not None]
     said = stated.get(("e", label, "test_accuracy_max"))
     known = [o for o in own if o is not None]
-    lines.append(line([
+    rows.append([
         label, _number(said),
         *("-" if o is None else shown(claims.SCORE(o)) for o in own),
         f"{min(means):.1f} to {max(means):.1f}",
         results.shown(results.spread(means)), judged.get(label, "-"),
-        known[0].settings]))
-  return "\n".join(lines)
+        known[0].settings])
+  return ("Best evaluated round of `local`, in percent, mean of the seeds. "
+          "The partitions are those of about as many examples as the paper's; "
+          "none is chosen by accuracy. The last columns take each partition "
+          "as one draw.\n\n" + table(
+              ["method", "paper", *titles, "lowest to highest",
+               "mean +- 95 % CI over partitions", "verdict", chosen.COLUMN],
+              rows))
 
 
 def of_partitions(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
@@ -151,25 +151,21 @@ def of_table3(figure: str) -> Callable[
 
 def survives(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
-  lines = ["## Groups or pre-training", "",
-           "FedGroup pre-trains clients before round 1. "
-           f"\"{claims.PRETRAINED}\" pre-trains as many, puts them into one "
-           "group and goes on as FedAvg.", "", line([
-               "data and model", "FG-EDC - FedAvg, points",
-               "of these without groups", "of groups"]), line(["---"] * 4)]
-  head = len(lines)
+  rows = []
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: claims.SCORE(o) for o in runs}
     if {"FedAvg", claims.FG, claims.PRETRAINED} <= set(found):
       plain, groups, without = (
           found[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED))
-      lines.append(line([
+      rows.append([
           f"{runs[0].cell.panel}: {runs[0].cell.panel_title}",
           shown(groups - plain), shown(without - plain),
-          shown(groups - without)]))
-  if len(lines) == head:
-    return ""
-  return "\n".join(lines)
+          shown(groups - without)])
+  return ("## Groups or pre-training\n\nFedGroup pre-trains clients before "
+          f"round 1. \"{claims.PRETRAINED}\" pre-trains as many, puts them "
+          "into one group and goes on as FedAvg.\n\n" + table(
+              ["data and model", "FG-EDC - FedAvg, points",
+               "of these without groups", "of groups"], rows)) if rows else ""
 
 
 @partitions.each
@@ -200,18 +196,14 @@ OF_TABLE1 = {
 def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
   stated = _stated("Table1")
-  lines = [line([
-      "classes", "discrepancy, mean (paper)", "variance (paper)",
-      "best accuracy (paper)", "median (paper)",
-      "rounds to 85 % (paper), each seed", "`local`, best round",
-      chosen.COLUMN]), line(["---"] * 8)]
+  rows = []
   for o in outcomes:
     def of_paper(metric, form, letter=o.cell.panel):
       value = stated.get((letter, "FedAvg", metric))
       return "" if value is None else f" ({value:{form}})"
 
     reached = verdicts.rounds_to(0.85)(o)
-    lines.append(line([
+    rows.append([
         o.cell.panel_title,
         shown(verdicts.of_rounds("discrepancy")(o), 3)
         + of_paper("discrepancy_mean", ".3f"),
@@ -223,8 +215,12 @@ def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
         + of_paper("test_accuracy_median", ".1f"),
         ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in reached)
         + of_paper("rounds_to_85%", ".0f"),
-        _accuracy(o, "best", "local"), o.settings]))
-  return "\n".join(lines)
+        _accuracy(o, "best", "local"), o.settings])
+  return table([
+      "classes", "discrepancy, mean (paper)", "variance (paper)",
+      "best accuracy (paper)", "median (paper)",
+      "rounds to 85 % (paper), each seed", "`local`, best round",
+      chosen.COLUMN], rows)
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
@@ -237,16 +233,16 @@ def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
 def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
   """A table of the accuracy of newcomers and of the other clients."""
   ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
-  lines = [line(["method", f"newcomers after {when} rounds, when they come",
-                 "newcomers, mean of the last ten",
-                 "the others, mean of the last ten", "difference",
-                 chosen.COLUMN]), line(["---"] * 6)]
+  rows = []
   for o in outcomes:
     late = [verdicts.late("accuracy", p)(o) for p in ("newcomers", PROTOCOL)]
-    lines.append(line([
+    rows.append([
         o.cell.label, _after(o, "newcomers", when), *map(shown, late),
-        shown(late[0] - late[1]), o.settings]))
-  return "\n".join(lines)
+        shown(late[0] - late[1]), o.settings])
+  return table([
+      "method", f"newcomers after {when} rounds, when they come",
+      "newcomers, mean of the last ten", "the others, mean of the last ten",
+      "difference", chosen.COLUMN], rows)
 
 
 def shifted(outcomes: Sequence[suite.Outcome]) -> str:
@@ -254,11 +250,8 @@ def shifted(outcomes: Sequence[suite.Outcome]) -> str:
   when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
-  lines = [line(["method", *(f"after round {n}" for n in parts),
-                 "mean of the last ten", chosen.COLUMN]),
-           line(["---"] * (3 + len(parts)))]
-  for o in outcomes:
-    lines.append(line([
-        o.cell.label, *(_after(o, PROTOCOL, n) for n in parts),
-        _accuracy(o, "mean_last_10", PROTOCOL), o.settings]))
-  return "\n".join(lines)
+  return table(
+      ["method", *(f"after round {n}" for n in parts), "mean of the last ten",
+       chosen.COLUMN],
+      ([o.cell.label, *(_after(o, PROTOCOL, n) for n in parts),
+        _accuracy(o, "mean_last_10", PROTOCOL), o.settings] for o in outcomes))

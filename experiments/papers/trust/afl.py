@@ -83,17 +83,17 @@ def table(quick: bool) -> str:
   numbers = (2, 200) if quick else CLIENTS
   claims = {(c.panel, c.metric): c.value for c in report.load_claims(
       "trust", "afl")}
-  lines = [f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
-           "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
-           "Below is better.", "", report.line([
-               "clients", "ridge of a client", "published", "ours", "verdict"]),
-           report.line(["---"] * 5)]
+  lines = []
   for panel, ridge in (("a", 1.0), ("b", 0.0)):
     for number, found in zip(numbers, deviations(
         rows, features, numbers, ridge)):
       said = None if quick else claims.get((panel, f"deviation_{number}"))
       beside = ("-", rule.NO_NUMBER) if said is None else (
           f"{said:.1e}", rule.place(found - said, 0.0))
-      lines.append(report.line([
-          number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]]))
-  return "\n".join(lines)
+      lines.append([
+          number, f"{ridge:g}", beside[0], f"{found:.1e}", beside[1]])
+  return (f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
+          "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
+          "Below is better.\n\n" + report.table(
+              ["clients", "ridge of a client", "published", "ours", "verdict"],
+              lines))

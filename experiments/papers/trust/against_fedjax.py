@@ -282,16 +282,7 @@ def table(quick: bool) -> str:
   import_fedjax()
   scale = QUICK if quick else Scale()
   one = task(scale)
-  lines = [f"Digits over {scale.clients} clients by Dirichlet(0.5), all in "
-           f"every round, {scale.epochs} epoch{'s' * (scale.epochs > 1)} "
-           f"of batches of {scale.batch}, "
-           "a network of 16 units. Same rows: the largest difference of a "
-           "weight, in units of the largest weight. Own rows: mean training "
-           f"loss after {scale.rounds} rounds, {scale.seeds} seeds.", "",
-           report.line(["FedJAX", "here", "same rows, round 1",
-                        f"same rows, round {scale.rounds}", "same groups",
-                        "verdict", "own rows: FedJAX", "here", "difference",
-                        "verdict"]), report.line(["---"] * 10)]
+  rows = []
   for name, here in ALGORITHMS.items():
     apart, same_groups, losses = [], [], []
     for seed in range(scale.seeds):
@@ -305,10 +296,19 @@ def table(quick: bool) -> str:
     worst = np.max(apart, axis=0)
     left, right = np.array(losses).T
     gap = results.spread(right - left)
-    lines.append(report.line([
+    rows.append([
         f"`{name}`", f"`{here}`", f"{worst[0]:.1e}", f"{worst[-1]:.1e}",
         "yes" if all(same_groups) else "no",
         rule.SAME if worst[0] < ROUNDING and all(same_groups) else "differs",
         report.shown(left, 4), report.shown(right, 4), results.shown(gap, 4),
-        rule.place(gap["mean"], gap["ci95"], rule.tie_of(left.mean(), ""))]))
-  return "\n".join(lines)
+        rule.place(gap["mean"], gap["ci95"], rule.tie_of(left.mean(), ""))])
+  return (f"Digits over {scale.clients} clients by Dirichlet(0.5), all in "
+          f"every round, {scale.epochs} epoch{'s' * (scale.epochs > 1)} "
+          f"of batches of {scale.batch}, "
+          "a network of 16 units. Same rows: the largest difference of a "
+          "weight, in units of the largest weight. Own rows: mean training "
+          f"loss after {scale.rounds} rounds, {scale.seeds} seeds.\n\n"
+          + report.table([
+              "FedJAX", "here", "same rows, round 1",
+              f"same rows, round {scale.rounds}", "same groups", "verdict",
+              "own rows: FedJAX", "here", "difference", "verdict"], rows))

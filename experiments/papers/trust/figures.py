@@ -91,9 +91,7 @@ def _published(name: str) -> figures.Section:
     figure = FIGURES[name]
     titles = {panel.letter: panel.title for panel in figure.panels}
     found = {(o.cell.panel, o.cell.label): o for o in outcomes}
-    lines = [report.line(["panel", "method", "metric", "published", "ours",
-                          "rounds played", "verdict", chosen.COLUMN]),
-             report.line(["---"] * 8)]
+    rows = []
     lacking: dict[str, None] = {}
     for claim in report.load_claims(NAME, name):
       said = [f"{claim.panel}: {titles.get(claim.panel, '')}", claim.method,
@@ -101,7 +99,7 @@ def _published(name: str) -> figures.Section:
       outcome = found.get((claim.panel, claim.method))
       if outcome is None:
         lacking[claim.panel] = None
-        lines.append(report.line([*said, "-", "-", rule.NOT_RUN, "-"]))
+        rows.append([*said, "-", "-", rule.NOT_RUN, "-"])
         continue
       try:
         ours, verdict = answers.number(
@@ -109,13 +107,13 @@ def _published(name: str) -> figures.Section:
             outcome.cell.choices)
       except verdicts.NotRun as error:
         ours, verdict = str(error), rule.NOT_RUN
-      lines.append(report.line([
-          *said, ours, outcome.summary["cost"]["rounds"], verdict,
-          outcome.settings]))
-    if lacking:
-      lines += ["", "Not run: `python -m experiments.trust --table="
-                f"{name} --panels={','.join(lacking)}`."]
-    return "\n".join(lines)
+      rows.append([*said, ours, outcome.summary["cost"]["rounds"], verdict,
+                   outcome.settings])
+    return report.table([
+        "panel", "method", "metric", "published", "ours", "rounds played",
+        "verdict", chosen.COLUMN], rows) + bool(lacking) * (
+            "\n\nNot run: `python -m experiments.trust --table="
+            f"{name} --panels={','.join(lacking)}`.")
 
   return section
 
