@@ -35,6 +35,7 @@ from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
 from .cli import config as config_lib
+from .cli import flag_words
 from .cli.guard import guarded
 from .reports import comparison as report
 from .reports import page, plots
@@ -78,16 +79,8 @@ _NAMES = ("metric", "protocol", "x_axis", "score", "baseline", "targets", "out")
 
 def usage() -> str:
   """The text of --help."""
-  values = _flag_values()
-  lines = [str(__doc__).strip(), ""]
-  for name in _NAMES:
-    flag = values[name]
-    default = ",".join(flag.value) if isinstance(flag.value, list) else (
-        flag.value)
-    tail = "" if default is None else f" (default {default})"
-    text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
-    lines.append(f"  --{name}: {text}{tail}")
-  return "\n".join(lines)
+  return "\n".join([
+      str(__doc__).strip(), "", *flag_words.help_lines(_flag_values(), _NAMES)])
 
 
 def _named(word: str) -> tuple[str | None, pathlib.Path]:

@@ -39,7 +39,7 @@ from fedjax_alg import files
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from .cli import config as config_lib
-from .cli import guard
+from .cli import flag_words, guard
 from .papers.analytic import figures as analytic
 from .papers.beyond import figures as beyond
 from .papers.conjugate import figures as conjugate
@@ -253,10 +253,9 @@ def command(argv: Sequence[str]) -> None:
   """Parses the flags and writes the page."""
   values = _flag_values()
   if config_lib.asks_help(argv):
-    lines = [f"  --{name}: {values[name].help}"
-             + (f" (default {values[name].value})" if values[name].value
-                else "") for name in ("paper", "all", "from", "to")]
-    raise config_lib.HelpRequested("\n".join([__doc__.strip(), "", *lines]))
+    raise config_lib.HelpRequested("\n".join([
+        __doc__.strip(), "",
+        *flag_words.help_lines(values, ("paper", "all", "from", "to"))]))
   config_lib.refuse_words(config_lib.read_flags(values, argv))
   if values.all:
     for flag in ("paper", "from"):

@@ -31,6 +31,7 @@ from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
 from .cli import config as config_lib
+from .cli import flag_words
 from .cli import part as part_lib
 from .cli import program, sweeps
 from .cli.guard import guarded, RunError, WITH_RESUME
@@ -75,13 +76,8 @@ _NAMES = ("sweep", "by", "metric", "score", "html", "part", "out_dir")
 
 def usage() -> str:
   """The text of --help."""
-  values = _flag_values()
-  lines = [str(__doc__).strip(), ""]
-  for name in _NAMES:
-    flag = values[name]
-    tail = "" if flag.value is None else f" (default {flag.value})"
-    text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
-    lines.append(f"  --{name}: {text}{tail}")
+  lines = [str(__doc__).strip(), "",
+           *flag_words.help_lines(_flag_values(), _NAMES)]
   lines += ["", "Any other --flag=value is passed on to the run of every "
             "setting;", "python -m experiments.run --help lists these flags. "
             "--resume continues the", "settings that are not finished, and "
@@ -97,11 +93,7 @@ def split_flags(
     UsageError: a flag of the sweep cannot be read.
   """
   values = _flag_values()
-  own: list[str] = []
-  rest: list[str] = []
-  for word in config_lib.expand_flagfiles(argv):
-    mine = word.lstrip("-").split("=")[0] in _NAMES
-    (own if mine else rest).append(word)
+  own, rest = flag_words.parted(config_lib.expand_flagfiles(argv), _NAMES)
   config_lib.refuse_words(config_lib.read_flags(values, own))
   return values, rest
 
@@ -220,7 +212,7 @@ def command(argv: Sequence[str]) -> None:
   sweeps.refuse_given(argv, grid)
   root = values.out_dir
   if root is None:
-    name = {w.lstrip("-").split("=")[0]: w.split("=", 1)[-1] for w in words}
+    name = {flag_words.name_of(w): w.split("=", 1)[-1] for w in words}
     algorithm = name.get("algorithm", "composed").rpartition(":")[2]
     root = (f"out/sweep_{algorithm}_"
             f"{name.get('dataset', 'digits')}")

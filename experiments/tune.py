@@ -60,7 +60,7 @@ from fedjax_alg.runs.gradient_tuning import GradientTuning
 from . import sweep
 from .cli import config as config_lib
 from .cli import grid as grid_lib
-from .cli import gradients, guard
+from .cli import flag_words, gradients, guard
 from .cli import part as part_lib
 from .cli import program, sweeps
 from .papers.analytic import figures as analytic
@@ -415,7 +415,7 @@ def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
   flags = {trials[0].flag for trials in played}
   kept = [line for line in chosen.without(lines, flags)
           if not line.startswith(_NOTE) and (
-              line.lstrip("-").split("=")[0] not in flags)]
+              flag_words.name_of(line) not in flags)]
   notes, tuned = [], []
   for trials in played:
     grid = "; ".join(f"{_text(t.value)} {t.validation:.2f}" for t in trials)
@@ -482,12 +482,8 @@ _NAMES = ("paper", "data", "methods", "widen", "write", "data_dir", "out_dir",
 
 def usage() -> str:
   """The text of --help."""
-  values = _flag_values()
-  lines = [str(__doc__).strip(), "", "Flags with --paper:", ""]
-  for name in _NAMES:
-    tail = "" if values[name].value is None else (
-        f" (default {str(values[name].value).lower()})")
-    lines.append(f"  --{name}: {values[name].help}{tail}")
+  lines = [str(__doc__).strip(), "", "Flags with --paper:", "",
+           *flag_words.help_lines(_flag_values(), _NAMES)]
   lines += ["", "Without --paper the flags are --widen, --tune_by_gradient,",
             "--outer_steps, --halvings and those of",
             "python -m experiments.sweep --help. In both forms any other "
@@ -508,12 +504,10 @@ def tune_any(argv: Sequence[str]) -> None:
   gradients.define(own)
   if gradients.asked(argv):
     gradients.refuse_unread(argv)
-  mine = [w for w in argv if w.lstrip("-").split("=")[0] in (
-      "widen", *gradients.NAMES)]
-  argv = [w for w in argv if w not in mine]
+  mine, argv = flag_words.parted(argv, ("widen", *gradients.NAMES))
   config_lib.refuse_words(config_lib.read_flags(own, mine))
   values, words = sweep.split_flags(argv)
-  given = {word.lstrip("-").split("=")[0] for word in words}
+  given = set(map(flag_words.name_of, words))
   if "validation_clients" not in given:
     raise config_lib.UsageError(
         "--validation_clients: missing, the choice is made on clients held out "
@@ -530,7 +524,7 @@ def tune_any(argv: Sequence[str]) -> None:
         expanded(values.out_dir or "out/tune/gradient"), "Outer steps")
     return
   for word in mine:
-    if not word.lstrip("-").startswith("widen"):
+    if flag_words.name_of(word) != "widen":
       raise config_lib.UsageError(
           f"{word}: only read with --{gradients.FLAG}")
   grid = sweeps.read_grid(
@@ -577,7 +571,7 @@ def _wider(
 
 def _of_paper(argv: Sequence[str]) -> bool:
   """Whether the methods of a paper are tuned, and not any run."""
-  return any(w.lstrip("-").split("=")[0] == "paper" for w in argv)
+  return "paper" in map(flag_words.name_of, argv)
 
 
 def command(argv: Sequence[str]) -> None:
@@ -588,8 +582,7 @@ def command(argv: Sequence[str]) -> None:
     tune_any(argv)
     return
   values = _flag_values()
-  own = [w for w in argv if w.lstrip("-").split("=")[0].removeprefix(
-      "no") in _NAMES or w.lstrip("-").split("=")[0] in _NAMES]
+  own, extra = flag_words.parted(argv, _NAMES)
   config_lib.refuse_words(config_lib.read_flags(values, own))
   if gradients.asked(own):
     gradients.refuse_unread(argv)
@@ -597,7 +590,6 @@ def command(argv: Sequence[str]) -> None:
       raise config_lib.UsageError(
           f"--{gradients.FLAG}: not of the {values.paper} paper, whose methods "
           "have a model for each client and no validation clients")
-  extra = [w for w in argv if w not in own]
   # The analytic paper's runs read a file of their own.
   if values.data_dir and values.paper != analytic.PAPER.name:
     extra.append(f"--data_dir={values.data_dir}")

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 from ..cli import config as config_lib
+from ..cli import flag_words
 
 #: Heading of the column of tables that has ``said``.
 COLUMN = "settings chosen by"
@@ -125,7 +126,7 @@ def of_flags(
   """
   found: list[Choice] = []
   for word in words:
-    name = word.lstrip("-").split("=")[0]
+    name = flag_words.name_of(word)
     found = [choice for choice in found if choice.what != name]
     found += _of_files([word])
   found += _of_files(sources)

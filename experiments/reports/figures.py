@@ -21,7 +21,7 @@ from fedjax_alg.runs.result import load_run
 from ..cli import config as config_lib
 from ..cli import guard
 from ..cli import part as part_lib
-from ..cli import program
+from ..cli import flag_words, program
 from . import answers, chosen, comparison, page, plots, report, styles
 from . import suite, verdicts
 
@@ -244,7 +244,7 @@ def _cell(
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
   kept = _stated(line, data)
   flags = (*line, data, *kept, *figure.held, *panel.flags)
-  names = {flag.lstrip("-").split("=")[0] for flag in kept}
+  names = set(map(flag_words.name_of, kept))
   how = [f"{choice.how}, {choice.what}" for choice in chosen.of_flags(line)
          if choice.what in names and choice.how != "stated"]
   scale: tuple[str, ...] = ()
@@ -520,13 +520,9 @@ def usage(paper: Paper) -> str:
            "that a", "figure needs and writes its picture (PNG, PDF), its "
            "points (CSV) and a table of the", "published numbers beside ours "
            "(Markdown) to the folder NAME in --out_dir.", ""]
-  values = _flag_values(paper)
-  for name in (paper.flag, "scale", "panels", "lines", "x_axis", "html",
-               "partitions", "part", "finished", "data_dir", "out_dir",
-               *paper.files):
-    flag = values[name]
-    tail = "" if flag.value is None else f" (default {flag.value})"
-    lines.append(f"  --{name}: {flag.help}{tail}")
+  lines += flag_words.help_lines(_flag_values(paper), (
+      paper.flag, "scale", "panels", "lines", "x_axis", "html", "partitions",
+      "part", "finished", "data_dir", "out_dir", *paper.files))
   lines += ["", "Names of the figures and tables:"]
   titles = {name: figure.title for name, figure in paper.figures.items()}
   titles |= {name: table.title for name, table in paper.tables.items()}
@@ -546,16 +542,21 @@ _NOT_OF_FIGURES = {
     "dry_run": "python -m experiments.run has it"}
 
 
-def command(paper: Paper, argv: Sequence[str]) -> None:
-  """Parses the flags and makes the figures."""
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested(usage(paper))
+def _runless(paper: Paper) -> list[str]:
+  """The tables of a paper that play no runs."""
+  return [name for name, table in paper.tables.items() if not table.plays]
+
+
+def request_of(paper: Paper, argv: Sequence[str]) -> tuple[str, Request]:
+  """What the words of a command ask for: a name or all, and the request.
+
+  Raises:
+    UsageError: a flag is wrong, missing or not read.
+  """
   values = _flag_values(paper)
-  of_command = [w for w in argv if w.lstrip("-").split("=")[0] in values]
-  of_runs = [w for w in argv if w not in of_command]
+  of_command, of_runs = flag_words.parted(argv, list(values))
   rest = config_lib.read_flags(values, of_command)
-  for word in of_runs:
-    flag = word.lstrip("-").partition("=")[0]
+  for flag in map(flag_words.name_of, of_runs):
     if flag in _NOT_OF_FIGURES:
       raise config_lib.UsageError(
           f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
@@ -564,23 +565,21 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
   if rest or asked is None:
     raise config_lib.UsageError(
         f"--{paper.flag}: missing (one of {', '.join([*names, 'all'])})")
-  for flag in ("panels", "lines", "x_axis", "html"):
-    if asked in paper.tables and values[flag].present:
-      raise config_lib.UsageError(
-          f"--{flag}: not read by {asked}, which has no curves")
+  for flags, unread, lacks in (
+      (("panels", "lines", "x_axis", "html"), paper.tables, "curves"),
+      (("part", "finished"), _runless(paper), "runs")):
+    for flag in flags:
+      if asked in unread and values[flag].present:
+        raise config_lib.UsageError(
+            f"--{flag}: not read by {asked}, which has no {lacks}")
   part = part_lib.parse(values.part)
-  runless = [name for name, table in paper.tables.items() if not table.plays]
-  for flag in ("part", "finished"):
-    if asked in runless and values[flag].present:
-      raise config_lib.UsageError(
-          f"--{flag}: not read by {asked}, which has no runs")
   if part is not None and values.finished:
     raise config_lib.UsageError("--part and --finished: give one of them")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join([program.name(paper.name), *(
       shlex.quote(w) for w in argv if not w.startswith(places))])
-  request = Request(
+  return asked, Request(
       expanded(values.out_dir), tuple(of_runs), command_line,
       values.scale == "quick",
       tuple(values.panels) if values.panels else None,
@@ -588,11 +587,18 @@ def command(paper: Paper, argv: Sequence[str]) -> None:
       {name: str(values[name].value) for name in paper.files
        if values[name].value}, values.data_dir, values.html,
       part, values.partitions, values.finished)
+
+
+def command(paper: Paper, argv: Sequence[str]) -> None:
+  """Parses the flags and makes the figures."""
+  if config_lib.asks_help(argv):
+    raise config_lib.HelpRequested(usage(paper))
+  asked, request = request_of(paper, argv)
   if request.html:
     page.check_plotly("`html`")  # before the first run
-  incomplete = []
-  for name in names if asked == "all" else [asked]:
-    if part is not None and name in runless:
+  incomplete, part = [], request.part
+  for name in [*paper.figures, *paper.tables] if asked == "all" else [asked]:
+    if part is not None and name in _runless(paper):
       continue
     try:
       if name in paper.tables:

@@ -16,6 +16,7 @@ import numpy as np
 from fedjax_alg import metrics, registry
 from fedjax_alg.records import tables as records
 from ...cli import config as config_lib
+from ...cli import flag_words
 from ...reports import chosen, figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets
 from ...reports.figures import Figure, Lines, Panel, Request
@@ -60,7 +61,7 @@ _SETTINGS = (
 def _without(words: Sequence[str], *names: str) -> tuple[str, ...]:
   """``words`` without the flags of these names, flag files expanded."""
   return tuple(w for w in config_lib.expand_flagfiles(words)
-               if w.lstrip("-").split("=")[0] not in names)
+               if flag_words.name_of(w) not in names)
 
 
 def method(panel: Panel, name: str, *more: str) -> tuple[str, ...]:
