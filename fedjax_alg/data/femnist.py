@@ -6,8 +6,7 @@ import pathlib
 
 import numpy as np
 
-from fedjax_alg.data import cache
-from fedjax_alg.data import tfds_source
+from fedjax_alg.data import cache, tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.sources import read_npz

@@ -8,22 +8,15 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg.conditions import only
-from fedjax_alg.data import femnist as femnist_lib
-from fedjax_alg.data import tfds_source
+from fedjax_alg.data import femnist as femnist_lib, tfds_source
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.features import FEATURES
-from fedjax_alg.data.features import HOG_NORMS
+from fedjax_alg.data.features import FEATURES, HOG_NORMS
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.partition import PARTITIONS
-from fedjax_alg.data.shift import num_pairs
-from fedjax_alg.data.shift import SHIFTS
-from fedjax_alg.data.shift import SWAPS
+from fedjax_alg.data.shift import num_pairs, SHIFTS, SWAPS
 from fedjax_alg.data.store import STORES
-from fedjax_alg.hparams import check_options
-from fedjax_alg.hparams import hyper
-from fedjax_alg.hparams import MAX_SEED
-from fedjax_alg.hparams import typed
+from fedjax_alg.hparams import check_options, hyper, MAX_SEED, typed
 
 _NOT_TFDS = ("digits", "synthetic", "femnist", "sent140", "shakespeare", "idx",
              "npz", "leaf", None)

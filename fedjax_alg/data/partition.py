@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg.data import allocate
-from fedjax_alg.data import label_skew
-from fedjax_alg.data import published
+from fedjax_alg.data import allocate, label_skew, published
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory, Examples
 
@@ -186,6 +184,23 @@ def _check(
   if not 0 < local_test_fraction < 1:
     raise DataError(
         f"`local_test_fraction`={local_test_fraction}: must lie in (0, 1)")
+
+
+def split_fields(
+    split: str, order: np.ndarray, size: np.ndarray) -> dict[str, np.ndarray]:
+  """The fields of a ``Partition`` for one kind of rows.
+
+  Args:
+    split: "train" or "test".
+    order: [M] int64, the rows of all clients back to back.
+    size: [C] int, number of rows of each client.
+
+  Returns:
+    Name -> array.
+  """
+  size = size.astype(np.int32)
+  return {f"{split}_order": order, f"{split}_size": size,
+          f"{split}_offset": allocate.offsets(size)}
 
 
 def partition_hash(partition: Partition) -> str:

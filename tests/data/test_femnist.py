@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_alg.data import features
-from fedjax_alg.data import femnist as femnist_lib
-from fedjax_alg.data import partition
+from fedjax_alg.data import features, femnist as femnist_lib, partition
 from fedjax_alg.data.errors import DataError
 from tests import tfds_records
 

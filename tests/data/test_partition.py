@@ -6,13 +6,11 @@ from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 
-from fedjax_alg.data import allocate
-from fedjax_alg.data import published
+from fedjax_alg.data import allocate, published
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.partition import label_histogram
-from fedjax_alg.data.partition import make_partition
-from fedjax_alg.data.partition import partition_hash
+from fedjax_alg.data.partition import (
+    label_histogram, make_partition, partition_hash)
 
 quick = settings(
     max_examples=40, deadline=None, derandomize=True, database=None)
