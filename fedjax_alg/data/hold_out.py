@@ -16,10 +16,8 @@ def check_hold_out(count: int, num_clients: int) -> None:
     num_clients: clients of the partition.
 
   Raises:
-    DataError: a negative number, or no client would be left.
+    DataError: no client would be left.
   """
-  if count < 0:
-    raise DataError(f"`validation_clients`={count}: must be at least 0")
   if count and count >= num_clients:
     raise DataError(
         f"`validation_clients`={count}: leaves none of the {num_clients} "
@@ -44,7 +42,7 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
     The partition of the remaining C - N clients.
 
   Raises:
-    DataError: ``count`` is negative, or no client would be left.
+    DataError: no client would be left.
     ValueError: the partition already has held-out clients.
   """
   total = partition.num_clients

@@ -121,7 +121,6 @@ def test_the_hash_sees_who_was_held_out():
 
 
 @pytest.mark.parametrize("count, says", [
-    (-1, "validation_clients=-1: must be at least 0"),
     (3, r"validation_clients=3: leaves none of the 3 clients to train "
         r"\(at most 2\)"),
     (9, "validation_clients=9: leaves none of the 3"),
