@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_alg import models
 from fedjax_alg.base import ClientData, FedSpec, Model, Shard
-from fedjax_alg.data import layout, share
+from fedjax_alg.data import layout, process_rows
 from fedjax_alg.engine import sharding
 
 #: Heavy-tailed; 64 fills one block of a full pass exactly, 90 takes two.
@@ -169,8 +169,9 @@ def in_blocks(data: ClientData, mesh: Any) -> ClientData:
   """The data as several processes hold it, on a mesh of this one process."""
   processes = mesh.devices.shape[0]
   data = jax.tree.map(np.asarray, data)
-  rows = share.cut(share.Share(0, processes), data.offset, data.size,
-                   layout.PADDING_ROWS)
+  rows = process_rows.cut(
+      process_rows.Process(0, processes), data.offset, data.size,
+      layout.PADDING_ROWS)
 
   def blocks(array):
     out = np.zeros((processes, rows.places, *array.shape[1:]), array.dtype)

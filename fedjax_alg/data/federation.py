@@ -3,6 +3,7 @@
 All arrays here are NumPy arrays. A run places them on its devices once.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import hashlib
@@ -13,37 +14,28 @@ import warnings
 import numpy as np
 
 from fedjax_alg.base import Array, ClientData, Shard
-from fedjax_alg.data import share as share_lib
-from fedjax_alg.data import shift as shift_lib
-from fedjax_alg.data import sources
+from fedjax_alg.data import process_rows, shift as shift_lib
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import doubts, Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.femnist import load_femnist
-from fedjax_alg.data.hold_out import check_hold_out
-from fedjax_alg.data.hold_out import hold_out
-from fedjax_alg.data.layout import client_data
-from fedjax_alg.data.layout import PADDING_ROWS
-from fedjax_alg.data.layout import server_rows
+from fedjax_alg.data.hold_out import check_hold_out, hold_out
+from fedjax_alg.data.layout import client_data, PADDING_ROWS, server_rows
+from fedjax_alg.data.idx import load_idx
+from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
-from fedjax_alg.data.partition_file import labels_hash
-from fedjax_alg.data.partition_file import read_partition
-from fedjax_alg.data.options import DataOptions
-from fedjax_alg.data.options import field_values
-from fedjax_alg.data.options import PartitionOptions
-from fedjax_alg.data.options import ShiftOptions
-from fedjax_alg.data.partition import label_histogram
-from fedjax_alg.data.partition import make_partition
-from fedjax_alg.data.partition import Partition
-from fedjax_alg.data.partition import partition_hash
-from fedjax_alg.data.sent140 import load_sent140
-from fedjax_alg.data.sent140 import SPECIAL
-from fedjax_alg.data.store import Coded
-from fedjax_alg.data.store import IMAGE_SCALE
-from fedjax_alg.data.store import map_rows
-from fedjax_alg.data.store import row_chunks
-from fedjax_alg.data.store import stored
+from fedjax_alg.data.partition_file import labels_hash, read_partition
+from fedjax_alg.data.options import (
+    DataOptions, field_values, PartitionOptions, ShiftOptions)
+from fedjax_alg.data.partition import (
+    label_histogram, make_partition, Partition, partition_hash)
+from fedjax_alg.data.sent140 import load_sent140, SPECIAL
+from fedjax_alg.data.shakespeare import load_shakespeare
+from fedjax_alg.data.sources import load_digits, load_npz
+from fedjax_alg.data.store import (
+    Coded, IMAGE_SCALE, map_rows, row_chunks, stored)
 from fedjax_alg.data.synthetic import synthetic
+from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import a_type, did_you_mean, OptionError
 from fedjax_alg.hparams import place, unread
 
@@ -94,7 +86,7 @@ class Federation:
   client_names: np.ndarray | None = None
   labels: str = ""  #: sha256 of all labels, which a partition file names
   #: the training rows in ``data.train.x``, if this process does not hold all
-  rows: share_lib.Rows | None = None
+  rows: process_rows.Rows | None = None
 
   @property
   def num_clients(self) -> int:
@@ -153,7 +145,7 @@ class Federation:
     return self._rows(self.data.test, number)
 
   def _rows(
-      self, data: Any, number: int, rows: share_lib.Rows | None = None
+      self, data: Any, number: int, rows: process_rows.Rows | None = None
   ) -> tuple[np.ndarray, np.ndarray]:
     try:
       number = place("client", number, self.num_clients)
@@ -246,25 +238,29 @@ def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
       raise DataError(f"`{field.name}`: {why}")
 
 
+#: Data set -> its loader, and the options that are its arguments.
+_LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
+    "digits": (load_digits, ()),
+    "synthetic": (synthetic, (
+        "synthetic_alpha", "synthetic_beta", "num_clients", "partition_seed",
+        "synthetic_iid")),
+    "npz": (load_npz, ("data_path",)),
+    "leaf": (load_leaf, ("data_path",)),
+    "idx": (load_idx, ("data_path",)),
+    "shakespeare": (
+        load_shakespeare, ("data_path", "sequence_length", "window_stride")),
+    "femnist": (load_femnist, (
+        "femnist", "num_clients", "partition_seed", "data_dir", "data_path")),
+    "sent140": (load_sent140, (
+        "min_client_size", "vocabulary", "sequence_length", "partition_seed",
+        "data_dir")),
+}
+_OF_TFDS = (load_tfds, ("dataset", "data_dir"))
+
+
 @functools.lru_cache(maxsize=2)
-def _named(dataset: str, source: tuple[Any, ...]) -> Examples:
-  if dataset == "digits":
-    return sources.load_digits()
-  if dataset == "synthetic":
-    return synthetic(*source)
-  if dataset == "npz":
-    return sources.load_npz(source[0])
-  if dataset == "leaf":
-    return sources.load_leaf(source[0])
-  if dataset == "idx":
-    return sources.load_idx(source[0])
-  if dataset == "shakespeare":
-    return sources.load_shakespeare(*source)
-  if dataset == "femnist":
-    return load_femnist(*source)
-  if dataset == "sent140":
-    return load_sent140(*source)
-  return sources.load_tfds(dataset, source[0])
+def _loaded(loader: Callable[..., Examples], *arguments: Any) -> Examples:
+  return loader(*arguments)
 
 
 def load_examples(options: DataOptions) -> Examples:
@@ -279,23 +275,8 @@ def load_examples(options: DataOptions) -> Examples:
   Raises:
     DataError: the data set is missing or unusable.
   """
-  o = options
-  source: tuple[Any, ...] = (o.data_dir,)
-  assert o.dataset is not None
-  if o.dataset == "synthetic":
-    source = (o.synthetic_alpha, o.synthetic_beta, o.num_clients,
-              o.partition_seed, o.synthetic_iid)
-  elif o.dataset in ("npz", "leaf", "idx"):
-    source = (o.data_path,)
-  elif o.dataset == "shakespeare":
-    source = (o.data_path, o.sequence_length, o.window_stride)
-  elif o.dataset == "femnist":
-    source = (o.femnist, o.num_clients, o.partition_seed, o.data_dir,
-              o.data_path)
-  elif o.dataset == "sent140":
-    source = (o.min_client_size, o.vocabulary, o.sequence_length,
-              o.partition_seed, o.data_dir)
-  return _named(o.dataset, source)
+  loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
+  return _loaded(loader, *(getattr(options, name) for name in names))
 
 
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
@@ -389,7 +370,7 @@ def from_options(
   large = options.dataset == "npz" and options.features in (
       "none", "flatten") and held.x_train.nbytes > _KEPT_BYTES
   if large or made.rows is not None:
-    _named.cache_clear()
+    _loaded.cache_clear()
     _named_with_features.cache_clear()
   return made
 
@@ -439,9 +420,9 @@ def deal(
     validation = partition.held_out.train_order
   histogram = label_histogram(partition, labels, examples.num_classes)
   rows_here, first = None, len(partition.train_order)
-  if share_lib.current().processes > 1:
-    rows_here, first = share_lib.cut(
-        share_lib.current(), partition.train_offset, partition.train_size,
+  if process_rows.current().processes > 1:
+    rows_here, first = process_rows.cut(
+        process_rows.current(), partition.train_offset, partition.train_size,
         PADDING_ROWS), 0
     train = _own_rows(
         rows, labels, partition, rows_here, validation, joins, keep_bytes)
@@ -499,7 +480,7 @@ def _whole_test(
 
 
 def _own_rows(
-    x: Any, y: np.ndarray, partition: Partition, rows: share_lib.Rows,
+    x: Any, y: np.ndarray, partition: Partition, rows: process_rows.Rows,
     validation: np.ndarray | None, joins: np.ndarray | None, keep_bytes: bool
 ) -> ClientData:
   """The rows of this process, with the offsets and sizes of all clients.

@@ -1,10 +1,11 @@
 """Validation clients: they never take part; the server holds their data."""
 
+from typing import Any
+
 import numpy as np
 
-from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.partition import HeldOut, Partition
+from fedjax_alg.data.partition import HeldOut, Partition, split_fields
 
 
 def check_hold_out(count: int, num_clients: int) -> None:
@@ -15,10 +16,8 @@ def check_hold_out(count: int, num_clients: int) -> None:
     num_clients: clients of the partition.
 
   Raises:
-    DataError: a negative number, or no client would be left.
+    DataError: no client would be left.
   """
-  if count < 0:
-    raise DataError(f"`validation_clients`={count}: must be at least 0")
   if count and count >= num_clients:
     raise DataError(
         f"`validation_clients`={count}: leaves none of the {num_clients} "
@@ -43,7 +42,7 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
     The partition of the remaining C - N clients.
 
   Raises:
-    DataError: ``count`` is negative, or no client would be left.
+    DataError: no client would be left.
     ValueError: the partition already has held-out clients.
   """
   total = partition.num_clients
@@ -53,23 +52,17 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
   if partition.held_out is not None:
     raise ValueError("the partition has clients held out already")
   rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-  held = np.zeros(total, bool)
-  held[rng.permutation(total)[:count]] = True
-  train_held = np.repeat(held, partition.train_size)
-  test_held = np.repeat(held, partition.test_size)
-  train_size = partition.train_size[~held]
-  test_size = partition.test_size[~held]
+  clients = np.sort(rng.permutation(total)[:count])
+  fields: dict[str, Any] = {}
+  out: list[np.ndarray] = []
+  for split, order, size in _splits(partition):
+    is_out = np.repeat(np.isin(np.arange(total), clients), size)
+    fields |= split_fields(split, order[~is_out], np.delete(size, clients))
+    out += [order[is_out], size[clients]]
   return partition._replace(
-      train_order=partition.train_order[~train_held],
-      train_offset=allocate.offsets(train_size), train_size=train_size,
-      test_order=partition.test_order[~test_held],
-      test_offset=allocate.offsets(test_size), test_size=test_size,
+      **fields, held_out=HeldOut(clients.astype(np.int32), *out),
       flags=partition.flags | {
-          "validation_clients": count, "validation_seed": seed},
-      held_out=HeldOut(
-          np.flatnonzero(held).astype(np.int32),
-          partition.train_order[train_held], partition.train_size[held],
-          partition.test_order[test_held], partition.test_size[held]))
+          "validation_clients": count, "validation_seed": seed})
 
 
 def put_back(partition: Partition) -> Partition:
@@ -86,22 +79,20 @@ def put_back(partition: Partition) -> Partition:
     return partition
   total = partition.num_clients + len(held.clients)
   stay = np.delete(np.arange(total), held.clients)
-
-  def merged(order, size, held_order, held_size):
+  fields: dict[str, Any] = {}
+  for (split, order, size), (_, held_order, held_size) in zip(
+      _splits(partition), _splits(held)):
     client = np.repeat(np.concatenate([stay, held.clients]),
                        np.concatenate([size, held_size]))
     rows = np.concatenate([order, held_order])
-    sizes = np.bincount(client, minlength=total).astype(np.int32)
-    return (rows[np.argsort(client, kind="stable")], allocate.offsets(sizes),
-            sizes)
-
-  train = merged(partition.train_order, partition.train_size,
-                 held.train_order, held.train_size)
-  test = merged(partition.test_order, partition.test_size,
-                held.test_order, held.test_size)
+    fields |= split_fields(split, rows[np.argsort(client, kind="stable")],
+                           np.bincount(client, minlength=total))
   flags = {name: value for name, value in partition.flags.items()
            if name not in ("validation_clients", "validation_seed")}
-  return partition._replace(
-      train_order=train[0], train_offset=train[1], train_size=train[2],
-      test_order=test[0], test_offset=test[1], test_size=test[2], flags=flags,
-      held_out=None)
+  return partition._replace(**fields, flags=flags, held_out=None)
+
+
+def _splits(clients: Partition | HeldOut) -> Any:
+  """The order and the sizes of both kinds of rows, with its name."""
+  return (("train", clients.train_order, clients.train_size),
+          ("test", clients.test_order, clients.test_size))

@@ -54,9 +54,6 @@ def dirichlet(
 
   The draw is repeated until every client has ``min_client_size`` examples.
   """
-  if not 0 < dirichlet_alpha < np.inf:
-    raise DataError(
-        f"`dirichlet_alpha`={dirichlet_alpha}: a number > 0 is needed")
   _check_sizes(len(y), num_clients, min_client_size)
   available = np.bincount(y, minlength=num_classes)
   counts = np.zeros((num_clients, num_classes), np.int64)

@@ -25,17 +25,16 @@ def check_newcomers(
   """
   text = ",".join(f"{number}:{count}" for number, count in newcomers)
   rounds = [number for number, _ in newcomers]
-  if any(number < 1 for number in rounds):
-    raise DataError(f"`newcomers_at`={text}: a round must be at least 1")
-  if any(a >= b for a, b in zip(rounds, rounds[1:])):
-    raise DataError(f"`newcomers_at`={text}: the rounds must ascend")
-  if any(count < 1 for _, count in newcomers):
-    raise DataError(f"`newcomers_at`={text}: a count must be at least 1")
-  left = num_clients - sum(count for _, count in newcomers)
-  if left < fewest:
-    raise DataError(
-        f"`newcomers_at`={text}: leaves {max(left, 0)} of the {num_clients} "
-        f"clients at the start (at least {fewest} needed)")
+  at_start = num_clients - sum(count for _, count in newcomers)
+  for refused, why in (
+      (any(number < 1 for number in rounds), "a round must be at least 1"),
+      (any(a >= b for a, b in zip(rounds, rounds[1:])),
+       "the rounds must ascend"),
+      (any(count < 1 for _, count in newcomers), "a count must be at least 1"),
+      (at_start < fewest, f"leaves {max(at_start, 0)} of the {num_clients} "
+       f"clients at the start (at least {fewest} needed)")):
+    if refused:
+      raise DataError(f"`newcomers_at`={text}: {why}")
 
 
 def with_newcomers(

@@ -8,22 +8,15 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg.conditions import only
-from fedjax_alg.data import femnist as femnist_lib
-from fedjax_alg.data import tfds_source
+from fedjax_alg.data import femnist as femnist_lib, tfds_source
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.features import FEATURES
-from fedjax_alg.data.features import HOG_NORMS
+from fedjax_alg.data.features import FEATURES, HOG_NORMS
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.partition import PARTITIONS
-from fedjax_alg.data.shift import num_pairs
-from fedjax_alg.data.shift import SHIFTS
-from fedjax_alg.data.shift import SWAPS
+from fedjax_alg.data.shift import num_pairs, SHIFTS, SWAPS
 from fedjax_alg.data.store import STORES
-from fedjax_alg.hparams import check_options
-from fedjax_alg.hparams import hyper
-from fedjax_alg.hparams import MAX_SEED
-from fedjax_alg.hparams import typed
+from fedjax_alg.hparams import check_options, hyper, MAX_SEED, typed
 
 _NOT_TFDS = ("digits", "synthetic", "femnist", "sent140", "shakespeare", "idx",
              "npz", "leaf", None)
@@ -149,10 +142,10 @@ class PartitionOptions:
   size_sigma: float = hyper(
       0.5, "sigma of the log-normal distribution of the clients' numbers of "
       "examples; 0: equal numbers (`partition`=iid or classes)",
-      minimum=0, when=only("partition", "iid", "classes"))
+      minimum=0, maximum=10, when=only("partition", "iid", "classes"))
   local_test_fraction: float = hyper(
       0.1, "share of its data that a client keeps for testing "
-      "(`partition`=natural)",
+      "(`partition`=natural)", above=0, below=1,
       when=only("partition", "natural"))
   partition_seed: int | None = hyper(
       None, "seed of the partition, which all seeds of a run share; default "
@@ -257,50 +250,50 @@ class DataOptions(VocabularyOptions, FeatureOptions, ShiftOptions,
     check_options(self)
     partition, count = self.partition, self.num_clients
     comes = self.dataset in _COME_WITH_CLIENTS
-    if self.dataset in _FILES and not self.data_path:
-      raise DataError(f"`data_path`: missing, `dataset`={self.dataset} reads "
-                      "your file")
     if partition is None and self.partition_file is not None:
       partition = "file"
-    if partition == "file":
-      if self.partition_file is None:
-        raise DataError("`partition_file`: missing, `partition`=file reads it")
-      if count is not None and self.dataset not in _CLIENTS:
-        raise DataError(f"`num_clients`={count}: not read with "
-                        "`partition`=file, which has its clients")
-    if partition is None and (comes or self.dataset == "leaf"):
+    elif partition is None and (comes or self.dataset == "leaf"):
       partition = "natural"
     elif partition is None and self.dataset not in ("npz", None):
       partition = "iid"
     images = self.dataset in ("digits", "idx") or (
         not comes and self.dataset in _PREPARED)
-    if images and partition == "natural":
-      raise DataError(f"`partition`=natural: {self.dataset} names no clients "
-                      "(use iid, classes, shards, dirichlet, powerlaw or "
-                      "file)")
-    if comes and partition not in ("natural", "file"):
-      raise DataError(f"`partition`={partition}: {self.dataset} comes with its "
-                      "clients (only natural)")
+    for refused, message in (
+        (self.dataset in _FILES and not self.data_path,
+         f"`data_path`: missing, `dataset`={self.dataset} reads your file"),
+        (partition == "file" and self.partition_file is None,
+         "`partition_file`: missing, `partition`=file reads it"),
+        (partition == "file" and count is not None
+         and self.dataset not in _CLIENTS,
+         f"`num_clients`={count}: not read with `partition`=file, which has "
+         "its clients"),
+        (images and partition == "natural",
+         f"`partition`=natural: {self.dataset} names no clients (use iid, "
+         "classes, shards, dirichlet, powerlaw or file)"),
+        (comes and partition not in ("natural", "file"),
+         f"`partition`={partition}: {self.dataset} comes with its clients "
+         "(only natural)"),
+        (self.dataset == "shakespeare"
+         and self.vocabulary != VocabularyOptions.vocabulary,
+         f"`vocabulary`={self.vocabulary}: not read with "
+         "`dataset`=shakespeare, which has 80 characters"),
+        (self.data_dir and self.data_path,
+         "`data_dir` and `data_path`: give one of them"),
+        (self.features == "hog" and self.dataset == "synthetic",
+         "`features`=hog: needs images, synthetic has 60 numbers"),
+        (self.newcomers_at and self.shift != "none",
+         "`newcomers_at` and `shift`: give one of them")):
+      if refused:
+        raise DataError(message)
     size = self.min_client_size
     if self.dataset == "sent140" and size is None:
       size = 20
-    if count is None:
-      if self.dataset in _CLIENTS:
-        count = _CLIENTS[self.dataset]
-      elif partition not in ("natural", "file", None):
-        count = 100
+    if count is None and self.dataset in _CLIENTS:
+      count = _CLIENTS[self.dataset]
+    elif count is None and partition not in ("natural", "file", None):
+      count = 100
     if count is not None:
       check_hold_out(self.validation_clients, count)
-    if self.dataset == "shakespeare" and (
-        self.vocabulary != VocabularyOptions.vocabulary):
-      raise DataError(f"`vocabulary`={self.vocabulary}: not read with "
-                      "`dataset`=shakespeare, which has 80 characters")
-    if self.data_dir and self.data_path:
-      raise DataError("`data_dir` and `data_path`: give one of them")
-    if self.features == "hog" and self.dataset == "synthetic":
-      raise DataError("`features`=hog: needs images, synthetic has 60 numbers")
-    if self.newcomers_at and self.shift != "none":
-      raise DataError("`newcomers_at` and `shift`: give one of them")
     length = self.sequence_length
     if length is None:
       length = _LENGTHS.get(self.dataset or "", 25)

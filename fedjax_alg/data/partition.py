@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg.data import allocate
-from fedjax_alg.data import label_skew
-from fedjax_alg.data import published
+from fedjax_alg.data import allocate, label_skew, published
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory, Examples
 
@@ -128,7 +126,6 @@ def make_partition(
   """
   if min_client_size is None:
     min_client_size = 1 if kind == "natural" else 10
-  _check(kind, num_clients, min_client_size, size_sigma, local_test_fraction)
   rng = np.random.default_rng(seed)
   flags: dict[str, Any] = {"partition": kind, "seed": seed}
   if kind == "natural":
@@ -171,21 +168,21 @@ def make_partition(
       flags | options)
 
 
-def _check(
-    kind: str, num_clients: int | None, min_client_size: int,
-    size_sigma: float, local_test_fraction: float) -> None:
-  if kind not in PARTITIONS:
-    raise DataError(
-        f"`partition`={kind}: unknown, allowed: {', '.join(PARTITIONS)}")
-  if num_clients is not None and num_clients < 1:
-    raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
-  if min_client_size < 1:
-    raise DataError(f"`min_client_size`={min_client_size}: at least 1 needed")
-  if not 0 <= size_sigma <= 10:
-    raise DataError(f"`size_sigma`={size_sigma}: must lie in [0, 10]")
-  if not 0 < local_test_fraction < 1:
-    raise DataError(
-        f"`local_test_fraction`={local_test_fraction}: must lie in (0, 1)")
+def split_fields(
+    split: str, order: np.ndarray, size: np.ndarray) -> dict[str, np.ndarray]:
+  """The fields of a ``Partition`` for one kind of rows.
+
+  Args:
+    split: "train" or "test".
+    order: [M] int64, the rows of all clients back to back.
+    size: [C] int, number of rows of each client.
+
+  Returns:
+    Name -> array.
+  """
+  size = size.astype(np.int32)
+  return {f"{split}_order": order, f"{split}_size": size,
+          f"{split}_offset": allocate.offsets(size)}
 
 
 def partition_hash(partition: Partition) -> str:

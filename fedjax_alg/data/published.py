@@ -67,45 +67,27 @@ def powerlaw(
   share = ((count - first)[:, None, None] * share
            / share.sum(axis=(1, 2), keepdims=True))
   number = share[label, user // labels, j].astype(np.int64)
-  # Where the rows of every client and class begin, in both passes.
-  begin = np.empty((num_clients, 2 * _CLASSES), np.int64)
-  length = np.full_like(begin, _FIRST)
-  order = np.argsort(label, axis=None, kind="stable")
-  place = np.arange(order.size) - np.repeat(allocate.offsets(held), held)
-  for one, places in enumerate(np.split(order, np.cumsum(held)[:-1])):
-    left, pointer = int(count[one]), int(first[one])
-    begins, taken = [], number.ravel()[places].tolist()
-    for k, wanted in enumerate(taken):
-      begins.append(pointer)
-      if pointer + wanted < left:
-        pointer += wanted
-      else:
-        taken[k] = 0
-    begin[:, _CLASSES:][np.unravel_index(places, label.shape)] = begins
-    length[:, _CLASSES:][np.unravel_index(places, label.shape)] = taken
-  begin[:, :_CLASSES][np.unravel_index(order, label.shape)] = _FIRST * place
-  of_class = np.concatenate([label, label], axis=1)
-  begin += allocate.offsets(count)[of_class]
-  mine = np.concatenate(rows)[_ranges(begin.ravel(), length.ravel())]
-  size = length.sum(axis=1)
-  end = np.cumsum(size)
-  for start, stop in zip((end - size).tolist(), end.tolist()):
-    rng.shuffle(mine[start:stop])
-  train = (0.9 * size).astype(np.int64)
-  is_train = _ranges(np.zeros_like(size), size) < np.repeat(train, size)
-  return (*_back_to_back(mine[is_train], train),
-          *_back_to_back(mine[~is_train], size - train), True)
-
-
-def _ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-  """begin_0, begin_0 + 1, ... (length_0 of them), begin_1, ..."""
-  before = np.cumsum(length) - length
-  return np.arange(length.sum()) + np.repeat(begin - before, length)
-
-
-def _back_to_back(order: np.ndarray, size: np.ndarray):
-  size = size.astype(np.int32)
-  return order.astype(np.int64), allocate.offsets(size), size
+  # The rows of a class are handed out in their order, in two passes.
+  mine: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+  pointer = np.zeros(labels, np.int64)
+  for wanted, least in ((np.full_like(number, _FIRST), 0), (number, 1)):
+    for client, numbers in enumerate(wanted.tolist()):
+      for of_class, q in zip(label[client].tolist(), numbers):
+        start = pointer[of_class]
+        if start + q + least <= count[of_class]:
+          mine[client].append(rows[of_class][start:start + q])
+          pointer[of_class] += q
+  train, test = [], []
+  for parts in mine:
+    order = np.concatenate(parts)
+    rng.shuffle(order)
+    train.append(order[:int(0.9 * len(order))])
+    test.append(order[int(0.9 * len(order)):])
+  fields: list[np.ndarray] = []
+  for split in (train, test):
+    size = np.array(list(map(len, split)), np.int32)
+    fields += [np.concatenate(split), allocate.offsets(size), size]
+  return *fields, True  # type: ignore[return-value]
 
 
 def natural(
@@ -156,12 +138,12 @@ def natural(
     return (*allocate.pack(owner, wanted, rng),
             *allocate.pack(owner_of(examples.client_test), wanted, rng), False)
   order, offset, size = allocate.pack(owner, wanted, rng)
-  held_out = np.where(
-      size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0)
+  test_size = np.where(
+      size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0
+      ).astype(np.int32)
+  train_size = size - test_size
   # The rows of a client are in random order; the first ones are held out.
   rank = np.arange(len(order)) - np.repeat(offset, size)
-  is_test = rank < np.repeat(held_out, size)
-  train_size = (size - held_out).astype(np.int32)
-  test_size = held_out.astype(np.int32)
+  is_test = rank < np.repeat(test_size, size)
   return (order[~is_test], allocate.offsets(train_size), train_size,
           order[is_test], allocate.offsets(test_size), test_size, True)

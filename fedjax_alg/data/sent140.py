@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg.data import cache
-from fedjax_alg.data import tfds_source
+from fedjax_alg.data import cache, tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.partition import client_rows
-from fedjax_alg.data.partition import Partition
+from fedjax_alg.data.partition import client_rows, Partition, split_fields
 from fedjax_alg.errors import OptionError
 
 SHIFTS = ("none", "swap_all", "swap_part", "increment")
@@ -109,10 +107,9 @@ def _swap_all(partition: Partition, a: np.ndarray, b: np.ndarray) -> Partition:
 def _swap_part(
     partition: Partition, y_train: np.ndarray, y_test: np.ndarray,
     a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Partition:
-  train = _rows_of_each(
-      partition.train_order, partition.train_offset, partition.train_size)
-  test = _rows_of_each(
-      partition.test_order, partition.test_offset, partition.test_size)
+  train, test = (
+      np.split(order[client_rows(offset, size)], np.cumsum(size)[:-1])
+      for order, offset, size in (partition[:3], partition[3:6]))
   for pair in zip(a.tolist(), b.tolist()):
     classes = []
     for client in pair:
@@ -126,14 +123,6 @@ def _swap_part(
       rows[pair[1]] = np.concatenate([parts[1][0], parts[0][1]])
   fields: dict[str, Any] = {}
   for name, rows in (("train", train), ("test", test)):
-    size = np.array([len(own) for own in rows], np.int32)
-    fields |= {f"{name}_order": np.concatenate(rows), f"{name}_size": size,
-               f"{name}_offset": allocate.offsets(size)}
+    fields |= split_fields(name, np.concatenate(rows),
+                           np.array(list(map(len, rows))))
   return partition._replace(**fields)
-
-
-def _rows_of_each(
-    order: np.ndarray, offset: np.ndarray, size: np.ndarray
-) -> list[np.ndarray]:
-  rows = order[client_rows(offset, size)]
-  return np.split(rows, np.cumsum(size)[:-1])

@@ -1,4 +1,4 @@
-"""Loaders of data sets; every loader returns ``Examples``."""
+"""Loads the digits of scikit-learn and the user's own .npz."""
 
 from collections.abc import Sequence
 import importlib.util
@@ -11,18 +11,7 @@ from fedjax_alg.data import npz
 from fedjax_alg.data.arrays import checked, numbered
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.idx import load_idx
-from fedjax_alg.data.leaf import load_leaf
-from fedjax_alg.data.shakespeare import load_shakespeare
-from fedjax_alg.data.tfds_source import load_tfds, PREPARABLE, prepare_tfds
-from fedjax_alg.data.tfds_source import TFDS_NAMES
 from fedjax_alg.files import expanded
-
-__all__ = [
-    "Examples", "PREPARABLE", "TFDS_NAMES", "load_digits", "load_idx",
-    "load_leaf", "load_npz", "load_shakespeare", "load_tfds", "prepare_tfds",
-    "read_npz",
-]
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 

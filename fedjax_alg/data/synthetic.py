@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory, Examples
 
 _DIM = 60
@@ -51,14 +50,8 @@ def synthetic(
     x float32 [n, 60], 10 classes, with client ids.
 
   Raises:
-    DataError: a negative alpha or beta, no clients, or more than fit into
-      memory.
+    DataError: more examples than fit into memory.
   """
-  for name, value in (("alpha", alpha), ("beta", beta)):
-    if not 0 <= value < np.inf:
-      raise DataError(f"`synthetic_{name}`={value}: a number >= 0 is needed")
-  if num_clients < 1:
-    raise DataError(f"`num_clients`={num_clients}: at least 1 is needed")
   rng = np.random.default_rng(seed)
   size = _sizes(num_clients, rng)
   check_memory(f"`num_clients`={num_clients}: {size.sum():,} examples",

@@ -2,7 +2,8 @@
 
 ``distributed`` joins the processes. From then on the mesh spans the devices of
 all of them, and a federation holds the training rows of this process's clients
-alone (``data.share``). All processes play the same rounds; process 0 writes.
+alone (``data.process_rows``). All processes run the same rounds; process 0
+writes.
 
 A process that fails tells the others why, and they end with its status. One
 that is killed is missed, by its broken connection or after ``MISSED_S``
@@ -30,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import split
-from fedjax_alg.data import share
+from fedjax_alg.data import process_rows
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import check_options, hyper
@@ -201,7 +202,8 @@ def join(
         f"`coordinator`={options.coordinator}: the {options.num_processes} "
         f"processes did not meet: {str(error).splitlines()[0]}") from error
   _cluster = _Cluster(say or _say)
-  share.hold(share.Share(_cluster.index, _cluster.count))
+  process_rows.set_process(
+      process_rows.Process(_cluster.index, _cluster.count))
   if _cluster.count == 1:
     return
   _end_with_the_others()

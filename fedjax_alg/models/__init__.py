@@ -8,21 +8,12 @@ squares.
 from fedjax_alg.models.adapt import with_flops
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.functions import from_functions
-from fedjax_alg.models.layers import check_layers
-from fedjax_alg.models.layers import DEFAULT_LAYERS
-from fedjax_alg.models.layers import layer_views
-from fedjax_alg.models.layers import parse_layers
-from fedjax_alg.models.layers import Stack
-from fedjax_alg.models.models import CNN
-from fedjax_alg.models.models import cross_entropy
-from fedjax_alg.models.models import from_flax
-from fedjax_alg.models.models import MLP
-from fedjax_alg.models.models import MODELS
-from fedjax_alg.models.models import make_model
-from fedjax_alg.models.models import Softmax
+from fedjax_alg.models.layers import (
+    check_layers, DEFAULT_LAYERS, layer_views, parse_layers, Stack)
+from fedjax_alg.models.models import (
+    CNN, cross_entropy, from_flax, make_model, MLP, MODELS, Softmax)
 from fedjax_alg.models.nnx_modules import from_nnx
-from fedjax_alg.models.resolve import as_model
-from fedjax_alg.models.resolve import load_model
+from fedjax_alg.models.resolve import as_model, load_model
 
 __all__ = [
     "CNN", "DEFAULT_LAYERS", "MLP", "MODELS", "Softmax", "Stack", "as_model",

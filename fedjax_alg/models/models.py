@@ -11,9 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError, raised
-from fedjax_alg.models import adapt
-from fedjax_alg.models import layers as layers_lib
-from fedjax_alg.models import lstm
+from fedjax_alg.models import adapt, layers as layers_lib, lstm
 from fedjax_alg.models.layers import Stack
 
 

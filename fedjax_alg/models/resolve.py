@@ -5,8 +5,7 @@ import functools
 import inspect
 from typing import Any
 
-from flax import linen as nn
-from flax import nnx
+from flax import linen as nn, nnx
 import jax.numpy as jnp
 
 from fedjax_alg import own

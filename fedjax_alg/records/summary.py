@@ -18,8 +18,8 @@ import fedjax_alg
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.records.clients import MOST_IN_TEXT
-from fedjax_alg.records.tables import Records, ROUND_COST, Row, SIMULATED
-from fedjax_alg.records.tables import TOTALS
+from fedjax_alg.records.tables import (
+    Records, ROUND_COST, Row, SIMULATED, TOTALS)
 from fedjax_alg import files, metrics
 
 

@@ -169,17 +169,10 @@ def _until(
   """
   raw = _read(path)
   if mark is not None:
-    lines = raw.splitlines(keepends=True)[:1 + mark["rows"]]
-    whole = len(lines) - (not lines or lines[-1][-1:] != b"\n")
-    then = f"at the checkpoint of round {done}"
-    if whole < 1 + mark["rows"]:
-      raise OptionError(
-          f"{path}: has {max(whole - 1, 0)} of the {mark['rows']} rows that it "
-          f"had {then}; restore it, or {_ANEW}")
-    raw = b"".join(lines)
+    raw = b"".join(raw.splitlines(keepends=True)[:1 + mark["rows"]])
     if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
-      raise OptionError(f"{path}: edited, it is not as it was {then}; restore "
-                        f"it, or {_ANEW}")
+      raise OptionError(f"{path}: edited or cut, it is not as it was at the "
+                        f"checkpoint of round {done}; restore it, or {_ANEW}")
   rows = _parsed(path, raw, columns)
   for number, row in enumerate(rows, 1):
     for name, value in row.items():
@@ -212,36 +205,28 @@ def read_until(
   Raises:
     OptionError: a table is missing, damaged, edited, or lacks rows.
   """
-  found = {name: _until(folder / f"{name}.csv", of, done,
-                        None if marks is None else marks.get(name))
-           for name, of in columns.items()}
-
-  def compare(name: str, keys: Sequence[str], expected: list[Any]) -> None:
-    there = [tuple(row.get(key) for key in keys) for row in found[name]]
-    if there == expected:
-      return
-    at = next((i for i, (a, b) in enumerate(zip(there, expected)) if a != b),
-              min(len(there), len(expected)))
-    what = "is one too many" if at >= len(expected) else (
-        ("is missing, that of " if at >= len(there) else "should be that of ")
-        + ", ".join(f"{key} {value}" for key, value in zip(keys, expected[at])))
-    raise OptionError(f"{folder / name}.csv: damaged, row {at + 1} {what}; "
-                      f"restore it, or {_ANEW}")
-
-  timed = [row["round"] for row in found["timing"]]
-  due = range(every, done + 1, every) if every else ()
-  evaluated = sorted({*timed, *due})
-  compare("timing", ("round",), [(number,) for number in evaluated])
-  compare("rounds", ("round", "seed"),
-          list(itertools.product(range(1, done + 1), seeds)))
+  tables = {name: _until(folder / f"{name}.csv", of, done,
+                         None if marks is None else marks.get(name))
+            for name, of in columns.items()}
+  evaluated = sorted({*(row["round"] for row in tables["timing"]),
+                      *(range(every, done + 1, every) if every else ())})
   protocols = dict.fromkeys(
-      [row["protocol"] for row in found["metrics"]] or ["any"])
-  compare("metrics", ("round", "seed", "protocol"),
-          list(itertools.product(evaluated, seeds, protocols)))
-  if "groups" in found:
-    compare("groups", ("round", "seed"),
-            list(itertools.product(evaluated, seeds)))
-  return found
+      [row["protocol"] for row in tables["metrics"]] or ["any"])
+  keys: dict[str, dict[str, Any]] = {
+      "timing": {"round": evaluated},
+      "rounds": {"round": range(1, done + 1), "seed": seeds},
+      "metrics": {"round": evaluated, "seed": seeds, "protocol": protocols},
+      "groups": {"round": evaluated, "seed": seeds}}
+  for name in sorted(tables, key=list(keys).index):
+    expected = itertools.product(*keys[name].values())
+    for number, (row, key) in enumerate(
+        itertools.zip_longest(tables[name], expected), 1):
+      if row is None or key is None or key != tuple(map(row.get, keys[name])):
+        wanted = "not be there" if key is None else "be that of " + ", ".join(
+            f"{column} {value}" for column, value in zip(keys[name], key))
+        raise OptionError(f"{folder / name}.csv: damaged, row {number} should "
+                          f"{wanted}; restore it, or {_ANEW}")
+  return tables
 
 
 def check(

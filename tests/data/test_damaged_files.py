@@ -13,6 +13,8 @@ import pytest
 from fedjax_alg.data import sources
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import federate
+from fedjax_alg.data.idx import load_idx
+from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.partition_file import read_partition, write_partition
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.options import RunOptions
@@ -47,7 +49,7 @@ def read_idx(path):
   for name, array in (("train-labels-idx1", Y), ("t10k-images-idx3", images),
                       ("t10k-labels-idx1", Y)):
     (path.parent / f"{name}-ubyte").write_bytes(idx(array))
-  return sources.load_idx(path.parent)
+  return load_idx(path.parent)
 
 
 def partition():
@@ -72,7 +74,7 @@ def npy():
 KINDS = {
     "a.npz": (lambda: archive(np.savez), sources.load_npz),
     "b.npz": (lambda: archive(np.savez_compressed), sources.load_npz),
-    "a.json": (leaf, sources.load_leaf),
+    "a.json": (leaf, load_leaf),
     "train-images-idx3-ubyte": (
         lambda: idx(RNG.integers(0, 255, (40, 4, 4))), read_idx),
     "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),

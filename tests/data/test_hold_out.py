@@ -6,11 +6,8 @@ import pytest
 
 from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.hold_out import check_hold_out
-from fedjax_alg.data.hold_out import hold_out
-from fedjax_alg.data.hold_out import put_back
-from fedjax_alg.data.partition import Partition
-from fedjax_alg.data.partition import partition_hash
+from fedjax_alg.data.hold_out import check_hold_out, hold_out, put_back
+from fedjax_alg.data.partition import Partition, partition_hash
 
 
 def split(train_size, test_size, seed=0):
@@ -124,7 +121,6 @@ def test_the_hash_sees_who_was_held_out():
 
 
 @pytest.mark.parametrize("count, says", [
-    (-1, "validation_clients=-1: must be at least 0"),
     (3, r"validation_clients=3: leaves none of the 3 clients to train "
         r"\(at most 2\)"),
     (9, "validation_clients=9: leaves none of the 3"),

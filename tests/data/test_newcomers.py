@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.newcomers import check_newcomers
-from fedjax_alg.data.newcomers import with_newcomers
+from fedjax_alg.data.newcomers import check_newcomers, with_newcomers
 from tests.data.test_hold_out import split
 
 PARTITION = split([3] * 30, [1] * 30)

@@ -6,13 +6,11 @@ from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 
-from fedjax_alg.data import allocate
-from fedjax_alg.data import published
+from fedjax_alg.data import allocate, published
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.partition import label_histogram
-from fedjax_alg.data.partition import make_partition
-from fedjax_alg.data.partition import partition_hash
+from fedjax_alg.data.partition import (
+    label_histogram, make_partition, partition_hash)
 
 quick = settings(
     max_examples=40, deadline=None, derandomize=True, database=None)
@@ -346,28 +344,18 @@ def test_natural_can_take_fewer_clients():
 
 
 @pytest.mark.parametrize("kind, clients, options, says", [
-    ("sorted", 2, {}, "partition=sorted: unknown"),
     ("iid", None, {}, "needs num_clients"),
-    ("iid", 0, {}, "num_clients=0"),
     ("iid", 101, {}, "num_clients=101: more clients than the 100"),
     ("iid", 20, {}, "num_clients=20 min_client_size=10 need 200"),
-    ("iid", 2, {"min_client_size": 0}, "min_client_size=0"),
-    ("iid", 2, {"size_sigma": -1.0}, "size_sigma=-1.0"),
-    ("iid", 2, {"size_sigma": float("nan")}, "size_sigma=nan"),
     ("classes", 5, {"classes_per_client": 5}, "classes_per_client=5"),
     ("classes", 5, {"classes_per_client": 0}, "classes_per_client=0"),
     ("classes", 5, {"min_classes_per_client": 3},
      "min_classes_per_client=3"),
     ("classes", 3, {"classes_per_client": 1}, "at most 3 of the 4 classes"),
-    ("dirichlet", 5, {"dirichlet_alpha": 0.0}, "dirichlet_alpha=0.0"),
-    ("dirichlet", 5, {"dirichlet_alpha": float("nan")},
-     "dirichlet_alpha=nan"),
     ("dirichlet", 10, {"dirichlet_alpha": 0.01},
      "dirichlet_alpha=0.01 with num_clients=10"),
     ("powerlaw", 60, {}, "num_clients=60: partition=powerlaw"),
     ("natural", None, {}, "names no clients"),
-    ("natural", None, {"local_test_fraction": 1.0},
-     "local_test_fraction=1.0"),
 ])
 def test_bad_options_are_named_in_one_line(kind, clients, options, says):
   examples = labelled(np.arange(100) % 4, np.arange(20) % 4)

@@ -8,8 +8,7 @@ import pytest
 
 from experiments import prepare as experiments_prepare
 from fedjax_alg import data
-from fedjax_alg.data import partition
-from fedjax_alg.data import sent140 as tweets_lib
+from fedjax_alg.data import partition, sent140 as tweets_lib
 from fedjax_alg.data.errors import DataError
 from tests import tfds_records
 

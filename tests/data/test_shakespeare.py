@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import characters
-from fedjax_alg.data import shakespeare
+from fedjax_alg.data import characters, shakespeare
 from fedjax_alg.data.errors import DataError
 
 PLAY = """THE PLAY

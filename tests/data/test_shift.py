@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.partition import client_rows
-from fedjax_alg.data.partition import label_histogram
-from fedjax_alg.data.shift import num_pairs
-from fedjax_alg.data.shift import shifted
-from fedjax_alg.data.shift import SHIFTS
+from fedjax_alg.data.partition import client_rows, label_histogram
+from fedjax_alg.data.shift import num_pairs, shifted, SHIFTS
 from tests.data.test_hold_out import rows, split
 
 L = 4

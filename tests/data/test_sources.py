@@ -7,11 +7,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from fedjax_alg.data import characters
-from fedjax_alg.data import features
-from fedjax_alg.data import sources
-from fedjax_alg.data import tfds_source
+from fedjax_alg.data import characters, features, sources, tfds_source
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.leaf import load_leaf
 from tests import tfds_records
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -149,7 +147,7 @@ USERS = {"bo": ([[1.0, 2.0]] * 20, [1.0] * 20), "al": ([[3.0, 4.0]], [2.0])}
 def test_leaf_file_holds_out_a_tenth(tmp_path):
   path = tmp_path / "all.json"
   path.write_text(leaf(USERS))
-  got = sources.load_leaf(path)
+  got = load_leaf(path)
   np.testing.assert_array_equal(got.client_train, [0] * 18 + [1])
   np.testing.assert_array_equal(got.client_test, [0, 0])
   np.testing.assert_array_equal(got.x_train[-1], [3, 4])
@@ -163,13 +161,13 @@ def test_leaf_folder_joins_files(tmp_path):
   (tmp_path / "train" / "a.json").write_text(leaf({"bo": USERS["bo"]}))
   (tmp_path / "train" / "b.json").write_text(leaf({"al": USERS["al"]}))
   (tmp_path / "test" / "a.json").write_text(leaf({"al": USERS["al"]}))
-  got = sources.load_leaf(tmp_path)
+  got = load_leaf(tmp_path)
   np.testing.assert_array_equal(got.client_train, [0] * 20 + [1])
   np.testing.assert_array_equal(got.client_test, [1])
   (tmp_path / "test" / "b.json").write_text(leaf({"cy": USERS["al"]}))
-  refuses(lambda: sources.load_leaf(tmp_path), "test user 'cy'")
+  refuses(lambda: load_leaf(tmp_path), "test user 'cy'")
   (tmp_path / "test" / "b.json").write_text(leaf({"al": USERS["al"]}))
-  refuses(lambda: sources.load_leaf(tmp_path), "user 'al' appears twice")
+  refuses(lambda: load_leaf(tmp_path), "user 'al' appears twice")
 
 
 TEXTS = {"bo": (["To b", "o be"], ["e", ","]), "al": (["No @"], ["x"])}
@@ -178,7 +176,7 @@ TEXTS = {"bo": (["To b", "o be"], ["e", ","]), "al": (["No @"], ["x"])}
 def test_leaf_text(tmp_path):
   path = tmp_path / "text.json"
   path.write_text(leaf(TEXTS))
-  got = sources.load_leaf(path)
+  got = load_leaf(path)
   np.testing.assert_array_equal(
       got.x_train, [characters.encode(x) for x in ("To b", "No @")])
   np.testing.assert_array_equal(
@@ -217,28 +215,28 @@ def test_leaf_text(tmp_path):
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
   path.write_text(text)
-  refuses(lambda: sources.load_leaf(path), says)
-  refuses(lambda: sources.load_leaf(path), f"data_path={path}")
+  refuses(lambda: load_leaf(path), says)
+  refuses(lambda: load_leaf(path), f"data_path={path}")
 
 
 def test_leaf_that_is_none(tmp_path):
-  refuses(lambda: sources.load_leaf(tmp_path / "no"), "no such file or folder")
-  refuses(lambda: sources.load_leaf(tmp_path), "no train/*.json in it")
+  refuses(lambda: load_leaf(tmp_path / "no"), "no such file or folder")
+  refuses(lambda: load_leaf(tmp_path), "no train/*.json in it")
 
 
 def test_tfds_not_prepared(tmp_path, monkeypatch):
-  refuses(lambda: sources.load_tfds("mnist", tmp_path),
+  refuses(lambda: tfds_source.load_tfds("mnist", tmp_path),
           f"fedjax-alg prepare mnist data_dir={tmp_path}")
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "env"))
-  refuses(lambda: sources.load_tfds("cifar10"), f"{tmp_path / 'env'}")
-  refuses(lambda: sources.load_tfds("imagenot", tmp_path),
+  refuses(lambda: tfds_source.load_tfds("cifar10"), f"{tmp_path / 'env'}")
+  refuses(lambda: tfds_source.load_tfds("imagenot", tmp_path),
           "not a data set of TFDS")
 
 
 def test_prepare_needs_tensorflow(monkeypatch, tmp_path):
   monkeypatch.setattr(
       tfds_source.importlib.util, "find_spec", lambda name: None)
-  refuses(lambda: sources.prepare_tfds("mnist", tmp_path),
+  refuses(lambda: tfds_source.prepare_tfds("mnist", tmp_path),
           "pip install 'fedjax_alg[prepare]'")
 
 
@@ -264,8 +262,8 @@ def fixture_fake(tmp_path, monkeypatch):
 
 def test_cache_is_used_and_lies_beside_the_data(fake):
   root, calls = fake
-  first = sources.load_tfds("mnist", root)
-  again = sources.load_tfds("mnist", root)
+  first = tfds_source.load_tfds("mnist", root)
+  again = tfds_source.load_tfds("mnist", root)
   assert len(calls) == 1 and calls[0].name == "3.0.1"
   np.testing.assert_array_equal(first.x_train, again.x_train)
   assert again.num_classes == 9 and again.x_train.dtype == np.uint8
@@ -278,7 +276,7 @@ def test_cache_is_used_and_lies_beside_the_data(fake):
 def test_damaged_cache_is_rebuilt(fake, tmp_path, damage):
   root, calls = fake
   cache = tmp_path / "cache"
-  first = sources.load_tfds("mnist", root, cache)
+  first = tfds_source.load_tfds("mnist", root, cache)
   file, manifest = cache / "mnist-3.0.1.npz", cache / "mnist-3.0.1.npz.json"
   content = file.read_bytes()
   if damage == "flip":
@@ -295,10 +293,10 @@ def test_damaged_cache_is_rebuilt(fake, tmp_path, damage):
     manifest.unlink()
   else:  # the data set was prepared anew
     (root / "mnist" / "3.0.1" / "dataset_info.json").write_text('{"v": 2}')
-  second = sources.load_tfds("mnist", root, cache)
+  second = tfds_source.load_tfds("mnist", root, cache)
   assert len(calls) == 2
   np.testing.assert_array_equal(first.x_train, second.x_train)
-  sources.load_tfds("mnist", root, cache)
+  tfds_source.load_tfds("mnist", root, cache)
   assert len(calls) == 2 and len(list(cache.iterdir())) == 2
 
 
@@ -306,7 +304,7 @@ def test_cache_that_cannot_be_written_costs_only_time(fake, tmp_path):
   root, calls = fake
   (tmp_path / "file").write_text("in the way")
   for _ in range(2):
-    got = sources.load_tfds("mnist", root, tmp_path / "file")
+    got = tfds_source.load_tfds("mnist", root, tmp_path / "file")
     assert len(got.y_train) == 9
   assert len(calls) == 2
 
@@ -315,7 +313,7 @@ def test_unreadable_records_are_named(tmp_path):
   directory = tmp_path / "mnist" / "3.0.1"
   directory.mkdir(parents=True)
   (directory / "dataset_info.json").write_text("not json")
-  refuses(lambda: sources.load_tfds("mnist", tmp_path, tmp_path / "c"),
+  refuses(lambda: tfds_source.load_tfds("mnist", tmp_path, tmp_path / "c"),
           f"cannot read {directory}")
 
 
@@ -340,7 +338,7 @@ def test_any_images_of_tfds(tmp_path, name, place, split):
   more = {split: pictures(2, 7)} if split else {}
   tfds_records.write(tmp_path / place, name.split(":")[-1].split("/")[0],
                      IMAGES, pictures(5), **more)
-  got = sources.load_tfds(name, tmp_path)
+  got = tfds_source.load_tfds(name, tmp_path)
   assert got.x_train.shape == (5, *SHAPE) and got.x_train.dtype == np.uint8
   np.testing.assert_array_equal(got.x_train[:, 0, 0, 0], range(5))
   np.testing.assert_array_equal(got.y_train, range(5))
@@ -367,16 +365,16 @@ def test_any_images_of_tfds(tmp_path, name, place, split):
 def test_what_is_no_image_classification_is_refused(
     tmp_path, features, rows, says):
   tfds_records.write(tmp_path / "kmnist" / "1.0.0", "kmnist", features, rows)
-  refuses(lambda: sources.load_tfds("kmnist", tmp_path), says)
+  refuses(lambda: tfds_source.load_tfds("kmnist", tmp_path), says)
 
 
 def test_a_configuration_must_be_named_if_there_are_several(tmp_path):
   for config in ("digits", "letters"):
     tfds_records.write(tmp_path / "emnist" / config / "1.0.0", "emnist",
                        IMAGES, pictures(2))
-  refuses(lambda: sources.load_tfds("tfds:emnist", tmp_path),
+  refuses(lambda: tfds_source.load_tfds("tfds:emnist", tmp_path),
           "Prepared are tfds:emnist/digits, tfds:emnist/letters")
-  refuses(lambda: sources.load_tfds("tfds:../emnist", tmp_path),
+  refuses(lambda: tfds_source.load_tfds("tfds:../emnist", tmp_path),
           "not a data set of TFDS")
 
 
@@ -384,7 +382,7 @@ def test_a_configuration_must_be_named_if_there_are_several(tmp_path):
     not (TFDS_DIR / "mnist").is_dir(),
     reason=f"no prepared MNIST in {TFDS_DIR} (set FEDJAX_ALG_DATA_DIR)")
 def test_mnist_from_tfds(tmp_path):
-  mnist = sources.load_tfds("mnist", TFDS_DIR, tmp_path)
+  mnist = tfds_source.load_tfds("mnist", TFDS_DIR, tmp_path)
   assert mnist.x_train.shape == (60000, 28, 28, 1)
   assert mnist.x_test.shape == (10000, 28, 28, 1)
   assert mnist.x_train.dtype == np.uint8 and mnist.num_classes == 10

@@ -1,7 +1,6 @@
 """flax.nnx modules against the same networks made otherwise."""
 
-from flax import linen as nn
-from flax import nnx
+from flax import linen as nn, nnx
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -2,8 +2,7 @@
 
 import functools
 
-from flax import linen as nn
-from flax import nnx
+from flax import linen as nn, nnx
 import jax
 import jax.numpy as jnp
 import pytest

@@ -9,8 +9,7 @@ import pytest
 from fedjax_alg import files, metrics
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 from fedjax_alg.errors import OptionError
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import summary as results, tables as records
 
 pytestmark = pytest.mark.fast
 

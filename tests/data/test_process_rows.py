@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import layout, share
+from fedjax_alg.data import layout
+from fedjax_alg.data.process_rows import cut, Process, set_process
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any),
@@ -18,7 +19,7 @@ def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
   offset[order] = np.cumsum(size[order]) - size[order]
   places, seen = set(), np.zeros(size.sum(), int)
   for process in range(processes):
-    rows = share.cut(share.Share(process, processes), offset, size, 7)
+    rows = cut(Process(process, processes), offset, size, 7)
     places.add(rows.places)
     seen[rows.own] += 1
     assert rows.own.stop - rows.own.start + 7 <= rows.places
@@ -41,8 +42,8 @@ def test_processes_have_all_rows_and_cut_no_client(sizes, processes, random):
 def fixture_halves():
   """The federation of each of two processes, and the whole one."""
   made = []
-  for one in (share.Share(0, 2), share.Share(1, 2), share.Share()):
-    share.hold(one)
+  for one in (Process(0, 2), Process(1, 2), Process()):
+    set_process(one)
     made.append(fa.federate("digits", partition="classes", num_clients=12,
                             validation_clients=2, seed=3))
   return made

@@ -1,4 +1,4 @@
-"""The share of the training rows that this process holds.
+"""The training rows that each of several processes holds.
 
 In a run of several processes (``engine.processes``) every process reads the
 whole partition, but lays out and keeps only the rows of its own clients: a
@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Share(NamedTuple):
+class Process(NamedTuple):
   """Which one of Q processes this is."""
 
-  process: int = 0  #: number of this process, from 0
+  number: int = 0  #: q, number of this process, from 0
   processes: int = 1  #: Q, the number of processes
 
 
@@ -64,26 +64,27 @@ class Rows(NamedTuple):
     return (block * self.places + offset - self.cuts[block]).astype(np.int32)
 
 
-_share = Share()
+_process = Process()
 
 
-def current() -> Share:
-  """The share of this process; all rows unless ``hold`` was called."""
-  return _share
+def current() -> Process:
+  """This process; the only one unless ``set_process`` was called."""
+  return _process
 
 
-def hold(share: Share) -> None:
-  """Sets the share of this process, for federations that are made later."""
-  global _share  # pylint: disable=global-statement
-  _share = share
+def set_process(process: Process) -> None:
+  """Says which process this is, for federations that are made later."""
+  global _process  # pylint: disable=global-statement
+  _process = process
 
 
 def cut(
-    share: Share, offset: np.ndarray, size: np.ndarray, padding: int) -> Rows:
+    process: Process, offset: np.ndarray, size: np.ndarray, padding: int
+) -> Rows:
   """Cuts the rows of all clients into ranges of about equal length.
 
   Args:
-    share: which one of how many processes this is.
+    process: which one of how many processes this is.
     offset: [C] int, first row of each client.
     size: [C] int, number of rows of each client; the clients' rows are back
       to back.
@@ -97,13 +98,14 @@ def cut(
   """
   total = int(size.sum())
   borders = np.unique(np.append(offset[size > 0], total))
-  wanted = total * np.arange(1, share.processes) / share.processes
+  wanted = total * np.arange(1, process.processes) / process.processes
   after = np.searchsorted(borders, wanted).clip(1, len(borders) - 1)
   before = borders[after - 1]
   nearest = np.where(
       wanted - before <= borders[after] - wanted, before, borders[after])
   cuts = np.concatenate([[0], nearest, [total]]).astype(np.int64)
   places = int(np.diff(cuts).max()) + padding
-  if places * share.processes >= 2 ** 31:
-    raise ValueError(f"{places * share.processes} rows are too many for int32")
-  return Rows(cuts, share.process, places)
+  if places * process.processes >= 2 ** 31:
+    raise ValueError(
+        f"{places * process.processes} rows are too many for int32")
+  return Rows(cuts, process.number, places)
