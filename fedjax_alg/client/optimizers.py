@@ -228,9 +228,8 @@ def descent(
     optimizer = LocalOptimizer(optimizer, whole_step=True)
   transform, schedule, over_steps, whole_step = optimizer
   counts = schedule is not None and over_steps
-  rate_of_round = learning_rate
   if schedule is not None and not over_steps:
-    rate_of_round = learning_rate * schedule(jnp.asarray(rounds, jnp.int32))
+    learning_rate = learning_rate * schedule(jnp.asarray(rounds, jnp.int32))
 
   def init(params):
     state = () if transform is None else trees.drop_weak_types(
@@ -245,10 +244,11 @@ def descent(
       gradient = jax.tree.map(trees.zero_nan_tangent, gradient)
     if whole_step:
       return optax.apply_updates(params, gradient), (state, taken)
-    rate = rate_of_round
+    factor = 1.0
     if schedule is not None and counts:
-      rate, taken = learning_rate * schedule(taken), taken + 1
-    return trees.add_scaled(params, -rate, gradient), (state, taken)
+      factor, taken = schedule(taken), taken + 1
+    return (trees.add_scaled(params, -(learning_rate * factor), gradient),
+            (state, taken))
 
   return Descent(init, step)
 

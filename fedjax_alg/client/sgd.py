@@ -91,19 +91,19 @@ def descend(
 
 
 def sgd_update(
-    model: Model, work: minibatches.LocalWork, client_lr: Any,
+    model: Model, work: minibatches.LocalWork, learning_rate: Any,
     mu: Any = 0.0, optimizer: Optimizer = None) -> ClientUpdate:
   """Local training by SGD or another optimiser.
 
   Args:
     model: the model and its objective.
     work: number of steps and batch size.
-    client_lr: learning rate of the local steps.
+    learning_rate: learning rate of the local steps.
     mu: weight of FedProx's proximal term, which joins the objective if it is
       not 0.
     optimizer: the optimiser (``optimizers.local_optimizer``), or a
-      transformation of optax that makes the steps itself, so that client_lr is
-      not read; None: plain SGD.
+      transformation of optax that makes the steps itself, so that the
+      learning rate is not read; None: plain SGD.
 
   Returns:
     The client's half of a method.
@@ -113,7 +113,7 @@ def sgd_update(
   def train(received, shard, client_row, key):
     del client_row
     return Trained(*sgd(
-        model, received.start, shard, work, client_lr, key, correct, optimizer,
-        received.round))
+        model, received.start, shard, work, learning_rate, key, correct,
+        optimizer, received.round))
 
   return ClientUpdate(train, work, takes_parts=True)

@@ -41,12 +41,12 @@ def svrg(
     anchor: Params,
     shard: Shard,
     work: minibatches.LocalWork,
-    rate: float | Array,
+    learning_rate: float | Array,
     key: Key,
     scaling: Array | None = None,
     precondition: Callable[[Params], Params] = lambda direction: direction,
 ) -> Params:
-  """K_local steps w <- w - rate (Lambda_i [g_i(w) - g_i(w_ref)] + g).
+  """K_local steps w <- w - alpha (Lambda_i [g_i(w) - g_i(w_ref)] + g).
 
   Both stochastic gradients of a step are on the same mini-batch; otherwise no
   variance would be reduced, though the papers do not say so. g_i includes the
@@ -61,7 +61,7 @@ def svrg(
     anchor: g, the anchor gradient.
     shard: the client's training data.
     work: number of steps and batch size.
-    rate: learning rate of every step.
+    learning_rate: alpha, learning rate of every step.
     key: consumed.
     scaling: [D], the diagonal of Lambda_i, or None for the identity.
     precondition: applied to the direction of every step (Mime's base
@@ -77,6 +77,6 @@ def svrg(
     if scaling is not None and model.scale_features is not None:
       drift = model.scale_features(drift, scaling)
     direction = precondition(trees.add(drift, anchor))
-    return jax.tree.map(lambda p, d: p - rate * d, params, direction)
+    return jax.tree.map(lambda p, d: p - learning_rate * d, params, direction)
 
   return minibatches.fold_steps(model, shard, work, key, step, start)

@@ -135,9 +135,9 @@ class Method(NamedTuple):
       value keep that of ``hparams``.
     """
 
-    def build(values: Mapping[str, Any]) -> Algorithm:
+    def build(numbers: Mapping[str, Any]) -> Algorithm:
       return self.entry.build(
-          model, with_values(self.hparams, dict(values)),
+          model, with_values(self.hparams, dict(numbers)),
           map_clients=map_clients)
 
     return build

@@ -428,9 +428,9 @@ def prepare(
   spec = FedSpec(num_clients, size, federation.num_classes,
                  federation.example_shape, num_examples)
   method = method.resolved()
-  every = tuple(
+  all_hparams = tuple(
       with_values(method.hparams, dict(values)) for values in settings)
-  for hparams in every:
+  for hparams in all_hparams:
     algorithm = method._replace(hparams=hparams).on(platform).built(
         built, map_clients)
   participation = Participation(size, sampler or options.sampler(num_clients),
@@ -447,16 +447,16 @@ def prepare(
   _check_adapts(method, federation, protocols)
   if not sharding.described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
-    _check_work(every, federation)
-  method = method._replace(hparams=every[0])
-  numbers = _numbers(method, every, len(seeds), lambda: _traceable(
+    _check_work(all_hparams, federation)
+  method = method._replace(hparams=all_hparams[0])
+  numbers = _numbers(method, all_hparams, len(seeds), lambda: _traceable(
       method, built, spec, map_clients, participation, protocols, placed.data))
   plan = _summary(federation, spec, built, mesh, {
       "sampling": options.sampling if sampler is None else (
           f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode, "map_seeds": map_seeds})
   return Prepared(
-      method, every, built, model if isinstance(model, str) else None,
+      method, all_hparams, built, model if isinstance(model, str) else None,
       federation, placed, options, seeds, spec,
       sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
       sharding.replicate(numbers, mesh),
