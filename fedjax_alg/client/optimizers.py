@@ -244,7 +244,7 @@ def descent(
       gradient = jax.tree.map(trees.zero_nan_tangent, gradient)
     if whole_step:
       return optax.apply_updates(params, gradient), (state, taken)
-    factor = 1.0
+    factor: Any = 1.0
     if schedule is not None and counts:
       factor, taken = schedule(taken), taken + 1
     return (trees.add_scaled(params, -(learning_rate * factor), gradient),
