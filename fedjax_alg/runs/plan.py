@@ -220,10 +220,11 @@ def _own_sampler(
 
 @_as_keywords()
 def from_keywords(
-    algorithm: Any, federation: Federation, *, model: Any, rounds: int | None,
-    cohort_size: int | None, participation: float | None,
-    seeds: int | Sequence[int], evaluate: Any, eval_every: int, hparams: Any,
-    keywords: Mapping[str, Any], sampler: Any = None) -> Plan:
+    algorithm: Any, federation: Federation, /, *, model: Any = "softmax",
+    rounds: int | None = None, cohort_size: int | None = None,
+    participation: float | None = None, seeds: int | Sequence[int] = 1,
+    evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
+    hparams: Any = None, sampler: Any = None, **keywords: Any) -> Plan:
   """Makes the plan of a run from Python.
 
   Args:
@@ -237,8 +238,8 @@ def from_keywords(
     evaluate: see ``run``.
     eval_every: see ``run``.
     hparams: see ``run``.
-    keywords: the ``**options`` of ``run``.
     sampler: see ``run``.
+    **keywords: the ``**options`` of ``run``.
 
   Returns:
     The plan.

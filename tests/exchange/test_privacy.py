@@ -212,7 +212,8 @@ def test_what_is_not_accounted_for_is_refused():
       (dict(noise_at="clients", sampling="poisson"), "noise_at=clients: with"),
       (dict(noise_at="clients", dropout=0.1), "noise_at=clients: not with"),
       (dict(deadline_s=1.0), "private=fixed: not with deadline_s"),
-      (dict(sampler=lambda *args: args[0].size[:5]), "^sampler: with private only")):
+      (dict(sampler=lambda *args: args[0].size[:5]),
+       "^sampler: with private only")):
     with pytest.raises(ValueError, match=why):
       fa.run("fedavg", fed, rounds=1, cohort_size=5, private="fixed", **more)
   for more, why in ((dict(newcomers_at=((1, 2),)), "newcomers_at"),
