@@ -159,7 +159,7 @@ def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
   # pylint: disable=g-import-not-at-top
   import jax
   from jax.experimental import topologies
-  from experiments.cli import config, execute
+  from experiments.cli import config
   from fedjax_alg.engine import sharding
   from fedjax_alg.runs.programs import Programs
   # pylint: enable=g-import-not-at-top
@@ -171,8 +171,7 @@ def compiled(target: Target, name: str, flags: Sequence[str]) -> dict[str, Any]:
       (target.devices,), (sharding.AXIS,),
       axis_types=(jax.sharding.AxisType.Auto,),
       devices=topology.devices[:target.devices])
-  prepared = execute.prepared_run(
-      config.parse(flags_of(name, flags)), mesh=mesh)
+  prepared = config.parse(flags_of(name, flags)).prepare(mesh=mesh)
   began = time.process_time()
   return facts_of(Programs(prepared), time.process_time() - began)
 

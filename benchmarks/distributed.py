@@ -121,11 +121,8 @@ def measure(
       cohort_size=args.cohort, local_steps=args.local_steps)
   plan = from_keywords(
       algorithm, federation, model="mlp" if model else "softmax",
-      rounds=rounds, cohort_size=free.pop("cohort_size", None),
-      participation=None, seeds=1, evaluate="global",
-      eval_every=min(args.rounds, rounds), hparams=None,
-      keywords={**free, **model,
-                **{k: v for k, v in given.items() if k != "rounds"}})
+      evaluate="global", eval_every=min(args.rounds, rounds),
+      **free | model | given | {"rounds": rounds})
   programs = Programs(plan.prepare())
   seconds, cpu, held = [], [], 0.0
   before = time.process_time()

@@ -32,7 +32,6 @@ import numpy as np
 
 from benchmarks import timing
 from experiments.cli import config as config_lib
-from experiments.cli import execute
 from experiments.cli.writer import RunWriter
 from fedjax_alg.runs import play
 from fedjax_alg.runs.programs import Programs
@@ -101,7 +100,7 @@ def measure(
   found = {}
   config = configured(args.cohorts[0])
   where = pathlib.Path(folder)
-  prepared = execute.prepared_run(config)
+  prepared = config.prepare()
   programs = Programs(prepared)
   (records,) = play.new_records(programs, [where])
   writer = RunWriter(where, config, programs, records)
@@ -126,7 +125,7 @@ def measure(
       file.stat().st_size for file in where.rglob("*") if file.is_file()) / 1e6
   found["peak_mb"] = timing.peak_megabytes()
   for cohort in args.cohorts[1:]:
-    more = Programs(execute.prepared_run(configured(cohort)))
+    more = Programs(configured(cohort).prepare())
     states, seconds = more.initial(), []
     for stretch in range(STRETCHES):
       before = time.perf_counter()

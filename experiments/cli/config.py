@@ -7,6 +7,7 @@ does the checks; this module passes the values of the flags to it.
 
 from collections.abc import Collection, Iterable, Sequence
 import dataclasses
+import hashlib
 import json
 import pathlib
 import re
@@ -20,7 +21,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import did_you_mean, OptionError, reason
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import check_options
+from fedjax_alg.hparams import at_later_default, check_options
 from fedjax_alg.runs import methods, tensorboard
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
@@ -67,12 +68,22 @@ class Config(Plan):
         self, output=dataclasses.replace(self.output, **changes))
 
   @property
-  def options(self) -> dict[str, Any]:
-    """option -> value, as the run was started."""
-    options = super().options
-    if self.first_devices is not None:
-      options["host_devices"] = self.first_devices
-    return options
+  def algorithm(self) -> str:
+    """The algorithm's name in the registry."""
+    return self.method.name
+
+  @property
+  def hparams(self) -> dict[str, Any]:
+    """hyper-parameter -> value, with defaults filled in."""
+    return field_values(self.method.hparams)
+
+  @property
+  def sources(self) -> dict[str, own.Source]:
+    """The user's own files that decide the run, by the flags naming them."""
+    sources = self.run.sources(self.data)
+    if self.method.source is not None:
+      sources["algorithm"] = self.method.source
+    return sources
 
   @property
   def values(self) -> dict[str, Any]:
@@ -80,7 +91,35 @@ class Config(Plan):
 
     Except for those that say which process this is.
     """
-    return {**self.options, **field_values(self.output)}
+    values = {"algorithm": self.algorithm, **field_values(self.run),
+              **field_values(self.data), **field_values(self.output)}
+    if self.first_devices is not None:
+      values["host_devices"] = self.first_devices
+    return values
+
+  @property
+  def fields(self) -> dict[str, dataclasses.Field]:
+    """flag or hyper-parameter -> the field it is made of."""
+    hparams = {field.name: field
+               for field in dataclasses.fields(self.method.hparams)}
+    return {flag.name: flag.field for flag in flags.run_flags()} | hparams
+
+  def identity(self) -> str:
+    """A sha256 hash of everything that decides the numbers of the run.
+
+    Of the user's own files it holds how the flag names them and their content,
+    so that a run is not resumed by code that has changed.
+    """
+    fields = self.fields
+    what = [{name: value for name, value in values.items()
+             if name not in flags.NEUTRAL
+             and not at_later_default(fields[name], value)}
+            for values in (self.values, self.hparams)]
+    what[0] |= flags.REMOVED
+    for name, source in self.sources.items():
+      what[0][f"{name} sha256"] = source.sha256
+    text = json.dumps(what, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
   def flag_lines(self) -> list[str]:
     """The flags that repeat this run, one per line."""

@@ -17,7 +17,6 @@ from fedjax_alg.hparams import reads
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs import queue
-from fedjax_alg.runs.plan import federation_of  # noqa: F401
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.prepare import cautions, Prepared
 from fedjax_alg.runs.programs import Programs
@@ -31,18 +30,7 @@ from . import folder as folder_lib
 from .config import Config
 from .folder import Taken
 from .guard import RunError
-from .resume import check_machine, check_same, check_tables, finished
 from .writer import Folders
-
-
-def prepared_run(config: Config, **more: Any) -> Prepared:
-  """Prepares a run so that it can be compiled.
-
-  Args:
-    config: the run, from ``config.parse``.
-    **more: further arguments of ``prepare.prepare``.
-  """
-  return config.prepare(**more)
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any]:
@@ -104,11 +92,11 @@ def _start(config: Config, held: contextlib.ExitStack) -> _Start:
   if resuming:
     devices = folder_lib.first_devices(folder, config)
     config = dataclasses.replace(config, first_devices=devices)
-    check_same(folder, config)
-    if finished(folder, config):
+    resume.check_same(folder, config)
+    if resume.finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return _Start(folder, True, True, devices)
-    check_tables(folder, config)
+    resume.check_tables(folder, config)
   elif config.output.resume:
     # No error: a batch job that is started again gives the same command.
     print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
@@ -129,10 +117,11 @@ def refuse_several(config: Config, joined: bool = False) -> None:
 
 def _compiled(
     config: Config, programs: Programs | None, start: _Start) -> Programs:
-  prepared = programs.prepared if programs else prepared_run(config)
+  prepared = programs.prepared if programs else config.prepare()
   folder = start.folder
   if folder is not None and start.resuming:
-    processes.agree(lambda: check_machine(folder, config, prepared))
+    processes.agree(lambda: resume.check_machine(
+        folder, config, prepared))
   if processes.lead():
     warn(prepared, set())
   return programs or Programs(prepared)

@@ -21,7 +21,6 @@ from fedjax_alg.files import expanded
 from fedjax_alg.hparams import allowed, hyper
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method, method_of
-from fedjax_alg.runs.plan import NEUTRAL as NEUTRAL_OPTIONS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +86,14 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 PROCESSES = tuple(
     field.name for field in dataclasses.fields(ProcessOptions))
 
-#: Flags that a resumed run may change.
-NEUTRAL = (*(field.name for field in dataclasses.fields(OutputOptions)),
-           *NEUTRAL_OPTIONS, *PROCESSES)
+#: Flags that do not change the numbers of a run's rounds, so that a resumed run
+#: may change them.
+NEUTRAL = ("out_dir", "resume", "overwrite", "allow_other_devices",
+           "dry_run", "progress", "tensorboard", "checkpoint_every_s",
+           "grace_s", "data_dir", "rounds", "targets", *PROCESSES)
+
+#: Options that were removed, at their defaults, which are in every identity.
+REMOVED = {"client_chunk": 8}
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,

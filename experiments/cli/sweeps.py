@@ -138,7 +138,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
   waiting = []
   for config in all_configs:
     folder = expanded(config.out_dir)
-    if config.output.resume and execute.finished(folder, config):
+    if config.output.resume and resume.finished(folder, config):
       found[config.out_dir] = Played(config, folder, None)
     else:
       waiting.append(config)
@@ -152,7 +152,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
       found[played.config.out_dir] = played
   for config, held in elsewhere:  # it may have ended meanwhile
     folder = expanded(config.out_dir)
-    if not execute.finished(folder, config):
+    if not resume.finished(folder, config):
       raise lock.still_held([error for _, error in elsewhere])
     found[config.out_dir] = Played(config, folder, None)
   return [found[config.out_dir] for config in all_configs]
@@ -173,7 +173,7 @@ def play_part(all_configs: Sequence[Config], share: part_lib.Part) -> None:
   own = share.of([all_configs[i] for indices in by_program(all_configs)
                   for i in indices])
   ended = {played.config.out_dir for played in play_all(own)}
-  left = sum(config.out_dir not in ended and not execute.finished(
+  left = sum(config.out_dir not in ended and not resume.finished(
       expanded(config.out_dir), config)
              for config in all_configs)
   print(part_lib.played(share, len(own), left, len(all_configs)))
@@ -183,11 +183,11 @@ def _check_resumed(config: Config) -> None:
   """Refuses a setting of other flags, with more rounds or with other tables."""
   folder = expanded(config.out_dir)
   if config.output.resume and (folder / "config.json").is_file():
-    execute.check_same(folder, config)
+    resume.check_same(folder, config)
     resume.check_rounds(
         folder, config,
         checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0)
-    execute.check_tables(folder, config)
+    resume.check_tables(folder, config)
 
 
 def _by_round(group: Sequence[Taken]) -> list[list[Taken]]:
@@ -225,7 +225,7 @@ def _play_program(
         print(held, file=sys.stderr)
         elsewhere.append((config, held))
         continue
-      if resuming and execute.finished(folder, config):  # by now, by another
+      if resuming and resume.finished(folder, config):  # by now, by another
         out.append(Played(config, folder, None))
       else:
         waiting.append(Taken(config, folder, resuming))
@@ -238,11 +238,10 @@ def _play_program(
 def _play_together(runs: Sequence[Taken], said: set[str]) -> list[Played]:
   """Plays settings of one program that go on from the same round."""
   first = runs[0].config
-  prepared = execute.prepared_run(
-      first, settings=[run.config.method.values() for run in runs])
+  prepared = first.prepare([run.config.method.values() for run in runs])
   for run in runs:
     if run.resuming:
-      execute.check_machine(run.folder, run.config, prepared)
+      resume.check_machine(run.folder, run.config, prepared)
   execute.warn(prepared, said)
   _, last = execute.run_folders(
       runs, Programs(prepared),

@@ -28,7 +28,6 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.rounds.k_models import Stage
 from ..cli import config as config_lib
-from ..cli import execute
 from . import answers, report, timing
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
@@ -86,7 +85,7 @@ def central_seconds(config: config_lib.Config) -> float:
   line search. The line search is timed at the initial model, with the gradient
   on the validation data.
   """
-  made = execute.prepared_run(config)
+  made = config.prepare()
   hparams = made.method.hparams
   step = _STEPS.get(config.algorithm, lambda hparams: steps.average())(hparams)
   params = made.model.init(jax.random.key(0))

@@ -19,7 +19,7 @@ from fedjax_alg.records import tables as records
 from fedjax_alg.runs.programs import compile_together, Programs
 from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
-from ..cli import execute, lock, signals
+from ..cli import execute, lock, resume, signals
 from ..cli.part import Part
 from . import chosen as chosen_lib
 from . import partitions
@@ -125,10 +125,10 @@ def _compile_next(runs: Sequence[_Run]) -> dict[pathlib.Path, Programs]:
   for folder, cell in runs:
     if cell.config.data != runs[0][1].config.data or len(chosen) == most:
       break
-    if not (chosen and execute.finished(folder, cell.config)):
+    if not (chosen and resume.finished(folder, cell.config)):
       chosen[folder] = cell.config
   return dict(zip(chosen, compile_together(
-      [execute.prepared_run(config) for config in chosen.values()])))
+      [config.prepare() for config in chosen.values()])))
 
 
 class _Player:
@@ -172,7 +172,7 @@ class _Player:
 
   def _is_finished(
       self, folder: pathlib.Path, config: config_lib.Config) -> bool:
-    if folder not in self._finished and execute.finished(folder, config):
+    if folder not in self._finished and resume.finished(folder, config):
       self._finished.add(folder)
     return folder in self._finished
 
@@ -255,11 +255,11 @@ def run_cells(
       print(error, file=sys.stderr)
       elsewhere[folder] = error
   held = [error for folder, error in elsewhere.items()  # it may have ended
-          if not execute.finished(folder, dict(own)[folder].config)]
+          if not resume.finished(folder, dict(own)[folder].config)]
   if part is not None or held:
     raise Incomplete(
         dict(own), [folder for folder, cell in runs
-                    if not execute.finished(folder, cell.config)],
+                    if not resume.finished(folder, cell.config)],
         folders, held)
   return [_read(cell, folder) for folder, cell in zip(folders, cells)]
 
@@ -275,7 +275,7 @@ def finished(
     cells: Sequence[Cell], root: pathlib.Path, number: int) -> list[Cell]:
   """The cells whose runs, on all of so many partitions, are finished."""
   return [cell for cell in cells if all(
-      execute.finished(run_folder(root, one.config), one.config)
+      resume.finished(run_folder(root, one.config), one.config)
       for one in _each_partition(cell, number))]
 
 

@@ -32,12 +32,7 @@ def as_callbacks(
 
 
 def steps(
-    algorithm: Any, federation: Federation, *, model: Any = "softmax",
-    rounds: int | None = None, cohort_size: int | None = None,
-    participation: float | None = None, seeds: int | Sequence[int] = 1,
-    evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    hparams: Any = None, sampler: samplers.Sampler | None = None,
-    **options: Any) -> Iterator[Step]:
+    algorithm: Any, federation: Federation, **options: Any) -> Iterator[Step]:
   """Plays the same run as ``run`` and yields a ``Step`` at every evaluation.
 
   The arguments are checked when ``steps`` is called, before the first
@@ -46,16 +41,7 @@ def steps(
   Args:
     algorithm: see ``run``.
     federation: see ``run``.
-    model: see ``run``.
-    rounds: see ``run``.
-    cohort_size: see ``run``.
-    participation: see ``run``.
-    seeds: see ``run``.
-    evaluate: see ``run``.
-    eval_every: see ``run``.
-    hparams: see ``run``.
-    sampler: see ``run``.
-    **options: see ``run``.
+    **options: all other arguments of ``run`` but ``callbacks``.
 
   Yields:
     A ``Step`` with ``round``, ``states``, ``metrics``, ``aux``, ... The states
@@ -66,12 +52,7 @@ def steps(
     OptionError, DataError: an argument that cannot be used.
     NonFiniteError: training became NaN or infinite.
   """
-  plan = plan_lib.from_keywords(
-      algorithm, federation, model=model, rounds=rounds,
-      cohort_size=cohort_size, participation=participation, seeds=seeds,
-      evaluate=evaluate, eval_every=eval_every, hparams=hparams,
-      keywords=options, sampler=sampler)
-  prepared = plan.prepare()
+  prepared = plan_lib.from_keywords(algorithm, federation, **options).prepare()
   plan_lib.warn(prepared, set())
   return queue.steps(prepared)
 
@@ -149,7 +130,7 @@ def run(
       algorithm, federation, model=model, rounds=rounds,
       cohort_size=cohort_size, participation=participation, seeds=seeds,
       evaluate=evaluate, eval_every=eval_every, hparams=hparams,
-      keywords=options, sampler=sampler)
+      sampler=sampler, **options)
   (result,), _ = queue.run_plans([plan], callbacks)
   assert result is not None
   return result

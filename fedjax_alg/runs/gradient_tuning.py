@@ -17,13 +17,12 @@ import numpy as np
 import scipy.optimize
 
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import check_count, of_type, resolved
 from fedjax_alg.runs import hypergradient
 from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
-from fedjax_alg.runs.plan import from_keywords, warn
+from fedjax_alg.runs.plan import warn
 
 #: The outer steps of a tuning.
 OUTER_STEPS = 4
@@ -294,11 +293,7 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
 def tune_by_gradient(
     algorithm: Any, federation: Federation, *, by: str | Sequence[str],
     outer_steps: int = OUTER_STEPS, halvings: int = HALVINGS,
-    model: Any = "softmax", rounds: int | None = None,
-    cohort_size: int | None = None, participation: float | None = None,
-    seeds: int | Sequence[int] = 1, eval_every: int = 5,
-    last: int | None = 1, hparams: Any = None,
-    sampler: samplers.Sampler | None = None, **options: Any) -> GradientTuning:
+    last: int | None = 1, **options: Any) -> GradientTuning:
   """Tunes hyper-parameters by the derivative of the validation loss.
 
   A few outer steps from the given values, each a run with its derivatives, take
@@ -313,16 +308,8 @@ def tune_by_gradient(
     outer_steps: number of outer steps.
     halvings: the first outer step plays 1 / 2^halvings of the rounds, the next
       twice as many, and so on to all of them.
-    model: see ``run``.
-    rounds: see ``run``.
-    cohort_size: see ``run``.
-    participation: see ``run``.
-    seeds: see ``run``; the same in every outer step.
-    eval_every: see ``run``.
     last: number of final evaluations whose mean loss is made small; None: all.
-    hparams: see ``run``.
-    sampler: see ``run``.
-    **options: see ``run``.
+    **options: see ``hypergradient``; all outer steps have the same seeds.
 
   Returns:
     The outer steps and the best of those that played all rounds.
@@ -332,11 +319,7 @@ def tune_by_gradient(
       line.
   """
   check_steps(outer_steps, halvings)
-  plan = from_keywords(
-      algorithm, federation, model=model, rounds=rounds,
-      cohort_size=cohort_size, participation=participation, seeds=seeds,
-      evaluate="validation", eval_every=eval_every, hparams=hparams,
-      keywords=options, sampler=sampler)
+  plan = hypergradient.validation_plan(algorithm, federation, **options)
   names = check_starts(plan.method, by)
   prepared = hypergradient.prepared_for(plan, names)
   warn(prepared, set(), hypergradient.caution(prepared.method))

@@ -26,7 +26,7 @@ from fedjax_alg.base import Array, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import compiling, evaluate, loop, processes, samplers
+from fedjax_alg.engine import compiling, evaluate, loop, processes
 from fedjax_alg.engine.round import play_round
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import did_you_mean, OptionError
@@ -299,8 +299,29 @@ def check(method: Method, options: RunOptions) -> None:
                       "auto, sequential, vmap)")
 
 
-def prepared_for(
-    plan: Plan, by: Sequence[str]) -> Prepared:
+def validation_plan(
+    algorithm: Any, federation: Federation, **options: Any) -> Plan:
+  """Makes the plan of a run that is evaluated on the validation clients.
+
+  Args:
+    algorithm: see ``run``.
+    federation: see ``run``.
+    **options: all other arguments of ``run`` but ``callbacks`` and
+      ``evaluate``.
+
+  Returns:
+    The plan.
+
+  Raises:
+    OptionError, DataError: an argument that cannot be used.
+  """
+  if "evaluate" in options:
+    raise OptionError("`evaluate`: the loss is that of the protocol validation")
+  return from_keywords(
+      algorithm, federation, evaluate="validation", **options)
+
+
+def prepared_for(plan: Plan, by: Sequence[str]) -> Prepared:
   """Prepares a run whose rounds are differentiated.
 
   Args:
@@ -349,11 +370,7 @@ def caution(method: Method) -> str:
 
 def hypergradient(
     algorithm: Any, federation: Federation, *, by: str | Sequence[str],
-    model: Any = "softmax", rounds: int | None = None,
-    cohort_size: int | None = None, participation: float | None = None,
-    seeds: int | Sequence[int] = 1, eval_every: int = 5,
-    last: int | None = 1, hparams: Any = None,
-    sampler: samplers.Sampler | None = None, **options: Any) -> Hypergradient:
+    last: int | None = 1, **options: Any) -> Hypergradient:
   """The derivative of the validation loss of a run by its hyper-parameters.
 
   The run is that of ``run`` with the same arguments; the loss is that of its
@@ -366,16 +383,10 @@ def hypergradient(
     by: names of hyper-parameters, numbers of a client or of the server that the
       compiled rounds take as inputs (``client_lr``, ``server_lr``, ``mu``,
       ``beta1``, ...).
-    model: see ``run``.
-    rounds: see ``run``.
-    cohort_size: see ``run``.
-    participation: see ``run``.
-    seeds: see ``run``; ``loss`` is the mean over the seeds.
-    eval_every: rounds between evaluations, of which each has derivatives.
     last: number of final evaluations that ``loss`` is the mean of; None: all.
-    hparams: see ``run``.
-    sampler: see ``run``.
-    **options: see ``run``.
+    **options: all other arguments of ``run`` but ``callbacks`` and
+      ``evaluate``. ``loss`` is the mean over the seeds; each evaluation has
+      derivatives.
 
   Returns:
     The loss and its derivatives.
@@ -393,11 +404,7 @@ def hypergradient(
     >>> found.gradient["client_lr"] < 0  # a longer step would do better
     True
   """
-  plan = from_keywords(
-      algorithm, federation, model=model, rounds=rounds,
-      cohort_size=cohort_size, participation=participation, seeds=seeds,
-      evaluate="validation", eval_every=eval_every, hparams=hparams,
-      keywords=options, sampler=sampler)
+  plan = validation_plan(algorithm, federation, **options)
   names = check_names(plan.method, by)
   last = of_type("last", last, int | None)
   prepared = prepared_for(plan, names)

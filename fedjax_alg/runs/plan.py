@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import operator
 import sys
 from typing import Any
@@ -25,7 +23,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
 from fedjax_alg.errors import a_type, OptionError, with_names
-from fedjax_alg.hparams import at_later_default, MAX_SEED, of_type
+from fedjax_alg.hparams import MAX_SEED, of_type
 from fedjax_alg.models import load_model
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
@@ -40,13 +38,6 @@ _KEYWORDS = {"seed": "seeds", "num_seeds": "seeds",
 #: Options of a named model, which no other model reads.
 _OF_NAMED_MODELS = ("hidden", "layers", "embedding", "embedding_size",
                     "lstm_widths")
-
-#: Options that do not change the numbers of a run's rounds, so that a resumed
-#: run may change them.
-NEUTRAL = ("data_dir", "rounds", "targets")
-
-#: Options that were removed, at their defaults, which are in every identity.
-_REMOVED = {"client_chunk": 8}
 
 #: The most seeds of a run.
 MOST_SEEDS = 10_000
@@ -84,54 +75,6 @@ class Plan:
       default_factory=dict)
   sampler: samplers.Sampler | None = None  #: the caller's own
   federation: Federation | None = None  #: None: it is made of ``data``
-
-  @property
-  def algorithm(self) -> str:
-    """The algorithm's name in the registry."""
-    return self.method.name
-
-  @property
-  def hparams(self) -> dict[str, Any]:
-    """hyper-parameter -> value, with defaults filled in."""
-    return field_values(self.method.hparams)
-
-  @property
-  def options(self) -> dict[str, Any]:
-    """option -> value, of all that are no hyper-parameters."""
-    return {"algorithm": self.algorithm, **field_values(self.run),
-            **field_values(self.data)}
-
-  @property
-  def fields(self) -> dict[str, dataclasses.Field]:
-    """option or hyper-parameter -> the field that declares it."""
-    return {field.name: field
-            for of in (self.run, self.data, self.method.hparams)
-            for field in dataclasses.fields(of)}
-
-  @property
-  def sources(self) -> dict[str, own.Source]:
-    """The user's own files that decide the run, by the options naming them."""
-    sources = self.run.sources(self.data)
-    if self.method.source is not None:
-      sources["algorithm"] = self.method.source
-    return sources
-
-  def identity(self) -> str:
-    """A sha256 hash of everything that decides the numbers of the run.
-
-    Of the user's own files it holds how the option names them and their
-    content, so that a run is not resumed by code that has changed.
-    """
-    fields = self.fields
-    what = [{name: value for name, value in values.items()
-             if name not in NEUTRAL and not (
-                 name in fields and at_later_default(fields[name], value))}
-            for values in (self.options, self.hparams)]
-    what[0] |= _REMOVED
-    for name, source in self.sources.items():
-      what[0][f"{name} sha256"] = source.sha256
-    text = json.dumps(what, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
   def prepare(
       self, settings: Sequence[Mapping[str, Any]] = ({},), **more: Any
@@ -277,10 +220,11 @@ def _own_sampler(
 
 @_as_keywords()
 def from_keywords(
-    algorithm: Any, federation: Federation, *, model: Any, rounds: int | None,
-    cohort_size: int | None, participation: float | None,
-    seeds: int | Sequence[int], evaluate: Any, eval_every: int, hparams: Any,
-    keywords: Mapping[str, Any], sampler: Any = None) -> Plan:
+    algorithm: Any, federation: Federation, /, *, model: Any = "softmax",
+    rounds: int | None = None, cohort_size: int | None = None,
+    participation: float | None = None, seeds: int | Sequence[int] = 1,
+    evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
+    hparams: Any = None, sampler: Any = None, **keywords: Any) -> Plan:
   """Makes the plan of a run from Python.
 
   Args:
@@ -294,8 +238,8 @@ def from_keywords(
     evaluate: see ``run``.
     eval_every: see ``run``.
     hparams: see ``run``.
-    keywords: the ``**options`` of ``run``.
     sampler: see ``run``.
+    **keywords: the ``**options`` of ``run``.
 
   Returns:
     The plan.

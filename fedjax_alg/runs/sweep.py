@@ -16,14 +16,13 @@ import warnings
 import numpy as np
 
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import samplers
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.hparams import plain
 from fedjax_alg.runs import api, queue
 from fedjax_alg.runs.api import Callback
-from fedjax_alg.runs.plan import from_keywords, Plan
+from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.result import RunResult
 
 
@@ -182,14 +181,14 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
           for values in itertools.product(*lists.values())]
 
 
+#: Arguments of a run that all settings of a sweep share.
+_SHARED = ("seeds", "evaluate", "hparams", "sampler")
+
+
 def sweep(
     algorithm: Any, federation: Federation, *,
-    grid: Mapping[str, Sequence[Any]], model: Any = "softmax",
-    rounds: int | None = None, cohort_size: int | None = None,
-    participation: float | None = None, seeds: int | Sequence[int] = 1,
-    evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS, eval_every: int = 5,
-    callbacks: Callback | Iterable[Callback] = (), hparams: Any = None,
-    sampler: samplers.Sampler | None = None, **options: Any) -> Sweep:
+    grid: Mapping[str, Sequence[Any]],
+    callbacks: Callback | Iterable[Callback] = (), **options: Any) -> Sweep:
   """Runs every setting of a grid.
 
   Args:
@@ -197,18 +196,9 @@ def sweep(
     federation: see ``run``.
     grid: name -> values. A name is a hyper-parameter of the algorithm or
       another option of ``run`` (``cohort_size``, ``l2``, ``hidden``, ...).
-    model: see ``run``.
-    rounds: see ``run``.
-    cohort_size: see ``run``.
-    participation: see ``run``.
-    seeds: see ``run``; all settings share the seeds.
-    evaluate: see ``run``; all settings share the evaluations.
-    eval_every: see ``run``.
     callbacks: see ``run``. The rows of a ``Step`` are the settings of one
       program times the seeds.
-    hparams: see ``run``.
-    sampler: see ``run``.
-    **options: see ``run``.
+    **options: all other arguments of ``run``, which all settings share.
 
   Returns:
     The results of all settings.
@@ -217,29 +207,17 @@ def sweep(
     OptionError, DataError: an argument that cannot be used, a grid without
       values, or every setting diverged.
   """
-  base = dict(
-      model=model, rounds=rounds, cohort_size=cohort_size,
-      participation=participation, seeds=seeds, evaluate=evaluate,
-      eval_every=eval_every, hparams=hparams, sampler=sampler)
   callbacks = api.as_callbacks(callbacks)
   settings = combinations(grid)
-  plans = [_planned(algorithm, federation, base, options, setting)
+  for name in settings[0]:
+    if name in _SHARED:
+      raise OptionError(f"`grid`: `{name}` cannot be varied, all settings "
+                        "share it")
+    if name in options:
+      raise OptionError(f"`grid`: `{name}` is given outside the grid, too")
+  plans = [from_keywords(algorithm, federation, **options, **setting)
            for setting in settings]  # checks all before the first starts
   names = [",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
            for setting in settings]
   results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)
   return Sweep(settings, results, num_programs)
-
-
-def _planned(
-    algorithm: Any, federation: Federation, base: Mapping[str, Any],
-    options: Mapping[str, Any], setting: Mapping[str, Any]) -> Plan:
-  named, keywords = dict(base), dict(options)
-  for name, value in setting.items():
-    if name in ("seeds", "evaluate", "hparams", "sampler"):
-      raise OptionError(f"`grid`: `{name}` cannot be varied, all settings "
-                        "share it")
-    if name in options:
-      raise OptionError(f"`grid`: `{name}` is given outside the grid, too")
-    (named if name in named else keywords)[name] = value
-  return from_keywords(algorithm, federation, keywords=keywords, **named)

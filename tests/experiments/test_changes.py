@@ -10,7 +10,6 @@ from sklearn import metrics as sk
 
 from experiments import run
 from experiments.cli import config
-from experiments.cli.execute import prepared_run
 from fedjax_alg import data, registry
 from fedjax_alg.algorithms import fedavg
 from fedjax_alg.engine.keys import run_keys
@@ -52,7 +51,7 @@ def test_a_resumed_shifted_run_is_bit_equal(tmp_path, monkeypatch):
       tmp_path / "whole" / "metrics.csv")}
   assert evaluated == {2, 3, 4, 6, 8}  # before each change, too
   # One epoch reads all rows of the participants, as many as they have by then.
-  before = prepared_run(config.parse([*WORDS, words[0]]))
+  before = config.parse([*WORDS, words[0]]).prepare()
   partition = before.federation.partition
   digits, keys = data.load_digits(), run_keys(0)
   for row in records.read_rows(tmp_path / "halves" / "rounds.csv", None):
@@ -91,7 +90,7 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
   facts = json.loads((tmp_path / "run" / "partition.json").read_text())
   joins = np.array(facts["joins"])
   assert dict(zip(*np.unique(joins, return_counts=True))) == {0: 13, 1: 3, 2: 4}
-  made = prepared_run(config.parse([*WORDS, *words]))
+  made = config.parse([*WORDS, *words]).prepare()
   np.testing.assert_array_equal(made.placed.data.train.joins, joins)
   np.testing.assert_array_equal(joins, data.with_newcomers(
       made.federation.partition, [(1, 3), (2, 4)], 0))

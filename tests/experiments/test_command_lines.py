@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import compare, conjugate, demo, publish, sweep, tune
-from experiments.cli import config, execute, flags, part
+from experiments.cli import config, flags, part
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.prepare import cautions
 from tests import fuzzing
@@ -72,7 +72,7 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")
       try:
-        cautions(execute.prepared_run(found), set())
+        cautions(found.prepare(), set())
       except OptionError as error:
         plain(error)
 

@@ -11,7 +11,6 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.runs import gradient_tuning, hypergradient
-from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
@@ -53,12 +52,8 @@ def _fed():
 
 def derivatives(fed, algorithm, by, *, seeds=1, hparams=None, **options):
   """The compiled program of a run."""
-  chosen = NUMBERS | options
-  plan = from_keywords(
-      algorithm, fed, model="softmax", rounds=chosen.pop("rounds"),
-      cohort_size=chosen.pop("cohort_size"), participation=None, seeds=seeds,
-      evaluate="validation", eval_every=chosen.pop("eval_every"),
-      hparams=hparams, keywords=chosen)
+  plan = hypergradient.validation_plan(
+      algorithm, fed, seeds=seeds, hparams=hparams, **NUMBERS | options)
   by = hypergradient.check_names(plan.method, by)
   return hypergradient.Derivatives(
       hypergradient.prepared_for(plan, by), by)
@@ -240,6 +235,7 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
     ("fedavg", "client_lr", dict(stop_at="validation:accuracy:0.9"),
      "all rounds"),
     ("local", "client_lr", {}, "no global model"),
+    ("fedavg", "client_lr", dict(evaluate="global"), "protocol validation"),
 ])
 def test_refusals_are_one_line(fed, algorithm, by, options, said):
   with pytest.raises(fa.OptionError) as error:

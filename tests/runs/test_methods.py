@@ -219,9 +219,8 @@ def with_gain(where):
 def prepared(fed, algorithm, model="softmax", **keywords):
   """A run that is ready to compile."""
   return from_keywords(
-      algorithm, fed, model=model, rounds=1, cohort_size=3,
-      participation=None, seeds=1, evaluate="local", eval_every=1, hparams=None,
-      keywords=keywords).prepare()
+      algorithm, fed, model=model, rounds=1, cohort_size=3, evaluate="local",
+      eval_every=1, **keywords).prepare()
 
 
 @pytest.mark.parametrize("where", ("builder", "round", "nowhere"))

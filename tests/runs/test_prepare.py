@@ -10,7 +10,6 @@ import pytest
 
 from experiments import run
 from experiments.cli import config, guard
-from experiments.cli.execute import prepared_run
 from fedjax_alg import registry
 from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
@@ -21,7 +20,7 @@ WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
 
 
 def make(*words):
-  return prepared_run(config.parse([*WORDS, *words]))
+  return config.parse([*WORDS, *words]).prepare()
 
 
 @contextlib.contextmanager
@@ -90,7 +89,7 @@ def test_too_many_clients_of_the_users_data(tmp_path):
     parsed = config.parse(
         [*words, f"--validation_clients={held}", "--cohort_size=3"])
     with refused(f"^{says}"):
-      prepared_run(parsed)
+      parsed.prepare()
 
 
 def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
@@ -212,10 +211,10 @@ def test_word_ids_go_with_the_lstm(tmp_path):
              x_test=x, y_test=np.arange(20) % 2)
 
   def on(name, *words):
-    return prepared_run(config.parse([
+    return config.parse([
         "--algorithm=fedavg", "--dataset=npz", "--num_clients=2",
         "--min_client_size=1", "--participation=1", *words,
-        f"--data_path={tmp_path / name}.npz"]))
+        f"--data_path={tmp_path / name}.npz"]).prepare()
 
   assert on("ids", "--model=lstm").plan["parameters"] == 243_861
   for name, words, says in (
@@ -232,9 +231,9 @@ def test_word_ids_go_with_the_lstm(tmp_path):
 def test_clients_of_letters_and_tweets(tmp_path):
   np.savez(tmp_path / "letters.npz", y=np.arange(900) % 10 + 36,
            x=np.zeros((900, 28, 28), np.uint8))
-  letters = prepared_run(config.parse([
+  letters = config.parse([
       "--algorithm=fedavg", "--dataset=femnist", "--num_clients=30",
-      "--femnist=leaky", f"--data_path={tmp_path / 'letters.npz'}"]))
+      "--femnist=leaky", f"--data_path={tmp_path / 'letters.npz'}"]).prepare()
   assert letters.spec.num_clients == 30 and letters.spec.num_classes == 26
   assert letters.plan["parameters"] == 20_410
   assert letters.plan["data"] == "letters (in place of EMNIST), leaky"
@@ -245,10 +244,10 @@ def test_clients_of_letters_and_tweets(tmp_path):
       tmp_path / "sentiment140" / "1.0.0", "sentiment140",
       {"user": tfds_records.TEXT, "polarity": tfds_records.INT32,
        "text": tfds_records.TEXT}, rows)
-  tweets = prepared_run(config.parse([
+  tweets = config.parse([
       "--algorithm=fedavg", "--dataset=sent140", "--model=lstm",
       "--min_client_size=10", "--participation=1", "--sequence_length=3",
-      f"--data_dir={tmp_path}"]))
+      f"--data_dir={tmp_path}"]).prepare()
   # al has 10 tweets, of which 9 train.
   np.testing.assert_array_equal(tweets.placed.data.train.size, [9, 27])
   np.testing.assert_array_equal(tweets.placed.data.test.size, [1, 3])

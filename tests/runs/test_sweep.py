@@ -170,6 +170,8 @@ def test_every_setting_diverges(fed):
     ({"evaluate": ["global"]}, "^grid: evaluate cannot be varied"),
     ({"seed": [1, 2]}, "^seed: .* seeds$"),
     ({"l2": [0.1, 0.2]}, "^grid: l2 is given outside the grid"),
+    ({"rounds": [1, 2]}, "^grid: rounds is given outside the grid"),
+    ({"federation": [1, 2]}, "^federation: neither an option"),
     ({"cohort_size": [4, 40]}, "^cohort_size=40: more than the 20 clients"),
 ])
 def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, said):

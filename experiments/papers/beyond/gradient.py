@@ -29,9 +29,10 @@ import numpy as np
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
+from fedjax_alg.runs.plan import federation_of
 from ... import tune
 from ...cli import config as config_lib
-from ...cli import execute, gradients, sweeps
+from ...cli import gradients, sweeps
 from ...reports import figures, plots, report, rule
 
 _PAPER, _DATA = "diversified", "mnist"
@@ -74,7 +75,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
     extra.append(words[-1])
   config = config_lib.parse(words)
   size = _EXAMPLES[str(config.data.dataset)] / int(config.values["num_clients"])
-  execute.federation_of(config.data)  # read before the clocks start
+  federation_of(config.data)  # read before the clocks start
   rounds = int(config.values["rounds"]) * tune.SEEDS
   print(f"{name}: grid", flush=True)
   began = time.process_time()

@@ -17,7 +17,6 @@ from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
 from ...cli import config as config_lib
-from ...cli import execute
 from ...reports import answers, plots, report, suite, verdicts
 from ...reports.report import shown, table
 from . import claims
@@ -47,7 +46,7 @@ class Pool(NamedTuple):
 def pretrained(cell: suite.Cell) -> list[Pool]:
   """The pre-trained clients of each seed of a run."""
   config = cell.config
-  made = execute.prepared_run(config)
+  made = config.prepare()
   hparams = made.method.hparams
 
   def setup(params, everyone, key):
@@ -178,7 +177,7 @@ def sizes(cells: Runs, not_run: Runs) -> Made:
   stated = {(c.panel, c.metric): c.value for c in of_paper}
   rows = []
   for cell in cells:
-    plan = execute.prepared_run(cell.config).plan
+    plan = cell.config.prepare().plan
     rows.append((cell.panel, cell.panel_title, plan["clients"],
                  plan["train_examples"] + plan["test_examples"],
                  plan["parameters"]))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from experiments.cli import config, execute, flags
+from experiments.cli import config, flags, resume
 from fedjax_alg import registry
 
 pytestmark = pytest.mark.fast
@@ -427,10 +427,10 @@ def test_a_folder_of_version_0_2_is_resumed(tmp_path):
   hparams = {k: v for k, v in parsed.hparams.items() if k not in later}
   (tmp_path / "config.json").write_text(json.dumps(
       {"identity": parsed.identity(), "flags": flags, "hparams": hparams}))
-  execute.check_same(tmp_path, parsed)
+  resume.check_same(tmp_path, parsed)
   with pytest.raises(config.UsageError, match=(
       "^--client_optimizer=adam: the run in .* has sgd; resume with")):
-    execute.check_same(tmp_path, config.parse(
+    resume.check_same(tmp_path, config.parse(
         ["--algorithm=fedavg", "--client_optimizer=adam"]))
   # The cohorts of very many clients were drawn in another way.
   for clients, more in ((20_000, ()), (20_001, ("--newcomers_at=2:3",)),
@@ -440,9 +440,9 @@ def test_a_folder_of_version_0_2_is_resumed(tmp_path):
         {"identity": parsed.identity(), "flags": flags, "hparams": hparams,
          "plan": {"clients": clients}}))
     if clients == 20_000 or more:
-      execute.check_same(tmp_path, parsed)
+      resume.check_same(tmp_path, parsed)
   with pytest.raises(config.UsageError, match="of an earlier version, which"):
-    execute.check_same(tmp_path, parsed)
+    resume.check_same(tmp_path, parsed)
 
 
 @pytest.mark.parametrize("flags", [

@@ -14,6 +14,7 @@ import pytest
 
 from experiments import run
 from experiments.cli import execute, lock, writer
+from experiments.cli.config import Config
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records import folder as run_files
@@ -38,9 +39,9 @@ def _quick(monkeypatch, made):
       with files.replacing(path) as partial:
         partial.write_bytes(b"picture")
 
-  real = execute.prepared_run
+  real = Config.prepare
 
-  def prepared_run(config):
+  def prepare(config):
     key = config.identity(), config.run.rounds
     if key not in made:
       made[key] = shared_programs.make(real(config))
@@ -51,7 +52,7 @@ def _quick(monkeypatch, made):
 
   monkeypatch.setattr(writer.plots, "run_curves", draw)
   monkeypatch.setattr(writer.plots, "histogram", draw)
-  monkeypatch.setattr(execute, "prepared_run", prepared_run)
+  monkeypatch.setattr(Config, "prepare", prepare)
   monkeypatch.setattr(execute, "Programs", programs)
   monkeypatch.setattr(writer, "_DRAWN", {})
 
@@ -272,7 +273,7 @@ def test_a_run_of_an_earlier_version(folder, whole, capsys):
     (lambda lines: None, "is missing")])
 def test_other_tables_are_refused_before_compiling(
     folder, capsys, monkeypatch, name, change, said):
-  monkeypatch.setattr(execute, "prepared_run", None)
+  monkeypatch.setattr(Config, "prepare", None)
   path = folder / f"{name}.csv"
   lines = change(path.read_bytes().splitlines(keepends=True))
   path.unlink()
@@ -349,7 +350,7 @@ def test_other_devices(folder, whole, capsys):
 
 def test_unusable_folders_are_refused_before_compiling(
     tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(execute, "prepared_run", None)
+  monkeypatch.setattr(Config, "prepare", None)
   (tmp_path / "file").write_text("mine")
   assert refused(capsys, tmp_path / "file") == (
       f"--out_dir={tmp_path}/file: is a file")

@@ -11,7 +11,6 @@ from experiments import fedgroup as command
 from experiments.papers.fedgroup import figures as fedgroup, pretraining as pool
 from experiments.reports import figures, report
 from fedjax_alg.records import summary as results, tables as records
-from experiments.cli.execute import prepared_run
 from experiments.papers.fedgroup import tables
 from experiments.reports import suite, verdicts
 from experiments.papers.fedgroup import claims
@@ -374,7 +373,7 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
       request("--num_seeds=1", *DIGITS, "--num_clients=70"))
               if c.label == "FG-EDC")
   found, = pool.pretrained(cell)
-  made = prepared_run(cell.config)
+  made = cell.config.prepare()
   state = jax.jit(lambda data, keys: loop.initial_states(
       made.build, made.model, made.spec, data, keys, made.numbers))(
           made.placed.data.train, made.keys)

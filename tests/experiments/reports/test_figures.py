@@ -382,7 +382,7 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parse = config.parse
   monkeypatch.setattr(
       config, "parse", lambda flags: parsed.append(flags) or parse(flags))
-  monkeypatch.setattr(suite.execute, "prepared_run", lambda config: config)
+  monkeypatch.setattr(config.Config, "prepare", lambda config: config)
   monkeypatch.setattr(suite, "compile_together", list)
   monkeypatch.setattr(suite.execute, "execute",
                       lambda config, programs: executed.append(config))

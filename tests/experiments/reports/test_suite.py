@@ -62,7 +62,7 @@ def _compiled(monkeypatch):
 
   monkeypatch.setattr(suite, "compile_together", compile_together)
   monkeypatch.setattr(suite.sharding, "available_cores", lambda: 3)
-  monkeypatch.setattr(suite.execute, "prepared_run",
+  monkeypatch.setattr(suite.config_lib.Config, "prepare",
                       lambda config: config.hparams["client_lr"])
   return found
 
