@@ -191,8 +191,8 @@ def test_leaf_text(tmp_path):
     (leaf({"al": (["To b", "No"], ["x", "y"])}), "x must be texts of one"),
     (leaf({"al": (["To b"], ["xy"])}), "y the character after each"),
     (leaf({"al": (["To b"], [3])}), "x and y must be numbers"),
-    (leaf(USERS)[:-20], "not json, or truncated"),
-    ("[]", "no key 'users'"),
+    (leaf(USERS)[:-20], "or truncated, in line 1, column"),
+    ("[]", "not a table in json"),
     ('{"users": ["a"]}', "no key 'user_data'"),
     (leaf({}), "at least one user"),
     (leaf(USERS, num_samples=[1]), "num_samples must be a list of 2"),
@@ -210,7 +210,7 @@ def test_leaf_text(tmp_path):
     (leaf(USERS | {"cy": ([["1", "2"]], [0])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[1, 2]], ["0"])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[10 ** 400, 1]], [0])}), "x and y must be numbers"),
-    pytest.param("[" * 200_000, "not json, or truncated", id="brackets"),
+    pytest.param("[" * 200_000, "not a table in json", id="brackets"),
 ])
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
