@@ -109,8 +109,8 @@ def spread_test(
 
 def _spare_for_empty(train: np.ndarray, test: np.ndarray) -> None:
   """Gives every client without a test example one of another, in place."""
-  held = test.sum(axis=1)
-  empty = np.flatnonzero(held == 0)
+  sizes = test.sum(axis=1)
+  empty = np.flatnonzero(sizes == 0)
   # Of each class a heap of those that may give one: most first, then least id.
   givers: dict[int, list[tuple[int, int]]] = {}
   order = np.argsort(-train[empty], axis=1, kind="stable")
@@ -119,11 +119,11 @@ def _spare_for_empty(train: np.ndarray, test: np.ndarray) -> None:
       if train[client, label] == 0:
         break
       if label not in givers:
-        can = np.flatnonzero((held > 1) & (test[:, label] > 0))
+        can = np.flatnonzero((sizes > 1) & (test[:, label] > 0))
         givers[label] = list(zip((-test[can, label]).tolist(), can.tolist()))
         heapq.heapify(givers[label])
       heap = givers[label]
-      while heap and held[heap[0][1]] <= 1:  # has given for other classes
+      while heap and sizes[heap[0][1]] <= 1:  # has given for other classes
         heapq.heappop(heap)
       if heap:
         minus, giver = heap[0]
@@ -132,9 +132,9 @@ def _spare_for_empty(train: np.ndarray, test: np.ndarray) -> None:
         else:
           heapq.heapreplace(heap, (minus + 1, giver))
         test[giver, label] -= 1
-        held[giver] -= 1
+        sizes[giver] -= 1
         test[client, label] += 1
-        held[client] += 1
+        sizes[client] += 1
         break
 
 
@@ -154,8 +154,8 @@ def deal(
   owner = np.full(len(y), -1, np.int64)
   for label in range(counts.shape[1]):
     rows = rng.permutation(np.flatnonzero(y == label))
-    given = np.repeat(np.arange(len(counts)), counts[:, label])
-    owner[rows[:len(given)]] = given
+    clients = np.repeat(np.arange(len(counts)), counts[:, label])
+    owner[rows[:len(clients)]] = clients
   return owner
 
 

@@ -78,13 +78,13 @@ def from_arrays(
 
 def _array(argument: str, values: Any) -> np.ndarray:
   try:
-    found = np.asarray(values)
+    array = np.asarray(values)
   except ValueError:
     raise DataError(f"`{argument}`: its rows have different shapes") from None
-  if not found.ndim and found.dtype != object:
+  if not array.ndim and array.dtype != object:
     raise DataError(f"`{argument}`: {a_type(values)}, must be an "
                     "array with one entry for each example")
-  return found
+  return array
 
 
 def _numbered(
@@ -123,20 +123,20 @@ def numbered(
     DataError: a client has test examples only.
   """
   names, numbers = np.unique(ids["client_train"], return_inverse=True)
-  found = {"client_train": numbers.astype(np.int32)}
+  clients = {"client_train": numbers.astype(np.int32)}
   if "client_test" in ids:
     test = ids["client_test"]
-    known = {name: number for number, name in enumerate(names.tolist())}
+    number_of = {name: number for number, name in enumerate(names.tolist())}
     for name in test.ravel().tolist():
-      if name not in known:
+      if name not in number_of:
         raise DataError(f"{what('client_test')} client {name} has no training "
                         "example")
-    found["client_test"] = np.array(
-        [known[name] for name in test.ravel().tolist()],
+    clients["client_test"] = np.array(
+        [number_of[name] for name in test.ravel().tolist()],
         np.int32).reshape(test.shape)
   text = [name.decode("utf-8", "replace") if isinstance(name, bytes)
           else str(name) for name in names.tolist()]
-  return found, np.array(text, str)
+  return clients, np.array(text, str)
 
 
 def checked(

@@ -33,11 +33,11 @@ class Examples(NamedTuple):
   client_names: np.ndarray | None = None
 
 
-def check_memory(said: str, needed: float) -> None:
+def check_memory(option: str, needed: float) -> None:
   """Refuses what does not fit into memory, before it is made.
 
   Args:
-    said: the option that asks for it and its value.
+    option: the option that asks for it and its value.
     needed: bytes.
 
   Raises:
@@ -47,8 +47,8 @@ def check_memory(said: str, needed: float) -> None:
   if needed > have:
     size = needed / 2 ** 30
     raise DataError(
-        f"{said}: needs {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} GB "
-        f"of memory, the machine has {have / 2**30:.3g} GB")
+        f"{option}: needs {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} "
+        f"GB of memory, the machine has {have / 2**30:.3g} GB")
 
 
 def doubts(examples: Examples) -> list[str]:
@@ -65,17 +65,17 @@ def doubts(examples: Examples) -> list[str]:
     return []  # the classes are characters, and texts need not have all
   train = np.bincount(examples.y_train, minlength=examples.num_classes)
   test = np.bincount(examples.y_test, minlength=examples.num_classes)
-  missing, found = np.flatnonzero(train == 0), []
+  missing, lines = np.flatnonzero(train == 0), []
   if len(missing):
     listed = ", ".join(map(str, missing[:5])) + (", ..." * (len(missing) > 5))
-    found.append(f"{examples.name}: {len(missing)} of {len(train)} classes "
+    lines.append(f"{examples.name}: {len(missing)} of {len(train)} classes "
                  f"({listed}) have no training example; labels should be "
                  "0, 1, 2, ...")
   unknown = int(test[missing].sum())
   if unknown:
-    found.append(f"{examples.name}: {unknown} of {len(examples.y_test)} test "
+    lines.append(f"{examples.name}: {unknown} of {len(examples.y_test)} test "
                  "examples have labels that no training example has")
   if len(train) - len(missing) == 1:
-    found.append(f"{examples.name}: all training examples have the label "
+    lines.append(f"{examples.name}: all training examples have the label "
                  f"{int(train.argmax())}")
-  return found
+  return lines

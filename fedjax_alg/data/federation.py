@@ -109,11 +109,11 @@ class Federation:
 
     Empty if the server holds no validation examples at all.
     """
-    held, test = server_rows(self.data.train), self.data.whole_test
-    if held is None:
+    rows, test = server_rows(self.data.train), self.data.whole_test
+    if rows is None:
       return np.zeros(0, int)
-    first, size = int(held.offset), int(held.size)
-    return np.setdiff1d(test.y[:test.size.sum()], held.y[first:first + size])
+    first, size = int(rows.offset), int(rows.size)
+    return np.setdiff1d(test.y[:test.size.sum()], rows.y[first:first + size])
 
   def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the training data of one client.
@@ -214,9 +214,9 @@ def federate(
                     "a data set or from_arrays(...)")
   dataset = source if isinstance(source, str) else None
   examples = None if isinstance(source, str) else source
-  made = DataOptions(dataset=dataset, **options).filled()
-  refuse_unread(made, options)
-  return from_options(made, examples)
+  filled = DataOptions(dataset=dataset, **options).filled()
+  refuse_unread(filled, options)
+  return from_options(filled, examples)
 
 
 def refuse_unread(options: Any, given: Any, others: Any = None) -> None:
@@ -330,14 +330,16 @@ def from_options(
   Raises:
     DataError: see ``federate``.
   """
-  held = (_with_features(options, examples) if examples is not None
-          else _named_with_features(_of_data_set(options)))
+  if examples is None:
+    examples = _named_with_features(_of_data_set(options))
+  else:
+    examples = _with_features(options, examples)
   if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
-    for text in doubts(held):
+    for text in doubts(examples):
       warnings.warn(text, stacklevel=3)
   kind, count = options.partition, options.num_clients
   if kind is None:
-    kind = "natural" if held.client_train is not None else "iid"
+    kind = "natural" if examples.client_train is not None else "iid"
   if count is None and kind not in ("natural", "file"):
     count = 100
   if options.dataset in ("synthetic", "femnist"):
@@ -349,11 +351,11 @@ def from_options(
   assert options.partition_seed is not None
   if kind == "file":
     assert options.partition_file is not None
-    partition = read_partition(options.partition_file, held)
+    partition = read_partition(options.partition_file, examples)
     check_hold_out(options.validation_clients, partition.num_clients)
   else:
     partition = make_partition(
-        kind, held, count, options.partition_seed,
+        kind, examples, count, options.partition_seed,
         classes_per_client=options.classes_per_client,
         min_classes_per_client=options.min_classes_per_client,
         dirichlet_alpha=options.dirichlet_alpha,
@@ -366,13 +368,13 @@ def from_options(
   if options.newcomers_at:
     joins = with_newcomers(
         partition, options.newcomers_at, options.partition_seed)
-  made = deal(held, partition, joins, options)
+  federation = deal(examples, partition, joins, options)
   large = options.dataset == "npz" and options.features in (
-      "none", "flatten") and held.x_train.nbytes > _KEPT_BYTES
-  if large or made.rows is not None:
+      "none", "flatten") and examples.x_train.nbytes > _KEPT_BYTES
+  if large or federation.rows is not None:
     _loaded.cache_clear()
     _named_with_features.cache_clear()
-  return made
+  return federation
 
 
 def deal(
@@ -487,17 +489,17 @@ def _own_rows(
 
   The server's rows are an array of their own, which every process holds.
   """
-  held: Any = None
+  server: Any = None
   if validation is not None:
-    one = np.array([0])
-    alone = client_data(x, y, validation, one, np.array([len(validation)]),
+    start = np.array([0])
+    alone = client_data(x, y, validation, start, np.array([len(validation)]),
                         keep_bytes=keep_bytes)
     ends: Any = np.zeros((), np.int32), np.asarray(len(validation), np.int32)
-    held = Shard(alone.x, alone.y, *ends)
+    server = Shard(alone.x, alone.y, *ends)
   return client_data(
       x, y, partition.train_order[rows.own], partition.train_offset,
       partition.train_size, None, joins, keep_bytes, rows.places)._replace(
-          validation=held)
+          validation=server)
 
 
 def _client_names(
@@ -514,10 +516,9 @@ def _client_names(
 
 
 def _pieces(first: int, total: int) -> Pieces:
-  offset = np.arange(0, total, PIECE, dtype=np.int32)
-  found: Any = (np.asarray(first + offset, np.int32),
-                np.minimum(PIECE, total - offset).astype(np.int32))
-  return Pieces(*found)
+  offset: Any = np.arange(0, total, PIECE, dtype=np.int32)
+  size: Any = np.minimum(PIECE, total - offset).astype(np.int32)
+  return Pieces(first + offset, size)
 
 
 def _hash(*arrays: Any) -> str:
@@ -559,11 +560,11 @@ def after_events(federation: Federation, event: int) -> Shifted:
       train_order=np.arange(len(partition.train_order)),
       test_order=np.arange(len(partition.test_order)))
   y_train, y_test = (
-      np.asarray(held.y)[:len(order)] for held, order in (
+      np.asarray(rows.y)[:len(order)] for rows, order in (
           (federation.data.train, partition.train_order),
           (federation.data.test, partition.test_order)))
   assert options.partition_seed is not None
-  held = shift_lib.shifted(
+  after = shift_lib.shifted(
       places, y_train, y_test, options.shift, event, options.shift_share,
       options.partition_seed)
 
@@ -575,8 +576,8 @@ def after_events(federation: Federation, event: int) -> Shifted:
     return np.concatenate([order, behind]).astype(np.int32)
 
   return Shifted(
-      moved(held.train_order, federation.data.train),
-      moved(held.test_order, federation.data.test),
-      (held.train_offset.astype(np.int32), held.train_size.astype(np.int32)),
-      (held.test_offset.astype(np.int32), held.test_size.astype(np.int32)),
-      label_histogram(held, y_train, federation.num_classes))
+      moved(after.train_order, federation.data.train),
+      moved(after.test_order, federation.data.test),
+      (after.train_offset.astype(np.int32), after.train_size.astype(np.int32)),
+      (after.test_offset.astype(np.int32), after.test_size.astype(np.int32)),
+      label_histogram(after, y_train, federation.num_classes))

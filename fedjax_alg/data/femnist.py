@@ -76,15 +76,15 @@ def femnist(
   pointer = np.zeros(_LETTERS, np.int64)
   train, test = [], []
   for client in range(num_clients):
-    q, mine = number[client], []
+    q, of_client = number[client], []
     for letter in letters[client]:
-      held = len(pool[letter])
+      count = len(pool[letter])
       if kind == "leaky" and (
-          pointer[letter] + q < held or pointer[letter] >= held):
+          pointer[letter] + q < count or pointer[letter] >= count):
         pointer[letter] = 0
-      mine.append(pool[letter][pointer[letter]:pointer[letter] + q])
+      of_client.append(pool[letter][pointer[letter]:pointer[letter] + q])
       pointer[letter] += q
-    rows = rng.permutation(np.concatenate(mine))
+    rows = rng.permutation(np.concatenate(of_client))
     split = int(0.9 * len(rows))
     train.append(rows[:split])
     test.append(rows[split:])
@@ -106,13 +106,13 @@ def _numbers(size: np.ndarray, factor: float = 1.0) -> np.ndarray:
 
 
 def _fit(
-    size: np.ndarray, letters: np.ndarray, held: np.ndarray) -> np.ndarray:
+    size: np.ndarray, letters: np.ndarray, available: np.ndarray) -> np.ndarray:
   """[C] q of each client, with sizes scaled so that all letters suffice."""
 
   def short(number):
     needed = np.bincount(
-        letters.ravel(), np.repeat(number, _PER_CLIENT), len(held))
-    return np.flatnonzero(needed > held), needed
+        letters.ravel(), np.repeat(number, _PER_CLIENT), len(available))
+    return np.flatnonzero(needed > available), needed
 
   if not len(short(_numbers(size))[0]):
     return _numbers(size)
@@ -122,7 +122,7 @@ def _fit(
     raise DataError(
         f"`num_clients`={len(size)}: `femnist`=fixed gives every client at"
         f" least {_FEWEST} images of each of {_PER_CLIENT} letters, letter"
-        f" {missing[0]} has {held[missing[0]]} of the"
+        f" {missing[0]} has {available[missing[0]]} of the"
         f" {needed[missing[0]]:.0f} needed")
   for _ in range(50):
     middle = (low + high) / 2

@@ -41,7 +41,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
         f"`data_path`={folder}: no such folder; one with train-images-idx3-"
         "ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same of t10k is "
         "needed")
-  found: dict[str, np.ndarray] = {}
+  arrays: dict[str, np.ndarray] = {}
   for split, prefix in _SPLITS.items():
     images, labels = (
         _file(folder, f"{prefix}-{what}") for what in ("images", "labels"))
@@ -52,17 +52,17 @@ def load_idx(path: str | os.PathLike) -> Examples:
     if y.shape != (len(x),):
       raise DataError(f"`data_path`={labels}: labels of shape {y.shape}, "
                       f"{images.name} has {len(x)} images")
-    found["x_" + split] = x if x.ndim == 4 else x[..., None]
-    found["y_" + split] = y.astype(np.int32)
-  shapes = [found["x_" + split].shape[1:] for split in _SPLITS]
-  if shapes[0] != shapes[1] or not len(found["y_train"]):
-    raise DataError(f"`data_path`={folder}: {len(found['y_train'])} training "
+    arrays["x_" + split] = x if x.ndim == 4 else x[..., None]
+    arrays["y_" + split] = y.astype(np.int32)
+  shapes = [arrays["x_" + split].shape[1:] for split in _SPLITS]
+  if shapes[0] != shapes[1] or not len(arrays["y_train"]):
+    raise DataError(f"`data_path`={folder}: {len(arrays['y_train'])} training "
                     f"images of shape {shapes[0]}, test images of {shapes[1]}; "
                     "at least one and equal shapes are needed")
-  classes = 1 + max(int(found["y_" + split].max(initial=0))
+  classes = 1 + max(int(arrays["y_" + split].max(initial=0))
                     for split in _SPLITS)
-  return Examples(found["x_train"], found["y_train"], found["x_test"],
-                  found["y_test"], classes, None, None, folder.resolve().name)
+  return Examples(arrays["x_train"], arrays["y_train"], arrays["x_test"],
+                  arrays["y_test"], classes, None, None, folder.resolve().name)
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:

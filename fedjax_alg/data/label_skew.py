@@ -59,14 +59,14 @@ def dirichlet(
   counts = np.zeros((num_clients, num_classes), np.int64)
   best = 0
   for _ in range(_TRIES):
-    given = np.zeros(num_clients, np.int64)
+    sizes = np.zeros(num_clients, np.int64)
     for label in np.flatnonzero(available):
       share = rng.dirichlet(np.full(num_clients, dirichlet_alpha))
       if dirichlet_even:
-        share = _of_those(given * num_clients < len(y), share)
+        share = _of_those(sizes * num_clients < len(y), share)
       counts[:, label] = allocate.largest_remainder(
           share, int(available[label]), rng)
-      given += counts[:, label]
+      sizes += counts[:, label]
     best = max(best, int(counts.sum(axis=1).min()))
     if best >= min_client_size:
       return allocate.deal(y, counts, rng)
@@ -79,8 +79,8 @@ def dirichlet(
 
 def _of_those(some: np.ndarray, share: np.ndarray) -> np.ndarray:
   """The shares of some clients alone; equal ones if all of theirs are 0."""
-  kept = share * some
-  return kept if kept.any() else some.astype(float)
+  shares = share * some
+  return shares if shares.any() else some.astype(float)
 
 
 def shards(
@@ -148,8 +148,8 @@ def classes(
         min_classes_per_client, classes_per_client + 1, num_clients)
     if number.sum() < len(present):
       continue
-    held = _class_sets(available[present], number, rng)
-    some = _spread_classes(available[present], weights, held, min_client_size)
+    holds = _class_sets(available[present], number, rng)
+    some = _spread_classes(available[present], weights, holds, min_client_size)
     if some is not None:
       counts = np.zeros((num_clients, num_classes), np.int64)
       counts[:, present] = some
@@ -171,23 +171,23 @@ def _class_sets(available, number, rng):
   places = allocate.spread(
       available.astype(np.float64), int(number.sum()),
       np.ones(num_classes, np.int64), np.full(num_classes, num_clients))
-  held = np.zeros((num_clients, num_classes), bool)
+  holds = np.zeros((num_clients, num_classes), bool)
   for client in rng.permutation(num_clients):
     # Taking the columns with the most free places always succeeds (Gale and
     # Ryser).
     best = np.lexsort((rng.random(num_classes), -places))[:number[client]]
-    held[client, best] = True
+    holds[client, best] = True
     places[best] -= 1
-  return held
+  return holds
 
 
-def _spread_classes(available, weights, held, min_client_size):
+def _spread_classes(available, weights, holds, min_client_size):
   """[C, L] counts; None if a client gets fewer examples than the minimum."""
-  number = held.sum(axis=1)
+  number = holds.sum(axis=1)
   floor = -(-min_client_size // number)
-  counts = np.zeros(held.shape, np.int64)
+  counts = np.zeros(holds.shape, np.int64)
   for label, rows in enumerate(available):
-    who = np.flatnonzero(held[:, label])
+    who = np.flatnonzero(holds[:, label])
     low = floor[who]
     # A rare class: one example each; other classes may make up the minimum.
     if low.sum() > rows:

@@ -74,7 +74,7 @@ def client_data(
   Returns:
     NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``.
   """
-  held: Any = None
+  server: Any = None
   parts: Any = (x,) if isinstance(x, (np.ndarray, Coded)) else tuple(x)
   chex.assert_shape(
       y, (sum(map(len, parts)),), custom_message="y: one label for each row")
@@ -84,7 +84,7 @@ def client_data(
       clients, (len(size),),
       custom_message="offset, size and joins: one entry for each client")
   if validation is not None:
-    held = np.array([len(order), len(validation)], np.int32)
+    server = np.array([len(order), len(validation)], np.int32)
     order = np.concatenate([order, validation])
   places = max(places, len(order) + PADDING_ROWS)
   dtype: Any = np.int32 if parts[0].dtype.kind == "i" else np.float32
@@ -109,7 +109,7 @@ def client_data(
   arrays: tuple[Any, ...] = (
       Coded(rows, coded.values) if coded is not None and keep_bytes else rows,
       classes, np.asarray(offset, np.int32), np.asarray(size, np.int32),
-      held, None if joins is None else np.asarray(joins, np.int32))
+      server, None if joins is None else np.asarray(joins, np.int32))
   return ClientData(*arrays)
 
 
@@ -129,10 +129,10 @@ def shard_of(data: ClientData, client: Array | int) -> Shard:
 
 def server_rows(data: ClientData) -> Shard | None:
   """Makes the shard of the server's validation rows; None if it has none."""
-  held = data.validation
-  if held is None or isinstance(held, Shard):
-    return held
-  return Shard(data.x, data.y, held[0], held[1])
+  place = data.validation
+  if place is None or isinstance(place, Shard):
+    return place
+  return Shard(data.x, data.y, place[0], place[1])
 
 
 def everyone(data: ClientData) -> Cohort:
@@ -176,19 +176,19 @@ def take_cohort(
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays before placement
   num_clients = data.size.shape[0]
   padding = ids >= num_clients
-  known = jnp.where(padding, 0, ids)
-  offset = jnp.where(padding, 0, data.offset[known])
-  size = jnp.where(padding, 0, data.size[known])
-  there, newcomers = data.size, None
+  clients = jnp.where(padding, 0, ids)
+  offset = jnp.where(padding, 0, data.offset[clients])
+  size = jnp.where(padding, 0, data.size[clients])
+  sizes, newcomers = data.size, None
   if data.joins is not None and number is not None:
-    there = jnp.where(data.joins <= number, there, 0)
+    sizes = jnp.where(data.joins <= number, sizes, 0)
     newcomers = (data.joins == number) & (data.joins > 0)
   devices = data.devices
   if devices is not None:
     devices = devices._replace(
-        flops_per_s=devices.flops_per_s[known],
-        bytes_per_s=devices.bytes_per_s[known])
+        flops_per_s=devices.flops_per_s[clients],
+        bytes_per_s=devices.bytes_per_s[clients])
   return Cohort(
       ids, Shard(data.x, data.y, offset, size), size.astype(jnp.float32),
-      server_rows(data), Shard(data.x, data.y, data.offset, there), devices,
+      server_rows(data), Shard(data.x, data.y, data.offset, sizes), devices,
       newcomers, data.devices)

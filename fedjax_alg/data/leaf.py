@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, MAX_CLASSES
-from fedjax_alg.errors import reason
 from fedjax_alg.files import expanded
 
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -46,9 +46,9 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   elif path.is_file():
     train, test = {}, {}
     for user, (x, y) in _read_file(path).items():
-      held = max(1, int(0.9 * len(y)))
-      train[user] = x[:held], y[:held]
-      test[user] = x[held:], y[held:]
+      split = max(1, int(0.9 * len(y)))
+      train[user] = x[:split], y[:split]
+      test[user] = x[split:], y[split:]
   else:
     raise DataError(
         f"`data_path`={path}: no such file or folder; a LEAF json file or a"
@@ -75,26 +75,26 @@ def load_leaf(path: str | os.PathLike) -> Examples:
 
 def _stack(users: _Users, ids: dict[str, int], shapes: set):
   """Concatenates the rows of all users, with the client id of each row."""
-  held = {user: data for user, data in users.items() if len(data[1])}
-  if not held:
+  with_rows = {user: data for user, data in users.items() if len(data[1])}
+  if not with_rows:
     (shape,) = shapes
     return (np.zeros((0, *shape), np.float32), np.zeros(0, np.int32),
             np.zeros(0, np.int32))
   client = [np.full(len(y), ids[user], np.int32)
-            for user, (_, y) in held.items()]
-  return (np.concatenate([x for x, _ in held.values()]),
-          np.concatenate([y for _, y in held.values()]),
+            for user, (_, y) in with_rows.items()]
+  return (np.concatenate([x for x, _ in with_rows.values()]),
+          np.concatenate([y for _, y in with_rows.values()]),
           np.concatenate(client))
 
 
 def _read_folder(path: pathlib.Path, split: str) -> _Users:
-  files = sorted((path / split).glob("*.json"))
-  if not files:
+  parts = sorted((path / split).glob("*.json"))
+  if not parts:
     raise DataError(
         f"`data_path`={path}: no {split}/*.json in it; a LEAF folder has"
         " train/*.json and test/*.json")
   users: _Users = {}
-  for file in files:
+  for file in parts:
     for user, data in _read_file(file).items():
       if user in users:
         raise DataError(f"`data_path`={file}: user {user!r} appears twice")
@@ -104,19 +104,16 @@ def _read_folder(path: pathlib.Path, split: str) -> _Users:
 
 def _read_file(path: pathlib.Path) -> _Users:
   try:
-    content = json.loads(path.read_text("utf-8"))
+    content = files.read_json(path)
   except OSError as error:
     raise DataError(f"`data_path`={path}: {error.strerror}") from error
-  except UnicodeDecodeError as error:
-    raise DataError(f"`data_path`={path}: {reason(error)}") from error
-  except json.JSONDecodeError as error:
-    raise DataError(f"`data_path`={path}: not json, or truncated, in line "
-                    f"{error.lineno}, column {error.colno}") from error
-  except (ValueError, RecursionError) as error:
-    raise DataError(f"`data_path`={path}: not json, or truncated: lists are "
-                    "nested too deeply or a number is too long") from error
+  except ValueError as error:
+    where = f", in line {error.lineno}, column {error.colno}" if isinstance(
+        error, json.JSONDecodeError) else ""
+    raise DataError(f"`data_path`={path}: not a table in json, or "
+                    f"truncated{where}") from error
   for key in ("users", "user_data"):
-    if not isinstance(content, dict) or key not in content:
+    if key not in content:
       raise DataError(
           f"`data_path`={path}: no key {key!r}; LEAF json has users,"
           " num_samples and user_data")

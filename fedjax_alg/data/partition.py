@@ -157,11 +157,11 @@ def make_partition(
   options = of_kind[kind] | {"min_client_size": min_client_size}
   owner = label_skew.OWNERS[kind](
       examples.y_train, examples.num_classes, num_clients, rng, **options)
-  held = np.zeros((num_clients, examples.num_classes), np.int64)
-  np.add.at(held, (owner, examples.y_train), 1)
+  histogram = np.zeros((num_clients, examples.num_classes), np.int64)
+  np.add.at(histogram, (owner, examples.y_train), 1)
   available = np.bincount(examples.y_test, minlength=examples.num_classes)
   test_owner = allocate.deal(
-      examples.y_test, allocate.spread_test(held, available, rng), rng)
+      examples.y_test, allocate.spread_test(histogram, available, rng), rng)
   return Partition(
       *allocate.pack(owner, num_clients, rng),
       *allocate.pack(test_owner, num_clients, rng), False, kind,

@@ -55,8 +55,8 @@ def powerlaw(
   user = np.arange(num_clients)[:, None]
   j = np.arange(_CLASSES)
   label = (user + j) % labels  # [C, 2]
-  held = np.bincount(label.ravel(), minlength=labels)  # places of a class
-  first = _FIRST * held
+  places = np.bincount(label.ravel(), minlength=labels)  # places of a class
+  first = _FIRST * places
   short = np.flatnonzero(first > count)
   if len(short):
     raise DataError(
@@ -68,17 +68,17 @@ def powerlaw(
            / share.sum(axis=(1, 2), keepdims=True))
   number = share[label, user // labels, j].astype(np.int64)
   # The rows of a class are handed out in their order, in two passes.
-  mine: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+  of_client: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
   pointer = np.zeros(labels, np.int64)
   for wanted, least in ((np.full_like(number, _FIRST), 0), (number, 1)):
     for client, numbers in enumerate(wanted.tolist()):
       for of_class, q in zip(label[client].tolist(), numbers):
         start = pointer[of_class]
         if start + q + least <= count[of_class]:
-          mine[client].append(rows[of_class][start:start + q])
+          of_client[client].append(rows[of_class][start:start + q])
           pointer[of_class] += q
   train, test = [], []
-  for parts in mine:
+  for parts in of_client:
     order = np.concatenate(parts)
     rng.shuffle(order)
     train.append(order[:int(0.9 * len(order))])

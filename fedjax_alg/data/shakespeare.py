@@ -38,12 +38,12 @@ def speeches(text: str) -> Iterator[tuple[str, str]]:
   speaker, interrupted = None, False
   for paragraph in re.split(r"\n\s*\n", text):
     first, _, rest = paragraph.strip().partition("\n")
-    found = _SPEAKER.fullmatch(first.strip())
+    match = _SPEAKER.fullmatch(first.strip())
     if _DIRECTION.fullmatch(paragraph.strip()):
       interrupted = True
       continue
-    if found and rest:
-      speaker = (found[1] or found[2]).strip()
+    if match and rest:
+      speaker = (match[1] or match[2]).strip()
       yield speaker, " ".join(rest.split())
     elif interrupted and speaker is not None and not first.isupper() and (
         not re.match(r"(?i)(act|scene)\b", first)):
@@ -64,11 +64,11 @@ def roles(text: str) -> dict[str, str]:
     speakers with at least two speeches are roles; a headline or a line that
     looks like a speaker occurs once.
   """
-  found: dict[str, list[str]] = {}
+  speeches_of: dict[str, list[str]] = {}
   for speaker, speech in speeches(text):
-    found.setdefault(speaker, []).append(speech)
-  return {speaker: " ".join(said) for speaker, said in found.items()
-          if len(said) > 1}
+    speeches_of.setdefault(speaker, []).append(speech)
+  return {speaker: " ".join(texts) for speaker, texts in speeches_of.items()
+          if len(texts) > 1}
 
 
 def load_shakespeare(
@@ -102,10 +102,10 @@ def load_shakespeare(
                     "play is needed")
   names, texts, without = [], [], []
   for file in files:
-    found = roles(_read(file))
-    names += [f"{file.stem}: {speaker}" for speaker in found]
-    texts += [characters.encode(said) for said in found.values()]
-    if not found:
+    role_texts = roles(_read(file))
+    names += [f"{file.stem}: {speaker}" for speaker in role_texts]
+    texts += [characters.encode(speech) for speech in role_texts.values()]
+    if not role_texts:
       without.append(file.name)
   long = [number for number, text in enumerate(texts) if len(text) > length]
   if not long:
@@ -126,22 +126,22 @@ def _windows(
   windows = np.lib.stride_tricks.sliding_window_view(text, length)
   starts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
   first = 0
-  for own in texts:
-    total = len(own) - length
+  for text_of_role in texts:
+    total = len(text_of_role) - length
     trains = max(1, int(_TRAIN_SHARE * total))
     starts["train"].append(first + np.arange(0, trains, stride))
     starts["test"].append(first + np.arange(trains + length, total, stride))
-    first += len(own)
-  found = {}
+    first += len(text_of_role)
+  arrays = {}
   for split, each in starts.items():
     rows = np.concatenate(each)
-    found["x_" + split] = windows[rows]
-    found["y_" + split] = characters.classes(text[rows + length])
-    found["client_" + split] = np.repeat(
+    arrays["x_" + split] = windows[rows]
+    arrays["y_" + split] = characters.classes(text[rows + length])
+    arrays["client_" + split] = np.repeat(
         np.arange(len(names), dtype=np.int32), list(map(len, each)))
   return Examples(
-      found["x_train"], found["y_train"], found["x_test"], found["y_test"],
-      characters.NUM_CLASSES, found["client_train"], found["client_test"],
+      arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"],
+      characters.NUM_CLASSES, arrays["client_train"], arrays["client_test"],
       "shakespeare", characters.NUM_TOKENS, np.array(names))
 
 

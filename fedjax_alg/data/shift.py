@@ -113,12 +113,12 @@ def _swap_part(
   for pair in zip(a.tolist(), b.tolist()):
     classes = []
     for client in pair:
-      held = np.unique(y_train[train[client]])
-      classes.append(rng.choice(held) if len(held) else -1)  # -1: no rows
+      labels = np.unique(y_train[train[client]])
+      classes.append(rng.choice(labels) if len(labels) else -1)  # -1: no rows
     for rows, y in ((train, y_train), (test, y_test)):
-      given = [y[rows[client]] == label for client, label in zip(pair, classes)]
+      masks = [y[rows[client]] == label for client, label in zip(pair, classes)]
       parts = [(rows[client][~mask], rows[client][mask])
-               for client, mask in zip(pair, given)]
+               for client, mask in zip(pair, masks)]
       rows[pair[0]] = np.concatenate([parts[0][0], parts[1][1]])
       rows[pair[1]] = np.concatenate([parts[1][0], parts[0][1]])
   fields: dict[str, Any] = {}

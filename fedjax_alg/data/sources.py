@@ -20,9 +20,9 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
   """scikit-learn's digits: pixels [n, 64] from 0 to 16, and labels [n]."""
   # If its file is where it was, it is read alone: to import scikit-learn takes
   # a second.
-  found = importlib.util.find_spec("sklearn")
-  if found is not None and found.origin is not None:
-    path = pathlib.Path(found.origin).parent / "datasets/data/digits.csv.gz"
+  spec = importlib.util.find_spec("sklearn")
+  if spec is not None and spec.origin is not None:
+    path = pathlib.Path(spec.origin).parent / "datasets/data/digits.csv.gz"
     if path.is_file():
       rows = np.loadtxt(path, delimiter=",")
       return rows[:, :-1], rows[:, -1]
@@ -84,8 +84,8 @@ def load_npz(path: str | os.PathLike) -> Examples:
          if which.startswith("client_")}
   if ids and all(array.dtype.kind == "U" for array in ids.values()) and (
       "client_train" in ids):
-    own, names = numbered(ids, lambda which: what(which) + ":")
-    arrays |= own
+    numbers, names = numbered(ids, lambda which: what(which) + ":")
+    arrays |= numbers
   return checked(arrays, what, path.stem, client_names=names)
 
 

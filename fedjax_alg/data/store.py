@@ -177,15 +177,15 @@ def _coded(
     encode: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> tuple[Coded, ...] | None:
   """The arrays in codes for ``values``; None if they are not exact."""
-  made = []
+  results = []
   for array in arrays:
     coded = Coded(np.empty(array.shape, np.uint8), values)
     for rows in row_chunks(array):
       coded.codes[rows] = encode(array[rows], values)
       if (coded[rows].view(np.uint32) != _bits(array[rows])).any():
         return None
-    made.append(coded)
-  return tuple(made)
+    results.append(coded)
+  return tuple(results)
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
@@ -206,12 +206,12 @@ def _by_table(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def _table(arrays: tuple[np.ndarray, ...]) -> np.ndarray:
   """The values of float32 arrays as [256] float32, sorted by their bits."""
-  found = np.zeros(0, np.uint32)
+  bits = np.zeros(0, np.uint32)
   for array in arrays:
     for rows in row_chunks(array):
-      found = np.union1d(found, _bits(array[rows]))
-      if len(found) > 256:
+      bits = np.union1d(bits, _bits(array[rows]))
+      if len(bits) > 256:
         raise DataError(
             "`store`=uint8: the examples have more than 256 different values, "
             "as one byte cannot say (allowed: auto, float32)")
-  return np.append(found, np.full(256 - len(found), found[-1])).view(np.float32)
+  return np.append(bits, np.full(256 - len(bits), bits[-1])).view(np.float32)

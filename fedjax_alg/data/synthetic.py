@@ -68,9 +68,9 @@ def synthetic(
     x = mean + deviation * rng.normal(size=(n, _DIM))
     y = np.argmax(x @ weights[:-1] + weights[-1], axis=1).astype(np.int32)
     rows = x.astype(np.float32), y, np.full(n, client, np.int32)
-    held = int(0.9 * n)
-    train.append([part[:held] for part in rows])
-    test.append([part[held:] for part in rows])
+    split = int(0.9 * n)
+    train.append([part[:split] for part in rows])
+    test.append([part[split:] for part in rows])
   x_train, y_train, client_train = map(np.concatenate, zip(*train))
   x_test, y_test, client_test = map(np.concatenate, zip(*test))
   name = "synthetic_iid" if iid else f"synthetic({alpha:g},{beta:g})"

@@ -1,6 +1,7 @@
 """TFDS data sets, read without TensorFlow."""
 
 from collections.abc import Callable, Iterator
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -166,13 +167,21 @@ def records(
   """
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
-  try:
+  with _reading(directory):
     builder = tfds.builder_from_directory(str(directory))
     source = builder.as_data_source(split, **options)
     for start in range(0, len(source), _CHUNK):
       rows = range(start, min(start + _CHUNK, len(source)))
       yield from source.__getitems__(list(rows))
-  # Damage shows as an error of protobuf, array_record or TFDS.
+
+
+@contextlib.contextmanager
+def _reading(directory: pathlib.Path) -> Iterator[None]:
+  """Damage shows as an error of protobuf, array_record, PIL or TFDS."""
+  try:
+    yield
+  except DataError:
+    raise
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise unreadable(directory, error) from error
 
@@ -248,8 +257,8 @@ def _prepared(name: str, root: pathlib.Path) -> pathlib.Path:
 
 def _versions(folder: pathlib.Path) -> list[tuple[tuple[int, ...], Any]]:
   """(number, folder) of the prepared versions in a folder."""
-  found = [path.parent for path in folder.glob("*/dataset_info.json")]
-  return [(tuple(map(int, path.name.split("."))), path) for path in found
+  folders = [path.parent for path in folder.glob("*/dataset_info.json")]
+  return [(tuple(map(int, path.name.split("."))), path) for path in folders
           if re.fullmatch(r"\d+(\.\d+)*", path.name)]
 
 
@@ -277,20 +286,15 @@ def _decode(directory: pathlib.Path) -> cache.Arrays:
   """Decodes all images and labels of the splits for training and testing."""
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
+  with _reading(directory):
+    info = tfds.builder_from_directory(str(directory)).info
+    _check_features(directory, info.features)
+    splits = {name: split.num_examples for name, split in info.splits.items()}
   arrays: cache.Arrays = {}
-  try:
-    builder = tfds.builder_from_directory(str(directory))
-    _check_features(directory, builder.info.features)
-    tests = [s for s in ("test", "validation") if s in builder.info.splits]
-    for name, split in (("train", ["train"]), ("test", tests[:1])):
-      for which in split:
-        arrays["x_" + name], arrays["y_" + name] = _decode_split(
-            directory, which, builder.as_data_source(which))
-  except DataError:
-    raise
-  # Damage shows as an error of protobuf, array_record, PIL or TFDS.
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    raise unreadable(directory, error) from error
+  tests = [split for split in ("test", "validation") if split in splits]
+  for name, split in zip(("train", "test"), ("train", *tests)):
+    arrays["x_" + name], arrays["y_" + name] = _decode_split(
+        directory, split, splits.get(split, 0))
   x, y = arrays["x_train"], arrays["y_train"]
   return {"x_test": x[:0], "y_test": y[:0]} | arrays
 
@@ -310,27 +314,23 @@ def _check_features(directory: pathlib.Path, features: Any) -> None:
 
 
 def _decode_split(
-    directory: pathlib.Path, split: str, source: Any
+    directory: pathlib.Path, split: str, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
   where = f"{directory}: split {split}"
-  if not len(source):
+  x, y = np.empty(0), np.empty(count, np.int32)
+  for row, record in enumerate(records(directory, split)):
+    image = record["image"]
+    if not row:
+      x = np.empty((count, *image.shape), image.dtype)
+    if image.dtype != np.uint8:
+      raise DataError(f"{where} has images {image.dtype}, only uint8 is read")
+    if image.shape != x.shape[1:]:
+      raise DataError(
+          f"{where} has images of different sizes, {x.shape[1:]} and "
+          f"{image.shape}; one size is needed")
+    x[row], y[row] = image, record["label"]
+  if not count:
     raise DataError(f"{where} is empty")
-  x, y = None, np.empty(len(source), np.int32)
-  for start in range(0, len(source), _CHUNK):
-    rows = range(start, min(start + _CHUNK, len(source)))
-    for row, record in zip(rows, source.__getitems__(list(rows))):
-      image = record["image"]
-      if x is None:
-        if image.dtype != np.uint8:
-          raise DataError(f"{where} has images {image.dtype}, only uint8 is "
-                          "read")
-        x = np.empty((len(source), *image.shape), np.uint8)
-      if image.shape != x.shape[1:]:
-        raise DataError(
-            f"{where} has images of different sizes, {x.shape[1:]} and "
-            f"{image.shape}; one size is needed")
-      x[row], y[row] = image, record["label"]
   if y.min() < 0:
     raise DataError(f"{where} has {(y < 0).sum()} images without a label")
-  assert x is not None
   return x, y

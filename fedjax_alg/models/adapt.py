@@ -34,9 +34,9 @@ def mode_arguments(
     Keyword arguments for evaluation and for training; both are empty if the
     module has no argument of ``MODE_ARGUMENTS``.
   """
-  known = inspect.signature(call).parameters
+  parameters = inspect.signature(call).parameters
   training = {name: value for name, value in MODE_ARGUMENTS.items()
-              if name in known}
+              if name in parameters}
   return {name: not value for name, value in training.items()}, training
 
 

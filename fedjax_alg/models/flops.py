@@ -39,9 +39,9 @@ def _of_equation(equation: core.JaxprEqn) -> float:
   name, params = equation.primitive.name, equation.params
   if name == "dot_general":
     (contracted, _), _ = params["dimension_numbers"]
-    left = _shape(equation.invars[0])
+    lhs = _shape(equation.invars[0])
     return 2.0 * math.prod(_shape(equation.outvars[0])) * math.prod(
-        left[axis] for axis in contracted)
+        lhs[axis] for axis in contracted)
   if name == "conv_general_dilated":
     kernel = _shape(equation.invars[1])
     # The first entry of rhs_spec is the axis of the output channels.

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 from flax import linen as nn
 import jax.numpy as jnp
@@ -25,29 +25,34 @@ from fedjax_alg.models import convolution
 DEFAULT_LAYERS = ("conv3-16", "max2", "conv3-32", "max2", "dense64")
 
 
-@dataclasses.dataclass(frozen=True)
-class Dense:
-  """A dense layer with ReLU; its input is flattened."""
+class _Word:
+  """A layer as the word that ``parse_layers`` reads: conv3-16."""
 
-  width: int
+  word: ClassVar[str]
 
   def __str__(self) -> str:
-    return f"dense{self.width}"
+    return self.word + "-".join(map(str, vars(self).values()))
 
 
 @dataclasses.dataclass(frozen=True)
-class Conv:
+class Dense(_Word):
+  """A dense layer with ReLU; its input is flattened."""
+
+  word = "dense"
+  width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv(_Word):
   """A square convolution with ReLU and stride 1 that keeps the image size.
 
   It pads with (kernel - 1) // 2 zero rows and columns before the image and
   kernel // 2 after it.
   """
 
+  word = "conv"
   kernel: int
   channels: int
-
-  def __str__(self) -> str:
-    return f"conv{self.kernel}-{self.channels}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,43 +62,36 @@ class ValidConv(Conv):
   Least squares does not fit it.
   """
 
-  def __str__(self) -> str:
-    return f"valid{self.kernel}-{self.channels}"
+  word = "valid"
 
 
 @dataclasses.dataclass(frozen=True)
-class AvgPool:
+class AvgPool(_Word):
   """Means of adjacent size x size squares; incomplete squares are dropped."""
 
+  word = "avg"
   size: int
-
-  def __str__(self) -> str:
-    return f"avg{self.size}"
 
 
 @dataclasses.dataclass(frozen=True)
-class MaxPool:
+class MaxPool(_Word):
   """Maxima of adjacent size x size squares; incomplete squares are dropped."""
 
+  word = "max"
   size: int
-
-  def __str__(self) -> str:
-    return f"max{self.size}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Flatten:
+class Flatten(_Word):
   """Flattens each example to a vector, in the order row, column, channel."""
 
-  def __str__(self) -> str:
-    return "flatten"
+  word = "flatten"
 
 
 StackLayer = Union[Dense, Conv, AvgPool, MaxPool, Flatten]
 
-_WORDS: dict[str, type] = {
-    "conv": Conv, "valid": ValidConv, "avg": AvgPool, "max": MaxPool,
-    "dense": Dense, "flatten": Flatten}
+_WORDS: dict[str, type] = {kind.word: kind for kind in (
+    Conv, ValidConv, AvgPool, MaxPool, Dense, Flatten)}
 
 
 def parse_layers(words: Iterable[str]) -> tuple[StackLayer, ...]:
@@ -301,12 +299,12 @@ def _view(name: str, shape: tuple[int, ...], grid: tuple[int, ...],
     return jnp.asarray(front.apply(params, x)).reshape(x.shape[0], *shape)
 
   def get(params: Params) -> tuple[Array, Array]:
-    own = params["params"][name]
-    return own["kernel"].reshape(-1, kernel[-1]), own["bias"]
+    inner = params["params"][name]
+    return inner["kernel"].reshape(-1, kernel[-1]), inner["bias"]
 
   def put(params: Params, weights: Array, bias: Array) -> Params:
-    own = {"kernel": weights.reshape(kernel), "bias": bias}
-    return {"params": {**params["params"], name: own}}
+    inner = {"kernel": weights.reshape(kernel), "bias": bias}
+    return {"params": {**params["params"], name: inner}}
 
   return Layer(name, shape, (grid[0], grid[1]), math.prod(kernel[:-1]),
                kernel[-1], inputs, unfold, get, put,

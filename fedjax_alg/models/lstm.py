@@ -56,8 +56,8 @@ class _Layer(nn.Module):
 
     def step(carry, now):
       cell, state = carry
-      given, here = now
-      i, j, f, o = jnp.split(given + state @ kernel[dim:], 4, axis=1)
+      projected, here = now
+      i, j, f, o = jnp.split(projected + state @ kernel[dim:], 4, axis=1)
       new_cell = nn.sigmoid(f + 1) * cell + nn.sigmoid(i) * jnp.tanh(j)
       new_state = nn.sigmoid(o) * jnp.tanh(new_cell)
       cell = jnp.where(here[:, None], new_cell, cell)

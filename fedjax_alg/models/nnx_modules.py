@@ -52,13 +52,13 @@ def from_nnx(
       which no algorithm averages; a parameter is not float32; or the module
       does not fit the examples.
   """
-  made, init, name = _drawn(module)
-  split, params = _split(made, name)
-  call = type(made).__call__
+  drawn, init, name = _drawn(module)
+  split, params = _split(drawn, name)
+  call = type(drawn).__call__
   evaluation, training = adapt.mode_arguments(call)
   takes_rngs = "rngs" in inspect.signature(call).parameters
   has_mode = any(hasattr(part, "deterministic")
-                 for _, part in nnx.iter_modules(made))
+                 for _, part in nnx.iter_modules(drawn))
 
   def apply(params: Params, x: Array) -> Array:
     new = split.merged(params, jax.random.key(0))
@@ -157,11 +157,11 @@ def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:
   """
 
   def make() -> nnx.Module:
-    made = factory(nnx.Rngs(0))
-    if not isinstance(made, nnx.Module):
+    module = factory(nnx.Rngs(0))
+    if not isinstance(module, nnx.Module):
       raise OptionError(f"`model`: {name}(rngs) makes no flax.nnx module "
-                        f"({type(made).__name__})")
-    return made
+                        f"({type(module).__name__})")
+    return module
 
   try:
     return nnx.eval_shape(make)

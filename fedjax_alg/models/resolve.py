@@ -120,11 +120,11 @@ def load_model(text: str) -> Any:
   Raises:
     OptionError: the model cannot be loaded, or it is something else.
   """
-  found, _ = own.load(text, "model")
-  if isinstance(found, (Model, nn.Module, nnx.Module)) or callable(found):
-    return found
+  model, _ = own.load(text, "model")
+  if isinstance(model, (Model, nn.Module, nnx.Module)) or callable(model):
+    return model
   raise OptionError(
-      f"`model`={text}: is {a_type(found)}; must be a base.Model, a "
+      f"`model`={text}: is {a_type(model)}; must be a base.Model, a "
       "flax.linen module, a flax.nnx module, or a function or class that makes "
       "one")
 
@@ -134,8 +134,9 @@ def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
   if isinstance(maker, nnx.Module) or not callable(maker):
     return {}
   if isinstance(maker, functools.partial):
-    left = list(_parameters(maker.func).items())[len(maker.args):]
-    return {name: one for name, one in left if name not in maker.keywords}
+    parameters = list(_parameters(maker.func).items())[len(maker.args):]
+    return {name: parameter for name, parameter in parameters
+            if name not in maker.keywords}
   call: Any = maker
   if inspect.isclass(maker):  # the metaclass of flax.nnx hides the parameters
     call = functools.partial(maker.__init__, None)
@@ -163,9 +164,9 @@ def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
   named = functools.wraps(maker, updated=())
   if "rngs" in parameters:
     return named(lambda rngs: maker(rngs=rngs, **asked)), True
-  if any(one.default is one.empty and one.kind in (
-      one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-         for name, one in parameters.items() if name not in asked):
+  if any(parameter.default is parameter.empty and parameter.kind in (
+      parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+         for name, parameter in parameters.items() if name not in asked):
     return named(lambda rngs: maker(rngs, **asked)), True
   try:
     return maker(**asked), False

@@ -73,11 +73,11 @@ class Mechanism:
 
   def facts(self, rounds: int) -> dict[str, Any]:
     """What summary.json and --dry_run say of the privacy of a run."""
-    found = self.epsilon(rounds)
-    return {"epsilon": found, "delta": self.delta, "unit": self.unit,
+    epsilon = self.epsilon(rounds)
+    return {"epsilon": epsilon, "delta": self.delta, "unit": self.unit,
             "noise_multiplier": self.noise_multiplier,
             "sampling": self.sampling, "rate": self.rate} | (
-                {"note": MISSING} if math.isnan(found) else {})
+                {"note": MISSING} if math.isnan(epsilon) else {})
 
 
 @functools.cache

@@ -58,15 +58,15 @@ def client_rows(
     Rows in the order of ``columns``.
   """
   # Whole columns at a time: there may be millions of rows.
-  held = np.asarray(train_examples).tolist()
-  ids: list[Any] = [range(len(held))]
+  sizes = np.asarray(train_examples).tolist()
+  ids: list[Any] = [range(len(sizes))]
   if names is not None:
     ids.append(names)
   for i, seed in enumerate(seeds):
     for protocol, of in clients.items():
       measured = [of[name][i].tolist()
                   for name in ("test_examples", "accuracy", "loss")]
-      for row in zip(*ids, held, *measured, strict=True):
+      for row in zip(*ids, sizes, *measured, strict=True):
         yield (seed, protocol, *row)
 
 
@@ -96,8 +96,8 @@ def measured(
 
 def are_many(final: Mapping[str, Any]) -> bool:
   """Whether the clients of ``write`` are written as clients.npz."""
-  held = final.get("train_examples")
-  return held is not None and len(held) > MOST_IN_TEXT
+  sizes = final.get("train_examples")
+  return sizes is not None and len(sizes) > MOST_IN_TEXT
 
 
 def write(
@@ -124,8 +124,8 @@ def write(
   _write(folder / "clients.csv", columns(names), client_rows(
       clients, final["train_examples"], seeds, names) if complete else None)
   _write(folder / "assignment.csv", ASSIGNMENT, None if membership is None else
-         ((seed, client, group) for seed, own in zip(seeds, membership)
-          for client, group in enumerate(own.tolist())))
+         ((seed, client, group) for seed, groups in zip(seeds, membership)
+          for client, group in enumerate(groups.tolist())))
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:

@@ -73,14 +73,14 @@ def remove(folder: pathlib.Path) -> None:
     folder: the folder of the run.
   """
   names = [name for name in FILES if name != "config.json"]
-  found = [folder / name for name in (
+  paths = [folder / name for name in (
       *names, *(name + _PARTIAL for name in FILES))]
   inside = [folder / CHECKPOINTS]
-  found += _inside(folder / CHECKPOINTS, _CHECKPOINT)
+  paths += _inside(folder / CHECKPOINTS, _CHECKPOINT)
   for seed in _inside(folder / EVENTS, _SEED):
-    found += _inside(seed, _EVENT_FILE)
+    paths += _inside(seed, _EVENT_FILE)
     inside.append(seed)
-  for path in found:
+  for path in paths:
     if path.is_symlink() or path.is_file():
       path.unlink()
   for path in (*inside, folder / EVENTS):
@@ -111,12 +111,12 @@ def changed(
     OSError: a file cannot be read.
     ValueError: ``summary`` has no hashes of files, but something else.
   """
-  known = summary.get("files", {})
-  if not isinstance(known, dict):
+  digests = summary.get("files", {})
+  if not isinstance(digests, dict):
     raise ValueError("files")
-  return next((name for name in names if name in known
+  return next((name for name in names if name in digests
                and os.path.lexists(folder / name)
-               and files.sha256(folder / name) != known[name]), None)
+               and files.sha256(folder / name) != digests[name]), None)
 
 
 def whole(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:

@@ -112,12 +112,12 @@ def spread(values: Any) -> dict[str, Any]:
 
 
 def shown(
-    found: dict[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
-) -> str:
+    numbers: dict[str, Any], digits: int = 2, factor: float = 1.0,
+    sign: str = "") -> str:
   """Writes a spread as a table shows it.
 
   Args:
-    found: from ``spread``, or as it is read from summary.json.
+    numbers: from ``spread``, or as it is read from summary.json.
     digits: number of decimals.
     factor: both numbers are multiplied by it.
     sign: "+" to show the sign of a positive mean, too.
@@ -126,13 +126,13 @@ def shown(
     "mean +- half-width". A single seed has no interval, so its number alone
     is shown; "-" if there is no number.
   """
-  mean, ci95 = (np.nan if found[name] is None else factor * found[name]
+  mean, ci95 = (np.nan if numbers[name] is None else factor * numbers[name]
                 for name in ("mean", "ci95"))
   if np.isnan(mean):
     return "-"
   number = f"{mean:{sign}.{digits}f}"
   # Summaries of older versions have the half-width 0 for a single seed.
-  if len(found["values"]) < 2 or np.isnan(ci95):
+  if len(numbers["values"]) < 2 or np.isnan(ci95):
     return number
   return f"{number} +- {ci95:.{digits}f}"
 
@@ -162,12 +162,12 @@ def first_rows(
   """
   sign = -1 if metric == "loss" else 1
   chosen = [r for r in rows if r["protocol"] == protocol]
-  found = []
+  first = []
   for seed in _seeds(chosen):
     reaching = [r for r in chosen if r["seed"] == seed
                 and sign * r[metric] >= sign * target]
-    found.append(min(reaching, key=lambda r: r["round"], default=None))
-  return found
+    first.append(min(reaching, key=lambda r: r["round"], default=None))
+  return first
 
 
 def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
@@ -292,11 +292,11 @@ def summary(
     A dictionary that can be written as JSON.
   """
   steady = records.seconds_per_round()
-  more = {}
+  extra = {}
   if records.num_groups is not None:
-    more["groups"] = groups(records.tables["groups"], records.num_groups)
+    extra["groups"] = groups(records.tables["groups"], records.num_groups)
   if records.privacy:
-    more["privacy"] = records.privacy.facts(
+    extra["privacy"] = records.privacy.facts(
         records.tables["rounds"][-1]["round"])
   measured = {}
   if records.rows:  # empty if only the caller's own measures were evaluated
@@ -304,7 +304,7 @@ def summary(
         records.rows, records.cohort, records.tables["rounds"])}
   return {
       **measured,
-      **more,
+      **extra,
       "stopped": records.stopped,
       "timing": {"compile_s": compile_s, "steady_s_per_round": steady,
                  "seconds_per_round_all_seeds": steady * len(records.seeds)},
@@ -324,22 +324,22 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
     all clients. The rows are in partition.npz.
   """
   partition, histogram = federation.partition, federation.label_histogram
-  held = partition.held_out
-  more: dict[str, Any] = {}
-  if held is not None:
-    more = {"validation_clients": held.clients.tolist(),
-            "validation_size": held.train_size.tolist()}
+  held_out = partition.held_out
+  extra: dict[str, Any] = {}
+  if held_out is not None:
+    extra = {"validation_clients": held_out.clients.tolist(),
+             "validation_size": held_out.train_size.tolist()}
   joins = federation.data.train.joins
   if joins is not None:
-    more["joins"] = np.asarray(joins).tolist()
+    extra["joins"] = np.asarray(joins).tolist()
   if partition.num_clients <= MOST_IN_TEXT:
-    more |= {"train_size": partition.train_size.tolist(),
-             "test_size": partition.test_size.tolist(),
-             "label_histogram": histogram.tolist()}
+    extra |= {"train_size": partition.train_size.tolist(),
+              "test_size": partition.test_size.tolist(),
+              "label_histogram": histogram.tolist()}
   return {
       "name": partition.name, "flags": partition.flags,
       "hash": federation.hashes["partition"], "pooled": partition.pooled,
-      "clients": partition.num_clients, **more,
+      "clients": partition.num_clients, **extra,
       "label_histogram_hash": hashlib.sha256(histogram.tobytes()).hexdigest()}
 
 
@@ -401,11 +401,10 @@ def _installed() -> dict[str, str]:
 def versions() -> dict[str, str]:
   """The versions of this package, of ``_PACKAGES`` and Python, and the commit.
   """
-  found = {"fedjax_alg": fedjax_alg.__version__,
-           **_installed(),
-           "python": platform.python_version()}
   commit = _commit()
-  return found if commit is None else {**found, "commit": commit}
+  return {"fedjax_alg": fedjax_alg.__version__, **_installed(),
+          "python": platform.python_version(),
+          **({} if commit is None else {"commit": commit})}
 
 
 def device() -> str:

@@ -136,14 +136,14 @@ def _parsed(
 ) -> list[Row]:
   try:
     reader = csv.DictReader(io.StringIO(raw.decode(), newline=""))
-    found = tuple(reader.fieldnames or ())
+    header = tuple(reader.fieldnames or ())
     every = [row for row in reader if None not in row.values() and (
         "" not in row.values())]
   except (UnicodeDecodeError, csv.Error):
     raise OptionError(f"{path}: damaged, no table; {_ANEW}") from None
   filled = {new: old for new, old in _BYTES.items()
-            if old in found and new not in found}
-  if columns is not None and found != tuple(
+            if old in header and new not in header}
+  if columns is not None and header != tuple(
       name for name in columns if name not in filled):
     raise OptionError(
         f"{path}: damaged or of another version, its columns are not "
@@ -281,10 +281,11 @@ def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(names)
 
 
-def _bytes(floats: np.ndarray, given: np.ndarray | None) -> np.ndarray:
+def _bytes(floats: np.ndarray, counted: np.ndarray | None) -> np.ndarray:
   """The bytes of ``RoundCost``, int64."""
-  return BYTES_PER_FLOAT * np.asarray(floats, np.int64) if given is None else (
-      np.asarray(given, np.int64))
+  if counted is None:
+    return BYTES_PER_FLOAT * np.asarray(floats, np.int64)
+  return np.asarray(counted, np.int64)
 
 
 def round_rows(
@@ -388,12 +389,12 @@ def group_rows(
   """
   kinds = groups.kinds(label_histogram)
   rows = []
-  for seed, own in zip(seeds, membership, strict=True):
-    sizes = groups.sizes(own, num_groups)
+  for seed, of_seed in zip(seeds, membership, strict=True):
+    sizes = groups.sizes(of_seed, num_groups)
     row = {"round": number, "seed": seed, "assigned": int(sizes.sum()),
            "used": int((sizes > 0).sum()),
            **{f"size_{k}": int(size) for k, size in enumerate(sizes)},
-           **groups.agreement(own, kinds)._asdict()}
+           **groups.agreement(of_seed, kinds)._asdict()}
     rows.append({name: row[name] for name in group_columns(num_groups)})
   return rows
 
@@ -417,9 +418,9 @@ def metric_values(
   table: dict[str, dict[str, np.ndarray]] = {}
   values = {protocol: metrics.summarise(counted)
             for protocol, counted in counts.items()}
-  for protocol, found in values.items():
-    table |= (_best_and_mean(protocol, found)
-              if protocol in evaluate.PER_MODEL else {protocol: found})
+  for protocol, of_protocol in values.items():
+    table |= (_best_and_mean(protocol, of_protocol)
+              if protocol in evaluate.PER_MODEL else {protocol: of_protocol})
   if {"global_mean", "validation"} <= set(table):
     table[CHOSEN] = _picked(values["global"], values["validation"])
   return table

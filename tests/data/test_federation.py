@@ -11,6 +11,8 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.partition import make_partition
 from fedjax_alg.data.sources import load_digits
+from tests.data import reading
+from tests.data.reading import rows_of
 
 
 def numbered(n_train=90, n_test=30, classes=3, clients=None):
@@ -27,12 +29,6 @@ def deal(examples, partition, kind="none"):
       examples.x_train, examples.x_test)
   return federation.deal(
       examples._replace(x_train=x_train, x_test=x_test), partition)
-
-
-def rows_of(data, client):
-  shard = layout.shard_of(data, client)
-  rows = slice(int(shard.offset), int(shard.offset) + int(shard.size))
-  return np.asarray(shard.x[rows]), np.asarray(shard.y[rows])
 
 
 def whole_test(fed):
@@ -53,11 +49,8 @@ def test_dealing_gives_each_client_its_rows(kind):
   partition = make_partition(kind, examples, 3, 0)
   fed = deal(examples, partition)
   for split in ("train", "test"):
-    order, offset, size = (
-        getattr(partition, f"{split}_{part}")
-        for part in ("order", "offset", "size"))
     for client in range(3):
-      rows = order[offset[client]:offset[client] + size[client]]
+      rows = np.array(reading.rows(partition, split, client))
       if split == "test" and not partition.pooled:
         rows = rows + 90  # numbering of the pooled data
       x, y = rows_of(getattr(fed.data, split), client)

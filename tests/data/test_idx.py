@@ -8,7 +8,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import idx
-from fedjax_alg.data.errors import DataError
+from tests.data.reading import refuses
 
 RNG = np.random.default_rng(0)
 NAMES = {"x_train": "train-images-idx3-ubyte",
@@ -85,13 +85,8 @@ GOOD = encoded(np.zeros((9, 5, 4), np.uint8))
 ])
 def test_bad_files_are_named(tmp_path, name, data, says):
   write(tmp_path, arrays(), {name: data})
-  with pytest.raises(DataError) as caught:
-    idx.load_idx(tmp_path)
-  message = str(caught.value)
-  assert says in message and "\n" not in message
-  assert message.startswith(f"data_path={tmp_path}")
-  if "test images" not in says:
-    assert name in message
+  refuses(lambda: idx.load_idx(tmp_path), says, f"data_path={tmp_path}",
+          "" if "test images" in says else name)
 
 
 @pytest.mark.parametrize("damage", ("cut", "not gzip", "flip"))
@@ -102,14 +97,12 @@ def test_damaged_gzip(tmp_path, damage):
           "flip": packed[:30] + bytes([packed[30] ^ 255]) + packed[31:]}
   path = tmp_path / (NAMES["x_test"] + ".gz")
   path.write_bytes(data[damage])
-  with pytest.raises(DataError, match=f"{path}: damaged, not gzip"):
-    idx.read_idx(path)
+  refuses(lambda: idx.read_idx(path), f"{path}: damaged, not gzip")
 
 
 def test_missing_files(tmp_path):
-  with pytest.raises(DataError, match="/no: no such folder; one with train-im"):
-    idx.load_idx(tmp_path / "no")
+  refuses(lambda: idx.load_idx(tmp_path / "no"),
+          "/no: no such folder; one with train-im")
   write(tmp_path, arrays())
   (tmp_path / NAMES["y_test"]).unlink()
-  with pytest.raises(DataError, match="no t10k-labels-idx.-ubyte"):
-    idx.load_idx(tmp_path)
+  refuses(lambda: idx.load_idx(tmp_path), "no t10k-labels-idx?-ubyte")

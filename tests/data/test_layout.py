@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import layout
-
-
-def rows_of(data, client):
-  shard = layout.shard_of(data, client)
-  rows = slice(int(shard.offset), int(shard.offset) + int(shard.size))
-  return np.asarray(shard.x[rows]), np.asarray(shard.y[rows])
+from tests.data.reading import rows_of
 
 
 def test_client_data_permutes_and_pads():

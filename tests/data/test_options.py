@@ -77,6 +77,12 @@ def test_refused_in_one_line(given, said):
     (dict(hog_bins=3), "^hog_bins: not read with features=none"),
     (dict(shift_share=.5), "^shift_share: not read with shift=none"),
     (dict(data_path="a.npz"), "^data_path: not read with dataset=digits"),
+    (dict(partition_file="a.npz", partition="iid"),
+     "^partition_file: not read with partition=iid"),
+    (dict(partition="file"), "^partition_file: missing"),
+    (dict(partition_file="a.npz", num_clients=3), "^num_clients=3: not read"),
+    (dict(partition_file="a.npz", dirichlet_alpha=.1),
+     "^dirichlet_alpha: not read with partition=file"),
 ])
 def test_federate_refuses_what_it_would_not_read(given, said):
   with pytest.raises(fa.DataError, match=said):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import allocate, published
-from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.partition import (
     label_histogram, make_partition, partition_hash)
+from tests.data.reading import arrays, refuses, rows
 
 quick = settings(
     max_examples=40, deadline=None, derandomize=True, database=None)
@@ -40,9 +40,7 @@ def data_sets(draw):
 def check_layout(partition):
   """Offsets say where each client's rows are, back to back."""
   for split in ("train", "test"):
-    order, offset, size = (
-        getattr(partition, f"{split}_{part}")
-        for part in ("order", "offset", "size"))
+    order, offset, size = arrays(partition, split)
     assert order.dtype == np.int64
     assert offset.dtype == size.dtype == np.int32
     np.testing.assert_array_equal(
@@ -60,10 +58,9 @@ def check_complete(partition, examples, num_clients, minimum):
   train = label_histogram(partition, examples.y_train, examples.num_classes)
   test = np.zeros_like(train)
   for client in range(num_clients):
-    rows = partition.test_order[partition.test_offset[client]:][
-        :partition.test_size[client]]
     test[client] = np.bincount(
-        examples.y_test[rows], minlength=examples.num_classes)
+        examples.y_test[rows(partition, "test", client)],
+        minlength=examples.num_classes)
   assert not test[train == 0].any()
   np.testing.assert_array_equal(
       np.sort(partition.test_order), np.arange(len(examples.y_test)))
@@ -73,16 +70,24 @@ def check_complete(partition, examples, num_clients, minimum):
   assert (np.abs(test - train * part)[served] < 2).all()
 
 
+def complete(kind, examples, num_clients, seed, minimum=10, **options):
+  """The partition, which the seed decides and which leaves nobody out."""
+  partition, again, other = (
+      make_partition(kind, examples, num_clients, number, **options)
+      for number in (seed, seed, seed + 1))
+  check_complete(partition, examples, num_clients, minimum)
+  assert partition_hash(partition) == partition_hash(again)
+  assert partition_hash(partition) != partition_hash(other)
+  return partition, label_histogram(
+      partition, examples.y_train, examples.num_classes)
+
+
 @quick
 @given(data_sets(), st.integers(1, 8), st.floats(0, 2))
 def test_iid(data, num_clients, sigma):
   examples, seed = data
-  make = lambda seed: make_partition(
+  partition, _ = complete(
       "iid", examples, num_clients, seed, size_sigma=sigma)
-  partition = make(seed)
-  check_complete(partition, examples, num_clients, 10)
-  assert partition_hash(partition) == partition_hash(make(seed))
-  assert partition_hash(partition) != partition_hash(make(seed + 1))
   if sigma == 0:
     assert np.ptp(partition.train_size) <= 1
 
@@ -93,28 +98,20 @@ def test_classes(data, num_clients, draw):
   examples, seed = data
   most = draw.draw(st.integers(1, min(3, examples.num_classes)))
   least = draw.draw(st.integers(1, most))
-  make = lambda seed: make_partition(
-      "classes", examples, num_clients, seed, classes_per_client=most,
+  _, histogram = complete(
+      "classes", examples, num_clients, seed, 5, classes_per_client=most,
       min_classes_per_client=least, min_client_size=5)
-  partition = make(seed)
-  check_complete(partition, examples, num_clients, 5)
-  held = (label_histogram(partition, examples.y_train) > 0).sum(axis=1)
-  assert held.min() >= least and held.max() <= most
-  assert partition_hash(partition) == partition_hash(make(seed))
-  assert partition_hash(partition) != partition_hash(make(seed + 1))
+  number = (histogram > 0).sum(axis=1)
+  assert number.min() >= least and number.max() <= most
 
 
 @quick
 @given(data_sets(), st.integers(1, 8), st.floats(0.3, 10))
 def test_dirichlet(data, num_clients, alpha):
   examples, seed = data
-  make = lambda seed: make_partition(
-      "dirichlet", examples, num_clients, seed, dirichlet_alpha=alpha,
-      min_client_size=3)
-  partition = make(seed)
-  check_complete(partition, examples, num_clients, 3)
-  assert partition_hash(partition) == partition_hash(make(seed))
-  assert partition_hash(partition) != partition_hash(make(seed + 1))
+  partition, _ = complete("dirichlet", examples, num_clients, seed, 3,
+                          dirichlet_alpha=alpha, min_client_size=3)
+  assert "dirichlet_even" not in partition.flags
 
 
 @quick
@@ -122,16 +119,12 @@ def test_dirichlet(data, num_clients, alpha):
 def test_dirichlet_even(data, num_clients):
   """Who has n / C examples gets none of the classes that follow."""
   examples, seed = data
-  partition = make_partition(
-      "dirichlet", examples, num_clients, seed, dirichlet_alpha=0.5,
+  partition, histogram = complete(
+      "dirichlet", examples, num_clients, seed, 1, dirichlet_alpha=0.5,
       dirichlet_even=True, min_client_size=1)
-  check_complete(partition, examples, num_clients, 1)
-  held = label_histogram(partition, examples.y_train, examples.num_classes)
-  before = np.cumsum(held, axis=1) - held
-  assert not held[before >= len(examples.y_train) / num_clients].any()
+  before = np.cumsum(histogram, axis=1) - histogram
+  assert not histogram[before >= len(examples.y_train) / num_clients].any()
   assert partition.flags["dirichlet_even"]
-  plain = make_partition("dirichlet", examples, 2, seed, min_client_size=1)
-  assert "dirichlet_even" not in plain.flags
 
 
 @quick
@@ -139,22 +132,16 @@ def test_dirichlet_even(data, num_clients):
 def test_shards(data, num_clients, k):
   """Sorted by class and cut, every client's rows are k of the pieces."""
   examples, seed = data
-  make = lambda seed: make_partition(
+  _, histogram = complete(
       "shards", examples, num_clients, seed, classes_per_client=k)
-  partition = make(seed)
-  check_complete(partition, examples, num_clients, 10)
   pieces = np.array_split(np.sort(examples.y_train), num_clients * k)
   counts = sorted(tuple(np.bincount(
       piece, minlength=examples.num_classes)) for piece in pieces)
-  held = label_histogram(partition, examples.y_train, examples.num_classes)
   if k == 1:
-    assert sorted(map(tuple, held)) == counts
+    assert sorted(map(tuple, histogram)) == counts
   sums = {tuple(np.sum(some, axis=0))
           for some in itertools.combinations(counts, k)}
-  assert set(map(tuple, held)) <= sums
-  assert partition_hash(partition) == partition_hash(make(seed))
-  if num_clients > 1:
-    assert partition_hash(partition) != partition_hash(make(seed + 1))
+  assert set(map(tuple, histogram)) <= sums
 
 
 def test_clients_of_the_fedavg_paper():
@@ -163,10 +150,10 @@ def test_clients_of_the_fedavg_paper():
   assert set(partition.train_size.tolist()) == {600}
   held = label_histogram(partition, mnist_like().y_train)
   assert set(held.ravel().tolist()) == {0, 300, 600}
-  with pytest.raises(DataError, match="num_clients=90 .*leave a client with 4 "
-                                      "of the 480 .*min_client_size=10"):
-    make_partition("shards", labelled(np.arange(480) % 10, [0]), 90, 0,
-                   classes_per_client=2)
+  examples = labelled(np.arange(480) % 10, [0])
+  refuses(lambda: make_partition(
+      "shards", examples, 90, 0, classes_per_client=2), "num_clients=90 ",
+          "leave a client with 4 of the 480", "min_client_size=10")
 
 
 def mnist_like():
@@ -257,13 +244,10 @@ def test_powerlaw_is_the_published_generator(seed):
   partition = make_partition("powerlaw", examples, 1000, seed)
   check_layout(partition)
   assert partition.pooled
-  for user, rows in enumerate(want):
-    train = partition.train_order[partition.train_offset[user]:][
-        :partition.train_size[user]]
-    test = partition.test_order[partition.test_offset[user]:][
-        :partition.test_size[user]]
-    assert len(train) == int(0.9 * len(rows))
-    assert sorted([*train, *test]) == sorted(rows)
+  for user, expected in enumerate(want):
+    train, test = (rows(partition, split, user) for split in ("train", "test"))
+    assert len(train) == int(0.9 * len(expected))
+    assert sorted([*train, *test]) == sorted(expected)
 
 
 def test_powerlaw_leaves_a_class_that_would_be_used_up():
@@ -310,10 +294,8 @@ def test_natural_keeps_the_given_clients():
   assert not partition.pooled and partition.flags["num_clients"] == 3
   for split, client in (("train", client_train), ("test", client_test)):
     for index, name in enumerate((3, 7, 40)):
-      offset = getattr(partition, split + "_offset")[index]
-      size = getattr(partition, split + "_size")[index]
-      rows = getattr(partition, split + "_order")[offset:offset + size]
-      assert sorted(rows) == np.flatnonzero(client == name).tolist()
+      assert sorted(rows(partition, split, index)) == (
+          np.flatnonzero(client == name).tolist())
 
 
 def test_natural_holds_out_where_test_rows_name_nobody():
@@ -359,21 +341,15 @@ def test_natural_can_take_fewer_clients():
 ])
 def test_bad_options_are_named_in_one_line(kind, clients, options, says):
   examples = labelled(np.arange(100) % 4, np.arange(20) % 4)
-  with pytest.raises(DataError, match=says) as caught:
-    make_partition(kind, examples, clients, 0, **options)
-  assert "\n" not in str(caught.value)
+  refuses(lambda: make_partition(kind, examples, clients, 0, **options), says)
 
 
-def test_a_class_too_rare_for_its_clients():
-  examples = labelled([0] * 100 + [1] * 2, [])
-  with pytest.raises(DataError, match="no split found"):
-    make_partition("classes", examples, 5, 0, classes_per_client=2)
-
-
-def test_natural_with_too_many_clients():
-  examples = labelled([0, 0], [], np.array([0, 1]))
-  with pytest.raises(DataError, match="num_clients=3: the data set has 2"):
-    make_partition("natural", examples, 3, 0)
+def test_data_that_have_too_few_for_the_clients():
+  examples = labelled([0] * 100 + [1] * 2, [], np.arange(102) % 2)
+  refuses(lambda: make_partition(
+      "classes", examples, 5, 0, classes_per_client=2), "no split found")
+  refuses(lambda: make_partition("natural", examples, 3, 0),
+          "num_clients=3: the data set has 2")
 
 
 @quick

@@ -7,10 +7,10 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import partition_file
-from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.partition import make_partition, partition_hash
+from tests.data import reading
 
 
 def examples(seed=0):
@@ -110,11 +110,9 @@ def own(path, **change):
   return path
 
 
-def refuses(path, data, says):
-  with pytest.raises(DataError, match=says) as caught:
-    partition_file.read_partition(path, data)
-  assert str(caught.value).startswith(f"partition_file={path}: ")
-  assert "\n" not in str(caught.value)
+def refuses(path, data, *says):
+  reading.refuses(lambda: partition_file.read_partition(path, data),
+                  f"partition_file={path}: ", *says)
 
 
 def test_a_file_of_ones_own(tmp_path):
@@ -134,13 +132,13 @@ ABOUT = np.array(json.dumps({"pooled": True}))
 @pytest.mark.parametrize("change, says", [
     (dict(train_order=None), "has no train_order"),
     (dict(train_order=[5., 7, 80]), "train_order is float64"),
-    (dict(train_order=[[5, 7, 80]]), r"train_order is int64 of shape \(1, 3\)"),
+    (dict(train_order=[[5, 7, 80]]), "train_order is int64 of shape (1, 3)"),
     (dict(train_order=[5, 7]), "add up to the 2 rows of train_order"),
     (dict(train_size=[0, 3]), "train_size must be at least 1"),
     (dict(test_size=[2, -1]), "test_size must be at least 0"),
     (dict(train_size=[], train_order=[]), "train_size must be at least 1"),
-    (dict(train_order=[5, 7, 90]), r"lies in \[5, 90\], the data have 90 rows"),
-    (dict(train_order=[5, -1, 8]), r"lies in \[-1, 8\]"),
+    (dict(train_order=[5, 7, 90]), "lies in [5, 90], the data have 90 rows"),
+    (dict(train_order=[5, -1, 8]), "lies in [-1, 8]"),
     (dict(train_order=[5, 7, 7]), "train_order has row 7 2 times"),
     (dict(test_size=[0, 0, 1]), "2 clients with training rows, 3 with test"),
     (dict(test_order=[5], about=ABOUT), "row 5 is for training and for test"),
@@ -162,7 +160,7 @@ def test_other_data_and_no_file(tmp_path):
   path = written(tmp_path / "p.npz", make_partition(
       "iid", data, 3, 0, min_client_size=2), data)
   refuses(path, examples(1), "was made for other labels than those of made "
-          r"\(90 training and 30 test rows\)")
+          "(90 training and 30 test rows)")
   # The features may be others.
   partition_file.read_partition(path, data._replace(x_train=data.x_train + 1))
   refuses(tmp_path / "none.npz", data, "No such file")
@@ -170,16 +168,3 @@ def test_other_data_and_no_file(tmp_path):
   for damaged in (b"", b"no npz", content[:-50], content[:200]):
     path.write_bytes(damaged)
     refuses(path, data, "not a partition, or damaged")
-
-
-@pytest.mark.parametrize("given, says", [
-    (dict(partition_file="a.npz", partition="iid"),
-     "^partition_file: not read with partition=iid"),
-    (dict(partition="file"), "^partition_file: missing"),
-    (dict(partition_file="a.npz", num_clients=3), "^num_clients=3: not read"),
-    (dict(partition_file="a.npz", dirichlet_alpha=.1),
-     "^dirichlet_alpha: not read with partition=file"),
-])
-def test_options_beside_it(given, says):
-  with pytest.raises(fa.OptionError, match=says):
-    fa.federate("digits", **given)

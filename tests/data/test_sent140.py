@@ -1,7 +1,6 @@
 """Tweets: words, clients, vocabulary; what is refused."""
 
 import collections
-import re
 
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from experiments import prepare as experiments_prepare
 from fedjax_alg import data
 from fedjax_alg.data import partition, sent140 as tweets_lib
-from fedjax_alg.data.errors import DataError
 from tests import tfds_records
+from tests.data.reading import refuses
 
 FEATURES = {"user": tfds_records.TEXT, "text": tfds_records.TEXT,
             "query": tfds_records.TEXT, "date": tfds_records.TEXT,
@@ -138,17 +137,11 @@ def test_no_words_and_users_of_one_tweet():
   assert got.x_train.tolist() == got.x_test.tolist() == [[0, 0, 0]]
 
 
-def refuses(call, says):
-  with pytest.raises(DataError) as caught:
-    call()
-  assert re.search(says, str(caught.value)) and "\n" not in str(caught.value)
-
-
 def test_refuses():
   good = {"user": "al", "polarity": 0, "text": "x"}
   tweets = tweets_lib.encode([good] * 7)
   refuses(lambda: tweets_lib.sent140(tweets, 8),
-          "min_client_size=8: no user .* the most is 7")
+          "min_client_size=8: no user", "the most is 7")
   refuses(lambda: tweets_lib.sent140(tweets_lib.encode([])), "the most is 0")
   refuses(lambda: tweets_lib.encode([good | {"polarity": 3}]),
           "polarity 3, allowed: 0")

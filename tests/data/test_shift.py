@@ -6,7 +6,8 @@ import pytest
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import client_rows, label_histogram
 from fedjax_alg.data.shift import num_pairs, shifted, SHIFTS
-from tests.data.test_hold_out import rows, split
+from tests.data.reading import arrays, rows
+from tests.data.test_hold_out import split
 
 L = 4
 C = 14
@@ -35,9 +36,7 @@ def test_no_row_is_lost_or_doubled(kind):
   for event in range(4):
     now = after(kind, event)
     for which in ("train", "test"):
-      order, offset, size = (
-          getattr(now, f"{which}_{part}")
-          for part in ("order", "offset", "size"))
+      order, offset, size = arrays(now, which)
       old = getattr(PARTITION, f"{which}_order")
       assert offset.dtype == size.dtype == np.int32
       assert order.shape == old.shape and order.dtype == old.dtype

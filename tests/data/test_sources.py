@@ -8,20 +8,13 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import characters, features, sources, tfds_source
-from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.leaf import load_leaf
 from tests import tfds_records
+from tests.data.reading import refuses
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 TFDS_DIR = pathlib.Path(os.environ.get(
     "FEDJAX_ALG_DATA_DIR", _ROOT.parent / "shared" / "data" / "tfds"))
-
-
-def refuses(call, says):
-  with pytest.raises(DataError) as caught:
-    call()
-  message = str(caught.value)
-  assert says in message and "\n" not in message, message
 
 
 def test_digits():
@@ -88,27 +81,13 @@ def test_npz_of_tokens(tmp_path):
           "x_train lies in [2147483648, 2147483659], token ids must fit")
 
 
-NAN = np.array([[1, np.nan, 1]] * 4)
-
-
 @pytest.mark.parametrize("change, says", [
     ({"x_test": None}, "missing x_test (it has x_train, y_test, y_train)"),
     ({"y_train": None, "y_test": None}, "missing y_train, y_test"),
     ({"x_train": np.array([{}] * 4, object)}, "objects are never loaded"),
-    ({"x_train": np.zeros(4)}, "x_train has shape (4,)"),
-    ({"x_train": np.zeros((0, 3)), "y_train": np.zeros(0, int)},
-     "x_train has no rows"),
     ({"x_test": np.zeros((2, 5))}, "x_test of (5,)"),
-    ({"x_test": np.zeros((2, 3), np.uint8)}, "x_test of (3,) uint8"),
-    ({"x_train": NAN}, "x_train has 4 NaN or infinite"),
     ({"x_test": np.full((2, 3), np.inf)}, "x_test has 6 NaN or infinite"),
-    ({"x_test": np.full((2, 3), 1e300)}, "x_test has 6 NaN or infinite"),
-    ({"x_train": np.array([["a"]] * 4)}, "x_train is <U1"),
-    ({"x_train": np.zeros((4, 3), complex)}, "x_train is complex128"),
     ({"y_train": np.zeros(4)}, "y_train is float64, integers are needed"),
-    ({"y_train": [0, 1, -1, 0]}, "y_train lies in [-1, 1]"),
-    ({"y_train": [0, 1]}, "y_train has shape (2,), (4,) is needed"),
-    ({"y_test": [[0], [1]]}, "y_test has shape (2, 1)"),
     ({"client_train": [0, 1]}, "client_train has shape (2,)"),
     ({"client_train": [0.5] * 4}, "client_train is float64"),
     ({"client_test": [0, 1]}, "client_test without client_train"),
@@ -117,8 +96,7 @@ def test_bad_npz(tmp_path, change, says):
   arrays = {name: value for name, value in (good_npz() | change).items()
             if value is not None}
   path = save(tmp_path / "bad.npz", arrays)
-  refuses(lambda: sources.load_npz(path), says)
-  refuses(lambda: sources.load_npz(path), f"data_path={path}")
+  refuses(lambda: sources.load_npz(path), says, f"data_path={path}")
 
 
 def test_npz_that_is_none(tmp_path):
@@ -191,8 +169,8 @@ def test_leaf_text(tmp_path):
     (leaf({"al": (["To b", "No"], ["x", "y"])}), "x must be texts of one"),
     (leaf({"al": (["To b"], ["xy"])}), "y the character after each"),
     (leaf({"al": (["To b"], [3])}), "x and y must be numbers"),
-    (leaf(USERS)[:-20], "not json, or truncated"),
-    ("[]", "no key 'users'"),
+    (leaf(USERS)[:-20], "or truncated, in line 1, column"),
+    ("[]", "not a table in json"),
     ('{"users": ["a"]}', "no key 'user_data'"),
     (leaf({}), "at least one user"),
     (leaf(USERS, num_samples=[1]), "num_samples must be a list of 2"),
@@ -210,13 +188,12 @@ def test_leaf_text(tmp_path):
     (leaf(USERS | {"cy": ([["1", "2"]], [0])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[1, 2]], ["0"])}), "x and y must be numbers"),
     (leaf(USERS | {"cy": ([[10 ** 400, 1]], [0])}), "x and y must be numbers"),
-    pytest.param("[" * 200_000, "not json, or truncated", id="brackets"),
+    pytest.param("[" * 200_000, "not a table in json", id="brackets"),
 ])
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
   path.write_text(text)
-  refuses(lambda: load_leaf(path), says)
-  refuses(lambda: load_leaf(path), f"data_path={path}")
+  refuses(lambda: load_leaf(path), says, f"data_path={path}")
 
 
 def test_leaf_that_is_none(tmp_path):

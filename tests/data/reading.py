@@ -1,0 +1,36 @@
+"""How the tests of data read partitions, clients and refusals."""
+
+import numpy as np
+import pytest
+
+from fedjax_alg.data import layout
+from fedjax_alg.data.errors import DataError
+
+
+def arrays(partition, split):
+  """Order, offset and size of the training or the test rows."""
+  return tuple(getattr(partition, f"{split}_{name}")
+               for name in ("order", "offset", "size"))
+
+
+def rows(partition, split, client):
+  """The rows of one client, as a list."""
+  order, offset, size = arrays(partition, split)
+  return order[offset[client]:offset[client] + size[client]].tolist()
+
+
+def rows_of(data, client):
+  """The examples and labels of one client."""
+  shard = layout.shard_of(data, client)
+  places = slice(int(shard.offset), int(shard.offset) + int(shard.size))
+  return np.asarray(shard.x[places]), np.asarray(shard.y[places])
+
+
+def refuses(call, *says):
+  """The call raises one line that has these texts."""
+  with pytest.raises(DataError) as caught:
+    call()
+  message = str(caught.value)
+  assert "\n" not in message
+  for text in says:
+    assert text in message, message
