@@ -27,6 +27,7 @@ from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.records.scores import LAST_ROUNDS
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations
@@ -54,7 +55,7 @@ def _flag_values() -> absl_flags.FlagValues:
       "metric", "accuracy", list(metrics.METRICS), "metric by which settings "
       "are compared", flag_values=values)
   absl_flags.DEFINE_enum(
-      "score", "final", list(report.SCORES), "which evaluations of a setting "
+      "score", "final", list(LAST_ROUNDS), "which evaluations of a setting "
       "count: final = the last one, last_10 = the mean of those in the last "
       "ten rounds, all = the mean of all", flag_values=values)
   absl_flags.DEFINE_bool(
@@ -123,7 +124,7 @@ def make(
     by: protocol by which the best setting is chosen; None: see
       ``report.chosen_protocol``.
     metric: metric by which settings are compared.
-    score: which evaluations count, one of ``report.SCORES``.
+    score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.
     part: play this part of the grid alone, and write no tables.
 

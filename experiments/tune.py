@@ -56,6 +56,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
+from fedjax_alg.records.scores import in_last, LAST_ROUNDS
 from fedjax_alg.runs.gradient_tuning import GradientTuning
 from . import sweep
 from .cli import config as config_lib
@@ -133,9 +134,6 @@ _UNLIMITED = (-math.inf, math.inf)
 
 #: paper -> how many last rounds decide by their validation accuracy; None: all.
 LAST = {"conjugate": None, "diversified": 10, "analytic": 1}
-
-#: --score -> how many last rounds count; None: all.
-_SCORED = {"final": 1, "last_10": 10, "all": None}
 
 #: Number of seeds for each value.
 SEEDS = 3
@@ -385,8 +383,8 @@ def validation(
   known = {r["protocol"] for r in rows}
   shown = f"{protocol}_mean" if f"{protocol}_mean" in known else protocol
   rows = [r for r in rows if r["protocol"] == shown]
-  end = max(r["round"] for r in rows)
-  kept = [r["accuracy"] for r in rows if not last or r["round"] > end - last]
+  late = in_last([r["round"] for r in rows], last)
+  kept = [r["accuracy"] for r, counts in zip(rows, late) if counts]
   return sum(kept) / len(kept)
 
 
@@ -520,7 +518,7 @@ def tune_any(argv: Sequence[str]) -> None:
   if gradients.asked(mine):
     every = config_lib.parse(words).run.eval_every
     gradients.make(
-        words, own, _last(every, _SCORED[score]),
+        words, own, _last(every, LAST_ROUNDS[score]),
         expanded(values.out_dir or "out/tune/gradient"), "Outer steps")
     return
   for word in mine:

@@ -10,13 +10,10 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
+from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from . import plots, styles
-
-#: Which evaluations of a setting count: the last one, those of the last ten
-#: rounds, or all of them (which measures speed).
-SCORES = ("final", "last_10", "all")
 
 
 class Setting(NamedTuple):
@@ -40,13 +37,10 @@ def scores(
   """The score of each seed of a setting, [seeds]; NaN if it diverged."""
   if not setting.rows:
     return np.array([np.nan])
-  curve = summary_lib.by_seed(setting.rows, protocol, metric)
-  if score == "final":
-    return curve[:, -1]
-  if score == "all":
-    return curve.mean(1)
-  numbers = np.array(sorted({row["round"] for row in setting.rows}))
-  return curve[:, numbers > numbers[-1] - 10].mean(1)
+  rounds = sorted({row["round"] for row in setting.rows})
+  return np.array([
+      scores_lib.score(score, curve, rounds, metric)
+      for curve in summary_lib.by_seed(setting.rows, protocol, metric)])
 
 
 def chosen_protocol(settings: Sequence[Setting], asked: str | None) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import fedjax_alg
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.records import scores
 from fedjax_alg.records.clients import MOST_IN_TEXT
 from fedjax_alg.records.tables import (
     Records, ROUND_COST, Row, SIMULATED, TOTALS)
@@ -137,14 +138,6 @@ def shown(
   return f"{number} +- {ci95:.{digits}f}"
 
 
-def _aggregate(rows: list[Row], reduce: Any) -> dict[str, Any]:
-  """protocol -> metric -> spread of ``reduce`` over a seed's curve."""
-  return {protocol: {
-      metric: spread([reduce(metric, curve)
-                      for curve in by_seed(rows, protocol, metric)])
-      for metric in metrics.METRICS} for protocol in protocols(rows)}
-
-
 def first_rows(
     rows: list[Row], protocol: str, metric: str, target: float
 ) -> list[Row | None]:
@@ -199,10 +192,8 @@ def rounds_to(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
 def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
   """Makes final, best, mean_last_10 and rounds_to of summary.json.
 
-  ``best`` is the best value of each metric over all evaluations (the least
-  loss, the largest other metric). The best round is chosen on test data, as
-  in the papers. ``mean_last_10`` averages the evaluations of the last ten
-  rounds.
+  The first three are scores (``scores.score``); the round of ``best`` is chosen
+  on test data, as in the papers.
 
   Args:
     rows: rows of metrics.csv.
@@ -212,21 +203,16 @@ def summarise(rows: list[Row], targets: tuple[float, ...]) -> dict[str, Any]:
     The four entries.
   """
   numbers = sorted({r["round"] for r in rows})
-  late = np.array([n > numbers[-1] - 10 for n in numbers])
 
-  def best(metric, curve):
-    # The first evaluations are NaN if no client was counted then.
-    counted = curve[~np.isnan(curve)]
-    curve = counted if counted.size else curve
-    return curve.min() if metric == "loss" else curve.max()
+  def spreads(name):
+    return {protocol: {
+        metric: spread([scores.score(name, curve, numbers, metric)
+                        for curve in by_seed(rows, protocol, metric)])
+        for metric in metrics.METRICS} for protocol in protocols(rows)}
 
-  return {
-      "final": _aggregate(rows, lambda _, curve: curve[-1]),
-      "best": _aggregate(rows, best),
-      "mean_last_10": _aggregate(
-          # A protocol may be younger than the first rows of a run.
-          rows, lambda _, curve: curve[late[-len(curve):]].mean()),
-      "rounds_to": rounds_to(rows, targets)}
+  return {"final": spreads("final"), "best": spreads("best"),
+          "mean_last_10": spreads("last_10"),
+          "rounds_to": rounds_to(rows, targets)}
 
 
 def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:

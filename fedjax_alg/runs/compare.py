@@ -14,6 +14,7 @@ from fedjax_alg import metrics, registry
 from fedjax_alg.data.options import DataOptions, field_values, ShiftOptions
 from fedjax_alg.errors import a_type, did_you_mean, OptionError
 from fedjax_alg.hparams import of_type, reads
+from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs.options import EvaluationOptions, MachineOptions
@@ -21,9 +22,8 @@ from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 
-#: What one number stands for a seed's curve: its last value, the mean of the
-#: evaluations in the last ten rounds, or its best value.
-SCORES = {"final": "final", "last_10": "mean_last_10", "best": "best"}
+#: What one number stands for a seed's curve; see ``records.scores``.
+SCORES = ("final", "last_10", "best")
 
 #: Costs of a run, which are running totals in metrics.csv.
 COSTS = ("round", *tables.TOTALS)
@@ -258,9 +258,10 @@ def _line(
     label: str, result: RunResult, protocol: str, metric: str,
     targets: Sequence[float]) -> Line:
   rows = result.records.rows
-  found = summary_lib.summarise(rows, ())
-  scores = {name: estimate(found[key][protocol][metric]["values"])
-            for name, key in SCORES.items()}
+  curves = summary_lib.by_seed(rows, protocol, metric)
+  scores = {name: estimate([
+      scores_lib.score(name, curve, result.rounds, metric) for curve in curves])
+            for name in SCORES}
   costs = {name: estimate(
       summary_lib.by_seed(rows, protocol, name)[:, -1]) for name in COSTS}
   reached = {}

@@ -1,0 +1,45 @@
+"""What number stands for a curve: its end, a mean of it, or its best value."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+#: score -> the number of last rounds whose evaluations it averages; None: all
+LAST_ROUNDS: dict[str, int | None] = {"final": 1, "last_10": 10, "all": None}
+
+
+def in_last(rounds: Sequence[int] | np.ndarray, last: int | None) -> np.ndarray:
+  """Which evaluations lie in the last rounds.
+
+  Args:
+    rounds: [E] int, the evaluated rounds.
+    last: number of last rounds; None: all.
+
+  Returns:
+    [E] bool.
+  """
+  return np.asarray(rounds) > (max(rounds) - last if last else 0)
+
+
+def score(
+    name: str, curve: np.ndarray, rounds: Sequence[int] | np.ndarray,
+    metric: str) -> float:
+  """The number that stands for a curve.
+
+  Args:
+    name: a name of ``LAST_ROUNDS``; or "best", the least loss or the largest
+      other metric, whose round is chosen on the data of the curve.
+    curve: [E'], the values of one seed. A protocol may be younger than the
+      first evaluations of a run, so E' may be less than E.
+    rounds: [E] int, the evaluated rounds of the run, in order.
+    metric: the metric.
+
+  Returns:
+    The number; NaN where the metric has none.
+  """
+  if name == "best":
+    # The first evaluations are NaN if no client was counted then.
+    counted = curve[~np.isnan(curve)]
+    curve = counted if counted.size else curve
+    return curve.min() if metric == "loss" else curve.max()
+  return curve[in_last(rounds, LAST_ROUNDS[name])[-len(curve):]].mean()
