@@ -93,3 +93,10 @@ def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
       "GB of memory, the machine has")):
     federate("npz", data_path=str(path), num_clients=60_000, partition="iid",
              min_client_size=1, size_sigma=0.0)
+
+
+def test_a_damaged_npy_has_no_numbers(tmp_path):
+  path = tmp_path / "a.npy"
+  path.write_bytes(b"\x93NUMPY and no more")
+  with pytest.raises(OptionError, match="a.npy: cannot be read as numbers$"):
+    availability(path)
