@@ -19,7 +19,7 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import doubts, Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.femnist import load_femnist
-from fedjax_alg.data.hold_out import check_hold_out, hold_out
+from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.layout import client_data, PADDING_ROWS, server_rows
 from fedjax_alg.data.idx import load_idx
 from fedjax_alg.data.leaf import load_leaf
@@ -352,7 +352,6 @@ def from_options(
   if kind == "file":
     assert options.partition_file is not None
     partition = read_partition(options.partition_file, examples)
-    check_hold_out(options.validation_clients, partition.num_clients)
   else:
     partition = make_partition(
         kind, examples, count, options.partition_seed,

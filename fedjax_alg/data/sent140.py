@@ -1,9 +1,8 @@
 """Sentiment140: tweets as sequences of word ids, with one client per user."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 import html
 import os
-import pathlib
 import re
 from typing import Any
 
@@ -189,9 +188,6 @@ def load_sent140(
       enough tweets.
   """
   tweets = tfds_source.read_arrays(
-      "sentiment140", data_dir, cache_dir, lambda path: encode(_records(path)))
+      "sentiment140", data_dir, cache_dir, lambda path: encode(
+          tfds_source.records(path, "train")))
   return sent140(tweets, min_client_size, vocabulary, sequence_length, seed)
-
-
-def _records(directory: pathlib.Path) -> Iterator[dict[str, Any]]:
-  return tfds_source.records(directory, "train")

@@ -4,7 +4,8 @@ A module that behaves differently in training (dropout) has an argument
 ``deterministic``, ``train`` or ``training`` of its ``__call__``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import inspect
 from typing import Any
 
@@ -40,27 +41,38 @@ def mode_arguments(
   return {name: not value for name, value in training.items()}, training
 
 
-def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
-  """Calls ``jax.eval_shape`` and turns every error into one line.
+@contextlib.contextmanager
+def user_code(what: str) -> Iterator[None]:
+  """Turns every error of a user's code into one line.
 
   Args:
-    fn: the user's code; it is traced but never run.
-    what: description of ``fn`` for the error message.
-    *shapes: arguments of ``fn``.
-
-  Returns:
-    The shapes of the result.
+    what: description of the code for the error message.
 
   Raises:
-    OptionError: ``fn`` cannot be traced.
+    OptionError: the code inside has failed.
   """
   try:
-    return jax.eval_shape(fn, *shapes)
+    yield
   except OptionError:
     raise
   except Exception as error:  # whatever the user's code raises
     raise OptionError(
         f"`model`: {what} fails ({raised(error)})") from error
+
+
+def shape_of(fn: Callable[..., Any], what: str, *shapes: Any) -> Any:
+  """The shapes of a result of the user's code, which is traced but never run.
+
+  Args:
+    fn: the user's code.
+    what: description of ``fn`` for the error message.
+    *shapes: arguments of ``fn``.
+
+  Raises:
+    OptionError: ``fn`` cannot be traced.
+  """
+  with user_code(what):
+    return jax.eval_shape(fn, *shapes)
 
 
 def _is_float(dtype: Any) -> bool:

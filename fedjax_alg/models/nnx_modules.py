@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array, Key, Model, Params
-from fedjax_alg.errors import OptionError, raised
+from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import cross_entropy
 
@@ -163,10 +163,5 @@ def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:
                         f"({type(module).__name__})")
     return module
 
-  try:
+  with adapt.user_code(f"{name}(rngs)"):
     return nnx.eval_shape(make)
-  except OptionError:
-    raise
-  except Exception as error:  # whatever the user's code raises
-    raise OptionError(f"`model`: {name}(rngs) fails "
-                      f"({raised(error)})") from error

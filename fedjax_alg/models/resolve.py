@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import own
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import a_type, OptionError, did_you_mean, raised
+from fedjax_alg.errors import a_type, OptionError, did_you_mean
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.models.nnx_modules import from_nnx
@@ -62,17 +62,12 @@ def as_model(
     if not isinstance(model, str) or own.is_own(model):
       raise OptionError(f"`{option}`: only a named model reads it, not the "
                         f"{type(model).__name__} given")
-  return adapt.checked(
-      _changed(_made(model, input_shape, num_classes, input_dtype, options),
-               l2, loss), input_shape, input_dtype, num_classes)
-
-
-def _changed(
-    model: Model, l2: float | None,
-    loss: Callable[[Array, Array], Array] | None) -> Model:
+  result = _made(model, input_shape, num_classes, input_dtype, options)
   if l2 is not None:
-    model = model._replace(l2=float(l2))
-  return model if loss is None else model._replace(loss=loss)
+    result = result._replace(l2=float(l2))
+  if loss is not None:
+    result = result._replace(loss=loss)
+  return adapt.checked(result, input_shape, input_dtype, num_classes)
 
 
 def _made(
@@ -168,9 +163,6 @@ def _fitted(maker: Any, asked: dict[str, Any]) -> tuple[Any, bool]:
       parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
          for name, parameter in parameters.items() if name not in asked):
     return named(lambda rngs: maker(rngs, **asked)), True
-  try:
+  name = getattr(maker, "__name__", type(maker).__name__)
+  with adapt.user_code(f"{name}({', '.join(asked)})"):
     return maker(**asked), False
-  except Exception as error:  # whatever the user's code raises
-    name = getattr(maker, "__name__", type(maker).__name__)
-    raise OptionError(f"`model`: {name}({', '.join(asked)}) fails "
-                      f"({raised(error)})") from error

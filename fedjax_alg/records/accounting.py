@@ -58,7 +58,9 @@ class Mechanism:
       return math.nan
     if self.rounds is not None:
       rounds = min(rounds, self.rounds)
-    return _composed(rounds, *of_one, self.delta)
+    orders, divergences = of_one
+    return float(_accountant()[1].compute_epsilon(
+        orders, rounds * np.array(divergences), self.delta)[0])
 
   @property
   def caution(self) -> str:
@@ -121,14 +123,6 @@ def _of_a_round(
   # No public name has them; they are added up over rounds, and finding them
   # takes 0.1 s.
   return tuple(accountant._orders), tuple(accountant._rdp)
-
-
-def _composed(
-    rounds: int, orders: tuple[float, ...], divergences: tuple[float, ...],
-    delta: float) -> float:
-  _, rdp = _accountant()
-  return float(rdp.compute_epsilon(
-      orders, rounds * np.array(divergences), delta)[0])
 
 
 def is_private(hparams: Any) -> bool:

@@ -32,13 +32,6 @@ def test_what_is_read_is_what_was_built(tmp_path):
   same(cache.read_or_build(path, "source", never), arrays())
 
 
-def test_another_source_is_built_and_replaces_the_old(tmp_path):
-  path = tmp_path / "a.npz"
-  cache.read_or_build(path, "one", arrays)
-  same(cache.read_or_build(path, "two", lambda: arrays(1)), arrays(1))
-  same(cache.read_or_build(path, "two", never), arrays(1))
-
-
 def test_a_write_that_is_interrupted_leaves_what_was_there(
     tmp_path, monkeypatch):
   path = tmp_path / "a.npz"

@@ -2,9 +2,6 @@
 
 import io
 import json
-import pathlib
-import struct
-import tempfile
 
 from hypothesis import given, HealthCheck, settings
 import numpy as np
@@ -15,10 +12,10 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.idx import load_idx
 from fedjax_alg.data.leaf import load_leaf
-from fedjax_alg.data.partition_file import read_partition, write_partition
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.options import RunOptions
 from tests import fuzzing
+from tests.data.test_idx import encoded
 
 FUZZED = settings(max_examples=40, suppress_health_check=[
     HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -26,10 +23,10 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 3)).astype(np.float32), RNG.integers(0, 4, 40)
 
 
-def archive(save):
+def archive():
   file = io.BytesIO()
-  save(file, x_train=X, y_train=Y, x_test=X, y_test=Y,
-       client_train=np.arange(40) % 5, client_test=np.arange(40) % 5)
+  np.savez(file, x_train=X, y_train=Y, x_test=X, y_test=Y,
+           client_train=np.arange(40) % 5, client_test=np.arange(40) % 5)
   return file.getvalue()
 
 
@@ -39,25 +36,12 @@ def leaf():
                      "user_data": users}).encode()
 
 
-def idx(array):
-  return bytes((0, 0, 8, array.ndim)) + struct.pack(
-      f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
-
-
 def read_idx(path):
-  images = RNG.integers(0, 255, (40, 4, 4))
+  images = RNG.integers(0, 255, (40, 4, 4), np.uint8)
   for name, array in (("train-labels-idx1", Y), ("t10k-images-idx3", images),
                       ("t10k-labels-idx1", Y)):
-    (path.parent / f"{name}-ubyte").write_bytes(idx(array))
+    (path.parent / f"{name}-ubyte").write_bytes(encoded(array.astype(np.uint8)))
   return load_idx(path.parent)
-
-
-def partition():
-  digits = federate("digits", num_clients=4)
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder) / "whole.npz"
-    write_partition(path, digits.partition, digits.labels)
-    return path.read_bytes()
 
 
 def availability(path):
@@ -65,22 +49,13 @@ def availability(path):
       sampling="availability", availability_file=str(path)).checked()
 
 
-def npy():
-  file = io.BytesIO()
-  np.save(file, np.linspace(0, 1, 5))
-  return file.getvalue()
-
-
 KINDS = {
-    "a.npz": (lambda: archive(np.savez), sources.load_npz),
-    "b.npz": (lambda: archive(np.savez_compressed), sources.load_npz),
+    "a.npz": (archive, sources.load_npz),
     "a.json": (leaf, load_leaf),
     "train-images-idx3-ubyte": (
-        lambda: idx(RNG.integers(0, 255, (40, 4, 4))), read_idx),
+        lambda: encoded(RNG.integers(0, 255, (40, 4, 4), np.uint8)),
+        read_idx),
     "a.txt": (lambda: b"0.1\n# one\n0.5\n1\n", availability),
-    "a.npy": (npy, availability),
-    "part.npz": (
-        partition, lambda path: read_partition(path, sources.load_digits())),
 }
 
 
@@ -118,3 +93,10 @@ def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
       "GB of memory, the machine has")):
     federate("npz", data_path=str(path), num_clients=60_000, partition="iid",
              min_client_size=1, size_sigma=0.0)
+
+
+def test_a_damaged_npy_has_no_numbers(tmp_path):
+  path = tmp_path / "a.npy"
+  path.write_bytes(b"\x93NUMPY and no more")
+  with pytest.raises(OptionError, match="a.npy: cannot be read as numbers$"):
+    availability(path)

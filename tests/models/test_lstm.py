@@ -134,9 +134,3 @@ def test_frozen_vectors():
   # Different words are nearly orthogonal.
   products = vectors[0] @ vectors[0].T / 300
   assert np.abs(products - np.diag(np.diag(products))).max() < 0.35
-
-
-@pytest.mark.parametrize("shape, classes", [((25, 1), 2), ((), 2), ((25,), 1)])
-def test_it_needs_sequences_in_classes(shape, classes):
-  with pytest.raises(ValueError, match="model=lstm: needs sequences"):
-    models.make_model("lstm", shape, classes)

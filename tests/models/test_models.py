@@ -25,18 +25,14 @@ def count(model):
     ("stack", (28, 28), dict(layers=("conv5-4", "avg4", "dense6")),
      104 + 196 * 6 + 6 + 70),
     ("cnn", (32, 32, 3), {}, 448 + 4640 + 2048 * 64 + 64 + 650),
+    # Table 2 of the FedGroup paper.
+    ("softmax", (60,), {}, 610),
+    ("softmax", (784,), {"num_classes": 26}, 20_410),
+    ("mlp", (784,), {"hidden": (512,), "num_classes": 26}, 415_258),
 ])
 def test_number_of_parameters(name, shape, options, expected):
-  assert count(models.make_model(name, shape, 10, **options)) == expected
-
-
-@pytest.mark.parametrize("name, inputs, classes, hidden, expected", [
-    ("softmax", 784, 10, (), 7_850), ("mlp", 784, 10, (128,), 101_770),
-    ("softmax", 784, 26, (), 20_410), ("mlp", 784, 26, (512,), 415_258),
-    ("softmax", 60, 10, (), 610)])
-def test_table_2_of_the_fedgroup_paper(name, inputs, classes, hidden, expected):
   assert count(models.make_model(
-      name, (inputs,), classes, hidden=hidden)) == expected
+      name, shape, **({"num_classes": 10} | options))) == expected
 
 
 @pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
@@ -155,14 +151,24 @@ def test_what_from_flax_refuses_is_one_line(module, said):
   assert "\n" not in str(error.value) and str(error.value).startswith("model: ")
 
 
-@pytest.mark.parametrize("shape, said", [
-    ((784,), "784"), ((3, 3), "3x3"), ((2, 28, 1), "2x28x1"), ((), "scalar")])
-def test_a_cnn_needs_images(shape, said):
-  with pytest.raises(ValueError, match="model=cnn: needs images") as error:
-    models.make_model("cnn", shape, 10)
-  assert said in str(error.value)
-
-
-def test_an_unknown_model_is_named():
-  with pytest.raises(ValueError, match="model=resnet: must be one of softm"):
-    models.make_model("resnet", (4,), 2)
+@pytest.mark.parametrize("name, shape, classes, layers, said", [
+    ("resnet", (4,), 2, "", "model=resnet: must be one of softmax"),
+    ("cnn", (784,), 10, "", "model=cnn: needs images .* 784"),
+    ("cnn", (3, 3), 10, "", "model=cnn: needs images .* 3x3"),
+    ("cnn", (2, 28, 1), 10, "", "model=cnn: needs images .* 2x28x1"),
+    ("cnn", (), 10, "", "model=cnn: needs images .* scalar"),
+    ("lstm", (25, 1), 2, "", "model=lstm: needs sequences"),
+    ("lstm", (), 2, "", "model=lstm: needs sequences"),
+    ("lstm", (25,), 1, "", "model=lstm: needs sequences"),
+    ("stack", (4, 8), 3, "valid5-4", "valid5-4: kernel 5 is larger than its 4"),
+    ("stack", (8, 8), 3, "conv9-4", "conv9-4: kernel 9 is larger than its 8x8"),
+    ("stack", (8, 12, 3), 3, "avg2,conv5-4", "conv5-4: .* than its 4x6 input"),
+    ("stack", (9, 8), 3, "max9", "max9: leaves nothing of its 9x8 input"),
+    ("stack", (8, 9), 3, "avg4,avg2,avg2", "avg2: leaves nothing of its 1x1"),
+    ("stack", (64,), 3, "conv3-4", r"conv3-4: needs images, .* shape \(64,\)"),
+    ("stack", (), 3, "max2", "layers=max2: needs images"),
+    ("stack", (2, 2, 2, 2), 3, "avg2", "needs images"),
+])
+def test_examples_that_do_not_fit_a_model(name, shape, classes, layers, said):
+  with pytest.raises(ValueError, match=said):
+    models.make_model(name, shape, classes, layers=layers.split(","))

@@ -31,6 +31,13 @@ def timed(rounds):
       times=RoundTimes(1e6 * slow, 2 * slow, slow, slow / 2))
 
 
+def started(folder, *server, **options):
+  """Empty tables in a folder."""
+  made = records.Records(folder, SEEDS, COHORT, server, **options)
+  made.write()
+  return made
+
+
 def evaluated(run, counts):
   """The rows that an evaluation adds."""
   before = len(run.rows)
@@ -59,8 +66,7 @@ def test_round_rows():
 
 
 def test_simulated_seconds_add_up(tmp_path):
-  made = records.Records(tmp_path, SEEDS, COHORT, ())
-  made.write()
+  made = started(tmp_path)
   made.add_rounds(timed(2), 0, 2, 1.0)
   made.add_metrics(records.metric_values({"global": counts(4)}))
   again = records.Records(tmp_path, SEEDS, COHORT, ())
@@ -79,8 +85,7 @@ def test_simulated_seconds_add_up(tmp_path):
 
 
 def test_a_method_that_counts_no_work_has_no_time(tmp_path):
-  made = records.Records(tmp_path, SEEDS, COHORT, ())
-  made.write()
+  made = started(tmp_path)
   made.add_rounds(aux(1), 0, 1, 1.0)
   rows = evaluated(made, {"global": counts(4)})
   cost = results.cost(rows, COHORT, made.tables["rounds"])
@@ -93,8 +98,7 @@ def test_a_method_that_counts_no_work_has_no_time(tmp_path):
 
 
 def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
-  made = records.Records(tmp_path, SEEDS, COHORT, ())
-  made.write()
+  made = started(tmp_path)
   made.add_rounds(aux(1), 0, 1, 1.0)
   local = metrics.Counts(
       np.ones((2, 2, 2)), np.ones((2, 2)), np.array([[3.0, 1], [2, 0]]),
@@ -120,8 +124,7 @@ def counts(*hits):
 
 
 def test_best_of_k_for_every_protocol_of_models(tmp_path):
-  made = records.Records(tmp_path, SEEDS, COHORT, ())
-  made.write()
+  made = started(tmp_path)
   made.add_rounds(aux(2), 0, 2, 1.0)
   single = jax.tree.map(lambda leaf: leaf[:, 0], counts(5))
   rows = evaluated(made, {"global": counts(3, 9), "train": counts(6, 2),
@@ -141,8 +144,7 @@ def test_best_of_k_for_every_protocol_of_models(tmp_path):
 
 
 def test_read_gives_back_what_was_written(tmp_path):
-  made = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
-  made.write()
+  made = started(tmp_path, "loss")
   loss = np.array([[0.1, np.nan], [1e-9, 3.0]], np.float32)
   made.add_rounds(aux(2, loss=loss), 0, 2, 1.0)
   made.add_metrics(records.metric_values({"global": counts(4)}))
@@ -166,8 +168,7 @@ def test_bytes_are_those_that_are_given_or_four_a_float(tmp_path):
   most = np.full((2, 2), 2 ** 31 - 1, np.int32)
   log = log._replace(cost=log.cost._replace(
       down=most, up=most, bytes_up=np.full((2, 2), 2 ** 32 - 1, np.uint32)))
-  made = records.Records(tmp_path, SEEDS, COHORT, ())
-  made.write()
+  made = started(tmp_path)
   made.add_rounds(log, 0, 2, 1.0)
   row = evaluated(made, {"global": counts(4)})[0]
   assert (row["bytes_down"], row["bytes_up"]) == (2 ** 33 - 4, 2 ** 32 - 1)
@@ -182,9 +183,7 @@ def test_a_client_that_sends_nothing_has_received(tmp_path):
   log = aux(2)
   log = log._replace(server={"cohort_present": COHORT - lost,
                              "cohort_lost": lost})
-  made = records.Records(tmp_path, SEEDS, COHORT, (
-      "cohort_lost", "cohort_present"))
-  made.write()
+  made = started(tmp_path, "cohort_lost", "cohort_present")
   made.add_rounds(log, 0, 2, 1.0)
   row = evaluated(made, {"global": counts(4)})[0]
   assert row["total_bytes"] == 2 * COHORT * 40 + (COHORT - 2) * 20
@@ -201,8 +200,7 @@ def without_bytes(path):
 
 def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
   """They are read, and an unfinished run goes on with them."""
-  made = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
-  made.write()
+  made = started(tmp_path, "loss")
   made.add_rounds(aux(2, loss=np.ones((2, 2), np.float32)), 0, 2, 1.0)
   made.add_metrics(records.metric_values({"global": counts(4)}))
   files = [made.path("metrics"), made.path("rounds")]
@@ -230,12 +228,7 @@ def test_groups_are_a_table_of_their_own(tmp_path):
   """Two kinds of clients; seed 4 has put nobody into a group yet."""
   histogram = np.array([[5, 0], [9, 0], [1, 3], [2, 2]])
   membership = np.array([[0, 0, 2, -1], [-1] * 4])
-
-  def make():
-    return records.Records(tmp_path, SEEDS, COHORT, (), 3)
-
-  made = make()
-  made.write()
+  made = started(tmp_path, num_groups=3)
   for start in (0, 2):
     made.add_rounds(aux(2), start, 2, 1.0)
     made.add_metrics(records.metric_values({"global": counts(4)}))
@@ -243,7 +236,7 @@ def test_groups_are_a_table_of_their_own(tmp_path):
   first, second = made.tables["groups"][:2]
   assert list(first.values()) == [2, 3, 3, 2, 2, 0, 1, 1.0, 1.0]
   assert str(list(second.values())) == "[2, 4, 0, 0, 0, 0, 0, nan, nan]"
-  again = make()
+  again = records.Records(tmp_path, SEEDS, COHORT, (), 3)
   again.read(4)
   assert str(again.tables) == str(made.tables)
   again.read(2)
@@ -263,8 +256,7 @@ def test_groups_are_a_table_of_their_own(tmp_path):
 @pytest.fixture(name="run")
 def _run(tmp_path):
   """Tables of three rounds, evaluated after 2 and 3."""
-  made = records.Records(tmp_path, SEEDS, COHORT, (), num_groups=2)
-  made.write()
+  made = started(tmp_path, num_groups=2)
   for start, count in ((0, 2), (2, 1)):
     made.add_rounds(aux(count), start, count, 1.0)
     made.add_metrics(records.metric_values({"global": counts(4)}))
