@@ -78,7 +78,7 @@ install() {
 }
 
 checks() {
-  "$venv/bin/python" -m flake8 fedjax_alg experiments benchmarks tests &&
+  "$venv/bin/python" -m ruff check --quiet &&
     "$venv/bin/python" -m mypy
 }
 

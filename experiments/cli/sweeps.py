@@ -150,7 +150,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
     for played in _play_program(
         [waiting[i] for i in indices], said, elsewhere):
       found[played.config.out_dir] = played
-  for config, held in elsewhere:  # it may have ended meanwhile
+  for config, _ in elsewhere:  # it may have ended meanwhile
     folder = expanded(config.out_dir)
     if not resume.finished(folder, config):
       raise lock.still_held([error for _, error in elsewhere])

@@ -888,7 +888,7 @@ def groups(
   """
   figure, axes = plt.subplots(
       1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False)
-  for axis, (name, (points, group, words)) in zip(axes.flat, cells.items()):
+  for axis, (name, (points, group, _)) in zip(axes.flat, cells.items()):
     own = styles_lib.of(f"group {g + 1}" for g in sorted(set(group.tolist())))
     for label, style in own.items():
       inside = group == int(label.split()[1]) - 1

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
 from flax import linen as nn
 import jax.numpy as jnp
@@ -88,7 +88,7 @@ class Flatten(_Word):
   word = "flatten"
 
 
-StackLayer = Union[Dense, Conv, AvgPool, MaxPool, Flatten]
+StackLayer = Dense | Conv | AvgPool | MaxPool | Flatten
 
 _WORDS: dict[str, type] = {kind.word: kind for kind in (
     Conv, ValidConv, AvgPool, MaxPool, Dense, Flatten)}

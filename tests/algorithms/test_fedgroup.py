@@ -74,7 +74,8 @@ def test_cold_start_and_rounds_are_the_oracles(variant):
     assert len({planned[i] for i in cold}) > 1 and planned.min() == 0
     reference.membership.update(
         {i: int(planned[i]) for i in cold})  # drawn once
-  for state, aux, ids, key, before in rounds_of(run, problem, state):
+  for state, aux, ids, key, before in rounds_of(  # noqa: B020
+      run, problem, state):
     cold = grouped.batches(
         problem, ids, PLAN_KEY if h.direction == "initial"
         else grouped.rule_key(key), PRE)

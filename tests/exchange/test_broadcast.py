@@ -66,7 +66,7 @@ def test_rounds_are_the_loop(problem):
 def test_copies_stay_equal_and_models_have_an_error_each(problem):
   options = diversified.KModels(num_models=2, threshold=2)
   played = list(play(problem, grouping=diversified.by_model(options)))
-  for number, (ids, before, after, aux) in enumerate(played):
+  for number, (_, _, after, aux) in enumerate(played):
     assert bool(trees.copies(after.models)) == (number < 2)
     assert bool(trees.copies(after.memory.extra.memory.error)) == (number < 2)
     if number in (1, 2):  # client 4 alone, which was there before

@@ -16,7 +16,7 @@ used. Arguments shared by the round functions:
 No randomness is drawn and no argument is changed; `trained` follows ids.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,8 @@ class ScaffoldRound(NamedTuple):
 
 class MimeState(NamedTuple):
   """State of the base optimizer; what it does not have is None."""
-  m: Optional[dict] = None
-  v: Optional[dict] = None
+  m: dict | None = None
+  v: dict | None = None
 
 
 class MimeRound(NamedTuple):

@@ -13,7 +13,7 @@ round before: g, beta and d of a round are computed at its beginning, from the
 g and d which the round before left in memory.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class ConjugateRound(NamedTuple):
   restarted: bool
   direction: dict  # d, (25).
   eta: float
-  search: Optional[LineSearch]  # None with a fixed eta.
+  search: LineSearch | None  # None with a fixed eta.
   w_hat: dict  # (30)
   trained: list  # Models of the cohort in the order of ids, (19).
   displacement: dict  # sum_i (n_i / n^r) (w_i - w_hat).

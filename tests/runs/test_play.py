@@ -68,10 +68,8 @@ def test_a_setting_that_diverges_is_recorded_no_further(programs):
 
 
 def test_a_run_without_a_round_left_is_evaluated_alike(programs):
-  last = None
-  for last in play.play(programs, play.new_records(programs, [None, None]),
-                        stop=False):
-    pass
+  *_, last = play.play(
+      programs, play.new_records(programs, [None, None]), stop=False)
   again = play.evaluated(programs, last.states, last.round)
   assert again.round == again.rounds == 5 and again.count == 0
   for name, values in last.metrics["global"].items():
