@@ -9,6 +9,7 @@ import types
 
 import hypothesis
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 import jaxlib
 import pytest
 
@@ -20,6 +21,10 @@ from tests import problems, shared_programs
 #: Folders whose tests compile whole rounds or runs, as files marked
 #: ``program`` do.
 PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
+
+#: Folders whose programs several processes compile. Elsewhere the time to write
+#: them to files is more than what reading them saves.
+SHARED = ("docs", "experiments", "runs")
 
 #: Files and folders whose tests take longest.
 LONGEST = ("tests/experiments/test_run.py", "tests/experiments/*/*.py",
@@ -45,15 +50,17 @@ if "JAX_PLATFORMS" not in os.environ:
   jax.config.update("jax_platforms", "cpu")
 elif os.environ["JAX_PLATFORMS"] != "cpu":
   jax.config.update("jax_default_matmul_precision", "highest")
-# A session compiles a program once: its workers, and the commands that tests
-# start, share a folder. Workers find it in their environment.
-_CACHE = None
+# A session compiles a program once: its workers (in SHARED), and the commands
+# that tests start, share a folder. Workers find it in their environment.
+_PREFIX, _CACHE = "fedjax_alg_tests_", None
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  _CACHE = tempfile.mkdtemp(prefix="fedjax_alg_tests_")
+  _CACHE = tempfile.mkdtemp(prefix=_PREFIX)
   os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
   jax.config.update("jax_compilation_cache_dir", _CACHE)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+# One that is given stays from session to session, and is for all tests.
+_MADE_HERE = _PREFIX in os.environ["JAX_COMPILATION_CACHE_DIR"]
 jax.config.update("jax_num_cpu_devices", 4)
 # Nobody reads where in the tests an operation was traced.
 jax.config.update("jax_traceback_in_locations_limit", 0)
@@ -140,9 +147,8 @@ def pytest_collection_modifyitems(config, items):
   seen = set()
 
   def is_fast(item):
-    room = item.path.relative_to(config.rootpath / "tests").parts[0]
     fast = item.get_closest_marker("fast")
-    program = room in PROGRAMS or item.get_closest_marker("program")
+    program = _room(item) in PROGRAMS or item.get_closest_marker("program")
     case = (item.path, item.originalname, _bench(item))
     take = (fast or not program) and case not in seen
     seen.add(case)
@@ -188,6 +194,10 @@ def _maps():
 
 def pytest_runtest_setup(item):
   """Tests marked ``gpu`` need an accelerator that is JAX's default."""
+  shared = _room(item) in SHARED or not _MADE_HERE
+  if shared != getattr(jax.config, "jax_enable_compilation_cache"):
+    jax.config.update("jax_enable_compilation_cache", shared)
+    compilation_cache.reset_cache()
   if item.get_closest_marker("gpu") and jax.default_backend() == "cpu":
     pytest.skip("no accelerator is JAX's default (JAX_PLATFORMS=cuda,cpu)")
 
@@ -199,6 +209,11 @@ def _select(config, items, wanted):
     (chosen if wanted(item) else left).append(item)
   config.hook.pytest_deselected(items=left)
   items[:] = chosen
+
+
+def _room(item):
+  """The folder in tests/ that has the test, or its file."""
+  return item.path.relative_to(item.config.rootpath / "tests").parts[0]
 
 
 def _bench(item, parameter="bench"):

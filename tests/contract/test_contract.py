@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -89,8 +90,31 @@ def traced_once(fn):
 _NUMBERS = itertools.count()
 
 
+class Slots(NamedTuple):
+  """How a cohort is changed before a round; inputs of the program of a run."""
+
+  order: Any  #: [S] int, the slot that comes to each place
+  present: Any  #: [S] bool, false for those that become padding slots
+  offset: Any = 0  #: [] int, the offset of padding slots
+
+  @jax.jit
+  def change(self, cohort):
+    """The cohort with its slots in this order, some of them without client."""
+    there = jnp.asarray(self.present)
+    shards = cohort.shards._replace(
+        offset=jnp.where(there, cohort.shards.offset, self.offset),
+        size=jnp.where(there, cohort.shards.size, 0))
+    ids = jnp.where(there, cohort.ids, cohort.everyone.size.shape[0])
+    weight = jnp.where(there, cohort.weight, 0)
+    ids, offset, size, weight = (leaf[jnp.asarray(self.order)] for leaf in (
+        ids, shards.offset, shards.size, weight))
+    return cohort._replace(
+        ids=ids, shards=shards._replace(offset=offset, size=size),
+        weight=weight)
+
+
 class Bench:
-  """One algorithm with its compiled programs, shared by its tests."""
+  """One algorithm with its program of a run, shared by its tests."""
 
   def __init__(self, name, problem):
     self.name, self.problem = name, problem
@@ -106,22 +130,50 @@ class Bench:
     self.initial = problems.quick_jit(functools.partial(
         loop.initial_states, loop.fixed(self.algorithm), problem.model,
         self.spec))(problem.data, self.keys, {})
+    #: Types of a round's state, new state and report; set when it is traced.
+    self.types = None
     self.run_rounds = problems.quick_jit(
         traced_once(loop.make_run_rounds(
-            loop.fixed(self.algorithm), Participation(size),
-            MAX_ROUNDS).__wrapped__),
+            self.with_slots, Participation(size), MAX_ROUNDS).__wrapped__),
         donate_argnums=0)
-    self.round = problems.quick_jit(traced_once(self.algorithm.round))
+    #: All slots of a cohort, and the last of them without clients.
+    self.whole = Slots(np.arange(size), np.ones(size, bool))
+    self.fewer = self.whole._replace(
+        present=np.arange(size) < size - PADDING)
 
   def build(self, map_clients):
     return registry.build(self.name, self.problem.model,
                           map_clients=map_clients, **self.settings)
 
-  def run(self, states, start, count):
-    """The states after rounds start.. and the log; ``states`` is kept."""
-    return self.run_rounds(
-        jax.tree.map(jnp.copy, states), self.problem.data, self.keys, {},
-        jnp.int32(start), jnp.int32(count))
+  def with_slots(self, numbers):
+    """The algorithm with rounds on a changed cohort."""
+
+    def round_(state, cohort, key):
+      new, aux = self.algorithm.round(
+          state, numbers["slots"].change(cohort), key)
+      self.types = jax.tree.map(jax.typeof, (state, new, aux))
+      return new, aux
+
+    return self.algorithm._replace(round=round_)
+
+  def inputs(self, states, start, count, slots=None, data=None, keys=None):
+    """Arguments of ``run_rounds``, for which ``states`` is copied."""
+    slots = jax.tree.map(
+        lambda leaf: jnp.stack([jnp.asarray(leaf)] * len(SEEDS)),
+        slots or self.whole)
+    return (jax.tree.map(jnp.copy, states), data or self.problem.data,
+            keys or self.keys, {"slots": slots}, jnp.int32(start),
+            jnp.int32(count))
+
+  def run(self, states, start, count, **changes):
+    """The states after rounds start.. and the log."""
+    return self.run_rounds(*self.inputs(states, start, count, **changes))
+
+  def round(self, age, slots=None, **changes):
+    """State and report of seed 0 of the round after ``age`` rounds."""
+    states, log = self.run(self.states(age), age, 1, slots=slots, **changes)
+    return (jax.tree.map(lambda leaf: leaf[0], states),
+            jax.tree.map(lambda leaf: leaf[0, 0], log.aux))
 
   @functools.cache
   def states(self, age):
@@ -158,12 +210,6 @@ class Bench:
         self.problem.data, self.spec.cohort_size,
         jax.random.fold_in(keys.cohort, number))
     return cohort, jax.random.fold_in(keys.work, number)
-
-  def padded(self, cohort):
-    """The cohort with PADDING padding slots."""
-    none = jnp.full(PADDING, self.spec.num_clients, jnp.int32)
-    return layout.take_cohort(
-        self.problem.data, jnp.concatenate([cohort.ids, none]))
 
   @functools.cached_property
   def deployed(self):
@@ -215,16 +261,15 @@ AGES = (0, 1, 3)
 
 
 def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
-  cohort, key = bench.round_inputs(0)
-  cohort, state = bench.padded(cohort), bench.state(0)
-  new, aux = bench.round.eval_shape(state, cohort, key)
-  assert jax.tree.structure(new) == jax.tree.structure(state)
-  old = jax.eval_shape(lambda s: s, state)
-  for name, a, b in zip(loop.leaf_names(state), jax.tree.leaves(old),
-                        jax.tree.leaves(new), strict=True):
+  bench.states(1)
+  old, new, aux = bench.types
+  assert jax.tree.structure(new) == jax.tree.structure(bench.state(0))
+  for name, start, a, b in zip(
+      loop.leaf_names(old), jax.tree.leaves(bench.state(0)),
+      jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
     assert (a.shape, a.dtype) == (b.shape, b.dtype), name
-    assert not a.weak_type and not b.weak_type, name
-  check_report(aux, cohort.ids.shape[0])
+    assert not start.weak_type and not a.weak_type and not b.weak_type, name
+  check_report(aux, bench.spec.cohort_size)
 
 
 def check_report(aux, slots):
@@ -244,22 +289,22 @@ def check_report(aux, slots):
 
 @pytest.mark.parametrize("age", AGES)
 def test_work_is_the_participants_own(bench, age):
-  """For the clock: counted for real slots, nothing for padding slots.
+  """For the clock: counted for participants, nothing for padding slots.
 
   A gradient is three forward passes, so it agrees with the ledger.
   """
-  cohort, key = bench.round_inputs(age)
-  slots = cohort.ids.shape[0]
-  _, aux = bench.round(bench.state(age), bench.padded(cohort), key)
-  _, log = bench.run(bench.states(age), age, 1)
+  cohort, _ = bench.round_inputs(age)
+  _, aux = bench.round(age)
+  _, of_fewer = bench.round(age, bench.fewer)
   assert isinstance(aux.work, base.Work) and aux.times is None
   for name, leaf in aux.work._asdict().items():
-    assert (leaf.shape, leaf.dtype) == ((slots + PADDING,), jnp.float32), name
+    assert (leaf.shape, leaf.dtype) == (cohort.ids.shape, jnp.float32), name
     assert np.isfinite(leaf).all(), name
-    assert ((leaf[:slots] > 0) == (not finished(bench, age))).all(), name
-    np.testing.assert_array_equal(leaf[slots:], np.zeros(PADDING))
-    np.testing.assert_array_equal(
-        leaf[:slots], getattr(log.aux.work, name)[0, 0], err_msg=name)
+    assert ((leaf > 0) == (not finished(bench, age))).all(), name
+    fewer = getattr(of_fewer.work, name)
+    assert (fewer[~bench.fewer.present] == 0).all(), name
+    assert ((fewer[bench.fewer.present] > 0) == (
+        not finished(bench, age))).all(), name
   gradients = int(aux.cost.example_gradients)
   if gradients and not asked_before(bench, age, cohort)[1]:
     passes = 3 * gradients + bench.expected(age, cohort).evaluations * int(
@@ -280,84 +325,47 @@ def test_setup_keeps_structure(bench):
     assert not b.weak_type
 
 
-def test_a_round_is_traced_once(bench):
-  """``traced_once`` fails at the second trace."""
-  cohort, key = bench.round_inputs(0)
-  cohort = bench.padded(cohort)
-  state, _ = bench.round(bench.state(0), cohort, key)
-  bench.round(state, cohort, key)
-
-
 def test_a_run_is_traced_once_whatever_remains(bench):
+  """``traced_once`` fails at the second trace."""
   states, _ = bench.run(bench.initial, 0, 3)
   bench.run(states, 3, 2)
 
 
 def test_inputs_stay_and_the_same_inputs_give_the_same_bits(bench):
-  cohort, key = bench.round_inputs(3)
-  inputs = (bench.state(3), bench.padded(cohort), key)
-  before = checkpoint.state_hash(jax.tree.map(np.array, inputs[:2]))
-  first = bench.round(*inputs)
-  second = bench.round(*inputs)
+  inputs = bench.inputs(bench.states(3), 3, 1)
+  before = checkpoint.state_hash(jax.tree.map(np.array, inputs[1]))
+  first = bench.run_rounds(*inputs)
+  second = bench.run_rounds(*bench.inputs(bench.states(3), 3, 1))
   problems.assert_equal(first, second)
-  assert checkpoint.state_hash(inputs[:2]) == before
-  assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(inputs))
-
-
-@pytest.mark.parametrize("age", AGES)
-def test_padding_slots_change_nothing(bench, age):
-  """A round of a run, and the same round with padding slots."""
-  cohort, key = bench.round_inputs(age)
-  states, log = bench.run(bench.states(age), age, 1)
-  plain_aux = jax.tree.map(lambda leaf: leaf[0, 0], log.aux)
-  padded, aux = bench.round(bench.state(age), bench.padded(cohort), key)
-  problems.assert_close(
-      padded, jax.tree.map(lambda leaf: leaf[0], states))
-  problems.assert_close(
-      jax.tree.map(lambda leaf: leaf[:-PADDING], aux.client), plain_aux.client)
-  problems.assert_close(aux.server, plain_aux.server)
-  # The server's arithmetic may be counted by slots.
-  problems.assert_equal(*(
-      cost._replace(central_flops=0) for cost in (aux.cost, plain_aux.cost)))
+  assert checkpoint.state_hash(inputs[1]) == before
+  assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(inputs[1:]))
 
 
 @pytest.mark.parametrize("age", AGES)
 def test_slot_order_changes_nothing(bench, age):
-  cohort, key = bench.round_inputs(age)
-  cohort = bench.padded(cohort)
-  order = np.random.default_rng(age).permutation(cohort.ids.shape[0])
-  shards = cohort.shards
-  mixed = cohort._replace(
-      ids=cohort.ids[order],
-      shards=Shard(
-          shards.x, shards.y, shards.offset[order], shards.size[order]),
-      weight=cohort.weight[order])
-  state, aux = bench.round(bench.state(age), cohort, key)
-  mixed_state, mixed_aux = bench.round(bench.state(age), mixed, key)
+  order = np.random.default_rng(age).permutation(bench.spec.cohort_size)
+  state, aux = bench.round(age, bench.fewer)
+  mixed_state, mixed_aux = bench.round(
+      age, bench.fewer._replace(order=order))
   problems.assert_close(mixed_state, state)
   problems.assert_close(
       mixed_aux.client, jax.tree.map(lambda leaf: leaf[order], aux.client))
   problems.assert_close(mixed_aux.server, aux.server)
 
 
-def nan_padded(bench, cohort):
-  """Padding slots whose offset points at rows full of NaN."""
-  cohort = bench.padded(cohort)
-  x = cohort.shards.x
+def nan_behind(data):
+  """(data with rows full of NaN, the offset of the first of them)."""
   # No client's last block reaches these rows.
-  first = x.shape[0] - layout.PADDING_ROWS + objective.BLOCK_ROWS
-  shards = cohort.shards._replace(
-      x=x.at[first:].set(jnp.nan),
-      offset=jnp.where(cohort.weight > 0, cohort.shards.offset, first))
-  return cohort._replace(shards=shards)
+  first = data.x.shape[0] - layout.PADDING_ROWS + objective.BLOCK_ROWS
+  return data._replace(x=data.x.at[first:].set(jnp.nan)), first
 
 
 @pytest.mark.parametrize("age", AGES)
 def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
-  cohort, key = bench.round_inputs(age)
-  expected, aux = bench.round(bench.state(age), bench.padded(cohort), key)
+  expected, aux = bench.round(age, bench.fewer)
+  data, first = nan_behind(bench.problem.data)
   poisoned, bad_aux = bench.round(
-      bench.state(age), nan_padded(bench, cohort), key)
+      age, bench.fewer._replace(offset=first), data=data)
   problems.assert_equal(poisoned, expected)
   problems.assert_equal(bad_aux.server, aux.server)
 
@@ -367,8 +375,9 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
 KINDS = ("fedavg", "fsvrg", "ifca")
 
 
-def test_client_maps_agree(bench, mesh, monkeypatch):
-  """On a cohort whose padding slots point at NaN; lanes are vmap inside.
+def test_client_maps_agree_and_padding_slots_change_nothing(
+    bench, mesh, monkeypatch):
+  """On cohorts with padding slots that point at NaN; lanes are vmap inside.
 
   Two lanes on each of four devices, which keep sums alone where a method needs
   no more, against one client after the other on one device, which keeps all.
@@ -382,25 +391,43 @@ def test_client_maps_agree(bench, mesh, monkeypatch):
 
 
 def check_map(bench, map_clients, mesh=None):
-  """Rounds with this map are those of the bench but for rounding."""
-  round_ = None
-  for age in AGES:
+  """Rounds with this map and PADDING slots more are those of a run.
+
+  Those of whole cohorts have no padding slot in the run. Where slots of the
+  cohort become some, the run has them as well, one client after the other.
+  """
+  round_, real = None, slice(0, bench.spec.cohort_size)
+  more = layout.take_cohort(bench.problem.data, jnp.full(
+      PADDING, bench.spec.num_clients, jnp.int32))
+  data, first = nan_behind(bench.problem.data)
+  for age, slots in itertools.product(AGES, (bench.whole, bench.fewer)):
+    expected, aux = bench.round(age, slots)
     cohort, key = bench.round_inputs(age)
-    inputs = (bench.state(age), nan_padded(bench, cohort), key)
-    expected, aux = bench.round(*inputs)
+    ids = jnp.concatenate([cohort.ids, more.ids])
+    cohort = Slots(
+        np.arange(ids.size), np.append(slots.present, [False] * PADDING),
+        first).change(layout.take_cohort(data, ids))
+    inputs = (bench.state(age), cohort, key)
     if mesh is not None:
       inputs = sharding.replicate(inputs, mesh)
     if round_ is None:
-      with problems.quick_compilation():
-        round_ = jax.jit(bench.build(map_clients).round).lower(
-            *inputs).compile(problems.quick_options())
+      round_ = jax.jit(bench.build(map_clients).round).lower(
+          *inputs).compile(problems.quick_options())
     state, other_aux = round_(*inputs)
     problems.assert_close(state, expected)
-    slots = slice(0, bench.spec.cohort_size)
     problems.assert_close(
-        jax.tree.map(lambda leaf: leaf[slots], other_aux.client),
-        jax.tree.map(lambda leaf: leaf[slots], aux.client))
-    problems.assert_equal(other_aux.cost, aux.cost)
+        jax.tree.map(lambda leaf: leaf[real], other_aux.client), aux.client)
+    # Sums alone do not give the mean distance from the mean.
+    shared = other_aux.server.keys() & aux.server.keys()
+    assert aux.server.keys() - shared <= {"discrepancy"}
+    problems.assert_close(*({name: server[name] for name in shared}
+                            for server in (other_aux.server, aux.server)))
+    # The server's arithmetic may be counted by slots.
+    problems.assert_equal(*(cost._replace(central_flops=0)
+                            for cost in (other_aux.cost, aux.cost)))
+    for work, expected in zip(other_aux.work, aux.work, strict=True):
+      np.testing.assert_array_equal(work[real], expected)
+      np.testing.assert_array_equal(work[real.stop:], np.zeros(PADDING))
 
 
 def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
@@ -422,11 +449,9 @@ def test_resumed_run_is_the_same_bit_for_bit(bench, tmp_path):
 
 
 def test_only_the_seed_changes_a_run(bench):
-  cohort, key = bench.round_inputs(0)
-  cohort = bench.padded(cohort)
-  one, _ = bench.round(bench.state(0), cohort, key)
-  other, _ = bench.round(bench.state(0), cohort, jax.random.key(99))
-  assert problems.differ(one, other) == draws(bench.entry)
+  other = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
+  assert problems.differ(
+      bench.state(1), bench.round(0, keys=other)[0]) == draws(bench.entry)
   if draws(bench.entry):
     states = bench.states(3)
     assert problems.differ(jax.tree.map(lambda leaf: leaf[0], states),
@@ -492,8 +517,8 @@ def read_by_steps(work, sizes, batches_per_step):
 
 @pytest.mark.parametrize("age", AGES)
 def test_ledger(bench, age):
-  cohort, key = bench.round_inputs(age)
-  _, aux = bench.round(bench.state(age), bench.padded(cohort), key)
+  cohort, _ = bench.round_inputs(age)
+  _, aux = bench.round(age)
   expected = bench.expected(age, cohort)[:4]
   if bench.entry.rounds and age:  # the layer has been sent
     expected = (0, 0, 0, 0)
@@ -533,8 +558,7 @@ def primitives(jaxpr):
 
 
 def test_nothing_leaves_the_device_during_a_run(bench):
-  args = (jax.tree.map(jnp.copy, bench.initial), bench.problem.data,
-          bench.keys, {}, jnp.int32(0), jnp.int32(2))
+  args = bench.inputs(bench.initial, 0, 2)
   names = set(primitives(bench.run_rounds.trace(*args).jaxpr.jaxpr))
   assert "while" in names
   assert not [n for n in names if "callback" in n or "print" in n]

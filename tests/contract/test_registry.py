@@ -110,7 +110,7 @@ def test_the_aggregator_reaches_the_round(name, problem):
     made = registry.build(
         name, problem.model, map_clients=MAP, aggregator=chosen)
     method, = made.round.args  # of compose
-    assert method.aggregator.is_mean == (chosen == "mean")
+    assert method.exchange.aggregator.is_mean == (chosen == "mean")
 
 
 @pytest.mark.parametrize("name", [
@@ -121,7 +121,7 @@ def test_the_attack_reaches_the_round(name, problem):
     made = registry.build(
         name, problem.model, map_clients=MAP, attack=chosen)
     method, = made.round.args  # of compose
-    assert (method.attack is None) == (chosen == "none")
+    assert (method.exchange.attack is None) == (chosen == "none")
 
 
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))

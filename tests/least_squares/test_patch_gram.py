@@ -1,5 +1,7 @@
 """X'X of patches by offsets is that of the unfolded matrix."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +14,11 @@ from fedjax_alg.models import layers
 from tests.reference import analytic as oracle
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def by_offsets(x, kernel, blocks=1):
   found = patch_gram.zeros(kernel, x.shape[-1], x.dtype)
-  for block in np.array_split(x, blocks):
-    found = patch_gram.add(found, jnp.asarray(block), x.dtype)
+  for block in jnp.array_split(x, blocks):
+    found = patch_gram.add(found, block, x.dtype)
   return patch_gram.gram(found)
 
 
