@@ -233,8 +233,7 @@ def _private(
         "seeds)")
   for why in reasons:
     _refuse("private", privacy.private, why)
-  return dataclasses.replace(
-      exchange, aggregator=private(privacy, released), weights="uniform")
+  return dataclasses.replace(exchange, aggregator=private(privacy, released))
 
 
 def _refuse(option: str, value: str | None, why: str | None) -> None:
