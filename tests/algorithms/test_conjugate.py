@@ -10,6 +10,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
+from tests.reference import clustered
 from tests.reference import conjugate as oracle
 from tests.reference import diversified
 
@@ -56,6 +57,9 @@ def compare_chain(problem, name, rtol=2e-4, **settings):
       if h.line_search_test != "printed":
         assert logged["validation_loss_after"] <= (
             logged["validation_loss_before"])
+    np.testing.assert_allclose(
+        aux.server["discrepancy"], clustered.discrepancy(
+            found.trained, [0] * len(found.trained), [found.model]), rtol=1e-4)
     w, memory = found.model, found.memory
     results.append(found)
   return results, log
