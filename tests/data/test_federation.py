@@ -30,9 +30,9 @@ def deal(examples, partition, kind="none"):
 
 
 def rows_of(data, client):
-  shard = layout.shard_of(data, client)
-  rows = slice(int(shard.offset), int(shard.offset) + int(shard.size))
-  return np.asarray(shard.x[rows]), np.asarray(shard.y[rows])
+  offset, size = int(data.offset[client]), int(data.size[client])
+  rows = slice(offset, offset + size)
+  return np.asarray(data.x)[rows], np.asarray(data.y)[rows]
 
 
 def whole_test(fed):
