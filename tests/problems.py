@@ -115,9 +115,12 @@ def quick_options() -> dict[str, Any]:
   return _options(False, 0)
 
 
-def usual_options() -> dict[str, Any]:
-  """``compiler_options`` of a run, whatever conftest has set for the tests."""
-  return _options(True, 3)
+def usual_options(level: int = 3) -> dict[str, Any]:
+  """``compiler_options`` of a run, whatever conftest has set for the tests.
+
+  Level 0 of LLVM, which comes after it, leaves a program's HLO as it is.
+  """
+  return _options(True, level)
 
 
 @functools.cache
@@ -157,6 +160,11 @@ def assert_equal(a: Any, b: Any) -> None:
 def assert_close(a: Any, b: Any, rtol=1e-5, atol=1e-6) -> None:
   """Two pytrees are equal but for rounding."""
   chex.assert_trees_all_close(a, b, rtol=rtol, atol=atol, strict=True)
+
+
+def row(tree: Any, i: int) -> Any:
+  """Row ``i`` of every leaf, in NumPy: JAX would compile it for each shape."""
+  return jax.tree.map(lambda leaf: np.asarray(leaf)[i], tree)
 
 
 def differ(a: Any, b: Any) -> bool:

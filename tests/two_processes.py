@@ -14,7 +14,7 @@ from fedjax_alg.engine import checkpoint, processes, sharding
 
 DATA = dict(partition="classes", num_clients=14, classes_per_client=3,
             validation_clients=2, seed=1)
-#: algorithm -> what it is given. Sums alone, vectors, groups, tables of
+#: algorithm -> what it is given: sums alone, vectors, groups, tables of
 #: clients, a line search on the server's rows, float64.
 RUNS = {
     "fedavg": {}, "scaffold": {}, "clsfsvrg": {}, "ditto": {},
@@ -22,13 +22,15 @@ RUNS = {
     "ga_fsvrg": dict(num_models=2, threshold=1),
     "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
     "fedacnnl": dict(model="mlp", hidden=(8,))}
+#: Those without a global model, or whose models are evaluated as others'.
+LOCAL = ("local", "fedgroup")
 
 
 def play(name, federation):
   """A short run: its numbers, final state among them; bytes of that here."""
   length = {} if name == "fedacnnl" else dict(
       rounds=3, cohort_size=6, local_steps=3)
-  evaluate = ("local",) if name == "local" else (
+  evaluate = ("local",) if name in LOCAL else (
       "global", "local", "validation")
   result = fa.run(name, federation, eval_every=2, **length, **RUNS[name],
                   evaluate=evaluate)

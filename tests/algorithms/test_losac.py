@@ -21,6 +21,7 @@ WORK = dict(local_steps=5, batch_size=6, client_lr=0.2)
 NOBODY = 12
 
 _fixed_batch = jax.jit(losac.fixed_batch, static_argnums=3)
+_picks = jax.jit(losac.picks, static_argnums=1)
 
 
 def num_batches(size, batch_size):
@@ -45,7 +46,7 @@ def picks_of(partition, ids, key, steps):
   result = {}
   for i in ids:
     count = len(partition[i])
-    order = np.asarray(losac.picks(
+    order = np.asarray(_picks(
         jax.random.fold_in(key, i), steps, jnp.int32(count)))
     result[i] = [int(order[k % count]) for k in range(steps)]
   return result
@@ -58,7 +59,7 @@ def play(problem, cohorts=None, **settings):
 
 
 def entry(table, row):
-  return bridge.to_oracle(jax.tree.map(lambda leaf: leaf[row], table))
+  return bridge.to_oracle(problems.row(table, row))
 
 
 def assert_close(mine, theirs, atol=2e-5):
@@ -131,7 +132,7 @@ def test_fixed_batches_are_a_partition(problem):
 
 @pytest.mark.parametrize("count", [1, 3, 5, 9])
 def test_picks_visit_as_many_batches_as_there_are(count):
-  visited = np.asarray(losac.picks(KEYS[0], 5, jnp.int32(count)))
+  visited = np.asarray(_picks(KEYS[0], 5, jnp.int32(count)))
   assert visited.shape == (5,)
   assert len(set(visited.tolist())) == min(count, 5)
   assert (0 <= visited).all() and (visited < count).all()

@@ -38,7 +38,7 @@ def compiled(name, seeds, **settings):
           build, model, spec, data, keys, {}), data, keys)
   return loop.make_run_rounds(build, Participation(SLOTS), 10).lower(
       states, data, keys, {}, jnp.int32(0), jnp.int32(2)).compile(
-          problems.usual_options())
+          problems.usual_options(level=0))
 
 
 def computations(text):
@@ -142,7 +142,7 @@ def test_a_copy_would_be_seen():
 
   text = run.lower(
       jnp.zeros((CLIENTS, 3)), jnp.int32(3)).compile(
-          problems.usual_options()).as_text()
+          problems.usual_options(level=0)).as_text()
   all_lines = computations(text)
   lines = [line for part in all_lines.values() for line in part]
   assert any(re.match(rf"%?copy[\w.\-]* = f32\[{CLIENTS},3\]", line)

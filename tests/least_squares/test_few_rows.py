@@ -9,6 +9,7 @@ from fedjax_alg import models
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
 from fedjax_alg.least_squares import codes, few_rows, moments, solve
+from tests import problems
 
 CLASSES, INPUTS = 3, 24
 MODEL = models.make_model("stack", (INPUTS,), CLASSES, layers=("dense5",))
@@ -40,16 +41,19 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, number, monkeypatch):
   layer, ridge = MODEL.layers[l], 0.7
   shard = Shard(X, Y, jnp.int32(9), jnp.int32(number))
   code, meta = given(l, bias)
-  sums = moments.add_shard(
-      moments.zeros(layer, CLASSES, jnp.float32), layer, PARAMS, shard,
-      jnp.float32)
-  equations = solve.problem(sums, layer, code, bias)
-  basis = solve.solve(
-      equations.gram, equations.cross, jnp.float32(ridge), meta.basis)
-  expected = solve.weights(
-      meta._replace(basis=basis), equations, sums, layer, bias)
-  found = few_rows.fit(
-      layer, PARAMS, shard, code, meta, ridge, bias, 12)
+
+  def by_sums():
+    sums = moments.add_shard(
+        moments.zeros(layer, CLASSES, jnp.float32), layer, PARAMS, shard,
+        jnp.float32)
+    equations = solve.problem(sums, layer, code, bias)
+    basis = solve.solve(
+        equations.gram, equations.cross, jnp.float32(ridge), meta.basis)
+    return solve.weights(
+        meta._replace(basis=basis), equations, sums, layer, bias)
+
+  found, expected = problems.quick_jit(lambda: (few_rows.fit(
+      layer, PARAMS, shard, code, meta, ridge, bias, 12), by_sums()))()
   for mine, theirs in zip(found, expected, strict=True):
     assert mine.dtype == jnp.float32
     np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
@@ -59,9 +63,9 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, number, monkeypatch):
 def test_without_examples_it_is_the_layer_of_the_group(bias, monkeypatch):
   monkeypatch.setattr(few_rows, "_FEWEST", 4)
   code, meta = given(0, bias)
-  kernel, offset = few_rows.fit(
+  kernel, offset = problems.quick_jit(lambda: few_rows.fit(
       MODEL.layers[0], PARAMS, Shard(X, Y, jnp.int32(9), jnp.int32(0)), code,
-      meta, 0.7, bias, 8)
+      meta, 0.7, bias, 8))()
   w = np.concatenate([kernel, offset[None]])[:len(meta.basis)]
   np.testing.assert_allclose(
       w, (meta.basis @ code[:, 0]) / meta.scale[None], rtol=1e-5, atol=1e-6)

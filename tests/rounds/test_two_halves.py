@@ -76,10 +76,13 @@ def play(problem, client, step, ids, rounds=1, idle=(), grouping=None,
   return states, aux
 
 
+full_value_and_grad = jax.jit(objective.full_value_and_grad, static_argnums=0)
+
+
 def gradient(problem, params, ids):
   """Of the cohort's objective, weighted by examples."""
   cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
-  each = [objective.full_value_and_grad(
+  each = [full_value_and_grad(
       problem.model, params, layout.shard_of(problem.data, i))[1] for i in ids]
   return trees.slot_mean(cohort.weight, jax.tree.map(
       lambda *leaves: jnp.stack(leaves), *each))
@@ -115,7 +118,7 @@ def test_the_mean_update_is_scaled_beside_an_acceleration(problem):
   shard = layout.shard_of(problem.data, 2)
 
   def step(params, rate):
-    return trees.add_scaled(params, -rate, objective.full_value_and_grad(
+    return trees.add_scaled(params, -rate, full_value_and_grad(
         problem.model, params, shard)[1])
 
   start = step(w, RATE)
@@ -228,7 +231,7 @@ def test_groups_by_gradient_may_average_trained_models(problem):
   for i in ids:
     start = starts[int(aux.client["preference"][i])]
     trained.append(trees.add_scaled(
-        start, -0.3, objective.full_value_and_grad(
+        start, -0.3, full_value_and_grad(
             problem.model, start, layout.shard_of(problem.data, i))[1]))
   groups = np.asarray(aux.client["assignment"])
   assert len(set(groups)) > 1
