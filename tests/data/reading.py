@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedjax_alg.data import layout
 from fedjax_alg.data.errors import DataError
 
 
