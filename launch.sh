@@ -92,8 +92,9 @@ run_module() {
 
 # A group is what shares compiled programs: xdist gives it to one worker.
 tests() {
-  "$venv/bin/python" -m pytest -n auto --dist loadgroup \
-    --no-loadscope-reorder "$@"
+  # Compiled modules are kept: workers and commands import them many times.
+  PYTHONDONTWRITEBYTECODE='' "$venv/bin/python" -m pytest -n auto \
+    --dist loadgroup --no-loadscope-reorder "$@"
 }
 
 command="${1:-help}"

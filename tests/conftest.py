@@ -4,6 +4,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 import types
 
@@ -164,6 +165,8 @@ def pytest_collection_finish(session):
   and again: a quarter of the CPU time of tests that compile programs.
   """
   del session
+  # Files of a test that change within a second are read again.
+  sys.dont_write_bytecode = True
   gc.disable()
   _collect()
 

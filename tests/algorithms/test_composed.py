@@ -123,10 +123,10 @@ def check_cell(problem, client, server, k, grouping="model"):
   np.testing.assert_allclose(aux.cost.central_flops, flops, rtol=1e-6)
 
 
-#: They act where adam does, and the last where cg_line_search does; each
+#: They act where average does, and the last where cg_line_search does; each
 #: stands in the grid with one local method.
-LIKE_OTHERS = {"yogi": "sgd", "adagrad": "svrg", "sgd": "mime",
-               "conjugate_gradient": "scaffold"}
+LIKE_OTHERS = {"adam": "nova", "yogi": "sgd", "adagrad": "svrg",
+               "sgd": "mime", "conjugate_gradient": "scaffold"}
 #: Local methods that a server meets as it meets sgd and scaffold.
 LIKE_SGD = {"nova": "adam", "dyn": "average", "prox": "adaptive"}
 

@@ -34,15 +34,16 @@ def test_the_start_and_a_round_see_who_is_there(problem):
   model = problem.model
   algorithm = Algorithm(lambda *_: (), setup, *spy(False)[2:])
   keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
-  ids, weight = loop.initial_states(
-      loop.fixed(algorithm), model, problem.spec, late, keys, {})
+  ids, weight = jax.jit(lambda late, keys: loop.initial_states(
+      loop.fixed(algorithm), model, problem.spec, late, keys, {}))(late, keys)
   absent = joins > 0
   np.testing.assert_array_equal(
       ids[0], np.where(absent, 12, np.arange(12)))
   np.testing.assert_array_equal(
       weight[0], np.where(absent, 0, problem.data.size))
   for number in (2, 3):
-    cohort = sample_cohort(late, 4, jax.random.key(0), number)
+    cohort = jax.jit(sample_cohort, static_argnums=1)(
+        late, 4, jax.random.key(0), number)
     np.testing.assert_array_equal(
         cohort.everyone.size,
         np.where(joins <= number, problem.data.size, 0))
@@ -60,10 +61,11 @@ def spy(with_key):
 
 
 def test_a_round_is_a_function_of_seed_and_number(problem):
+  round_ = jax.jit(lambda keys, number: play_round(
+      spy(True), problem.data, Participation(5), keys, number, None)[0])
+
   def play(seed, number):
-    state, _ = play_round(
-        spy(True), problem.data, Participation(5),
-        run_keys(seed), jnp.int32(number), None)
+    state = round_(run_keys(seed), jnp.int32(number))
     return tuple(map(tuple, jax.tree.map(np.ndarray.tolist,
                                          jax.device_get(state))))
 
@@ -104,9 +106,9 @@ def test_the_engine_tells_the_time_of_a_round(problem):
   data = on_machines(problem)._replace(joins=jnp.asarray(joins, jnp.int32))
 
   def times(data, algorithm=algorithm):
-    return play_round(
+    return jax.jit(lambda data: play_round(
         algorithm, data, Participation(12), run_keys(0),
-        jnp.int32(0), ())[1].times
+        jnp.int32(0), ())[1].times)(data)
 
   size = np.delete(np.asarray(problem.data.size, np.float64), 1)
   speed, link = (np.delete(np.asarray(leaf, np.float64), 1)
@@ -131,15 +133,16 @@ def test_the_engine_tells_the_time_of_a_round(problem):
 def test_a_bijection_where_the_permutation_is_needed(problem):
   """Newcomers; and in a cohort of everybody nothing is drawn."""
   key = jax.random.key(1)
-  late = problem.data._replace(joins=jnp.where(jnp.arange(12) % 4 == 1, 9, 0))
+  late = problem.data._replace(
+      joins=jnp.asarray(np.where(np.arange(12) % 4 == 1, 9, 0), jnp.int32))
   for data, slots in ((late, 5), (late, 12), (problem.data, 12)):
-    np.testing.assert_array_equal(
+    np.testing.assert_array_equal(*jax.jit(lambda data, slots=slots: (
         samplers.by_bijection(data, slots, key, 3),
-        samplers.uniform(data, slots, key, 3))
+        samplers.uniform(data, slots, key, 3)))(data))
   # As with uniform, everybody who is drawn is there.
-  aux = play_round(
+  aux = jax.eval_shape(lambda: play_round(
       spy(True), problem.data, Participation(5, samplers.by_bijection),
-      run_keys(0), jnp.int32(0), None)[1]
+      run_keys(0), jnp.int32(0), None)[1])
   assert PRESENT not in aux.server
 
 

@@ -15,6 +15,7 @@ from fedjax_alg.least_squares.private import PrivateMoments
 
 D, L, UNIT = 5, 3, 2.0
 KEY = jax.random.key(11)
+shortened = jax.jit(private.shortened, static_argnums=0)
 
 
 def moments_of(rng, rows, size=1.0):
@@ -42,7 +43,7 @@ def test_the_bound_holds_for_every_client(size):
   rng = np.random.default_rng(0)
   for rows in (1, 4, 300):
     sums, v = moments_of(rng, rows, size)
-    found = private.shortened(options, jax.tree.map(jnp.float32, sums))
+    found = shortened(options, jax.tree.map(np.float32, sums))
     length = np.linalg.norm(vector(found))
     assert length <= 7.0 * (1 + 1e-5)
     np.testing.assert_allclose(
@@ -51,7 +52,7 @@ def test_the_bound_holds_for_every_client(size):
     np.testing.assert_allclose(
         found.gram, factor * sums.gram, rtol=1e-3, atol=1e-5 * size ** 2)
   broken = sums._replace(gram=sums.gram + np.inf)
-  for part in private.shortened(options, jax.tree.map(jnp.float32, broken)):
+  for part in shortened(options, jax.tree.map(np.float32, broken)):
     np.testing.assert_array_equal(part, 0)
 
 
@@ -70,8 +71,9 @@ def test_the_noise_is_symmetric_and_has_the_stated_variance():
                            noise_multiplier=1.5)
   zeros = Moments(jnp.zeros((D, D)), jnp.zeros(D), jnp.zeros((L, D)),
                   jnp.zeros(L))
-  drawn = jax.jit(jax.vmap(lambda key: private.noise(options, zeros, key)))(
-      jax.random.split(KEY, 500))
+  drawn = jax.device_get(jax.jit(jax.vmap(
+      lambda key: private.noise(options, zeros, key)))(
+          jax.random.split(KEY, 500)))
   np.testing.assert_array_equal(drawn.gram, drawn.gram.swapaxes(1, 2))
   each = np.stack([vector(Moments(*(part[i] for part in drawn)))
                    for i in range(500)]) / (1.5 * 7.0)
@@ -93,10 +95,12 @@ def test_the_floor_makes_a_matrix_definite():
   assert values.min() < floor < values.max()
   expected = vectors @ np.diag(np.maximum(values, floor)) @ vectors.T
   np.testing.assert_allclose(
-      private.definite(options, jnp.float32(a)), expected, rtol=1e-4, atol=1e-3)
+      jax.jit(private.definite, static_argnums=0)(options, np.float32(a)),
+      expected, rtol=1e-4, atol=1e-3)
   # It is the radius of the noise's spectrum.
-  noise = private.noise(options, Moments(*(jnp.zeros(s) for s in (
-      (200, 200), (200,), (1, 200), (1,)))), KEY).gram
+  noise = jax.jit(lambda key: private.noise(options, Moments(*(
+      jnp.zeros(s) for s in ((200, 200), (200,), (1, 200), (1,)))), key))(
+          KEY).gram
   radius = abs(np.linalg.eigvalsh(noise)).max()
   assert 0.9 < radius / (0.5 * 7.0 * UNIT ** 2 * 400 ** 0.5) < 1.1
 

@@ -108,11 +108,13 @@ def test_platforms(platform, convolutions, products):
 def test_patches_are_what_an_output_reads():
   """Rows of patches, in the order of the kernel's axes."""
   x, _ = _arrays(1)
-  rows = convolution.patches(x, 3, "VALID")
+  patches = jax.jit(convolution.patches, static_argnames=(
+      "size", "padding", "first"))
+  rows = np.asarray(patches(x, 3, "VALID"))
   np.testing.assert_array_equal(rows[1, 2, 1], x[1, 2:5, 1:4].reshape(-1))
   np.testing.assert_array_equal(
-      convolution.patches(x, 3, "VALID", first=True), np.moveaxis(rows, 3, 0))
-  padded = convolution.patches(x, 2, "SAME")
+      patches(x, 3, "VALID", first=True), np.moveaxis(rows, 3, 0))
+  padded = np.asarray(patches(x, 2, "SAME"))
   assert padded.shape == (3, 6, 5, 8)
   corner = np.zeros((2, 2, 2), np.float32)
   corner[0, 0] = x[0, 5, 4]

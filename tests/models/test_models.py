@@ -38,14 +38,18 @@ def test_number_of_parameters(name, shape, options, expected):
 @pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
 def test_logits_and_loss(name):
   model = models.make_model(name, (6, 6), 3, hidden=(5,))
-  params = model.init(jax.random.key(1))
-  x = jax.random.normal(jax.random.key(2), (7, 6, 6))
-  y = jnp.arange(7, dtype=jnp.int32) % 3
-  logits = model.apply(params, x)
+  y = np.arange(7, dtype=np.int32) % 3
+
+  @jax.jit
+  def both(first, second):
+    x = jax.random.normal(second, (7, 6, 6))
+    logits = model.apply(model.init(first), x)
+    return logits, model.loss(logits, y), (
+        optax.softmax_cross_entropy_with_integer_labels(logits, y))
+
+  logits, loss, expected = both(jax.random.key(1), jax.random.key(2))
   assert (logits.shape, logits.dtype) == ((7, 3), jnp.float32)
-  np.testing.assert_allclose(
-      model.loss(logits, y),
-      optax.softmax_cross_entropy_with_integer_labels(logits, y), rtol=1e-5)
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
   assert (model.scale_features is not None) == (name == "softmax")
 
 
@@ -115,12 +119,13 @@ class Training(nn.Module):
 @pytest.mark.parametrize("module", [Dropped(), Training()])
 def test_dropout_in_training_alone(module):
   model = models.from_flax(module, (30,))
-  params = model.init(jax.random.key(0))
-  x = jax.random.normal(jax.random.key(1), (50, 30))
+  params = jax.jit(model.init)(jax.random.key(0))
+  x = np.random.default_rng(1).normal(size=(50, 30)).astype(np.float32)
+  apply, train_apply = map(jax.jit, (model.apply, model.train_apply))
   dense = params["params"]["Dense_0"]
   np.testing.assert_allclose(
-      model.apply(params, x), x @ dense["kernel"], rtol=1e-4, atol=1e-5)
-  one, same, other = (np.asarray(model.train_apply(
+      apply(params, x), x @ np.asarray(dense["kernel"]), rtol=1e-4, atol=1e-5)
+  one, same, other = (np.asarray(train_apply(
       params, x, jax.random.key(seed))) for seed in (1, 1, 2))
   np.testing.assert_array_equal(one, same)
   assert (one != other).all()
@@ -128,7 +133,7 @@ def test_dropout_in_training_alone(module):
   draws = np.asarray(jax.vmap(lambda key: model.train_apply(params, x, key))(
       jax.random.split(jax.random.key(3), 400)))
   np.testing.assert_allclose(
-      draws.mean(0), model.apply(params, x), atol=0.25 * draws.std(0).max())
+      draws.mean(0), apply(params, x), atol=0.25 * draws.std(0).max())
   assert models.from_flax(nn.Dense(3), (4,)).train_apply is None
 
 
