@@ -73,6 +73,7 @@ def test_normal_numbers_are_independent_and_of_variance_one():
   assert abs((a * b).mean()) < 6 / 3000 ** 0.5
 
 
+@pytest.mark.program
 def test_copies_are_equal_in_every_leaf():
   same = trees.repeat(tree(), 3)
   assert trees.copies(same)
@@ -186,6 +187,7 @@ def test_slots_added_one_by_one_are_the_weighted_sum():
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.program
 def test_derivatives_at_zero():
   """Those of sqrt are infinite there, and infinite times 0 is NaN."""
   x, dx = jnp.array([0.0, 4.0, 9.0]), jnp.array([0.0, 1.0, 3.0])

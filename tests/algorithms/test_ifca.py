@@ -23,7 +23,6 @@ def choices(models, clients):
                    for client in clients])
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("averaging, weights", [
     ("model", "examples"), ("model", "uniform"), ("gradient", "examples")])
 def test_rounds_are_the_oracles(averaging, weights):

@@ -121,6 +121,7 @@ def chained(transform):
   return np.array([*values, value(params)]), params
 
 
+@pytest.mark.program
 def test_it_composes_with_a_constant_step():
   values, params = chained(optax.with_extra_args_support(
       optax.chain(conjugate_gradient("pr+"), optax.scale(0.1))))

@@ -92,6 +92,7 @@ def test_aggregate_scaling_is_the_oracles(problem, statistics, mode):
   np.testing.assert_allclose(mine["bias"], expected["bias"], rtol=1e-5)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("mode, factor", [("all", 1), ("paper", 0.25),
                                           ("none", 1)])
 def test_a_model_without_features_takes_a_scalar(

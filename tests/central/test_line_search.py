@@ -225,6 +225,7 @@ def test_an_unknown_test_is_named():
     backtracking(test="wolfe")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("mode", ["sequential", "lanes", "four devices"])
 def test_validation_loss_is_the_mean_and_the_regulariser(problem, mesh, mode):
   """The shard begins where the clients end; 1 to 70 rows, 16 pieces."""

@@ -355,6 +355,7 @@ def test_a_configuration_must_be_named_if_there_are_several(tmp_path):
           "not a data set of TFDS")
 
 
+@pytest.mark.program
 @pytest.mark.skipif(
     not (TFDS_DIR / "mnist").is_dir(),
     reason=f"no prepared MNIST in {TFDS_DIR} (set FEDJAX_ALG_DATA_DIR)")

@@ -88,6 +88,7 @@ def test_same_seed_same_data():
       not np.array_equal(first.x_train, other.x_train))
 
 
+@pytest.mark.program
 def test_more_than_fit_into_memory_are_refused():
   with pytest.raises(DataError, match=(
       "num_clients=10000000: 4,.* examples: needs 3,.* GB of memory, the "

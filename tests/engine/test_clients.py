@@ -136,6 +136,7 @@ def test_every_map_reduces_to_the_weighted_sum(
   np.testing.assert_allclose(parts["size"][0], 0.5 * of_3 + 2.0 * of_1)
 
 
+@pytest.mark.program
 def test_padding_of_the_map_is_the_last_client_without_data(mesh):
   """Seen by counting the sizes that client code is given."""
   seen = []

@@ -94,6 +94,7 @@ def test_the_results_are_those_of_one_process(problem, data, two, mode):
 _ALL_DEVICES = r"(\{\{0,1,2,3\}\}|\[1,4\]|mesh\[.*\] \{.*'processes'.*\})"
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("mode", MODES)
 def test_what_clients_keep_stays_where_they_are(
     problem, data, two, mode):

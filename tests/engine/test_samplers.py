@@ -152,6 +152,7 @@ def test_large_clients_are_drawn_more_often(problem, sampler):
   assert (draws(sampler, none, 2) == 12).all()
 
 
+@pytest.mark.program
 def test_samplers_of_very_many_clients():
   """Blocks of sizes, turns and the end of the clients; nobody twice."""
   size = np.zeros(3000, np.int32)
@@ -229,6 +230,7 @@ def test_availability_follows_the_time_of_day(problem):
       samplers.draw_of(sampler), samplers.draw_of(samplers.by_availability))
 
 
+@pytest.mark.program
 def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
   joins = np.where(np.arange(12) == 7, 2, 0)
   late = problem.data._replace(joins=jnp.asarray(joins, jnp.int32))

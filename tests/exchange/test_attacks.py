@@ -33,6 +33,7 @@ def test_the_hostile_clients_are_a_share_and_grow_with_it():
   assert attacks.attack_of(Hostility()) is None
 
 
+@pytest.mark.program
 def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   """In the rows of a round; those of the data stay as they are."""
   attack = attack_of("label_flip")

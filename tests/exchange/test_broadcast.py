@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms import diversified
@@ -63,6 +64,7 @@ def test_rounds_are_the_loop(problem):
         after.memory.extra.memory.error, 0)), error, atol=1e-5)
 
 
+@pytest.mark.program
 def test_copies_stay_equal_and_models_have_an_error_each(problem):
   options = diversified.KModels(num_models=2, threshold=2)
   played = list(play(problem, grouping=diversified.by_model(options)))

@@ -150,6 +150,7 @@ def test_a_poisson_round_without_anybody_is_noised_like_any_other():
   assert algorithm.idle is None
 
 
+@pytest.mark.program
 def test_the_mean_is_divided_by_the_expected_number(problem):
   options = Privacy("fixed", clip_norm=FAR, noise_multiplier=0.0)
   rows = jnp.arange(3.0)[:, None]

@@ -130,6 +130,7 @@ def test_fewer_rows_than_groups():
   assert (np.asarray(nobody.assignment) == GROUPS).all()
 
 
+@pytest.mark.program
 def test_what_is_not_a_number_is_merged_last_but_is():
   """A client whose update is NaN still has a group, within the cap."""
   square, mask = draw(1)
@@ -153,6 +154,7 @@ def test_ties_go_to_the_lowest_rows():
   assert found.assignment[mask].tolist() == [0, 0, 0, 0, 1, 2, 3]
 
 
+@pytest.mark.program
 def test_runs_side_by_side():
   """vmap: each stops where it would alone."""
   squares, masks = zip(*map(draw, range(4)))

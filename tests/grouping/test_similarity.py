@@ -152,6 +152,7 @@ def test_madc_needs_three_rows():
       [[0, 0.2, 0.2], [0.2, 0, 0.4], [0.2, 0.4, 0]], atol=1e-6)
 
 
+@pytest.mark.program
 def test_directions_beyond_the_rank_are_zero():
   rows = np.outer([1, -2, 3], [1, 2, 2]).astype(np.float32)
   gram = rows @ rows.T

@@ -75,6 +75,7 @@ def test_codes_are_the_same_everywhere_and_differ_by_layer():
   np.testing.assert_array_equal(last[:, 0], np.eye(CLASSES))
 
 
+@pytest.mark.program
 def test_weights_keep_their_dtype():
   plan = plan_of()
   params = models.make_model(

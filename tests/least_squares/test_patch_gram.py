@@ -22,6 +22,7 @@ def by_offsets(x, kernel, blocks=1):
   return patch_gram.gram(found)
 
 
+@pytest.mark.program
 @settings(max_examples=15)  # each compiles programs of its own
 @given(kernel=st.integers(1, 5), more=st.tuples(
     st.integers(0, 4), st.integers(0, 4)), channels=st.integers(1, 3),
@@ -68,6 +69,7 @@ def test_block_rows_bound_what_is_unfolded():
   assert moments.block_rows(few) == 2 ** 22 // (9 * 32 * 32 * 16)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("rows", [None, 2])
 def test_sums_of_a_client_are_those_of_the_oracle(rows):
   """With 64 channels, in blocks, after other clients' sums."""

@@ -66,6 +66,7 @@ def test_a_row_counts_two_at_most():
         np.outer(row, row), row, np.outer(y, row), y))), 2.0)
 
 
+@pytest.mark.program
 def test_the_noise_is_symmetric_and_has_the_stated_variance():
   options = PrivateMoments("moments", moment_norm=7.0, input_norm=UNIT,
                            noise_multiplier=1.5)

@@ -87,6 +87,7 @@ STACKS = [
 ]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("words, shape", STACKS)
 def test_views_and_model_are_what_numpy_makes_of_it(words, shape, dtype):

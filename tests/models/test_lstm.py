@@ -39,6 +39,7 @@ def count(model):
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
+@pytest.mark.program
 def test_number_of_parameters():
   assert count(models.make_model("lstm", (25,), 2)) == 243_861 == (
       4 * (300 + 100 + 1) * 100 + 4 * (100 + 100 + 1) * 100 + 3030 + 31)
@@ -112,6 +113,7 @@ def test_more_classes_and_other_widths():
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.program
 def test_cross_entropy_is_the_binary_one():
   model = make()
   z = np.array([-3.0, 0.5, 20.0], np.float32)

@@ -74,6 +74,7 @@ def test_features_are_scaled_by_column():
   np.testing.assert_array_equal(scaled["params"]["bias"], np.ones(3))
 
 
+@pytest.mark.program
 def test_a_large_logit_gives_a_finite_loss():
   model = models.make_model("softmax", (4,), 3)
   loss = model.loss(jnp.array([[1e4, 0.0, 0.0]]), jnp.array([1], jnp.int32))
@@ -116,6 +117,7 @@ class Training(nn.Module):
     return nn.Dense(2)(nn.Dropout(0.5)(x, deterministic=not training))
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("module", [Dropped(), Training()])
 def test_dropout_in_training_alone(module):
   model = models.from_flax(module, (30,))

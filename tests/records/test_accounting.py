@@ -66,6 +66,7 @@ def test_the_tutorials_example():
   assert exact < found < min(1.18, 1.2 * exact)
 
 
+@pytest.mark.program
 def test_a_replaced_client_counts_twice():
   fixed = Mechanism(2.0, 1e-5, 1000, "fixed", 0.05)
   accountant = dp.rdp.RdpAccountant(

@@ -119,6 +119,7 @@ def test_fedbuff_is_its_event_heap(played):
   assert np.max(ages) > 1 and 0 < hostile.sum() < 12
 
 
+@pytest.mark.program
 def test_the_seconds_are_those_of_the_clock(problem, data, played):
   """Of who waits, and of the rounds: their sum is the heap's time."""
   _, aux, waiting = played

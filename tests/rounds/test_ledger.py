@@ -12,6 +12,7 @@ from fedjax_alg.rounds import ledger
 from tests import problems
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("zeroth_order", [False, True])
 def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
   """Four steps on five examples, of 3 examples, of 12, a padding slot.

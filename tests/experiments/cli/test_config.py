@@ -283,6 +283,7 @@ def test_a_value_may_be_a_word_of_its_own():
                       .split()).run.rounds == 3
 
 
+@pytest.mark.program
 def test_parsing_does_not_start_jax():
   """Else the cores would not become devices any more."""
   code = ("from experiments.cli import config\n"
@@ -311,6 +312,7 @@ def test_preset_parses(preset):
   assert parsed.run.rounds >= 1
 
 
+@pytest.mark.program
 def test_flag_files_that_are_no_text_or_too_many(tmp_path):
   (tmp_path / "binary.flags").write_bytes(b"\xff\xfe\x00")
   with pytest.raises(config.UsageError, match="binary.flags: cannot be read"):
