@@ -146,7 +146,8 @@ def make(
   if part is not None:
     sweeps.play_part(configs, part)
     return {}
-  found = sweeps.play_all(configs)
+  found = sweeps.play_all(configs, validated=by == "validation" or (
+      by is None and "validation" in configs[0].run.eval_protocols))
   settings = [
       report.read_setting(
           values, one.folder, "" if one.diverged is None else

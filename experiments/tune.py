@@ -13,21 +13,22 @@ The second form tunes all methods of a paper's figures:
 
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
-It plays every method with every learning rate of a grid and the same seeds, and
-chooses the rate of the best accuracy on data that are held out: clients of the
-conjugate and diversified papers, a sixth of the training images or another
-draw of synthetic data for the analytic paper, whose methods have a model for
-each client. The accuracy is the mean of the last ten rounds, of all rounds for
-the conjugate paper, which is about speed, and of the last evaluation for the
-analytic one. Test data are not read. The choices are printed, and --write puts
-them into the flag files of the methods.
+It runs every method with the same number of settings (--settings, 16), on three
+partitions with three seeds each, and chooses the one of the best accuracy on
+data that are held out: clients of the conjugate and diversified papers, which
+have to have 100 examples of every class, a sixth of the training images or
+another draw of synthetic data for the analytic paper, whose methods have a
+model for each client. The accuracy is the mean of the last ten rounds, of all
+rounds for the conjugate paper, which is about speed, and of the last evaluation
+for the analytic one. Test data are not read. The choices are printed and
+written to tune.md and tune.csv; --write puts them into the flag files of the
+methods.
 
-The grid is the same for every method. The methods of FSVRG's family divide the
-learning rate by the client's number of examples n_i, so for them the grid is
-multiplied by the mean of n_i. The other settings of a method that its paper
-does not fix (mu of FedProx, the variant of LoSAC, ...) are chosen first, one
-after the other, at the middle learning rate of the clients. A grid whose best
-value lies at its edge is widened there, in both forms, at most --widen times.
+The settings are drawn from the ranges of all that the paper leaves open in a
+method (experiments/papers/tuning.py), together; the first is the one that the
+paper states. The ranges of the learning rate are the same for every method. The
+methods of FSVRG's family divide the learning rate by the client's number of
+examples n_i, so for them it is multiplied by the mean of n_i.
 
 In place of a grid, in both forms:
 
@@ -36,7 +37,7 @@ In place of a grid, in both forms:
 
 plays the run a few times with the derivatives of the validation loss by these
 hyper-parameters, and moves them all at once. A start is the value of the flag;
-with --paper it is the middle of the grid.
+with --paper it is the stated setting.
 """
 
 from collections.abc import Sequence
@@ -68,95 +69,46 @@ from .papers.analytic import figures as analytic
 from .papers.conjugate import figures as conjugate
 from .papers.diversified import ablation
 from .papers.diversified import figures as diversified
-from .reports import chosen, suite
+from .papers import tuning
+from .reports import chosen, report, suite
 
-#: (paper, data) -> client learning rates tried, per mini-batch step.
-RATES: dict[tuple[str, str], tuple[float, ...]] = {
-    ("conjugate", "mnist"): (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
-    ("conjugate", "cifar10"): (3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
-    ("diversified", "mnist"): (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
-    ("diversified", "cifar10"): (0.1, 0.3, 1.0, 3.0, 10.0),
-    ("analytic", "mnist"): (0.03, 0.1, 0.3, 1.0),
-    ("analytic", "mnist_lr"): (0.03, 0.1, 0.3, 1.0),
-    ("analytic", "synthetic"): (0.01, 0.03, 0.1, 0.3),
-    ("analytic", "synthetic_lr"): (0.01, 0.03, 0.1, 0.3),
-    ("analytic", "cifar10"): (0.01, 0.03, 0.1),
-}
 #: Values of --client_lr that are tried without --sweep.
 ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-#: Methods whose local learning rate is client_lr / n_i.
-DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
-#: algorithm -> what its --client_lr is in units of a mini-batch step.
-UNITS = {"pfedme": 0.1, "pfedzo": 0.1, "fedzo": 0.1}
-
-_SERVER_RATES = (0.005, 0.01, 0.02, 0.05, 0.1)
-_BETA1 = (0.0, 0.5, 0.8, 0.9, 0.95)
-_RIDGES = (1.0, 10.0, 100.0, 1000.0)
-#: algorithm -> its own settings and their values, tuned before its client_lr.
-OWN: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
-    "fedprox": (("mu", (0.001, 0.01, 0.1, 1.0)),),
-    "per_fedavg": (("adapt_lr", (0.01, 0.03, 0.1, 0.3, 1.0)),),
-    "losac": (("variant", ("client", "table")),),
-    "cfsvrg": (("server_lr", (*_SERVER_RATES, 1.0)),),
-    "clsfsvrg": (("line_search_test", ("half_gradient", "decrease")),),
-    "ma_fsvrg": (("server_lr", _SERVER_RATES), ("beta1", _BETA1)),
-    "ga_fsvrg": (("server_lr", _SERVER_RATES), ("beta1", _BETA1),
-                 ("gradient_step", (0.3, 1.0, 3.0, 10.0))),
-    "pfedme": (("personal_lr", (0.01, 0.02, 0.05, 0.1)),
-               ("lam", (5.0, 15.0, 30.0)), ("server_lr", (1.0, 2.0, 4.0))),
-    "pfedzo": (("personal_lr", (0.003, 0.01, 0.03)),),
-    "local": (("local_epochs", (1, 2, 5)),),
-    "baffle": (("server_lr", (0.003, 0.01, 0.03)),),
-    "fedacnnl": (("ridge", _RIDGES),),
-    "pfedacnnl": (("num_groups", (2, 3, 5, 10)), ("ridge", _RIDGES),
-                  ("personal_ridge", (1.0, 10.0, 100.0, 200.0, 500.0, 1000.0))),
-}
-#: (algorithm, data) -> settings in place of those of ``OWN``: on CIFAR-10 there
-#: is a ridge for each layer, relative to the Gram matrix.
-OWN_OF_DATA: dict[tuple[str, str], tuple[tuple[str, tuple[Any, ...]], ...]] = {
-    ("fedacnnl", "cifar10"): (
-        ("code_high_passed", ("0", "1")),
-        ("ridge", ("0.01,0.01,0.01,0.01,0.01", "0.1,0.1,0.1,0.1,0.1",
-                   "1,1,1,1,1", "0.01,1,1,0.01,0.01"))),
-    ("pfedacnnl", "cifar10"): (
-        ("num_groups", (2, 5)),
-        ("personal_ridge", ("inf,inf,inf,50,20", "inf,inf,inf,500,200",
-                            "inf,inf,inf,5000,2000"))),
-}
-
-#: (algorithm, setting) -> the least and the largest value that a widened grid
-#: has. pFedACnnL with one group is pFedACnnL-WC, a line of its own. Each client
-#: alone gains 0.02 points on MNIST by 20 epochs a round in place of 5, three
-#: seeds, which would cost as much as all other methods together.
-LIMITS = {("pfedacnnl", "num_groups"): (2.0, math.inf),
-          ("local", "local_epochs"): (1.0, 5.0)}
-_UNLIMITED = (-math.inf, math.inf)
-
-#: paper -> how many last rounds decide by their validation accuracy; None: all.
-LAST = {"conjugate": None, "diversified": 10, "analytic": 1}
-
-#: Number of seeds for each value.
-SEEDS = 3
-
-#: paper -> flags of every run.
-_SHARED = {"conjugate": ("--participation=0.1",),
-           "diversified": ("--participation=0.1",), "analytic": ()}
-#: (paper, data) -> rounds of the methods whose file says none.
-_ROUNDS = {("analytic", "mnist"): 20, ("analytic", "synthetic"): 600,
-           ("analytic", "cifar10"): 10}
+#: Every setting of a paper's method is run on so many partitions, with so many
+#: seeds on each.
+PARTITIONS, SEEDS = 3, 3
+#: Settings of every method.
+SETTINGS = 16
+#: Validation examples that every class has to have.
+LEAST = 100
 
 #: Partitions of synthetic data from this seed on are drawn for tuning alone.
 _OTHER_DRAW = 1000
 
 _NOTE = "# tuned: "
 
+_PAPERS = {paper.name: paper for paper in (
+    diversified.PAPER, conjugate.PAPER, analytic.PAPER)}
+#: paper -> the data set whose choices stand in methods/.
+_FIRST_DATA = dict.fromkeys(_PAPERS, "mnist")
+
 
 class Trial(NamedTuple):
-  """One run of the grid."""
+  """One setting of a method."""
 
-  flag: str
-  value: Any  #: a number or a word
-  validation: float  #: accuracy in percent
+  setting: dict[str, Any]
+  #: accuracy in percent of every partition, mean over the seeds; NaN for one
+  #: where it diverged
+  accuracies: tuple[float, ...]
+
+  @property
+  def validation(self) -> float:
+    """The mean over the partitions."""
+    return sum(self.accuracies) / len(self.accuracies)
+
+  @property
+  def flags(self) -> list[str]:
+    return [f"--{flag}={_text(value)}" for flag, value in self.setting.items()]
 
 
 def _text(value: Any) -> str:
@@ -209,12 +161,6 @@ def _label(name: str) -> str:
   return cell.label if cell else registry.get(name).label
 
 
-#: paper -> the data set whose choices stand in methods/.
-_FIRST_DATA = dict.fromkeys(LAST, "mnist")
-_PAPERS = {paper.name: paper for paper in (
-    diversified.PAPER, conjugate.PAPER, analytic.PAPER)}
-
-
 def _data_flags(
     paper: str, data: str, root: pathlib.Path, data_dir: str | None
 ) -> list[str]:
@@ -226,9 +172,7 @@ def _data_flags(
       return [*flags, f"--partition_seed={_OTHER_DRAW}"]
     return [*flags, "--dataset=npz",
             f"--data_path={_held_out(root, known['dataset'], data_dir)}"]
-  if "validation_clients" not in known:
-    flags += diversified.HELD[data]
-  return flags
+  return [*flags, *tuning.PROTOCOLS[paper, data].held]
 
 
 def _held_out(
@@ -263,29 +207,19 @@ def _method_flags(paper: str, data: str, name: str) -> list[str]:
            if (config_lib.PRESETS / paper / folder / f"{name}.flags").is_file()]
   if name in _PAPERS[paper].proposed:
     files.insert(0, f"{paper}/headline.flags")
-  rounds = None if _closed_form(name) else _ROUNDS.get((paper, data))
+  rounds = None if _closed_form(name) else (
+      tuning.PROTOCOLS[paper, data].rounds)
   return [*([f"--rounds={rounds}"] if rounds else []),
           *(f"--flagfile={file}" for file in files), f"--algorithm={name}"]
 
 
-def _significant(value: float) -> float:
-  return float(f"{value:.2g}")
-
-
-def _stages(
-    paper: str, data: str, name: str, mean_size: float
-) -> list[tuple[str, list[Any]]]:
-  """(flag, values) of everything that is tuned of a method, in order."""
-  if name in ablation.CELLS:
-    return ablation.CELLS[name].stages()
-  stages = [(flag, list(values)) for flag, values in OWN_OF_DATA.get(
-      (name, data), OWN.get(name, ()))]
-  if "client_lr" in {field.name for field in dataclasses.fields(
-      registry.get(name).hparams)}:
-    unit = mean_size if name in DIVIDED else UNITS.get(name, 1.0)
-    stages.append(("client_lr", [
-        _significant(rate * unit) for rate in RATES[paper, data]]))
-  return stages
+def settings_of(
+    paper: str, data: str, name: str, size: float, number: int
+) -> list[dict[str, Any]]:
+  """The settings of a method that are tried, the stated one first."""
+  has_rate = name in ablation.CELLS or "client_lr" in {
+      field.name for field in dataclasses.fields(registry.get(name).hparams)}
+  return tuning.drawn(*tuning.space(paper, data, name, has_rate, size), number)
 
 
 def run_flags(
@@ -295,8 +229,9 @@ def run_flags(
   # A closed form is evaluated at its end alone: every evaluation of pFedACnnL
   # fits the personal layers of all clients again.
   every = 100 if _closed_form(name) else 5
-  return (*_method_flags(paper, data, name), *_data_flags(
-      paper, data, root, data_dir), *_SHARED[paper], f"--num_seeds={SEEDS}",
+  return (*_method_flags(paper, data, name),
+          *_data_flags(paper, data, root, data_dir),
+          *tuning.PROTOCOLS[paper, data].flags, f"--num_seeds={SEEDS}",
           f"--eval_every={every}")
 
 
@@ -307,63 +242,49 @@ def _last(every: int, rounds: int | None) -> int | None:
 
 def play_by_gradient(
     paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
-    mean_size: float, data_dir: str | None,
+    size: float, data_dir: str | None,
     values: absl_flags.FlagValues) -> GradientTuning:
-  """Tunes a method of a paper by derivatives, from the middle of its grids."""
-  starts = [f"--{flag}={_text(tried[len(tried) // 2])}"
-            for flag, tried in _stages(paper, data, name, mean_size)
+  """Tunes a method of a paper by derivatives, from its stated setting."""
+  first = settings_of(paper, data, name, size, 1)[0]
+  starts = [f"--{flag}={_text(value)}" for flag, value in first.items()
             if flag in (values[gradients.FLAG].value or ())]
   return gradients.make(
       [*run_flags(paper, data, name, root, data_dir), *starts, *extra], values,
-      _last(5, LAST[paper]), root / f"{name}_by_gradient",
+      _last(5, tuning.PROTOCOLS[paper, data].last),
+      root / f"{name}_by_gradient",
       f"{registry.get(name).label}: {paper}, {data}")
 
 
 def play(
     paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
-    mean_size: float, data_dir: str | None = None,
-    most: int = grid_lib.MOST_WIDENINGS) -> list[list[Trial]]:
-  """Plays the grids of one method; returns the trials of each tuned flag."""
-  stages = _stages(paper, data, name, mean_size)
+    size: float, data_dir: str | None = None, number: int = SETTINGS
+) -> list[Trial]:
+  """Plays the settings of one method on every partition."""
   protocol = "local" if paper == "analytic" else "validation"
   words = (*run_flags(paper, data, name, root, data_dir),
            f"--eval_protocols={protocol}")
-  chosen: dict[str, str] = {}
-  if stages[-1][0] == "client_lr" and stages[1:]:
-    rates = stages[-1][1]
-    chosen["client_lr"] = _text(rates[len(rates) // 2])
-  played = []
-  for flag, values in stages:
+  first = config_lib.parse((*words, *extra)).data.partition_seed or 0
+  settings = settings_of(paper, data, name, size, number)
+  last = tuning.PROTOCOLS[paper, data].last
+  print(f"{_label(name)}: {len(settings)} settings x {PARTITIONS} partitions x "
+        f"{SEEDS} seeds", flush=True)
 
-    def flags_of(value, flag=flag):
-      setting = chosen | {flag: _text(value)}
-      return (*words, *(f"--{k}={v}" for k, v in setting.items()), *extra)
+  def accuracy(one: sweeps.Played) -> float:
+    return math.nan if one.diverged else 100 * validation(
+        tables.read_rows(one.folder / "metrics.csv"), last, protocol)
 
-    def scores(values, flag=flag, flags_of=flags_of):
-      found = []
-      for value, one in zip(values, sweeps.play_all(
-          [configured(root, flags_of(value)) for value in values])):
-        score = math.nan if one.diverged else 100 * validation(
-            tables.read_rows(one.folder / "metrics.csv"), LAST[paper], protocol)
-        print(f"  {name}: --{flag}={_text(value)}: {score:.2f} %", flush=True)
-        found.append(score)
-      return found
-
-    def allowed(value, flag=flag, flags_of=flags_of):
-      low, high = LIMITS.get((name, flag), _UNLIMITED)
-      if not low <= value <= high:
-        return False
-      try:
-        config_lib.parse(flags_of(value))
-      except OptionError:
-        return False
-      return True
-
-    trials = [Trial(flag, value, score) for value, score in grid_lib.search(
-        values, scores, allowed, most).items()]
-    played.append(trials)
-    chosen[flag] = _text(choose(trials).value)
-  return played
+  found = []
+  for partition in range(first, first + PARTITIONS):
+    found.append(list(map(accuracy, sweeps.play_all(
+        [configured(root, (
+            *words, *(f"--{k}={_text(v)}" for k, v in setting.items()),
+            f"--partition_seed={partition}", *extra)) for setting in settings],
+        LEAST if protocol == "validation" else 0))))
+  trials = [Trial(setting, accuracies)
+            for setting, accuracies in zip(settings, zip(*found))]
+  for trial in trials:
+    print(f"  {' '.join(trial.flags)}: {trial.validation:.2f} %", flush=True)
+  return trials
 
 
 def configured(root: pathlib.Path, words: Sequence[str]) -> config_lib.Config:
@@ -389,77 +310,82 @@ def validation(
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-  """The trial of best validation accuracy; of equal ones the smallest value.
+  """The first trial of best validation accuracy.
 
   Raises:
     RunError: all diverged.
   """
   alive = [trial for trial in trials if not math.isnan(trial.validation)]
   if not alive:
-    raise guard.RunError("every value of the grid diverged")
-  return max(sorted(alive, key=lambda trial: trial.value),
-             key=lambda trial: trial.validation)
+    raise guard.RunError("every setting diverged")
+  return max(alive, key=lambda trial: trial.validation)
 
 
-def write(path: pathlib.Path, name: str, played: Sequence[Sequence[Trial]],
+def write(path: pathlib.Path, name: str, trials: Sequence[Trial],
           said: str) -> None:
-  """Writes the choice into a flag file, and above it the grid as comments."""
+  """Writes the choice into a flag file, and above it how it was made."""
   if path.is_file():
     lines = files_lib.read_text(path).splitlines()
   elif name in ablation.CELLS:
     lines = list(ablation.CELLS[name].start())
   else:
     lines = [f"--algorithm={name}"]
-  flags = {trials[0].flag for trials in played}
+  best, flags = choose(trials), set(trials[0].setting)
   kept = [line for line in chosen.without(lines, flags)
           if not line.startswith(_NOTE) and (
               flag_words.name_of(line) not in flags)]
-  notes, tuned = [], []
-  for trials in played:
-    grid = "; ".join(f"{_text(t.value)} {t.validation:.2f}" for t in trials)
-    least = LIMITS.get((name, trials[0].flag), _UNLIMITED)[0]
-    bound = f" (at least {least:g})" if least > 1 else ""
-    notes.append(f"{_NOTE}{trials[0].flag}{bound}, value and validation "
-                 f"accuracy: {grid}")
-    tuned.append(f"--{trials[0].flag}={_text(choose(trials).value)}")
-  notes.append(f"{_NOTE}by {said}")
   path.parent.mkdir(parents=True, exist_ok=True)
-  results.write_text(path, "\n".join([*kept, *notes, *tuned]) + "\n")
+  results.write_text(path, "\n".join([
+      *kept, f"# chosen: validation, {' and '.join(best.setting)}",
+      f"{_NOTE}best of {len(trials)} settings x {PARTITIONS} partitions x "
+      f"{SEEDS} seeds: {best.validation:.2f} % (the stated one "
+      f"{trials[0].validation:.2f})",
+      f"{_NOTE}by {said}", *best.flags]) + "\n")
 
 
-def table(
-    title: str, tuned: dict[str, list[list[Trial]]], last: int | None) -> str:
-  """Every method's grid as Markdown, the choice in bold."""
+def table(title: str, tuned: dict[str, list[Trial]], last: int | None) -> str:
+  """Every method's choice as Markdown."""
   which = f"the last {last} rounds" if last else "all rounds"
-  lines = [f"# {title}", "", f"Validation accuracy in percent, mean of {which};"
-           " - diverged.", "", "| method | flag | tried | best |",
-           "|---|---|---|---|"]
-  for name, played in tuned.items():
-    for trials in played:
-      grid = ", ".join(
-          f"{_text(t.value)}: " + ("-" if math.isnan(t.validation) else
-                              f"{t.validation:.2f}") for t in trials)
-      lines.append(f"| {_label(name)} | {trials[0].flag} | {grid} "
-                   f"| **{_text(choose(trials).value)}** |")
-  return "\n".join([*lines, ""])
+  rows = [[_label(name), len(trials), " ".join(choose(trials).flags),
+           f"{choose(trials).validation:.2f}",
+           ", ".join(f"{a:.2f}" for a in choose(trials).accuracies),
+           f"{trials[0].validation:.2f}"] for name, trials in tuned.items()]
+  return (f"# {title}\n\nValidation accuracy in percent, mean of {which}, of "
+          f"{SEEDS} seeds on each of {PARTITIONS} partitions.\n\n" +
+          report.table(["method", "settings tried", "best", "its accuracy",
+                        "by partition", "the stated setting"], rows) + "\n")
+
+
+def rows_of(tuned: dict[str, list[Trial]]) -> list[dict[str, Any]]:
+  """A row of tune.csv for each setting that was tried."""
+  return [{"method": _label(name), "setting": " ".join(trial.flags),
+           "validation": trial.validation,
+           **{f"partition_{i}": a for i, a in enumerate(trial.accuracies)},
+           "stated": int(trial is trials[0]),
+           "chosen": int(trial is choose(trials))}
+          for name, trials in tuned.items() for trial in trials]
 
 
 def _flag_values() -> absl_flags.FlagValues:
   values = absl_flags.FlagValues()
   absl_flags.DEFINE_enum(
-      "paper", None, sorted({p for p, _ in RATES}), "the paper whose methods "
-      "are tuned", flag_values=values)
+      "paper", None, sorted({p for p, _ in tuning.PROTOCOLS}), "the paper "
+      "whose methods are tuned", flag_values=values)
   absl_flags.DEFINE_enum(
-      "data", "mnist", sorted({d for _, d in RATES}), "the data set to tune on",
-      flag_values=values)
+      "data", "mnist", sorted({d for _, d in tuning.PROTOCOLS}), "the data "
+      "set to tune on", flag_values=values)
   absl_flags.DEFINE_list(
       "methods", None, "tune only these algorithms; default all of the paper's "
       "figures; ablation: the combinations of experiments.diversified "
       "--figure=ablation, of which each is also known by its name "
       "(svrg_adaptive_4)", flag_values=values)
   absl_flags.DEFINE_integer(
-      "widen", grid_lib.MOST_WIDENINGS, "how often a grid is widened at most "
-      "while its best value lies at its edge", lower_bound=0,
+      "settings", SETTINGS, "with --paper: settings of every method, drawn "
+      "from all ranges together; the stated one is the first", lower_bound=1,
+      flag_values=values)
+  absl_flags.DEFINE_integer(
+      "widen", grid_lib.MOST_WIDENINGS, "without --paper: how often a grid is "
+      "widened at most while its best value lies at its edge", lower_bound=0,
       flag_values=values)
   absl_flags.DEFINE_bool(
       "write", False, "write the choices into the flag files of the methods, "
@@ -474,8 +400,8 @@ def _flag_values() -> absl_flags.FlagValues:
   return values
 
 
-_NAMES = ("paper", "data", "methods", "widen", "write", "data_dir", "out_dir",
-          *gradients.NAMES)
+_NAMES = ("paper", "data", "methods", "settings", "widen", "write", "data_dir",
+          "out_dir", *gradients.NAMES)
 
 
 def usage() -> str:
@@ -591,10 +517,10 @@ def command(argv: Sequence[str]) -> None:
   # The analytic paper's runs read a file of their own.
   if values.data_dir and values.paper != analytic.PAPER.name:
     extra.append(f"--data_dir={values.data_dir}")
-  if (values.paper, values.data) not in RATES:
+  if (values.paper, values.data) not in tuning.PROTOCOLS:
     raise config_lib.UsageError(
         f"--data={values.data}: not of the {values.paper} paper (one of "
-        f"{', '.join(d for p, d in RATES if p == values.paper)})")
+        f"{', '.join(d for p, d in tuning.PROTOCOLS if p == values.paper)})")
   files = _files(values.paper, values.data)
   names = _names(files, values.methods)
   root = expanded(values.out_dir) / (
@@ -614,13 +540,15 @@ def command(argv: Sequence[str]) -> None:
   for name in names:
     tuned[name] = play(
         values.paper, values.data, name, root, extra, mean_size,
-        values.data_dir, values.widen)
+        values.data_dir, values.settings)
     if values.write:
       write(files[name], name, tuned[name], said)
-  text = table(f"Learning rates: {values.paper}, {values.data}", tuned,
-               LAST[values.paper])
+  text = table(f"Settings: {values.paper}, {values.data}", tuned,
+               tuning.PROTOCOLS[values.paper, values.data].last)
   root.mkdir(parents=True, exist_ok=True)
   results.write_text(root / "tune.md", text)
+  rows = rows_of(tuned)
+  tables.write_rows(root / "tune.csv", rows, list(rows[0]))
   print(text)
 
 

@@ -178,8 +178,9 @@ class Model(NamedTuple):
   apply: Callable[[Params, Array], Array]
   #: (logits [B, L], y [B]) -> unregularised loss of each example [B]
   loss: Callable[[Array, Array], Array]
-  #: coefficient of (l2/2) ||w||^2, bias included, added to the mean loss
-  l2: float
+  #: coefficient of (l2/2) ||w||^2, bias included, added to the mean loss; an
+  #: array [] inside of one client's objective (``l2_of_sum``)
+  l2: float | Array
   #: (params-shaped tree, scale [D]) -> tree. Multiplies every entry that
   #: belongs to input feature j by scale[j] and leaves the others unchanged.
   #: None if no parameter belongs to a single feature (deep networks).
@@ -197,6 +198,9 @@ class Model(NamedTuple):
   train_apply: Callable[[Params, Array, Key], Array] | None = None
   #: what a run of this model warns of, in one line; empty: nothing
   caution: str = ""
+  #: whether the l2 term is added to the sum of a client's losses: to their mean
+  #: then l2 / n_i, of each client its own
+  l2_of_sum: bool = False
 
 
 class RoundCost(NamedTuple):

@@ -15,6 +15,7 @@ from fedjax_alg.files import expanded
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
+from fedjax_alg.runs.prepare import check_choice
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations
@@ -122,10 +123,16 @@ def configs(
   return out
 
 
-def play_all(all_configs: Sequence[Config]) -> list[Played]:
+def play_all(
+    all_configs: Sequence[Config], validated: int = 0) -> list[Played]:
   """Plays every configuration that is not finished in its folder.
 
   Those that another process plays are passed over.
+
+  Args:
+    all_configs: the configurations.
+    validated: if validation data choose between them, the number of examples
+      that they have to have of every class; 0: they do not.
 
   Returns:
     The outcome of each configuration, in their order.
@@ -148,7 +155,7 @@ def play_all(all_configs: Sequence[Config]) -> list[Played]:
   elsewhere: list[tuple[Config, HeldError]] = []
   for indices in by_program(waiting):
     for played in _play_program(
-        [waiting[i] for i in indices], said, elsewhere):
+        [waiting[i] for i in indices], said, elsewhere, validated):
       found[played.config.out_dir] = played
   for config, _ in elsewhere:  # it may have ended meanwhile
     folder = expanded(config.out_dir)
@@ -205,7 +212,8 @@ def _by_round(group: Sequence[Taken]) -> list[list[Taken]]:
 
 def _play_program(
     wanted: Sequence[Config], said: set[str],
-    elsewhere: list[tuple[Config, HeldError]]) -> list[Played]:
+    elsewhere: list[tuple[Config, HeldError]], validated: int
+) -> list[Played]:
   """Plays the settings of one program together.
 
   Args:
@@ -213,6 +221,7 @@ def _play_program(
     said: the warnings that were printed already; the new ones are added.
     elsewhere: the settings that other processes play, with what to say of them;
       those among ``wanted`` are added.
+    validated: see ``play_all``.
   """
   signals.check()
   signals.wait_at_most(wanted[0].output.grace_s)
@@ -230,15 +239,18 @@ def _play_program(
       else:
         waiting.append(Taken(config, folder, resuming))
     for group in _by_round(waiting):
-      out += _play_together(group, said)
+      out += _play_together(group, said, validated)
   signals.keep(signals.NOTHING)
   return out
 
 
-def _play_together(runs: Sequence[Taken], said: set[str]) -> list[Played]:
+def _play_together(
+    runs: Sequence[Taken], said: set[str], validated: int) -> list[Played]:
   """Plays settings of one program that go on from the same round."""
   first = runs[0].config
   prepared = first.prepare([run.config.method.values() for run in runs])
+  if validated:
+    check_choice(prepared.federation, validated)
   for run in runs:
     if run.resuming:
       resume.check_machine(run.folder, run.config, prepared)

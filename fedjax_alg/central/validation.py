@@ -36,7 +36,7 @@ def validation_loss(
   Returns:
     (params) -> [] float32; ``jax.vmap`` over params reads the examples once.
   """
-  pieces = _pieces(shard)
+  pieces, model = _pieces(shard), objective.of_client(model, shard)
 
   def value(params: Params) -> Array:
     losses = map_clients(
@@ -61,7 +61,7 @@ def validation_line(
     (w, d, eta [T]) -> f_v(w + eta d), [T] float32.
   """
   assert model.linear
-  pieces = _pieces(shard)
+  pieces, model = _pieces(shard), objective.of_client(model, shard)
 
   def piece(shared, shard):
     params, direction, steps = shared
@@ -77,7 +77,7 @@ def validation_line(
   def values(params: Params, direction: Params, steps: Array) -> Array:
     sums = map_clients(piece, (params, direction, steps), pieces)
     mean = sums.sum(0) / jnp.maximum(shard.size, 1).astype(jnp.float32)
-    if not model.l2:
+    if not objective.is_regularised(model):
       return mean
     square = (trees.squared_norm(params)
               + 2.0 * steps * trees.dot(params, direction)

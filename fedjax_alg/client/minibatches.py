@@ -269,6 +269,7 @@ def fold_steps(
   Returns:
     The carry after the last step.
   """
+  model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)
   if not work.batch_size:
 

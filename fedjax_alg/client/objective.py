@@ -2,9 +2,10 @@
 
 f_i(w) = (1/n_i) sum_k loss(w; x_k, y_k) + (l2/2) ||w||^2   (diversified, (2))
 
-The regulariser includes the bias (errata D-28). A pass over a client's data is
-a loop over contiguous blocks of its rows, with a mask on the last block. It
-needs no gather, and no padding to the size of the largest client.
+The regulariser includes the bias (errata D-28). With ``Model.l2_of_sum`` it is
+a term of the sum, so l2 / n_i takes the place of l2. A pass over a client's
+data is a loop over contiguous blocks of its rows, with a mask on the last
+block. It needs no gather, and no padding to the size of the largest client.
 
 A function with an argument ``key`` runs the model as in training, with dropout,
 if a key is given, and as in evaluation if it is None. The steps of local
@@ -64,9 +65,22 @@ def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
   return rest, now
 
 
+def of_client(model: Model, shard: Shard) -> Model:
+  """The model with the l2 of the mean over this client's examples."""
+  if not (model.l2_of_sum and is_regularised(model)):
+    return model
+  size = jnp.maximum(shard.size, 1).astype(jnp.float32)
+  return model._replace(l2=model.l2 / size, l2_of_sum=False)
+
+
+def is_regularised(model: Model) -> bool:
+  """Whether there is an l2 term; that of one client may be traced."""
+  return not isinstance(model.l2, float) or model.l2 != 0.0
+
+
 def regularised(model: Model, params: Params, loss: Array, grad: Params):
-  """Adds (l2/2) ||w||^2 and its gradient."""
-  if not model.l2:
+  """Adds (l2/2) ||w||^2 and its gradient; ``model`` is that of the client."""
+  if not is_regularised(model):
     return loss, grad
   loss = loss + 0.5 * model.l2 * trees.squared_norm(params)
   return loss, trees.add_scaled(grad, model.l2, params)
@@ -166,7 +180,8 @@ def full_value_and_grad(
   zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), key)
   loss, grad, _ = fold_blocks(shard, add_block, zero)
   per_row = 1.0 / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
+  return regularised(of_client(model, shard), params, loss * per_row,
+                     trees.scale(per_row, grad))
 
 
 def full_loss(
@@ -189,7 +204,8 @@ def full_loss(
 
   loss, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
   loss = loss / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  if model.l2:
+  model = of_client(model, shard)
+  if is_regularised(model):
     loss = loss + 0.5 * model.l2 * trees.squared_norm(params)
   return loss
 

@@ -238,9 +238,10 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
 
   def full(model, at, shard, dropout=None):
     params, key = at
-    return objective.regularised(model, params, *estimate(
-        lambda p: full_loss(model, p, shard, dropout), params, key,
-        **settings))
+    return objective.regularised(
+        objective.of_client(model, shard), params, *estimate(
+            lambda p: full_loss(model, p, shard, dropout), params, key,
+            **settings))
 
   return minibatches.Differentiate(batch, full)
 

@@ -104,16 +104,22 @@ class Federation:
     return self.tokens or self.options.vocabulary + SPECIAL
 
   @property
-  def classes_not_validated(self) -> np.ndarray:
-    """The classes of the test set without a validation example.
+  def test_sizes(self) -> np.ndarray:
+    """[L] int64, examples of the whole test set by class."""
+    test = self.data.whole_test
+    return self._by_class(np.asarray(test.y[:test.size.sum()]))
 
-    Empty if the server holds no validation examples at all.
-    """
-    rows, test = server_rows(self.data.train), self.data.whole_test
+  @property
+  def validation_sizes(self) -> np.ndarray | None:
+    """[L] int64, validation examples by class; None if there are none."""
+    rows = server_rows(self.data.train)
     if rows is None:
-      return np.zeros(0, int)
-    first, size = int(rows.offset), int(rows.size)
-    return np.setdiff1d(test.y[:test.size.sum()], rows.y[first:first + size])
+      return None
+    first = int(rows.offset)
+    return self._by_class(np.asarray(rows.y[first:first + int(rows.size)]))
+
+  def _by_class(self, y: np.ndarray) -> np.ndarray:
+    return np.bincount(y[y >= 0], minlength=self.num_classes)
 
   def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the training data of one client.

@@ -27,6 +27,7 @@ def as_model(
     *,
     input_dtype: Any = jnp.float32,
     l2: float | None = None,
+    l2_of: str | None = None,
     loss: Callable[[Array, Array], Array] | None = None,
     **options: Any,
 ) -> Model:
@@ -43,6 +44,9 @@ def as_model(
     input_dtype: dtype of the examples.
     l2: coefficient of (l2/2) ||w||^2. None keeps the value of a
       ``base.Model`` and means 0 for all others.
+    l2_of: "sum" adds that term to the sum of a client's losses, "mean" to their
+      mean. None keeps what a ``base.Model`` says and means "mean" for all
+      others.
     loss: (logits [B, L], y [B]) -> loss of each example [B]. None keeps the
       loss of a ``base.Model`` and means the cross entropy for all others.
     **options: options of a named model, see ``make_model``.
@@ -65,6 +69,8 @@ def as_model(
   result = _made(model, input_shape, num_classes, input_dtype, options)
   if l2 is not None:
     result = result._replace(l2=float(l2))
+  if l2_of is not None:
+    result = result._replace(l2_of_sum=l2_of == "sum")
   if loss is not None:
     result = result._replace(loss=loss)
   return adapt.checked(result, input_shape, input_dtype, num_classes)

@@ -23,6 +23,7 @@ from fedjax_alg.runs import hypergradient
 from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import warn
+from fedjax_alg.runs.prepare import check_choice
 
 #: The outer steps of a tuning.
 OUTER_STEPS = 4
@@ -203,10 +204,12 @@ def descend(
     The steps.
 
   Raises:
-    OptionError: no step that played all rounds has a finite loss, or a
-      hyper-parameter starts at an end of its range.
+    OptionError: no step that played all rounds has a finite loss, a
+      hyper-parameter starts at an end of its range, or the validation clients
+      have no example of some class.
   """
   p, by = derivatives.prepared, derivatives.by
+  check_choice(p.federation)
   total = p.options.rounds
   assert total is not None
   moved = [coordinate(p.method, name) for name in by]

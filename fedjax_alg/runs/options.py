@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_alg import own, registry
 from fedjax_alg.base import Devices, Model
-from fedjax_alg.conditions import only
+from fedjax_alg.conditions import but, only
 from fedjax_alg.data import npz
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
@@ -188,6 +188,10 @@ class ModelOptions:
   l2: float = hyper(
       1e-4, "coefficient of the term (l2/2)||w||^2 that is added to the mean "
       "loss; w includes the bias", minimum=0)
+  l2_of: str = hyper(
+      "mean", "loss of a client to which that term is added: the mean over its "
+      "n_i examples, or their sum, so that l2 / n_i is added to the mean",
+      choices=("mean", "sum"), when=but("l2", 0.0), later=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,6 +130,9 @@ def make(
   own_model = load_model(model) if own.is_own(model) else model
   if isinstance(own_model, Model) and "l2" not in given:
     run = dataclasses.replace(run, l2=float(own_model.l2))
+  if isinstance(own_model, Model) and "l2_of" not in given:
+    run = dataclasses.replace(
+        run, l2_of="sum" if own_model.l2_of_sum and run.l2 else "mean")
   run = run.checked(needs_protocols=not measures)
   if federation is not None:
     data = federation.options

@@ -122,6 +122,7 @@ def make_model(
                   lstm_widths=options.lstm_widths)
   return models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
+      l2_of=options.l2_of,
       input_dtype=jnp.int32 if words else jnp.float32, **chosen)
 
 
@@ -186,17 +187,57 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
 def _lacking_classes(prepared: Prepared) -> str:
   """Warns of validation data that say nothing of some classes."""
   method, held = prepared.method, prepared.federation
-  lacking = held.classes_not_validated
-  if not len(lacking) or not (
-      "validation" in prepared.protocols
-      or method.entry.needs_validation(method.hparams)):
+  if not ("validation" in prepared.protocols
+          or method.entry.needs_validation(method.hparams)):
+    return ""
+  few = _too_few(held, 1, 0.0)
+  return few and (f"{few}; what is decided by validation is blind to them "
+                  "(hold out more clients)")
+
+
+def _too_few(held: Federation, least: int, share: float) -> str:
+  """Says which classes have too few validation examples; "" if none has.
+
+  Args:
+    held: the clients.
+    least: the number that a class has to have.
+    share: what part of the test set a class has to be to count.
+  """
+  sizes, test = held.validation_sizes, held.test_sizes
+  if sizes is None:
+    return ""
+  lacking = np.flatnonzero(
+      (sizes < least) & (test > 0) & (test >= share * test.sum()))
+  if not len(lacking):
     return ""
   shown = ", ".join(map(str, lacking[:10])) + (
       f", ... ({len(lacking)} in all)" if len(lacking) > 10 else "")
   return (f"`validation_clients`={held.options.validation_clients}: they have "
-          f"no example of {'class' if len(lacking) == 1 else 'the classes'} "
-          f"{shown}, which the test set has; what is decided by validation is "
-          "blind to them (hold out more clients)")
+          f"{'no example' if least == 1 else f'fewer than {least} examples'} "
+          f"of {'class' if len(lacking) == 1 else 'the classes'} "
+          f"{shown}, which the test set has")
+
+
+#: A choice may be made without seeing classes of a smaller part of the test
+#: set: a rare letter of a text, say.
+_RARE = 0.01
+
+
+def check_choice(held: Federation, least: int = 1) -> None:
+  """Checks that validation data can choose between settings.
+
+  Args:
+    held: the clients.
+    least: the number of validation examples that every class has to have, of
+      those that are at least 1 % of the test set.
+
+  Raises:
+    OptionError: a class has fewer.
+  """
+  few = _too_few(held, least, _RARE)
+  if few:
+    raise OptionError(f"{few}; a choice by them would be blind to these (hold "
+                      "out more clients)")
 
 
 #: What a protocol measures that an algorithm may not have.

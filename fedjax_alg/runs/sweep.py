@@ -23,6 +23,7 @@ from fedjax_alg.hparams import plain
 from fedjax_alg.runs import api, queue
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.plan import from_keywords
+from fedjax_alg.runs.prepare import check_choice
 from fedjax_alg.runs.result import RunResult
 
 
@@ -58,9 +59,10 @@ class Sweep:
 
   def __init__(
       self, settings: Sequence[dict[str, Any]],
-      results: Sequence[RunResult | None], num_programs: int):
+      results: Sequence[RunResult | None], num_programs: int,
+      federation: Federation):
     self.settings, self.results = list(settings), list(results)
-    self.num_programs = num_programs
+    self.num_programs, self._federation = num_programs, federation
     whole = next((result for result in results if result is not None), None)
     if whole is None:
       raise OptionError("`grid`: every setting diverged")
@@ -95,8 +97,8 @@ class Sweep:
       The best setting with its score and result.
 
     Raises:
-      OptionError: a protocol or metric that was not evaluated, or no setting
-        has a finite score.
+      OptionError: a protocol or metric that was not evaluated, no setting has
+        a finite score, or the validation clients have no example of some class.
     """
     whole = next(result for result in self.results if result is not None)
     there = whole.protocols
@@ -108,6 +110,8 @@ class Sweep:
     if metric not in whole.metrics[protocol]:
       raise OptionError(f"`metric`={metric}: not a metric of {protocol} (one "
                         f"of {', '.join(whole.metrics[protocol])})")
+    if protocol == "validation":
+      check_choice(self._federation)
     if not evaluate_lib.is_honest(protocol):
       warnings.warn(
           f"the best setting was chosen by {protocol}, on test data: its "
@@ -220,4 +224,4 @@ def sweep(
   names = [",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
            for setting in settings]
   results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)
-  return Sweep(settings, results, num_programs)
+  return Sweep(settings, results, num_programs, federation)

@@ -1,5 +1,6 @@
 """Tuning: the grid is played, the best on validation clients is taken."""
 
+import collections
 import math
 import types
 
@@ -9,136 +10,107 @@ import pytest
 from experiments import tune
 from experiments.cli import config
 from experiments.cli import guard
-from experiments.cli import sweeps
+from experiments.papers import tuning
 from experiments.reports import chosen
 from fedjax_alg import files
+from fedjax_alg.errors import OptionError
 
 DIGITS = ["--dataset=digits", "--features=none", "--num_clients=12",
           "--validation_clients=3", "--partition=iid", "--model=softmax"]
 
 
 def trials(*values, flag="client_lr"):
-  return [tune.Trial(flag, *value) for value in values]
+  return [tune.Trial({flag: value}, accuracies)
+          for value, *accuracies in values]
 
 
-def test_the_best_is_taken_and_of_equals_the_smaller():
-  assert tune.choose(trials((.1, 90.), (.3, 91.), (1, 91.))).value == .3
-  assert tune.choose(trials((.1, math.nan), (.3, 20.))).value == .3
+def test_the_best_mean_of_the_partitions_is_taken():
+  assert tune.choose(trials((.1, 90., 92.), (.3, 91., 93.), (1, 97., 80.))
+                     ).setting == {"client_lr": .3}
+  assert tune.choose(trials((.1, math.nan, 99.), (.3, 20., 20.))
+                     ).setting == {"client_lr": .3}
   with pytest.raises(guard.RunError, match="diverged"):
     tune.choose(trials((.1, math.nan)))
 
 
 def test_a_choice_replaces_the_one_before(tmp_path):
   file = tmp_path / "new" / "fedavg.flags"
-  tune.write(file, "fedavg", [trials((.1, 90.), (.3, 91.))], "here")
+  tune.write(file, "fedavg", trials((.1, 90.), (.3, 91.)), "here")
   assert file.read_text().splitlines()[0] == "--algorithm=fedavg"
-  first = [file.read_text() + "--batch_size=4\n"]
-  file.write_text(first[0])
-  tune.write(file, "fedavg", [trials((.1, 92.), (.3, 91.))], "there")
+  file.write_text(file.read_text() + "--batch_size=4\n")
+  tune.write(file, "fedavg", trials((.1, 92.), (.3, 91.)), "there")
   text = file.read_text()
   assert text.count("--client_lr=") == 1 and "--client_lr=0.1\n" in text
-  assert "here" not in text.replace("there", "") and "0.1 92.00" in text
+  assert "here" not in text.replace("there", "") and "92.00 %" in text
   assert config.parse([f"--flagfile={file}"]).hparams["client_lr"] == .1
   assert config.parse([f"--flagfile={file}"]).hparams["batch_size"] == 4
+  assert chosen.said(chosen.of_flags([f"--flagfile={file}"])) == (
+      "validation: client_lr")
 
 
-def test_the_least_value_there_is_is_no_edge(tmp_path):
-  """Nothing lies beyond two groups; beyond three there does."""
-  for least, said in ((2, "validation"), (3, "edge of grid")):
-    file = tmp_path / f"{least}.flags"
-    tune.write(file, "pfedacnnl", [[
-        tune.Trial("num_groups", least, 91.),
-        tune.Trial("num_groups", 5, 90.)]], "here")
-    assert "# tuned: num_groups (at least 2), value" in file.read_text()
-    assert chosen.said(chosen.of_flags([f"--flagfile={file}"])) == (
-        f"{said}: num_groups")
+def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
+  """Of n settings each n-th part of a range has one, and words come alike."""
+  ranges, first = tuning.space("diversified", "mnist", "ma_fsvrg", True, 145.)
+  assert first == {"server_lr": .02, "beta1": 0., "central_rule": "corrected",
+                   "client_lr": 12.}
+  found = tuning.drawn(ranges, first, 41)
+  assert found[0] == first and len(found) == 41
+  assert all(a != b for i, a in enumerate(found) for b in found[:i])
+  rates = np.log([s["client_lr"] for s in found[1:]])
+  low, high = np.log(ranges["client_lr"])
+  parts = np.sort(np.floor((rates - low) / (high - low) * 40 + 1e-9))
+  assert abs(parts - np.arange(40)).max() <= 1  # rates have two digits
+  assert collections.Counter(s["beta1"] for s in found[1:]) == dict.fromkeys(
+      (0., .5, .8, .9, .95), 8)
+  assert found == tuning.drawn(ranges, first, 41)
+  few = tuning.drawn({"variant": tuning.AnyOf(("client", "table"))},
+                     {"variant": "table"}, 16)
+  assert [s["variant"] for s in few] == ["table", "client"]
 
 
-def test_every_value_is_played_on_validation_data(
+def test_every_setting_is_played_on_every_partition(
     tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tune, "_data_flags", lambda *args: DIGITS)
-  monkeypatch.setitem(tune.RATES, ("conjugate", "mnist"), (1e-3, 1e-2))
   monkeypatch.setattr(tune, "SEEDS", 1)
+  monkeypatch.setattr(tune, "PARTITIONS", 2)
+  monkeypatch.setattr(tune, "LEAST", 20)
   extra = ["--rounds=4", "--noprogress", "--participation=0.34"]
   monkeypatch.setattr(tune, "_method_flags", lambda paper, data, name: [
       f"--algorithm={name}"])
   real = tune.sweeps.play_all
   seen = []
 
-  def play_all(configs):
+  def play_all(configs, validated):
     seen.extend(configs)
-    return real(configs)
+    return real(configs, validated)
 
   monkeypatch.setattr(tune.sweeps, "play_all", play_all)
-  played = tune.play(
-      "conjugate", "mnist", "fedavg", tmp_path, extra, 100., most=1)
-  # The best lies at the edge.
-  assert [c.hparams["client_lr"] for c in seen] == [1e-3, 1e-2, 0.1]
+  found = tune.play(
+      "diversified", "mnist", "fedavg", tmp_path, extra, 100., number=2)
+  assert "2 settings x 2 partitions x 1 seeds" in capsys.readouterr().out
+  assert [c.data.partition_seed for c in seen] == [0, 0, 1, 1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
-  assert tune.choose(played[0]).value == 0.1
-  text = tune.table("T", {"fedavg": played}, 10)
-  assert "FedAvg" in text and "**0.1**" in text
+  assert [len(trial.accuracies) for trial in found] == [2, 2]
+  text = tune.table("T", {"fedavg": found}, 10)
+  assert "FedAvg" in text and f"{tune.choose(found).validation:.2f}" in text
+  rows = tune.rows_of({"fedavg": found})
+  assert [row["stated"] for row in rows] == [1, 0]
+  # Of 240 examples no class has a hundred.
+  monkeypatch.setattr(tune, "LEAST", 100)
+  with pytest.raises(OptionError, match="fewer than 100 examples of the clas"):
+    tune.play("diversified", "mnist", "fedavg", tmp_path / "more", extra, 100.)
 
 
-def without_runs(tmp_path, monkeypatch, accuracy):
-  """Makes a run's accuracy that of its hyper-parameters; lists the runs."""
-  monkeypatch.setattr(tune, "_data_flags", lambda *args: DIGITS)
-  seen = []
-
-  def play_all(configs):
-    seen.extend(configs)
-    return [sweeps.Played(c, tmp_path / str(len(seen) - len(configs) + i), None)
-            for i, c in enumerate(configs)]
-
-  def score(path):
-    value = accuracy(seen[int(path.parent.name)].hparams)
-    return [{"protocol": protocol, "round": 1, "accuracy": value}
-            for protocol in ("validation", "local")]
-
-  monkeypatch.setattr(tune.sweeps, "play_all", play_all)
-  monkeypatch.setattr(tune.tables, "read_rows", score)
-  return seen
-
-
-def test_the_groups_of_pfedacnnl_are_never_one(tmp_path, monkeypatch):
-  """One group is pFedACnnL-WC, even if it is better."""
-  seen = without_runs(tmp_path, monkeypatch, lambda h: -h["num_groups"])
-  groups, *_ = tune.play(
-      "analytic", "mnist", "pfedacnnl", tmp_path, ["--num_clients=20"], 100.)
-  assert [t.value for t in groups] == [2, 3, 5, 10]
-  # Evaluated once, after the last personal layer.
-  assert {(c.run.rounds, min(c.run.eval_every, c.run.rounds))
-          for c in seen} == {(2, 2)}  # softmax regression has one layer
-  assert {c.hparams["num_groups"] for c in seen[4:]} == {2}
-
-
-def test_own_settings_come_first_at_the_middle_rate(tmp_path, monkeypatch):
-  """Without runs: the score is best for mu = 0.1 and the largest rate."""
-  seen = without_runs(tmp_path, monkeypatch, lambda h: (
-      h["client_lr"] - abs(h["mu"] - 0.1)))
-  mu, rates = tune.play(
-      "diversified", "mnist", "fedprox", tmp_path, [], 100., most=1)
-  assert tune.choose(mu).value == 0.1 and len(mu) == 4
-  assert {c.hparams["client_lr"] for c in seen[:4]} == {1.0}
-  assert {c.hparams["mu"] for c in seen[4:]} == {0.1}
-  assert [t.value for t in rates] == [.03, .1, .3, 1, 3, 10, 33]
-  file = tmp_path / "fedprox.flags"
-  file.write_text("--algorithm=fedprox\n# chosen: untuned, mu\n--mu=7\n")
-  tune.write(file, "fedprox", [mu, rates], "here")
-  assert "--mu=0.1\n" in file.read_text() and "--mu=7" not in file.read_text()
-  assert chosen.said(chosen.of_flags([f"--flagfile={file}"])) == (
-      "edge of grid: client_lr; validation: mu")
-
-
-@pytest.mark.parametrize("paper,data", tune.RATES)
+@pytest.mark.parametrize("paper,data", tuning.PROTOCOLS)
 def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
   for name in tune._files(paper, data):
-    for flag, values in tune._stages(paper, data, name, 100.):
-      for value in (values[0], values[-1]):
-        config.parse([
-            *tune._method_flags(paper, data, name), f"--{flag}="
-            f"{tune._text(value)}", f"--flagfile={paper}/{data}.flags",
-            "--num_clients=100", "--validation_clients=10"])
+    settings = tune.settings_of(paper, data, name, 100., 16)
+    assert settings[0].keys() == settings[-1].keys()
+    for setting in settings:
+      config.parse([
+          *tune._method_flags(paper, data, name),
+          f"--flagfile={paper}/{data}.flags", *tune.Trial(setting, ()).flags,
+          "--num_clients=100", "--validation_clients=10"])
 
 
 def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
@@ -203,7 +175,7 @@ def test_what_cannot_be_tuned_by_derivatives(words, said, capsys):
   assert said in error and error.count("\n") == 1
 
 
-def test_a_paper_is_tuned_by_derivatives_from_the_middle(
+def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
     tmp_path, monkeypatch, capsys):
   seen = []
   monkeypatch.setattr(tune.gradients, "make", lambda words, values, last, *_: (
@@ -213,7 +185,7 @@ def test_a_paper_is_tuned_by_derivatives_from_the_middle(
   assert tune.main([*base, "--methods=fedprox", "--rounds=7"]) == 0
   ((words, last),) = seen
   hparams = config.parse(words).hparams
-  assert (hparams["client_lr"], hparams["mu"], last) == (1.0, 0.1, 2)
+  assert (hparams["client_lr"], hparams["mu"], last) == (0.083, 0.01, 2)
   assert config.parse(words).run.rounds == 7
   assert tune.main(["--paper=analytic", *base[1:]]) == 2
   assert "not of the analytic paper" in capsys.readouterr().err

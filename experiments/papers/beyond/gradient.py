@@ -3,8 +3,8 @@
 Three methods of the diversified paper on its MNIST clients (a hundred rounds)
 are tuned on validation clients twice:
 
-- by the grid of ``experiments.tune``: one flag after the other, 3 seeds, wider
-  where the best lies at an edge;
+- by ``experiments.tune``: 16 settings drawn from all ranges together, three
+  partitions of 3 seeds;
 - by ``--tune_by_gradient``: all numbers at once, one seed, from the smallest
   learning rate of that grid and the defaults of the others.
 
@@ -34,6 +34,7 @@ from ... import tune
 from ...cli import config as config_lib
 from ...cli import gradients, sweeps
 from ...reports import figures, plots, report, rule
+from .. import tuning
 
 _PAPER, _DATA = "diversified", "mnist"
 #: algorithm -> what is tuned by derivatives.
@@ -60,7 +61,7 @@ def _scores(words: Sequence[str], settings: Sequence[Mapping[str, Any]],
     rows = [] if one.diverged else tables.read_rows(one.folder / "metrics.csv")
     found.append([
         100 * tune.validation([r for r in rows if r["seed"] == seed],
-                              tune.LAST[_PAPER])
+                              tuning.PROTOCOLS[_PAPER, _DATA].last)
         for seed in dict.fromkeys(r["seed"] for r in rows)])
   return found
 
@@ -76,19 +77,18 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   config = config_lib.parse(words)
   size = _EXAMPLES[str(config.data.dataset)] / int(config.values["num_clients"])
   federation_of(config.data)  # read before the clocks start
-  rounds = int(config.values["rounds"]) * tune.SEEDS
+  rounds = int(config.values["rounds"]) * tune.SEEDS * tune.PARTITIONS
   print(f"{name}: grid", flush=True)
   began = time.process_time()
   played = tune.play(_PAPER, _DATA, name, root, extra, size)
   grid_seconds = time.process_time() - began
-  chosen = {trials[0].flag: tune.choose(trials).value for trials in played}
+  chosen = tune.choose(played).setting
   print(f"{name}: derivatives", flush=True)
   values = absl_flags.FlagValues()
   gradients.define(values)
   values(["", f"--{gradients.FLAG}={','.join(METHODS[name])}"])
   starts = dataclasses.asdict(registry.get(name).hparams()) | {
-      "client_lr": min(trial.value for trial in played[-1][:len(
-          tune.RATES[_PAPER, _DATA])])}
+      "client_lr": min(trial.setting["client_lr"] for trial in played)}
   began = time.process_time()
   found = gradients.make(
       [*words, "--num_seeds=1", *(
@@ -102,8 +102,8 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   return {
       "words": words, "grid_seconds": grid_seconds, "seconds": seconds,
       "chosen": chosen, "grid": [
-          [rounds * at, trial.validation] for at, trial in enumerate(
-              (trial for trials in played for trial in trials), 1)],
+          [rounds * at, trial.validation]
+          for at, trial in enumerate(played, 1)],
       "grid_scores": scores[0], "best": found.steps.index(found.best),
       "steps": [dict(step._asdict(), scores=own) for step, own in zip(
           found.steps, scores[1:])]}

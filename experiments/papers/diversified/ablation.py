@@ -29,17 +29,12 @@ from ...reports import cost_to_accuracy as targets
 #: The accuracy that counts as reached.
 TARGET = 0.98
 
-#: Local steps -> --client_update, and the middle of the rates that are tried:
-#: the rate of the method with one model, as it was tuned before.
-LOCAL = {"FedAvg": ("sgd", 1.0), "FSVRG": ("svrg", 43.0),
-         "SCAFFOLD": ("scaffold", 1.0)}
+#: Local steps -> --client_update.
+LOCAL = {"FedAvg": "sgd", "FSVRG": "svrg", "SCAFFOLD": "scaffold"}
 #: The server's step -> --server.
 SERVER = {"average": "average", "adaptive": "adaptive",
           "conjugate": "conjugate_gradient"}
 MODELS = (1, 2, 4)
-
-_SERVER_RATES = (0.005, 0.01, 0.02, 0.05)
-_BETA1 = (0.0, 0.5, 0.8, 0.9)
 
 
 class Combination(NamedTuple):
@@ -56,7 +51,7 @@ class Combination(NamedTuple):
   @property
   def name(self) -> str:
     """The name of its flag file."""
-    return f"{LOCAL[self.local][0]}_{self.server}_{self.models}"
+    return f"{LOCAL[self.local]}_{self.server}_{self.models}"
 
   @property
   def file(self) -> pathlib.Path:
@@ -66,25 +61,12 @@ class Combination(NamedTuple):
   def start(self) -> tuple[str, ...]:
     """The flags of the run before its rates are tuned."""
     words = ["--algorithm=composed",
-             f"--client_update={LOCAL[self.local][0]}",
+             f"--client_update={LOCAL[self.local]}",
              f"--server={SERVER[self.server]}", f"--num_models={self.models}",
              "--local_steps=20", "--batch_size=10"]
-    if self.server == "adaptive":
-      words.append("--central_rule=printed")  # as in MA-FSVRG's headline
     if self.models > 1:
       words.append("--threshold=4")  # as the paper states
     return tuple(words)
-
-  def stages(self) -> list[tuple[str, list[Any]]]:
-    """(flag, values) of everything that is tuned, in order."""
-    rate = LOCAL[self.local][1]
-    found: list[tuple[str, list[Any]]] = []
-    if self.server == "adaptive":  # it also changes the length of the step
-      found.append(("beta1", list(_BETA1)))
-    if self.server != "average":
-      found.append(("server_lr", list(_SERVER_RATES)))
-    return [*found, ("client_lr", [
-        float(f"{rate * factor:.2g}") for factor in (0.3, 1.0, 3.0)])]
 
 
 #: Name of its flag file -> combination.
