@@ -188,6 +188,29 @@ def test_every_method_is_private_or_refused(name, problem):
       registry.build(name, problem.model, map_clients=MAP, private="adaptive")
 
 
+@pytest.mark.program
+@pytest.mark.parametrize("name, vectors", [("fedavg", 1), ("fsvrg", 2)])
+def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
+  """Clients that hardly move leave the noise alone: of z for all vectors."""
+  norm, z, rounds = 0.5, 1.3, 60
+  made = registry.build(
+      name, problem.model, map_clients=MAP, private="adaptive", clip_lr=0.0,
+      clip_norm=norm, noise_multiplier=z, count_noise=4.0, client_lr=1e-20,
+      **ALLOWED[name])
+  state = made.init(problems.some_params(problem.model), problem.spec, KEY)
+  cohort = cohort_of(problem, [0, 1, 4, 7, 9], 5.0)
+  after = jax.jit(lambda keys: jax.lax.map(
+      lambda key: made.round(state, cohort, key)[0].models, keys))(
+          jax.random.split(KEY, rounds))
+  noise = np.concatenate([np.ravel(np.subtract(a, b)) for a, b in zip(
+      jax.tree.leaves(after), jax.tree.leaves(state.models))])
+  # The count's noise, 4, pays a part of z (``deviations``).
+  multiplier = (1 / (z * z * vectors) - 1 / 64) ** -0.5
+  squares = (noise.astype(float) / (multiplier * norm / 5.0)) ** 2
+  low, high = scipy.stats.chi2.ppf([1e-4, 1 - 1e-4], len(noise))
+  assert low < squares.sum() < high
+
+
 @pytest.mark.parametrize("settings_, why", [
     (dict(client_update="scaffold"), "clients keep a memory"),
     (dict(client_update="nova"), "depends on the data of the others"),
