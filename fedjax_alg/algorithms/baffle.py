@@ -52,6 +52,7 @@ from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.weights import participation
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper, validate
 
 PROTOCOLS = ("shared", "per_client")
@@ -164,6 +165,9 @@ def baffle(
     rounds, with decay `ema`.
   """
   validate(hparams)
+  if model.l2_of_sum:
+    raise OptionError("`l2_of`=sum: not with baffle, whose server adds the "
+                      "term without the clients' sizes (mean)")
   h = hparams
   server = (steps.sgd(h.server_lr, h.server_momentum) if h.server == "sgd"
             else steps.adam(h.server_lr, h.beta1, h.beta2, h.eps))

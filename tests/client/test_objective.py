@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg import models
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
@@ -21,6 +22,8 @@ DATA = layout.client_data(X, Y, np.arange(N), np.array([0]), np.array([N]))
 MODELS = {
     "softmax": models.make_model("softmax", (D,), L, l2=0.3),
     "mlp": models.make_model("mlp", (D,), L, hidden=(4,)),
+    "sum": models.make_model("softmax", (D,), L, l2=0.3)._replace(
+        l2_of_sum=True),
 }
 #: offset, size: within a block, full blocks, the end, nothing.
 PLACES = [(0, 1), (17, 63), (17, 64), (100, 65), (30, 130), (235, 65), (9, 0)]
@@ -34,7 +37,7 @@ def shard_at(offset, size):
 def plain(name):
   """(params, which of all rows) -> the definition, and its gradient.
 
-  Mean loss over the rows, plus (l2/2) ||w||^2.
+  Mean loss over the rows, plus (l2/2) ||w||^2, or that divided by their number.
   """
   model = MODELS[name]
 
@@ -42,7 +45,8 @@ def plain(name):
     squares = sum((leaf ** 2).sum() for leaf in jax.tree.leaves(params))
     losses = jnp.where(chosen, model.loss(model.apply(params, X), Y), 0.0)
     count = jnp.maximum(chosen.astype(jnp.float32).sum(), 1.0)
-    return 0.5 * model.l2 * squares + losses.sum() / count
+    penalty = 0.5 * model.l2 * squares
+    return (losses.sum() + penalty * (1 if model.l2_of_sum else count)) / count
 
   return jax.jit(jax.value_and_grad(definition))
 
@@ -159,3 +163,30 @@ def test_label_counts(offset, size):
 def test_a_loss_has_one_number_for_each_row(shape):
   with pytest.raises(AssertionError, match="assert_equal_shape"):
     objective.masked_sum(jnp.ones(shape), jnp.ones(4, bool))
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("name, more", [
+    ("clsfsvrg", {}), ("fedzo", dict(batch_size=0))])
+def test_l2_of_the_sum_is_that_of_the_mean_divided_by_the_size(name, more):
+  """Where all clients have the same number of examples."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(80, D)).astype(np.float32)
+  y = np.argmax(x[:, :L], axis=1)
+  fed = fa.federate(
+      fa.from_arrays(x[:64], y[:64], x_test=x[64:], y_test=y[64:],
+                     client_ids=np.arange(64) // 8),
+      partition="natural", validation_clients=1)
+  size, = set(fed.data.train.size.tolist())
+  of_sum, of_mean = (
+      fa.run(name, fed, model="softmax", rounds=2, cohort_size=4, **settings,
+             **more).client_params(0)
+      for settings in (dict(l2=0.25, l2_of="sum"), dict(l2=0.25 / size)))
+  problems.assert_close(of_sum, of_mean, rtol=1e-5, atol=1e-7)
+
+
+def test_where_l2_of_the_sum_is_not_known():
+  """The server of BAFFLE adds the term, and knows no client's size."""
+  with pytest.raises(ValueError, match="^l2_of=sum: .*baffle"):
+    fa.run("baffle", fa.federate("digits", partition="iid", num_clients=4),
+           rounds=1, participation=1.0, l2=0.1, l2_of="sum")
