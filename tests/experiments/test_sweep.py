@@ -97,7 +97,7 @@ def test_finished_settings_are_not_played_again(
     played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps, "_play_program", lambda group, said, elsewhere: [
+  monkeypatch.setattr(sweeps, "_play_program", lambda group, *_: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
       for config in group if config.hparams["client_lr"] == 1e30])
   assert not (played / "sweep.html").exists()
@@ -166,8 +166,8 @@ def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
   assert hashes(tmp_path) == hashes(played)
   real, together = sweeps._play_together, []
   monkeypatch.setattr(
-      sweeps, "_play_together", lambda held, said: together.append(
-          [one.folder.name for one in held]) or real(held, said))
+      sweeps, "_play_together", lambda held, *rest: together.append(
+          [one.folder.name for one in held]) or real(held, *rest))
   assert play(tmp_path, "--rounds=3", "--resume") == 0
   assert together == [["client_lr=1e30"]]  # that it diverges is nowhere
   for name in ("sweep.md", "sweep.csv"):
@@ -255,6 +255,16 @@ def test_a_protocol_or_metric_that_was_not_evaluated(played, capsys):
         *WORDS, "--sweep=client_lr=0.01,0.5", f"--out_dir={played}",
         "--rounds=3", "--resume", *given]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_validation_data_without_a_class_choose_nothing(tmp_path, capsys):
+  """Refused before the first round, unless another protocol chooses."""
+  words = ["--partition=classes", "--classes_per_client=2", "--num_clients=30"]
+  assert play(tmp_path, *words, "--rounds=2") == 2
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert "--validation_clients=2: they have no example of" in error
+  assert "(hold out more clients)" in error
+  assert not list(tmp_path.rglob("metrics.csv"))
 
 
 @pytest.mark.parametrize("words, evaluated", [

@@ -98,6 +98,25 @@ def test_validation_chooses_by_default(recwarn):
   assert not [w for w in recwarn if "test data" in str(w.message)]
 
 
+def test_validation_data_without_a_class_choose_nothing():
+  fed = fa.federate("digits", num_clients=30, partition="classes",
+                    classes_per_client=2, validation_clients=2)
+  lacking = np.flatnonzero(fed.validation_sizes == 0)
+  assert len(lacking) and (fed.test_sizes > 0).all()
+  given = dict(cohort_size=4, rounds=1, evaluate=("global", "validation"))
+  with pytest.warns(UserWarning, match="they have no example of the classes"):
+    found = fa.sweep("fedavg", fed, grid={"client_lr": [0.5]}, **given)
+  with pytest.raises(fa.OptionError, match=(
+      "^validation_clients=2: they have no example of the classes "
+      f"{', '.join(map(str, lacking))}, which the test set has; a choice")):
+    found.best()
+  with (pytest.warns(UserWarning, match="no example"),
+        pytest.raises(fa.OptionError, match="^validation_clients=2")):
+    fa.tune_by_gradient("fedavg", fed, by="client_lr", cohort_size=4, rounds=1)
+  with pytest.warns(UserWarning, match="test data"):
+    assert found.best("global").number == 0
+
+
 def test_several_names_and_a_zero_that_switches_something_off(fed, compiled):
   """FedProx without its term is a program of its own, and is FedAvg."""
   given = dict(cohort_size=4, rounds=2, evaluate="local")
