@@ -183,7 +183,9 @@ def methods(
 
   A figure shows every registered method that has a file in methods/. The file
   of a method in methods_<data>/ overrides that file for a single data set. The
-  paper's own methods come once for each of ``settings``.
+  paper's own methods come once for each of ``settings``. Where these have
+  "stated", other methods come with the paper's one rate, too, if they have a
+  file in stated_<data>/.
   """
   general = method_files(paper, "methods")
   special = method_files(paper, f"methods_{figure.data}")
@@ -208,12 +210,16 @@ def methods(
               for name in registry.ALGORITHMS
               if name not in paper.proposed and (
                   name in general or name in special)]
+    if "stated" in settings:
+      found += [(registry.get(name).label + styles.ONE_RATE, line)
+                for name, line in method_files(
+                    paper, f"stated_{figure.data}").items()]
   return found
 
 
 #: What the data preset leaves as the line has it: of these the stated settings
 #: need values of their own.
-_KEPT = ("l2", "hog_norm")
+_KEPT = ("l2", "l2_of", "hog_norm")
 
 
 def _stated(flags: Sequence[str], data: str) -> list[str]:
@@ -332,7 +338,7 @@ def outcomes_of(
     UsageError: a flag is wrong, or ``request.lines`` has an unknown label.
     Incomplete: see ``suite.run_cells``.
   """
-  wanted = SETTINGS[:1] if request.quick else settings
+  wanted = figure.settings[:1] if request.quick else settings
   found = cells(paper, figure, request, wanted)
   labels = {cell.label for cell in found}
   for label in request.lines or ():
@@ -419,12 +425,12 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       *figure.further(outcomes)])
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
-  # The curves of the stated settings get a picture of their own: they can lie
-  # so far below the others that these would be squeezed.
+  # The curves at the paper's rate get a picture of their own: they can lie so
+  # far below the others that these would be squeezed.
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
   for which, with_stated in (("", False), ("_stated", True)):
     chosen = [o for o in outcomes
-              if o.cell.label.endswith(styles.STATED) == with_stated]
+              if (styles.protocol_of(o.cell.label) != "tuned") == with_stated]
     if not chosen:
       continue
     paths = pictures(folder, name + which + suffix)

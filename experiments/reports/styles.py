@@ -13,6 +13,19 @@ from typing import Any, NamedTuple
 
 #: Ends the label of a method with the settings that its paper states.
 STATED = " (stated)"
+#: ... and of one with the learning rate that the paper states for its own.
+ONE_RATE = " (one rate)"
+
+
+def protocol_of(label: str) -> str:
+  """How the settings of a line were chosen: tuned, stated or one rate."""
+  return next((end[2:-1] for end in (STATED, ONE_RATE) if label.endswith(end)),
+              "tuned")
+
+
+def without_protocol(label: str) -> str:
+  """The label of a line without the end that names its protocol."""
+  return label.removesuffix(STATED).removesuffix(ONE_RATE)
 
 _BLACK, _INDIGO, _WINE, _BLUE = "#000000", "#332288", "#882255", "#006BAA"
 _RED, _GREEN, _ORANGE = "#D55E00", "#22AD82", "#EAA60A"

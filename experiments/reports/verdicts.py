@@ -93,7 +93,7 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
   The rows of stated settings are not compared with other methods.
   """
   return any(len({chosen.incomparable(o.cell.choices) for o in own
-                  if not o.cell.label.endswith(styles.STATED)}) > 1
+                  if styles.protocol_of(o.cell.label) == "tuned"}) > 1
              for own in suite.by_panel(outcomes))
 
 

@@ -81,13 +81,13 @@ def test_every_cell_parses(paper, name):
 def test_data_preset_leaves_a_stated_l2():
   for cell in cells_of("fig1"):
     l2 = cell.config.values["l2"]
-    assert l2 == (0.01 if "stated" in cell.label else 1e-5)
+    assert l2 == (0.01 if "(" in cell.label else 1e-5)
 
 
 def test_data_preset_leaves_the_features_of_the_stated_settings():
   for cell in cells_of("fig2", conjugate.PAPER):
     norm = cell.config.values["hog_norm"]
-    assert norm == ("none" if "stated" in cell.label else "l2")
+    assert norm == ("none" if "(" in cell.label else "l2")
     if "stated" in cell.label:
       assert chosen.said(cell.choices) == "validation: hog_norm"
   for cell in cells_of("fig4", conjugate.PAPER):
