@@ -25,7 +25,7 @@ heading "## fig1" is put below that figure, and "## intro" at the top of the
 page. The same input always gives the same files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import io
 import itertools
 import pathlib
@@ -38,6 +38,7 @@ from PIL import Image
 from fedjax_alg import files
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
 from .cli import config as config_lib
 from .cli import flag_words, guard
 from .papers.analytic import figures as analytic
@@ -46,7 +47,7 @@ from .papers.conjugate import figures as conjugate
 from .papers.diversified import figures as diversified
 from .papers.fedgroup import figures as fedgroup
 from .papers.trust import figures as trust
-from .reports import answers, claims_page, figures, styles
+from .reports import answers, claims_page, figures, report, styles
 
 #: The papers whose methods the library is made for.
 CLAIMED: dict[str, figures.Paper] = {
@@ -136,13 +137,55 @@ def _made(
     paper: figures.Paper, title: str, rest: str, folder: pathlib.Path,
     target: pathlib.Path) -> str:
   """A figure's part of the page; its pictures are copied beside the page."""
+  numbers = folder / f"{folder.name}_numbers.csv"
+  if numbers.is_file():
+    copy = f"{paper.name}_{folder.name}.csv"
+    results.write_text(target / copy, files.read_text(numbers))
+    rest += (f"\n\nEvery number, how its settings were chosen, and its flags: "
+             f"[{copy}]({copy}).")
+  like = paper.like(folder.name)
+  if like is not None:  # its pictures and sentences are those of another
+    return report.collapsed(f"{title}: the runs of {like}", rest)
   parts = [f"## {title}"]
   for picture in sorted(folder.glob("*.png"),
                         key=lambda path: (len(path.stem), path.stem)):
     copy = f"{paper.name}_{picture.name}"
     (target / copy).write_bytes(_small_png(picture))
-    parts.append(f"![{picture.stem}]({copy})")
+    parts.append(f"![{title}]({copy})")
   return "\n\n".join([*parts, rest])
+
+
+def _tuning(
+    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path) -> str:
+  """Section: what validation chose, from the tables of ``experiments.tune``.
+
+  They are copied beside the page, where they are found again.
+  """
+  parts = []
+  for path in sorted((source.parent / "tune").glob(f"{paper.name}_*/tune.csv")):
+    results.write_text(
+        target / f"{path.parent.name}_tuning.csv", files.read_text(path))
+  for path in sorted(target.glob(f"{paper.name}_*_tuning.csv")):
+    rows = records.read_rows(path, None)
+    table = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+      own = [row for row in rows if row["method"] == method]
+      best = next(row for row in own if row["chosen"])
+      table.append([
+          method, len(own), f"`{best['setting']}`",
+          f"{best['validation']:.2f}", *(
+              f"{row['validation']:.2f}" for row in own if row["stated"])])
+    data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
+    parts.append(f"{data}, [every setting]({path.name}):\n\n" + report.table(
+        ["method", "settings tried", "chosen", "its validation accuracy",
+         "that of the stated setting"], table))
+  if not parts:
+    return ""
+  return "\n\n".join([
+      "## Chosen how", "By `experiments.tune --paper`: every method with the "
+      "same number of settings, drawn from all its ranges together, the stated "
+      "one first; mean over three partitions of three seeds on clients that "
+      "are held out, with at least 100 examples of every class.", *parts])
 
 
 def publish(
@@ -163,8 +206,10 @@ def publish(
   """
   order = [*paper.figures, *paper.tables]
   names = [name for name in order if (source / name / f"{name}.md").is_file()]
-  page = target / f"{paper.name}.md"
-  kept = _kept(page)
+  pages = {end: target / f"{paper.name}{end and '_'}{end}.md"
+           for end in ("", *dict.fromkeys(paper.pages.values()))}
+  kept = {name: text for page in pages.values()
+          for name, text in _kept(page).items()}
   if not names and not (again and kept):
     raise config_lib.UsageError(
         f"--from={source}: holds no table of {paper.name} (make them with "
@@ -177,27 +222,43 @@ def publish(
       raise config_lib.UsageError(
           f"{file}: ## {name} is no section (of {', '.join(known)})")
   # Nothing is written where one of them is refused.
-  pages = {name: _lower(source / name / f"{name}.md") for name in names}
+  made = {name: _lower(source / name / f"{name}.md") for name in names}
   target.mkdir(parents=True, exist_ok=True)
-  parts = [f"# Results: {paper.works}"]
-  if "intro" in notes:
-    parts.append(notes["intro"])
-  for name in order:
-    if name in pages:
-      kept[name] = _made(paper, *pages[name], source / name, target)
-    if name not in kept:
+  for name in names:
+    kept[name] = _made(paper, *made[name], source / name, target)
+  texts = {}
+  for end, page in pages.items():
+    of_page = [name for name in order
+               if name in kept and paper.pages.get(name, "") == end]
+    if end and not of_page:
       continue
-    parts += [_PART.format(name), kept[name]]
-    if name in notes:
-      parts += [_NOTES, notes[name]]
-  text = "\n\n".join(parts) + "\n"
+    parts = [f"# Results: {paper.works}{end and ', '}{end}"]
+    if not end:
+      parts += filter(None, [notes.get("intro", ""), _others(paper, kept)])
+    for name in of_page:
+      parts += [_PART.format(name), kept[name]]
+      if name in notes:
+        parts += [_NOTES, notes[name]]
+    if not end:
+      parts += filter(None, [_tuning(paper, source, target)])
+    texts[page] = "\n\n".join(parts) + "\n"
   for old in sorted(target.glob(f"{paper.name}_*.png")):
-    if old.name not in text:
+    if not any(old.name in text for text in texts.values()):
       print(f"removed {old}: no longer shown", file=sys.stderr)
       old.unlink()
-  results.write_text(page, text)
+  for page, text in texts.items():
+    results.write_text(page, text)
   _keep_answers(paper, source, target)
-  return page
+  return pages[""]
+
+
+def _others(paper: figures.Paper, kept: Mapping[str, str]) -> str:
+  """The line that names the other pages of a paper."""
+  ends = dict.fromkeys(
+      paper.pages[name] for name in (*paper.figures, *paper.tables)
+      if name in kept and name in paper.pages)
+  return ends and "More pages: " + ", ".join(
+      f"[{end}]({paper.name}_{end}.md)" for end in ends) + "." or ""
 
 
 def _keep_answers(
@@ -226,8 +287,9 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   target.mkdir(parents=True, exist_ok=True)
   page = target / "claims.md"
   results.write_text(page, claims_page.page({
-      name: claims_page.rows(name, paper.own, answers.read(
-          target / f"{name}.answers.csv"))
+      name: claims_page.rows(
+          name, paper.own, answers.read(target / f"{name}.answers.csv"),
+          paper.same_runs, paper.balanced)
       for name, paper in CLAIMED.items()}))
   return [*pages, page]
 

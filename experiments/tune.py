@@ -13,7 +13,7 @@ The second form tunes all methods of a paper's figures:
 
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
-It runs every method with the same number of settings (--settings, 24), on three
+It runs every method with the same number of settings (--settings, 12), on three
 partitions with three seeds each, and chooses the one of the best accuracy on
 data that are held out: clients of the conjugate and diversified papers, which
 have to have 100 examples of every class, a sixth of the training images or
@@ -78,7 +78,7 @@ ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 #: seeds on each.
 PARTITIONS, SEEDS = 3, 3
 #: Settings of every method.
-SETTINGS = 24
+SETTINGS = 12
 #: Validation examples that every class has to have.
 LEAST = 100
 

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
   figure: str  #: the figure or table of ours that answers
   artifact: str  #: the paper's, as the claims file names it
   panel: str
-  method: str
+  method: str  #: of a sentence "" (tuned) or ``styles.PAPERS_OWN``
   metric: str  #: "" for a sentence
   claim: str  #: the paper's number, or the sentence
   ours: str
@@ -77,7 +77,7 @@ def numbers(
       continue
     for o in outcomes:
       if o.cell.panel != claim.panel or (
-          o.cell.label.removesuffix(styles.STATED) != claim.method):
+          styles.without_protocol(o.cell.label) != claim.method):
         continue
       try:
         values = (measures[claim.metric](o, outcomes) if claim.round is None
@@ -97,10 +97,12 @@ def sentences(
     outcomes: Sequence[suite.Outcome]) -> list[Answer]:
   """The answers to the sentences of a paper about a figure."""
   found = []
-  for claim in claims:
-    measured, verdict = verdicts.judge(claim, outcomes)
-    found.append(Answer(
-        name, claim.artifact, "", "", "", claim.text, measured, verdict, ""))
+  for protocol, runs in verdicts.by_protocol(outcomes).items():
+    for claim in claims:
+      measured, verdict = verdicts.judge(claim, runs)
+      found.append(Answer(
+          name, claim.artifact, "", "" if protocol == "tuned" else protocol,
+          "", claim.text, measured, verdict, ""))
   return found
 
 

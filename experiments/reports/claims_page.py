@@ -1,4 +1,4 @@
-"""Every number and sentence of the papers, what our runs say of it, and why.
+"""Every number and sentence of the papers, and what our runs say of it.
 
 The rows of papers/<paper>/claims.csv are joined with the answers of the runs
 (``answers``). What no run can answer, or in other words, stands in
@@ -9,53 +9,73 @@ claims.csv; an empty pattern matches everything:
   ``sentences`` (``text`` has the beginnings of the sentences that answer it,
   separated by " & ", and before a "|" the figures that they are of), or a
   verdict (``text`` says why).
+- ``cause``: of a sentence that does not hold, why: ``baseline`` (other methods
+  are stronger here), ``method`` (the paper's own falls short), ``range`` (more
+  than the paper says), ``trend`` (it goes another way) or ``close`` (the
+  difference is of the size of its interval).
 - ``tried``: what was tried, where a row is not met.
 
-Of several patterns that match the first with a kind counts, and the first with
-something tried.
+Of several patterns that match the first with an entry in a column counts.
+
+Two questions are kept apart: does a method reach its number, and does its
+margin hold. Numbers that are one measurement are one row: micro averages of
+single labels are the accuracy, and several figures may show the same runs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import collections
 import csv
 import fnmatch
 from typing import NamedTuple
 
-from . import report, rule
+from . import report, rule, styles
 from .answers import Answer
-from .styles import STATED
 
-#: Verdicts in the order of the table of counts.
-VERDICTS = ("holds", rule.SAME, rule.ABOVE, rule.BELOW, "does not hold",
-            rule.UNDECIDED, rule.NOT_COMPARABLE, rule.NOT_RUN, "lost")
 _MEANING = (
-    "`same`, `above` and `below` place our number beside the paper's, `holds` "
-    "and `does not hold` judge a sentence; `undecided`: the interval is too "
-    "wide for the claim, or one run alone was played; `not comparable`: "
-    "settings were chosen on test data, the paper's data or machines are not "
-    "at hand; `lost`: the paper's number is missing from its text. `same` is "
-    "at most 0.3 points apart (5 % for numbers that are no shares), with an "
-    "interval of at most 0.5 points (8 %) to either side. A row is met if it "
-    "agrees (`same` or `holds`), or if the number is better than printed and "
-    "of the paper's own method. A baseline that is better than printed is not "
-    "met, nor is a method that gets where it never gets in the paper.")
+    "Two questions, never one: *does a method reach its number*, and *does its "
+    "margin over others hold*. Each with its protocol: `tuned` (every method's "
+    "settings by validation, equal budgets), `stated` (the paper's own numbers "
+    "for its own methods) and `one rate` (the paper's learning rate for all "
+    "methods). `reaches`: at most 0.3 points apart (5 % for numbers that are "
+    "no shares), with an interval of at most half a point (8 %) to either "
+    "side; `exceeds`, `short`: further, and by more than the interval; `open`: "
+    "the interval is too wide for either, or one run alone was made. What is "
+    "one measurement is one row: micro recall, micro precision and micro F1 of "
+    "single labels are the accuracy, and figures that show the same runs are "
+    "counted once; the numbers that the paper prints besides stand in "
+    "brackets.")
 
-#: The worst of several sentences decides a row.
-_WORST = ("does not hold", rule.NOT_RUN, rule.NOT_COMPARABLE, rule.UNDECIDED,
-          "holds")
+#: The words of sentences, in the order in which the worst of several counts.
+FAILS = "does not hold"
+_WORST = (FAILS, rule.NOT_RUN, rule.NOT_COMPARABLE, rule.UNDECIDED, "holds")
+_CAUSES = {"baseline": "fails: baseline stronger",
+           "method": "fails: method short", "range": "exceeds the range",
+           "trend": "fails: other trend", "close": "too close to call",
+           "": "fails"}
 _KEYS = ("artifact", "panel", "method", "metric", "value")
+
+#: Metrics that are the accuracy where every example has one label.
+_ACCURACY = ("accuracy", "micro_recall", "micro_precision", "micro_f1")
 
 
 class Row(NamedTuple):
-  """A row of a claims file with its answer."""
+  """A measurement, or a sentence, with its answer."""
 
   claim: Mapping[str, str]
+  kind: str  #: own, other (numbers of methods), sentence
   ours: str
-  verdict: str  #: one of ``VERDICTS``
+  verdict: str  #: of ``rule``, or holds, does not hold, lost
+  words: str  #: the verdict in words
   settings: str
-  met: bool
   tried: str
-  stated: str = ""  #: ours and the verdict with the stated settings, if others
+  #: ours and the words by the paper's settings, or at its one rate
+  stated: str = ""
+  printed: tuple[str, ...] = ()  #: other numbers that the paper prints for it
+
+  @property
+  def where(self) -> str:
+    return " ".join(filter(None, (
+        self.claim["artifact"], self.claim["panel"])))
 
 
 def _judged(paper: str) -> list[dict[str, str]]:
@@ -72,13 +92,13 @@ def _matching(
       fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)), {})
 
 
-def _sentences(text: str, found: Sequence[Answer]) -> tuple[str, str]:
+def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
   """(what was measured, the verdict) of the sentences that begin so."""
   parts, words = [], []
   for word in text.split(" & "):
     artifact, _, start = word.rpartition("|")
     own: dict[tuple[str, str], Answer] = {}
-    for a in found:
+    for a in answers:
       if not a.metric and a.claim.startswith(start) and fnmatch.fnmatchcase(
           a.artifact, artifact or "*"):
         key = a.artifact, a.claim
@@ -89,141 +109,221 @@ def _sentences(text: str, found: Sequence[Answer]) -> tuple[str, str]:
   return " / ".join(parts), min(words, key=_WORST.index)
 
 
-def _order(answer: Answer) -> tuple[bool, bool]:
+def _stated_sentences(text: str, answers: Sequence[Answer]) -> str:
+  """What the runs with the paper's settings say of sentences, in words."""
+  ours, verdict = _sentences(
+      text, [a for a in answers if a.method == styles.PAPERS_OWN])
+  return "" if verdict == rule.NOT_RUN else f"{ours}: {verdict}"
+
+
+def _order(answer: Answer) -> tuple[bool, bool, bool]:
   """Of several answers to one claim the least by this counts.
 
   A figure of ours that goes further than the paper's, such as Table 3 on nine
   partitions, counts before the paper's.
   """
-  return (answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
+  return (styles.protocol_of(answer.method) != "tuned",
+          answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
           answer.figure.lower() == answer.artifact.lower())
 
 
-def _lower_is_better(metric: str) -> bool:
-  return metric.startswith(("rounds_to", "discrepancy", "loss", "central_"))
-
-
 def _answers(
-    row: Mapping[str, str], found: Sequence[Answer]) -> list[Answer]:
-  """The answers to a plain number, those by the stated settings too."""
-  return [a for a in found if a.metric == row["metric"] and (
+    row: Mapping[str, str], answers: Sequence[Answer]) -> list[Answer]:
+  """The answers to a plain number, by all protocols."""
+  return [a for a in answers if a.metric == row["metric"] and (
       a.artifact, a.panel, a.claim) == (
           row["artifact"], row["panel"], row["value"])
-          and a.method.removesuffix(STATED) == row["method"]]
+          and styles.without_protocol(a.method) == row["method"]]
+
+
+def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
+  """The verdict on a number in words."""
+  value = row["value"].lstrip(">")
+  factor = 100.0 if row["unit"] == "fraction" else 1.0
+  first = answer.ours.split(" ")[0]
+  try:
+    gap = abs(float(first) - factor * float(value))
+  except ValueError:
+    gap = None
+  return rule.words(answer.verdict, gap, row["metric"], row["unit"], own,
+                    never=row["value"].startswith(">"))
 
 
 def _number(
-    row: Mapping[str, str], found: Sequence[Answer], own: tuple[str, ...]
-) -> tuple[str, str, str, bool]:
-  """(ours, verdict, settings, met) of a plain number.
-
-  Where the settings of the first choice were chosen on test data the stated
-  ones decide.
-  """
-  answers = _answers(row, found)
-  if not answers:
-    return "-", rule.NOT_RUN, "", False
-  one = min(answers, key=_order)
-  better = rule.BELOW if _lower_is_better(row["metric"]) else rule.ABOVE
-  # Where the paper says that a method never gets there, sooner is not better.
-  met = one.verdict == rule.SAME or (
-      one.verdict == better and row["method"].startswith(own)
-      and not row["value"].startswith(">"))
-  said = one.ours + (STATED if one.method.endswith(STATED) else "")
-  return said, one.verdict, one.settings, met
+    row: Mapping[str, str], answers: Sequence[Answer], own: bool
+) -> tuple[str, str, str, str, str]:
+  """(ours, verdict, words, settings, by the stated settings) of a number."""
+  found = sorted(_answers(row, answers), key=_order)
+  if not found:
+    return "-", rule.NOT_RUN, rule.NOT_RUN, "", ""
+  one = found[0]
+  other = next((a for a in found if styles.protocol_of(a.method) != "tuned"),
+               None)
+  stated = ""
+  if other is not None:
+    stated = f"{other.ours}: {_words(row, other, own)}"
+  return one.ours, one.verdict, _words(row, one, own), one.settings, stated
 
 
-def _by_stated(row: Mapping[str, str], found: Sequence[Answer]) -> str:
-  """Ours and the verdict with the stated settings, where there are others."""
-  return next((f"{a.ours}, {a.verdict}" for a in _answers(row, found)
-               if a.method.endswith(STATED)), "")
+def _measurement(
+    row: Mapping[str, str], same_runs: Mapping[str, str],
+    balanced: Sequence[str]) -> tuple[str, ...]:
+  """What a number measures; two numbers may have the same."""
+  metric = row["metric"].removeprefix("test_")
+  if metric in _ACCURACY or (
+      metric == "macro_recall" and row["artifact"] in balanced):
+    metric = "accuracy"
+  return (same_runs.get(row["artifact"], row["artifact"]), row["panel"],
+          row["method"], metric, str(report.round_of(row["setting"])))
 
 
 def rows(
-    paper: str, own: tuple[str, ...], found: Sequence[Answer]) -> list[Row]:
-  """Every row of a claims file that is no setting, with its answer.
+    paper: str, own: tuple[str, ...], answers: Sequence[Answer],
+    same_runs: Mapping[str, str] | None = None, balanced: Sequence[str] = ()
+) -> list[Row]:
+  """The measurements and sentences of a paper with their answers.
 
   Args:
     paper: the paper.
     own: beginnings of the names of its own methods.
-    found: the answers of our runs.
+    answers: the answers of our runs.
+    same_runs: figure -> the figure whose runs it shows.
+    balanced: figures on a test set with equally many examples of each class,
+      where the macro recall is the accuracy.
   """
-  patterns, out = _judged(paper), []
-  for row in report.read_claims(paper):
+  patterns = _judged(paper)
+  out: dict[tuple[str, ...], Row] = {}
+  for number, row in enumerate(report.read_claims(paper)):
     tried = _matching(patterns, row, "tried").get("tried", "")
     kind = _matching(patterns, row, "kind")
-    settings = ""
     if kind.get("kind") == "setting":
       continue
+    mine = row["method"].startswith(own)
+    settings = stated = ""
+    key: tuple[str, ...] = (str(number),)
     if kind.get("kind") == "sentences":
-      ours, verdict = _sentences(kind["text"], found)
-      met = verdict == "holds"
+      role = "sentence"
+      ours, verdict = _sentences(
+          kind["text"], [a for a in answers if not a.method])
+      stated = _stated_sentences(kind["text"], answers)
+      cause = _matching(patterns, row, "cause").get("cause", "")
+      words = {FAILS: _CAUSES[cause],
+               rule.UNDECIDED: "too close to call"}.get(verdict, verdict)
     elif kind:
-      ours, verdict, met = kind["text"], kind["kind"], False
+      role = "own" if mine else "other"
+      ours, verdict, words = kind["text"], kind["kind"], kind["kind"]
     else:
-      ours, verdict, settings, met = _number(row, found, own)
-    out.append(Row(row, ours, verdict, settings, met, tried,
-                   _by_stated(row, found)))
-  return out
+      role = "own" if mine else "other"
+      key = _measurement(row, same_runs or {}, balanced)
+      ours, verdict, words, settings, stated = _number(row, answers, mine)
+    if key in out:
+      out[key] = out[key]._replace(printed=(
+          *out[key].printed, f"{_value(row)} ({row['artifact']})"))
+    else:
+      out[key] = Row(row, role, ours, verdict, words, settings, tried, stated)
+  return list(out.values())
 
 
-def _counts(papers: Mapping[str, Sequence[Row]]) -> str:
-  """The table of counts by verdict and paper."""
-  counted = {name: collections.Counter(r.verdict for r in found)
-             for name, found in papers.items()}
-  rows = []
-  for verdict in VERDICTS:
-    numbers = [own[verdict] for own in counted.values()]
-    rows.append([verdict, *numbers, sum(numbers)])
-  for name, chosen in (
-      ("met", lambda r: r.met),
-      ("of these better than printed", lambda r: r.met and not _agrees(r)),
-      ("decided", _decided), ("all rows", lambda r: True)):
-    numbers = [sum(map(chosen, found)) for found in papers.values()]
-    rows.append([f"**{name}**", *numbers, sum(numbers)])
-  return report.table(["verdict", *papers, "all"], rows)
+_MET = (rule.SAME, rule.ABOVE, rule.BELOW)
+_UNKNOWN = (rule.NOT_COMPARABLE, rule.NOT_RUN)
 
 
-def _decided(row: Row) -> bool:
-  """Whether a run has decided a row."""
-  return row.verdict in ("holds", "does not hold", rule.SAME, rule.ABOVE,
-                         rule.BELOW)
-
-
-def _agrees(row: Row) -> bool:
-  """Whether ours is the paper's number, or its sentence holds."""
-  return row.verdict in ("holds", rule.SAME)
+def head(papers: Mapping[str, Sequence[Row]]) -> str:
+  """The table: of every paper's own methods, and of its margins."""
+  lines = []
+  for name, found in papers.items():
+    own = [row for row in found if row.kind == "own"]
+    said = [row for row in found if row.kind == "sentence"]
+    reached = sum(row.words.startswith(
+        ("reaches", "exceeds", "sooner", "cheaper", "lower")) for row in own)
+    short = sum(row.verdict in _MET for row in own) - reached
+    counts = collections.Counter(
+        row.words for row in said if row.verdict not in _UNKNOWN)
+    lines.append([
+        name, reached, short,
+        sum(row.verdict == rule.UNDECIDED for row in own),
+        sum(row.verdict in _UNKNOWN for row in own),
+        sum(row.verdict == "lost" for row in own),
+        "; ".join(f"{words} {number}" for words, number in sorted(
+            counts.items(), key=lambda item: (item[0] != "holds", item[0])))
+        or "-"])
+  return report.table(
+      ["paper", "own methods: reach or exceed their number", "short", "open",
+       "not comparable, not run", "lost", "sentences (margins, trends)"],
+      lines)
 
 
 def _said(claim: Mapping[str, str]) -> str:
   """A claim in words; fractions in percent, as ours are."""
   if claim["value"] == "missing":
     return claim["note"]
-  value, unit = claim["value"], claim["unit"]
-  if unit == "fraction":
-    value, unit = f"{100 * float(value):g}", "%"
-  return f"{claim['metric']} {value} {unit}".replace("|", "/").strip()
+  metric = claim["metric"].removeprefix("test_").replace("_", " ")
+  unit = {"fraction": "%", "relation": ""}.get(claim["unit"], claim["unit"])
+  metric = metric.removeprefix("order")
+  return f"{metric} {_value(claim)} {unit}".replace("|", "/").strip()
+
+
+def _value(claim: Mapping[str, str]) -> str:
+  """A number as ours are written: fractions in percent."""
+  if claim["unit"] == "fraction":
+    return f"{100 * float(claim['value']):g}"
+  return claim["value"]
 
 
 def _table(
-    title: str, found: Iterable[Row], last: str, of_row: Callable[[Row], str]
-) -> str:
-  """The rows as a section, with a last column of their own."""
-  return f"## {title}\n\n" + report.table(
-      ["where", "method", "claim", "ours", "verdict", "settings chosen by",
-       last],
-      ([c["artifact"] + (f" {c['panel']}" if c["panel"] else ""), c["method"],
-        _said(c), r.ours, r.verdict, r.settings or "-", of_row(r) or "-"]
-       for r in found for c in [r.claim]))
+    found: Iterable[Row], notes: dict[str, int],
+    stated: str = "by the paper's settings") -> str:
+  """Rows of numbers or sentences; what was tried stands below all tables."""
+  def tried(row: Row) -> str:
+    if not row.tried:
+      return ""
+    return f" [{notes.setdefault(row.tried, len(notes) + 1)}]"
+
+  return report.table(
+      ["where", "method", "the paper", "tuned", "verdict", stated],
+      ([row.where, row.claim["method"] or "-", _said(row.claim) + (
+          f" (also {', '.join(row.printed)})" if row.printed else ""),
+        row.ours, row.words + tried(row), row.stated or "-"]
+       for row in found))
+
+
+def _collapsed(title: str, text: str) -> str:
+  return (f"<details><summary>{title}</summary>\n\n{text}\n\n</details>")
+
+
+def _of_paper(name: str, found: Sequence[Row], notes: dict[str, int]) -> str:
+  """The section of a paper."""
+  known = [row for row in found if row.verdict not in (*_UNKNOWN, "lost")]
+  parts = [f"## {name}"]
+  own = [row for row in known if row.kind == "own"]
+  if own:
+    parts.append(_table(own, notes))
+  said = [row for row in known if row.kind == "sentence"]
+  if said:
+    parts.append(_table(said, notes))
+  others = [row for row in known if row.kind == "other"]
+  if others:
+    parts.append(_collapsed(
+        f"Other methods, and what is no method: {len(others)} numbers",
+        _table(others, notes, "at the paper's one rate")))
+  groups: dict[tuple[str, str, str], int] = collections.Counter(
+      (row.claim["artifact"], row.verdict, row.ours)
+      for row in found if row not in known)
+  if groups:
+    parts.append(_collapsed(
+        f"Not comparable, not run or lost: {sum(groups.values())}",
+        report.table(["where", "numbers and sentences", "why"], (
+            [where, number, f"{verdict}: {why}" if why != "-" else verdict]
+            for (where, verdict, why), number in groups.items()))))
+  return "\n\n".join(parts)
 
 
 def page(papers: Mapping[str, Sequence[Row]]) -> str:
-  """The Markdown page: counts, every row that is not met, and those met."""
-  parts = [_MEANING, _counts(papers)]
-  for name, found in papers.items():
-    parts += [
-        _table(f"{name}: not met", (r for r in found if not r.met),
-               "what was tried", lambda r: r.tried),
-        _table(f"{name}: met", (r for r in found if r.met),
-               "with the stated settings", lambda r: r.stated)]
-  return report.join("Claims of the papers", parts)
+  """The Markdown page."""
+  notes: dict[str, int] = {}
+  sections = [_of_paper(*item, notes) for item in papers.items()]
+  tried = "\n".join(f"{number}. {text}" for text, number in notes.items())
+  return report.join("Claims of the papers", [
+      head(papers), _MEANING, *sections,
+      *([f"## What was tried\n\n{tried}"] if notes else [])])
+

@@ -147,6 +147,12 @@ class Paper(NamedTuple):
   fit: Callable[[Figure, Request], tuple[Figure, list[str]]] = (
       lambda figure, request: (figure, []))
   flag: str = "figure"  #: the flag that names what is to be made
+  #: a figure, as the claims name it -> the figure whose runs it shows
+  same_runs: Mapping[str, str] = {}
+  #: figure or table -> the end of the name of its page, if it is not the first
+  pages: Mapping[str, str] = {}
+  #: figures on a test set with equally many examples of each class
+  balanced: tuple[str, ...] = ()
   #: of which works its figures are, for --help and for the published page
   subject: str = ""
 
@@ -154,6 +160,11 @@ class Paper(NamedTuple):
   def works(self) -> str:
     """What the figures are of, in words."""
     return self.subject or f"the {self.name} paper"
+
+  def like(self, name: str) -> str | None:
+    """The figure whose runs a figure shows; None if they are its own."""
+    return {figure.lower(): other
+            for figure, other in self.same_runs.items()}.get(name)
 
   def main(self, argv: Sequence[str] | None = None) -> int:
     """Runs the paper's command; returns the exit status."""
@@ -409,14 +420,19 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       *(section(outcomes) for section in figure.sections),
       verdicts.section(figure.statements, outcomes),
       _without_places("\n\n".join(lacking), request),
-      report.provenance(outcomes, request.command_line, " ".join(notes))]
+      report.provenance(outcomes, request.command_line, " ".join(notes),
+                        figure.table is not None)]
   if figure.table is not None:
     text = report.join(figure.title, [figure.table(outcomes), *parts])
   else:
     rows = report.compare(
         outcomes, report.load_claims(paper.name, name), figure.protocol,
         figure.metric)
-    text = report.markdown(figure.title, rows, parts)
+    text = report.markdown(
+        figure.title, rows, [] if paper.like(name) else parts, paper.own)
+    numbers = request.root / name / f"{name}_numbers.csv"
+    numbers.parent.mkdir(parents=True, exist_ok=True)
+    report.numbers_csv(numbers, rows, outcomes)
   measures = figure.measures or {
       prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
   folder = write(request, name, text, [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import chosen, partitions, plots, rule, suite
+from . import chosen, partitions, plots, rule, styles, suite
 
 PAPERS = pathlib.Path(__file__).parents[1] / "papers"
 
@@ -38,10 +38,8 @@ class Comparison(NamedTuple):
   paper: float | None
   ours: float
   ci95: float  #: NaN for a single seed
-  best: float
   choices: tuple[chosen.Choice, ...] = ()  #: how the settings were chosen
   picked: float | None = None  #: of K models the best on validation data
-  best_of_k: float | None = None  #: of K models the best on test data
 
   @property
   def verdict(self) -> str:
@@ -81,11 +79,11 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
       value, unit = 100.0 * value, "%"
     claims.append(Claim(
         row["artifact"], row["panel"], row["method"], row["metric"], value,
-        unit, row["note"], _round(row["setting"]), row["value"]))
+        unit, row["note"], round_of(row["setting"]), row["value"]))
   return claims
 
 
-def _round(setting: str) -> int | None:
+def round_of(setting: str) -> int | None:
   """The number N of a setting "..., round N"."""
   found = re.search(r"\bround (\d+)", setting)
   return int(found[1]) if found else None
@@ -144,7 +142,6 @@ def compare(
 
   ``ours`` is the mean over the evaluations of the last ten rounds, which
   involves no choice on test data; with K models it is the mean of the K.
-  ``best`` is that of the best evaluated round, which is chosen on test data.
   """
   rows = []
   for outcome in outcomes:
@@ -156,49 +153,100 @@ def compare(
     factor = results.factor(metric)
     every = summary["mean_last_10"]
     late = every[protocol][metric]
-    best = summary["best"][protocol][metric]
     rows.append(Comparison(
         cell.panel, cell.panel_title, cell.label, metric,
         found[0] if found else None, factor * late["mean"],
         np.nan if len(late["values"]) < 2 else factor * late["ci95"],
-        factor * best["mean"], tuple(cell.choices),
-        *(factor * every[name][metric]["mean"] if name in every else None
-          for name in (records.CHOSEN, f"{protocol}_best"))))
+        tuple(cell.choices), factor * every[records.CHOSEN][metric]["mean"]
+        if records.CHOSEN in every else None))
   return rows
 
 
 def markdown(
-    title: str, rows: Sequence[Comparison], parts: Sequence[str]) -> str:
-  """A page with the table paper | ours mean +- CI | difference | verdict.
+    title: str, rows: Sequence[Comparison], parts: Sequence[str],
+    own: tuple[str, ...] = ()) -> str:
+  """A page with the paper's numbers and ours, a column for each panel.
 
   Args:
     title: the heading of the page.
-    rows: the rows of the table. If none has a number of the paper, the columns
-      about the paper are left out.
+    rows: the numbers.
     parts: Markdown below the table; empty parts are left out.
+    own: beginnings of the names of the paper's own methods, which come first;
+      all others are collapsed. (): nothing is.
   """
-  numbers = any(r.paper is not None for r in rows)
-  several = any(r.best_of_k is not None for r in rows)
-  head = [
-      "panel", "method", "metric", *numbers * ["paper"],
-      "ours (mean of the last 10 rounds +- 95 % CI)",
-      *several * ["of the K models the best on validation data",
-                  "the best on test data (not to be compared)"],
-      "best round", *numbers * ["difference", "verdict"], chosen.COLUMN]
-  lines = []
-  for r in rows:
-    digits = 4 if r.metric == "loss" else 2
-    paper = "-" if r.paper is None else f"{r.paper:.1f}"
-    gap = "-" if r.paper is None else f"{r.ours - r.paper:+.2f}"
-    lines.append([
-        f"{r.panel}: {r.title}", r.method, r.metric, *numbers * [paper],
-        f"{r.ours:.{digits}f}" + (
-            "" if np.isnan(r.ci95) else f" +- {r.ci95:.{digits}f}"),
-        *several * ["-" if v is None else f"{v:.{digits}f}"
-                    for v in (r.picked, r.best_of_k)],
-        f"{r.best:.{digits}f}",
-        *numbers * [gap, r.verdict], chosen.said(r.choices)])
-  return join(title, [table(head, lines), *parts])
+  methods = list(dict.fromkeys(
+      styles.without_protocol(row.method) for row in rows))
+  mine = [m for m in methods if m.startswith(own)] if own else methods
+  others = [m for m in methods if m not in mine]
+  parts = [_table_of(rows, others, False), *parts]
+  if others and mine:
+    parts[0] = collapsed(f"Other methods: {', '.join(others)}", parts[0])
+  intro = (f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
+           f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
+           if rows else "")
+  return join(title, [intro + _table_of(rows, mine, bool(own)), *parts])
+
+
+def _table_of(
+    rows: Sequence[Comparison], methods: Sequence[str], own: bool) -> str:
+  """The numbers of some methods: the paper's, then ours by every protocol."""
+  panels = dict.fromkeys((row.panel, row.title) for row in rows)
+  found = {(row.panel, row.method): row for row in rows}
+  lines: list[list[str]] = []
+  for method in methods:
+    labels = [label for label in dict.fromkeys(row.method for row in rows)
+              if styles.without_protocol(label) == method]
+    printed = {row.panel: row.paper for row in rows
+               if row.method in labels and row.paper is not None}
+    if printed:
+      lines.append([f"{method}, the paper", *(
+          f"{printed[p]:.1f}" if p in printed else "-" for p, _ in panels)])
+    for label in labels:
+      lines.append([f"{method}, {styles.protocol_of(label)}", *(
+          _cell(found.get((p, label)), own) for p, _ in panels)])
+  if not lines:
+    return ""
+  head = ["", *(f"{letter}: {title}" for letter, title in panels)]
+  if len(panels) > len(lines):
+    head, *lines = map(list, zip(head, *lines))
+  return table(head, lines)
+
+
+def _cell(row: Comparison | None, own: bool) -> str:
+  """Ours, and the verdict on the paper's number."""
+  if row is None:
+    return "-"
+  digits = 4 if row.metric == "loss" else 2
+  text = f"{row.ours:.{digits}f}" + (
+      "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}")
+  if row.paper is None:
+    return text
+  return f"{text}, " + rule.words(
+      row.verdict, abs(row.ours - row.paper), row.metric, "%", own)
+
+
+def collapsed(title: str, text: str) -> str:
+  """Markdown that a reader unfolds."""
+  return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+def numbers_csv(
+    path: pathlib.Path, rows: Sequence[Comparison],
+    outcomes: Sequence[suite.Outcome]) -> None:
+  """Writes every number of a table, how its settings were chosen, its flags."""
+  with open(path, "w", newline="", encoding="utf-8") as file:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["panel", "title", "method", "protocol", "metric", "paper",
+                     "ours", "ci95", "verdict", "chosen_on_validation",
+                     chosen.COLUMN, "flags"])
+    for row, outcome in zip(rows, outcomes, strict=True):
+      writer.writerow([
+          row.panel, row.title, styles.without_protocol(row.method),
+          styles.protocol_of(row.method), row.metric,
+          "" if row.paper is None else row.paper, f"{row.ours:.6g}",
+          "" if np.isnan(row.ci95) else f"{row.ci95:.6g}", row.verdict,
+          "" if row.picked is None else f"{row.picked:.6g}",
+          chosen.said(row.choices), _flags(outcome)])
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:
@@ -281,13 +329,15 @@ def _without_folders(word: str) -> str:
 
 
 def provenance(
-    outcomes: Sequence[suite.Outcome], command_line: str, notes: str) -> str:
+    outcomes: Sequence[suite.Outcome], command_line: str, notes: str,
+    flags: bool = True) -> str:
   """How a table was made: command, versions, devices and flags.
 
   Args:
     outcomes: the runs.
     command_line: the command that made the table.
     notes: further sentences.
+    flags: whether the flags of the first panel are shown.
   """
 
   def all_of(values):
@@ -300,14 +350,16 @@ def provenance(
                           for o in outcomes)
       for name in outcomes[0].summary["versions"])
   devices = all_of(o.summary["device"] for o in outcomes)
-  text = (f"Made by `{command_line}`; {versions}; {devices}. A difference of "
-          f"at most {rule.TIE} points counts as the same if the interval is at "
-          f"most a point wide. {partitions.said(outcomes)} {notes}")
-  lines = [text.strip(), "", "<details><summary>Flags of the runs of panel "
-           f"{outcomes[0].cell.panel}</summary>", ""]
-  for outcome in outcomes:
-    if outcome.cell.panel == outcomes[0].cell.panel:
-      flags = " ".join(_without_folders(word) for word in outcome.cell.flags
-                       if not word.startswith("--data_dir="))
-      lines.append(f"- {outcome.cell.label}: `{flags}`")
-  return "\n".join([*lines, "", "</details>"])
+  text = (f"`{command_line}`; {versions}; {devices}. "
+          f"{partitions.said(outcomes)} {notes}").strip()
+  if flags:
+    text += "\n\n" + "\n".join(
+        f"- {o.cell.label}: `{_flags(o)}`" for o in outcomes
+        if o.cell.panel == outcomes[0].cell.panel)
+  return collapsed("How this was made", text)
+
+
+def _flags(outcome: suite.Outcome) -> str:
+  """The flags of a run, as tables show them."""
+  return " ".join(_without_folders(word) for word in outcome.cell.flags
+                  if not word.startswith("--data_dir="))

@@ -52,3 +52,49 @@ def place(gap: float, ci95: float, tie: float = 0.0) -> str:
 def tie_of(value: float, unit: str) -> float:
   """The tie for a number of the paper: ``TIE`` points, or 5 % of others."""
   return TIE if unit in ("%", "pp") else 0.05 * abs(value)
+
+
+#: Beginnings of metrics of which less is better -> (less, more) in words.
+_LESS = {"rounds_to": ("sooner", "later"), "communication": (
+    "cheaper", "dearer"), "floats": ("cheaper", "dearer"),
+         "loss": ("lower", "higher"), "discrepancy": ("lower", "higher"),
+         "central_": ("faster", "slower"), "training_time": (
+             "faster", "slower")}
+
+
+def words(
+    verdict: str, gap: float | None, metric: str, unit: str, own: bool,
+    never: bool = False) -> str:
+  """The verdict on a number, as tables say it.
+
+  Args:
+    verdict: that of ``place``.
+    gap: by how much ours is off, without a sign; None: not a number.
+    metric: the metric.
+    unit: the unit of the paper's number.
+    own: whether it is a number of the paper's own method.
+    never: whether the method never gets there in the paper.
+  """
+  if verdict == UNDECIDED:
+    return "open"
+  if verdict == SAME:
+    return "reaches" if own else "as printed"
+  if verdict not in (ABOVE, BELOW):
+    return verdict
+  if never:
+    return ("gets there" if own else "baseline stronger here: gets there")
+  less = next((said for start, said in _LESS.items()
+               if metric.removeprefix("test_").startswith(start)), None)
+  by = "" if gap is None else f" by {gap:.3g}"
+  if by and unit == "rounds":
+    by += " rounds"
+  if less is not None:
+    said = less[verdict == ABOVE] + by
+    if own:
+      return said
+    return ("baseline stronger here: " if verdict == BELOW
+            else "weaker here too: ") + said
+  if own:
+    return ("exceeds" if verdict == ABOVE else "short") + by
+  return ("baseline stronger here," if verdict == ABOVE
+          else "weaker here too,") + by

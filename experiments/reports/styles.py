@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 STATED = " (stated)"
 #: ... and of one with the learning rate that the paper states for its own.
 ONE_RATE = " (one rate)"
+#: The runs with the paper's settings of its own methods and its rate for all.
+PAPERS_OWN = "by the paper's settings"
 
 
 def protocol_of(label: str) -> str:

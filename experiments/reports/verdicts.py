@@ -9,6 +9,7 @@ otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -97,21 +98,47 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
              for own in suite.by_panel(outcomes))
 
 
+def by_protocol(
+    outcomes: Sequence[suite.Outcome]) -> dict[str, list[suite.Outcome]]:
+  """The tuned runs, and those with the paper's settings, if there are any.
+
+  The labels of the latter lose the end that says so: what is claimed of a
+  method is asked of either.
+  """
+  found: dict[str, list[suite.Outcome]] = {"tuned": []}
+  for outcome in outcomes:
+    label = outcome.cell.label
+    if styles.protocol_of(label) == "tuned":
+      found["tuned"].append(outcome)
+    else:
+      found.setdefault(styles.PAPERS_OWN, []).append(outcome._replace(
+          cell=dataclasses.replace(
+              outcome.cell, label=styles.without_protocol(label))))
+  return found
+
+
 def section(
     claims: Sequence[Statement], outcomes: Sequence[suite.Outcome]) -> str:
-  """The Markdown section "Claims without a number"; "" without claims."""
+  """The Markdown section of what a paper says in words; "" without claims."""
   if not claims:
     return ""
-  lines = ["## Claims without a number", "", "| claim | ours | verdict |",
-           "|---|---|---|"]
+  protocols = by_protocol(outcomes)
+  head = ["the paper says"]
+  for protocol in protocols:
+    head += [protocol, "verdict"]
+  rows = []
   for claim in claims:
-    measured, verdict = judge(claim, outcomes)
-    lines.append(f"| {claim.text} | {measured} | {verdict} |")
+    row = [claim.text]
+    for runs in protocols.values():
+      row += judge(claim, runs)
+    rows.append(row)
+  text = "## What the paper says in words\n\n" + "\n".join(
+      f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
   if outcomes and all(
       len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
-    lines += ["", "One seed gives no interval and decides nothing that varies "
-              "with the seed."]
-  return "\n".join(lines)
+    text += ("\n\nOne seed gives no interval and decides nothing that varies "
+             "with the seed.")
+  return text
 
 
 # What is measured.

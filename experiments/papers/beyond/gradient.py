@@ -3,7 +3,7 @@
 Three methods of the diversified paper on its MNIST clients (a hundred rounds)
 are tuned on validation clients twice:
 
-- by ``experiments.tune``: 24 settings drawn from all ranges together, three
+- by ``experiments.tune``: 12 settings drawn from all ranges together, three
   partitions of 3 seeds;
 - by ``--tune_by_gradient``: all numbers at once, one seed, from the smallest
   learning rate of that grid and the defaults of the others.

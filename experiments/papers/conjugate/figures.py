@@ -5,9 +5,9 @@
 
 from ...cli import config as config_lib
 from ...reports import answers, central_time
-from ...reports import figures, plots, report, suite
+from ...reports import figures, plots, report, styles, suite
 from ...reports import cost_to_accuracy as targets, verdicts
-from ...reports.figures import Figure, Request, Table
+from ...reports.figures import Figure, Panel, Request, Table
 from . import claims
 
 NAME = "conjugate"
@@ -23,6 +23,27 @@ _RATES = figures.participation(30, 20, 15, 10)
 _STEPS = tuple(
     (f"-{rate}", (f"--flagfile={NAME}/stated.flags", f"--client_lr={rate}"))
     for rate in ("0.1", "0.5", "0.8", "1"))
+
+_ONE_PASS = ("--local_steps=0", "--local_epochs=1", "--batch_size=1")
+_L2 = ("--hog_norm=l2",)
+#: Local work and features, which the paper does not state (R-C1 to R-C4 of
+#: docs/papers/readings.md) -> flags. The last two are of CLSFSVRG alone, and
+#: LoSAC, whose table has a row for each step, makes a fixed number of them.
+READINGS = {"20 steps of 10": (), "one pass": _ONE_PASS,
+            "20 steps of 10, l2 blocks": _L2,
+            "one pass, l2 blocks": (*_ONE_PASS, *_L2)}
+
+
+def _readings(panel: Panel) -> figures.Lines:
+  """The stated settings, and all methods at their rate, by each reading."""
+  del panel
+  base = figures.methods(PAPER, FIGURES["fig2"], figures.SETTINGS[1:])
+  return [(f"{styles.without_protocol(label)} ({name})", (*words, *more))
+          for label, words in base if styles.protocol_of(label) != "tuned"
+          for name, more in READINGS.items()
+          if (_L2[0] not in more or label.endswith(styles.STATED))
+          and not (_ONE_PASS[0] in more and label.startswith("LoSAC"))]
+
 
 _TO_98 = {"rounds_to_98%": lambda outcome, outcomes: verdicts.rounds_to(
     0.98)(outcome)}
@@ -48,6 +69,10 @@ FIGURES: dict[str, Figure] = {
         baselines=False, lines=_STEPS, protocol="train",
         protocols="global,train", eval_every=1,
         settings=figures.SETTINGS[:1], statements=claims.FIG5),
+    "readings": Figure(
+        "Fig. 2 by local work and features, at the paper's rate", "accuracy",
+        "mnist", _MNIST, eval_every=1, partitions=3, lines_of=_readings,
+        sections=(targets.rounds_table(NAME, "Fig2", 0.98),)),
     "fig6": Figure(
         "Fig. 6: test accuracy, CIFAR-10", "accuracy", "cifar10", _MNIST,
         statements=claims.FIG6),
@@ -138,4 +163,5 @@ PAPER = figures.Paper(
     {"fig7": Table(FIG7, _make_fig7, plays=True),
      "fig8": Table(FIG8, _make_fig8, plays=True)},
     "`(stated)` rows use the paper's stated settings.",
-    ("CFSVRG", "CLSFSVRG"))
+    ("CFSVRG", "CLSFSVRG"),
+    pages={"readings": "readings", "fig8": "times"})

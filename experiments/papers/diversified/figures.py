@@ -123,4 +123,9 @@ PAPER = figures.Paper(
     "the model that is best on the validation data, and the best of the K on "
     "the test set, as in the paper's figures, which no table compares with "
     "single models. `(stated)` rows use the paper's stated settings.",
-    ("MA-", "GA-"))
+    ("MA-", "GA-"),
+    same_runs={"Fig2": "Fig1", "Fig3": "Fig1", "Fig4": "Fig1", "Fig6": "Fig5",
+               "Fig7": "Fig5"},
+    balanced=("Fig5", "Fig6", "Fig7"),
+    pages={"readings": "readings", "readings_cifar10": "readings",
+           "ablation": "ablation", "table1": "times"})

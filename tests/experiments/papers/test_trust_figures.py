@@ -102,7 +102,7 @@ def test_a_quick_table(tmp_path, capsys, name, more):
       tmp_path, capsys, *asked, "--noprogress", "--finished")
   shown = (tmp_path / name / f"{name}.md").read_text("utf-8")
   assert again == 0 and "[1/1]" in err, err
-  assert shown.split("Made by")[0] == text.split("Made by")[0]
+  assert shown.split("<details>")[0] == text.split("<details>")[0]
 
 
 def test_the_picture_of_pfedme_has_all_three_models(monkeypatch):

@@ -220,7 +220,7 @@ def test_claims_are_read():
     (98.2, 98.1, 0.6, "undecided"), (98.2, 60.0, float("nan"), "undecided"),
     (98.2, 60.0, 5.0, "below"), (None, 50.0, 0.0, "no number in the paper")])
 def test_verdict(paper, ours, ci95, verdict):
-  row = report.Comparison("a", "10 %", "X", "accuracy", paper, ours, ci95, ours)
+  row = report.Comparison("a", "10 %", "X", "accuracy", paper, ours, ci95)
   assert row.verdict == verdict
 
 
@@ -240,8 +240,14 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
       (m, r) for m in ("FedAvg", "FSVRG") for r in ("2", "4")}
   assert set(rows[0]) >= {"total_floats", "exchanges", "seconds", "accuracy"}
   text = (folder / "fig1.md").read_text()
-  assert "## Claims without a number" in text and "| not run |" in text
-  assert "- FSVRG: `--flagfile=diversified/methods/fedavg.flags" in text
+  assert "## What the paper says in words" in text and "| not run |" in text
+  with open(folder / "fig1_numbers.csv", newline="", encoding="utf-8") as file:
+    numbers = list(csv.DictReader(file))
+  assert [(row["method"], row["protocol"]) for row in numbers] == [
+      ("FedAvg", "tuned"), ("FSVRG", "tuned")]
+  assert numbers[1]["flags"].startswith(
+      "--flagfile=diversified/methods/fedavg.flags")
+  assert f"| FSVRG, tuned | {float(numbers[1]['ours']):.2f} |" in text
   runs = list((tmp_path / "runs").glob("*/summary.json"))
   assert len(runs) == 2
   before = {p: p.stat().st_mtime_ns for p in runs}
@@ -270,7 +276,8 @@ def test_conjugate_figures_are_made(presets, tmp_path, capsys):
     assert (root / name / f"{name}.png").stat().st_size > 0
   fig3 = (root / "fig3" / "fig3.md").read_text()
   assert "the first and the last panel (a and d" in fig3
-  assert "| loss |" in fig3 and "paper |" not in fig3.splitlines()[2]
+  assert "loss, mean of the last ten rounds" in fig3
+  assert "the paper |" not in fig3
   page = (root / "fig3" / "fig3.html").read_text()
   for line in fig3.splitlines():
     if line.startswith(("| a:", "| d:")):
