@@ -71,7 +71,8 @@ FIGURES: dict[str, Figure] = {
         settings=figures.SETTINGS[:1], statements=claims.FIG5),
     "readings": Figure(
         "Fig. 2 by local work and features, at the paper's rate", "accuracy",
-        "mnist", _MNIST, eval_every=1, partitions=3, lines_of=_readings,
+        "mnist", _MNIST, protocols="global,train", eval_every=1, partitions=3,
+        lines_of=_readings,
         sections=(targets.rounds_table(NAME, "Fig2", 0.98),)),
     "fig6": Figure(
         "Fig. 6: test accuracy, CIFAR-10", "accuracy", "cifar10", _MNIST,
