@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.records import tables as records, summary as results
-from . import chosen, partitions, report, suite, verdicts
+from . import partitions, report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
@@ -79,18 +79,17 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
               for row in report.read_claims(paper)
               if row["artifact"].lower() == artifact.lower()
               and row["metric"] == metric}
-    rows = []
+    found = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
       claimed = stated.get((o.cell.panel, o.cell.label.split(" (")[0]), "-")
       if claimed.startswith(">"):
         claimed = "not in " + claimed[1:]
-      rows.append([
-          o.cell.panel, o.cell.label, claimed,
-          *_shown(spent(o, target, "round"), last), o.settings])
-    return f"## Rounds to {100 * target:g} %\n\n" + report.table([
-        "panel", "method", "paper", "ours (median over seeds)", "each seed",
-        chosen.COLUMN], rows)
+      ours = _shown(spent(o, target, "round"), last)[0]
+      found.append((suite.heading(o.cell), o.cell.label, ours + (
+          "" if claimed == "-" else f" ({claimed})")))
+    return (f"## Rounds to {100 * target:g} %\n\nMedian over the seeds, in "
+            "brackets the paper's.\n\n" + report.by_panel(found))
 
   return section
 
@@ -113,11 +112,11 @@ def accuracy_at(paper: str, artifact: str) -> Any:
             o.cell.panel, o.cell.label, claim.round, f"{claim.value:.2f}",
             results.shown(here) if here else "-",
             *_shown(spent(o, claim.value / 100, "round"),
-                    o.summary["cost"]["rounds"]), o.settings])
+                    o.summary["cost"]["rounds"])])
     return "## Accuracy at a round\n\n" + report.table([
         "panel", "method", "round", "paper", "ours at that round +- 95 % CI",
-        "ours first there in round (median)", "each seed", chosen.COLUMN],
-                                                       lines) if lines else ""
+        "ours first there in round (median)", "each seed"], lines
+                                                       ) if lines else ""
 
   return section
 
@@ -209,10 +208,10 @@ def communication(
           _shown(spent(o, target, "round"), cost["rounds"])[0],
           f"{share:,.0f}", *("-" if v is None else f"{v:,.0f}" for v in (
               total, None if total is None else total * KB,
-              None if up is None else up * KB)), o.settings])
+              None if up is None else up * KB))])
   text = report.table([
       "target", "method", "rounds (median)", "floats a round, all clients",
-      "floats, all clients", "KB", "KB sent up alone", chosen.COLUMN], rows)
+      "floats, all clients", "KB", "KB sent up alone"], rows)
   by_label = {o.cell.label: o for o in outcomes}
   if proposed in by_label and other in by_label:
     rows = []
@@ -272,8 +271,7 @@ def seconds_table(
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
           *("-" if v is None else f"{v:.3g}" for v in (
               server, clients, None if server is None or clients is None
-              else server + clients)), o.settings])
+              else server + clients))])
   return report.table([
       "target", "method", "rounds (median)", "server, s a round",
-      "clients, s a round", "server, s", "clients, s", "together, s",
-      chosen.COLUMN], rows)
+      "clients, s a round", "server, s", "clients, s", "together, s"], rows)

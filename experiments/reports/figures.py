@@ -422,17 +422,17 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       _without_places("\n\n".join(lacking), request),
       report.provenance(outcomes, request.command_line, " ".join(notes),
                         figure.table is not None)]
+  rows = report.compare(
+      outcomes, report.load_claims(paper.name, name), figure.protocol,
+      figure.metric)
   if figure.table is not None:
     text = report.join(figure.title, [figure.table(outcomes), *parts])
   else:
-    rows = report.compare(
-        outcomes, report.load_claims(paper.name, name), figure.protocol,
-        figure.metric)
     text = report.markdown(
         figure.title, rows, [] if paper.like(name) else parts, paper.own)
-    numbers = request.root / name / f"{name}_numbers.csv"
-    numbers.parent.mkdir(parents=True, exist_ok=True)
-    report.numbers_csv(numbers, rows, outcomes)
+  numbers = request.root / name / f"{name}_numbers.csv"
+  numbers.parent.mkdir(parents=True, exist_ok=True)
+  report.numbers_csv(numbers, rows, outcomes)
   measures = figure.measures or {
       prefix + figure.metric: _late(figure) for prefix in ("", "test_")}
   folder = write(request, name, text, [

@@ -192,30 +192,25 @@ def _table_of(
   """The numbers of some methods: the paper's, then ours by every protocol."""
   panels = dict.fromkeys((row.panel, row.title) for row in rows)
   found = {(row.panel, row.method): row for row in rows}
-  lines: list[list[str]] = []
+  cells: list[tuple[str, str, str]] = []
   for method in methods:
     labels = [label for label in dict.fromkeys(row.method for row in rows)
               if styles.without_protocol(label) == method]
     printed = {row.panel: row.paper for row in rows
                if row.method in labels and row.paper is not None}
-    if printed:
-      lines.append([f"{method}, the paper", *(
-          f"{printed[p]:.1f}" if p in printed else "-" for p, _ in panels)])
-    for label in labels:
-      lines.append([f"{method}, {styles.protocol_of(label)}", *(
-          _cell(found.get((p, label)), own) for p, _ in panels)])
-  if not lines:
-    return ""
-  head = ["", *(f"{letter}: {title}" for letter, title in panels)]
-  if len(panels) > len(lines):
-    head, *lines = map(list, zip(head, *lines))
-  return table(head, lines)
+    for letter, title in panels:
+      panel = f"{letter}: {title}"
+      if letter in printed:
+        cells.append(
+            (panel, f"{method}, the paper", f"{printed[letter]:.1f}"))
+      cells += [(panel, f"{method}, {styles.protocol_of(label)}",
+                 _cell(found[letter, label], own))
+                for label in labels if (letter, label) in found]
+  return by_panel(cells)
 
 
-def _cell(row: Comparison | None, own: bool) -> str:
+def _cell(row: Comparison, own: bool) -> str:
   """Ours, and the verdict on the paper's number."""
-  if row is None:
-    return "-"
   digits = 4 if row.metric == "loss" else 2
   text = f"{row.ours:.{digits}f}" + (
       "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}")
@@ -230,14 +225,30 @@ def collapsed(title: str, text: str) -> str:
   return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
+#: What of a curve ``numbers_csv`` has.
+_ENDS = ("best", "final", "mean_last_10")
+
+
 def numbers_csv(
     path: pathlib.Path, rows: Sequence[Comparison],
     outcomes: Sequence[suite.Outcome]) -> None:
-  """Writes every number of a table, how its settings were chosen, its flags."""
+  """Writes every number of a figure, how its settings were chosen, its flags.
+
+  Args:
+    path: the file.
+    rows: the paper's number and ours of each run, as ``compare`` makes them.
+    outcomes: the runs. Their accuracies, and other metrics of a share, are
+      there in percent for every protocol: best, last, mean of the last ten.
+  """
+  ends = {(which, protocol, metric): None for o in outcomes for which in _ENDS
+          for protocol, found in o.summary[which].items() for metric in found
+          if metric in _OF_NUMBERS}
   with open(path, "w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["panel", "title", "method", "protocol", "metric", "paper",
-                     "ours", "ci95", "verdict", "chosen_on_validation",
+                     "ours", "ci95", "verdict", "rounds", *(
+                         f"{which}_{protocol}_{metric}"
+                         for which, protocol, metric in ends),
                      chosen.COLUMN, "flags"])
     for row, outcome in zip(rows, outcomes, strict=True):
       writer.writerow([
@@ -245,8 +256,19 @@ def numbers_csv(
           styles.protocol_of(row.method), row.metric,
           "" if row.paper is None else row.paper, f"{row.ours:.6g}",
           "" if np.isnan(row.ci95) else f"{row.ci95:.6g}", row.verdict,
-          "" if row.picked is None else f"{row.picked:.6g}",
+          outcome.summary["cost"]["rounds"], *(
+              _mean(outcome.summary[which].get(protocol, {}), metric)
+              for which, protocol, metric in ends),
           chosen.said(row.choices), _flags(outcome)])
+
+
+_OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
+
+
+def _mean(found: dict[str, Any], metric: str) -> str:
+  """The mean of a metric in ``summary``; "" where there is none."""
+  mean = found.get(metric, {}).get("mean")
+  return "" if mean is None else f"{results.factor(metric) * mean:.6g}"
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:
@@ -259,19 +281,37 @@ def deployed(outcomes: Sequence[suite.Outcome]) -> str:
            if any(name in o.summary["mean_last_10"] for o in outcomes)]
   if not names:
     return ""
-  rows = []
+  found = []
   for o in outcomes:
     late = o.summary["mean_last_10"]
     if any(name in late for name in names):
-      rows.append([o.cell.panel, o.cell.label, *(
+      found.append((suite.heading(o.cell), o.cell.label, " / ".join(
           results.shown(late[name]["accuracy"], factor=100)
-          if name in late else "-" for name in names), o.settings])
+          if name in late else "-" for name in names)))
   return ("## On the clients' own data\n\nAccuracy, mean of the last ten "
-          "rounds: `local` is what a client deploys on its own test split "
-          "(PFedAvg: after one adaptation step on its training data; MA, GA: "
-          "the model it prefers), `preferred` its preferred global model on "
-          "its own mixture of classes.\n\n"
-          + table(["panel", "method", *names, chosen.COLUMN], rows))
+          f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
+          "its own test split (PFedAvg: after one adaptation step on its "
+          "training data; MA, GA: the model it prefers), `preferred` its "
+          "preferred global model on its own mixture of classes.\n\n"
+          + by_panel(found))
+
+
+def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
+  """A Markdown table of (panel, line, text); the panels are its columns.
+
+  They are its rows where they are more than the lines.
+  """
+  found = {(panel, line): text for panel, line, text in cells}
+  panels = list(dict.fromkeys(panel for panel, _ in found))
+  lines = list(dict.fromkeys(line for _, line in found))
+  if not lines:
+    return ""
+  head, *rows = [["", *panels], *(
+      [line, *(found.get((panel, line), "-") for panel in panels)]
+      for line in lines)]
+  if len(panels) > len(lines):
+    head, *rows = map(list, zip(head, *rows))
+  return table(head, rows)
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
@@ -354,7 +394,7 @@ def provenance(
           f"{partitions.said(outcomes)} {notes}").strip()
   if flags:
     text += "\n\n" + "\n".join(
-        f"- {o.cell.label}: `{_flags(o)}`" for o in outcomes
+        f"- {o.cell.label} ({o.settings}): `{_flags(o)}`" for o in outcomes
         if o.cell.panel == outcomes[0].cell.panel)
   return collapsed("How this was made", text)
 

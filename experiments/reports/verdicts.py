@@ -123,16 +123,18 @@ def section(
   if not claims:
     return ""
   protocols = by_protocol(outcomes)
-  head = ["the paper says"]
+  head = ["what is said"]
   for protocol in protocols:
     head += [protocol, "verdict"]
   rows = []
   for claim in claims:
     row = [claim.text]
     for runs in protocols.values():
-      row += judge(claim, runs)
+      ours, verdict = judge(claim, runs)
+      row += [ours, "too close to call" if verdict == rule.UNDECIDED
+              else verdict]
     rows.append(row)
-  text = "## What the paper says in words\n\n" + "\n".join(
+  text = "## What is said in words\n\n" + "\n".join(
       f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
   if outcomes and all(
       len({r["seed"] for r in o.rows}) == 1 for o in outcomes):

@@ -17,7 +17,7 @@ from fedjax_alg import metrics, registry
 from fedjax_alg.records import tables as records
 from ...cli import config as config_lib
 from ...cli import flag_words
-from ...reports import chosen, figures, plots, report, suite
+from ...reports import figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets
 from ...reports.figures import Figure, Lines, Panel, Request
 from ...reports.report import shown, table
@@ -258,15 +258,14 @@ def time_table(outcomes: Sequence[suite.Outcome]) -> str:
       rows.append([
           label, _rounds(o), f"{claims.TOTAL(o).mean():.4g}", *(
               f"{claims.simulated(name)(o).mean():.4g}"
-              for name in _PARTS.values()), saved, said, f"{_wall(o):.3g}",
-          o.settings])
+              for name in _PARTS.values()), saved, said, f"{_wall(o):.3g}"])
     idle = claims.reduction(
         runs, panel, claims.WA, claims.simulated("idle_s")).mean()
     lines += [f"## {_heading(runs)}", "", table([
         "method", "rounds", "simulated s", "computation", "idle",
         "communication", "FedACnnL needs less by, %", "paper",
-        "s on this machine (not to be mixed with the others)",
-        chosen.COLUMN], rows), "", f"Idle time of FedACnnL is {idle:.1f} % "
+        "s on this machine (not to be mixed with the others)"], rows), "",
+              f"Idle time of FedACnnL is {idle:.1f} % "
               "less than without adaptive batches (the paper's number is "
               "lost).", ""]
   return "\n".join(lines)
@@ -293,9 +292,9 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
     wanted = [float(name) for name in runs[0].summary["rounds_to"]]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
     lines += ["", table(
-        [_heading(runs), *(f"{100 * t:g} %" for t in wanted), chosen.COLUMN],
+        [_heading(runs), *(f"{100 * t:g} %" for t in wanted)],
         ([o.cell.label, *(_time_to(o, t, None if ours is o else ours)
-                          for t in wanted), o.settings] for o in runs))]
+                          for t in wanted)] for o in runs))]
   return "\n".join(lines)
 
 
@@ -384,7 +383,6 @@ def _ends(
     if times:
       head += ["simulated s", "of these idle",
                "s on this machine (not to be mixed with the others)"]
-    head.append(chosen.COLUMN)
     rows = []
     for o in runs:
       said = stated.get(o.cell.label)
@@ -400,7 +398,7 @@ def _ends(
         words += [f"{claims.TOTAL(o).mean():.4g}",
                   f"{claims.simulated('idle_s')(o).mean():.4g}",
                   f"{_wall(o):.3g}"]
-      rows.append([*words, o.settings])
+      rows.append(words)
     lines += [f"## {_heading(runs)}", "", table(head, rows), ""]
   return "\n".join(lines)
 
@@ -445,7 +443,7 @@ def _stated_table2() -> dict[tuple[str, str], float]:
 
 
 def table2(outcomes: Sequence[suite.Outcome]) -> str:
-  """Table 2 in the paper's form, and a table of details for each panel."""
+  """Table 2 in the paper's form."""
   stated = _stated_table2()
   by_place = {(o.cell.panel, o.cell.label): o for o in outcomes}
   columns = {column: where for column, where in claims.COLUMNS.items()
@@ -468,31 +466,7 @@ def table2(outcomes: Sequence[suite.Outcome]) -> str:
            "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
            "the global one, which the authors' code evaluates, `global` the "
            "server's.", "", table(["data and model", *columns], rows)]
-  for runs in suite.by_panel(outcomes):
-    rows = []
-    for column, (label, protocol) in columns.items():
-      o = by_place.get((runs[0].cell.panel, label))
-      if o is None:
-        continue
-      cost, final = o.summary["cost"], o.summary["final"][protocol]
-      rows.append([
-          column, cost["rounds"], cost["clients_per_round"],
-          "-" if claims.closed_form(o) else _mean_sd(
-              claims.score(protocol)(o)),
-          *(_of_clients(final[name]["values"])
-            for name in ("accuracy", "client_accuracy", "worst_decile")),
-          o.settings])
-    lines += ["", f"## {_heading(runs)}", "", table([
-        "method", "rounds", "clients a round", "best round", "last round",
-        "mean of the clients, last", "worst tenth of them, last",
-        chosen.COLUMN], rows)]
   return "\n".join(lines)
-
-
-def _of_clients(values: Sequence[float | None]) -> str:
-  """Accuracies in percent; "-" for protocol global, which has no clients."""
-  known = [100.0 * v for v in values if v is not None and np.isfinite(v)]
-  return _mean_sd(known) if known else "-"
 
 
 def ablations(outcomes: Sequence[suite.Outcome]) -> str:
@@ -553,12 +527,11 @@ def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
     rows += [[_heading(runs), how, found.get(how, "-"),
-              found.get(how + _KEPT, "-"), runs[0].settings] for how in _DEALT]
+              found.get(how + _KEPT, "-")] for how in _DEALT]
   return ("Accuracy of the one global model, in percent. Every client adds "
           "gamma = 1 to its Gram matrix; the server takes the sum of them "
           "off again, or does not.\n\n" + table(
-              ["data", "dealt to", "ridges removed", "ridges kept",
-               chosen.COLUMN], rows))
+              ["data", "dealt to", "ridges removed", "ridges kept"], rows))
 
 
 def _draw_afl(
@@ -675,5 +648,7 @@ PAPER = figures.Paper(
     "holds neither. A best round is chosen on test data.",
     ("FedACnnL", "pFedACnnL"),
     quick=("--num_seeds=1",), fit=fit,
+    pages={"fig6": "cifar10", "dirichlet": "readings",
+           "ablations": "readings", "afl": "afl"},
     seeds="table2 5 seeds, dirichlet 3, fig4 and fig5 3 but for FedZO and "
     "BAFFLE, fig6 3 in panel a but for methods by SGD, the others 1")

@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import chosen, cost_to_accuracy, figures, plots, report, rule
+from ...reports import cost_to_accuracy, figures, plots, report, rule
 from ...reports import suite
 from ..trust.figures import why_lacking
 
@@ -127,7 +127,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
           o.cell.panel_title, o.cell.label, results.shown(
               o.summary["mean_last_10"]["global"]["accuracy"], factor=100),
           f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
-          f"{100 * _target(o):g} %", *spent, o.settings])
+          f"{100 * _target(o):g} %", *spent])
   return (
       "Bytes are those of all participants to an accuracy of the global model; "
       "ratios to those of whole updates are paired by runs. Models are sent "
@@ -136,7 +136,7 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
           "data, method", "update", "accuracy, last ten rounds",
           "bytes up, a client a round", "target", "MB up",
           "times fewer than whole", "verdict", "MB both ways",
-          "times fewer than whole", "verdict", chosen.COLUMN], rows))
+          "times fewer than whole", "verdict"], rows))
 
 
 def _draw(

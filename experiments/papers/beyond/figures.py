@@ -11,4 +11,6 @@ PAPER = figures.Paper(
     {"gradient": gradient.FIGURE},
     "Settings are chosen on validation clients.", ("",),
     subject="studies beyond the papers", files=fewer_bytes.FILES,
-    fit=fewer_bytes.fit)
+    fit=fewer_bytes.fit, pages={
+        "hostile": "hostile", "bytes": "bytes", "late": "late",
+        "private": "private", "gradient": "gradient"})

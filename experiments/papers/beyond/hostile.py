@@ -21,7 +21,7 @@ from fedjax_alg import metrics
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
-from ...reports import chosen, figures, partitions, plots, report, rule, styles
+from ...reports import figures, partitions, plots, report, rule, styles
 from ...reports import suite, verdicts
 
 NAME = "beyond"
@@ -95,17 +95,15 @@ def _table(outcomes: Sequence[suite.Outcome]) -> str:
   rows = []
   shares = sorted({_split(o.cell.label)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
-    settings = {_split(o.cell.label)[0]: o.settings for o in runs}
     for method, found in _by_share(runs).items():
       rows.append([
           runs[0].cell.panel_title, method,
-          *(report.shown(found[s]) if s in found else "-" for s in shares),
-          settings[method]])
+          *(report.shown(found[s]) if s in found else "-" for s in shares)])
   return ("Accuracy of what the honest clients deploy after the last round, "
           "on their own test data, in percent, by the share of hostile "
           "clients.\n\n" + report.table(
-              ["attack; defence", "method", *(f"{100 * s:g} %" for s in shares),
-               chosen.COLUMN], rows))
+              ["attack; defence", "method",
+               *(f"{100 * s:g} %" for s in shares)], rows))
 
 
 def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:

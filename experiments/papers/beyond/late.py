@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pathlib
 
 from fedjax_alg.records import summary as results
-from ...reports import chosen, cost_to_accuracy, figures, plots, report
+from ...reports import cost_to_accuracy, figures, plots, report
 from ...reports import suite, verdicts
 
 NAME = "beyond"
@@ -47,13 +47,11 @@ def _table(outcomes: Sequence[suite.Outcome]) -> str:
     rows.append([
         outcome.cell.panel_title, outcome.cell.label,
         results.shown(results.spread(
-            [100 * value for value in late["values"]])), *costs,
-        outcome.settings])
+            [100 * value for value in late["values"]])), *costs])
   return report.table([
       "stragglers", "method", "last ten rounds, % +- 95 % CI", *(
           f"{what} to {100 * target:g} %" for target in _TARGETS
-          for what in ("simulated minutes", "MB", "rounds")),
-      chosen.COLUMN], rows) + (
+          for what in ("simulated minutes", "MB", "rounds"))], rows) + (
           "\n\nCosts are medians over seeds, at the first evaluation that "
           "reaches the accuracy; MB are those of all participants, both ways. "
           "A round of FedBuff is 5 clients, of the others 10. FedBuff's "

@@ -15,7 +15,7 @@ import pathlib
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import chosen, figures, plots, report, styles, suite, verdicts
+from ...reports import figures, plots, report, styles, suite, verdicts
 
 NAME = "beyond"
 
@@ -76,10 +76,10 @@ def _table(outcomes: Sequence[suite.Outcome]) -> str:
         f"{outcome.summary['privacy']['noise_multiplier']:g}"
         if math.isfinite(epsilon) else "-",
         results.shown(results.spread(_accuracies(outcome))),
-        outcome.summary["cost"]["rounds"], outcome.settings])
+        outcome.summary["cost"]["rounds"]])
   return "\n".join([
       report.table(["panel", "method", "epsilon", "z", "accuracy, % +- 95 % CI",
-                    "rounds", chosen.COLUMN], rows),
+                    "rounds"], rows),
       "", "A client with all its data is what epsilon protects (delta 1e-5): "
       "added or removed. Settings but z are those of the best validation "
       "accuracy at epsilon 2, for all panels.", "",

@@ -165,4 +165,5 @@ PAPER = figures.Paper(
      "fig8": Table(FIG8, _make_fig8, plays=True)},
     "`(stated)` rows use the paper's stated settings.",
     ("CFSVRG", "CLSFSVRG"),
-    pages={"readings": "readings", "fig8": "times"})
+    pages={"fig3": "loss", "fig5": "loss", "fig6": "cifar10",
+           "readings": "readings", "fig8": "times"})

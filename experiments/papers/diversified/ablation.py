@@ -23,7 +23,7 @@ from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from ...cli import config as config_lib
-from ...reports import chosen, partitions, plots, report, rule, suite, verdicts
+from ...reports import partitions, plots, report, rule, suite, verdicts
 from ...reports import cost_to_accuracy as targets
 
 #: The accuracy that counts as reached.
@@ -198,20 +198,18 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
   found = {(o.cell.panel, o.cell.label): o for o in outcomes}
   for cell in CELLS.values():
     runs = [found.get((own[0].cell.panel, cell.label)) for own in panels]
-    known = [o for o in runs if o is not None]
-    if known:
+    if any(o is not None for o in runs):
       rows.append([
           cell.local, cell.server, cell.models,
           *("-" if o is None else _accuracies(o) for o in runs),
-          *("-" if o is None else _median(o) for o in runs),
-          known[0].settings])
+          *("-" if o is None else _median(o) for o in runs)])
   return (
       "Test accuracy in percent, mean of the last ten rounds and, with several "
       "models, of the K; in brackets of the model that is best on validation "
       f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
       "where half of them do not get there.\n\n" + report.table(
           ["local steps", "server", "K", *titles,
-           *(f"rounds, {title}" for title in titles), chosen.COLUMN], rows))
+           *(f"rounds, {title}" for title in titles)], rows))
 
 
 def _accuracies(outcome: suite.Outcome) -> str:

@@ -127,5 +127,7 @@ PAPER = figures.Paper(
     same_runs={"Fig2": "Fig1", "Fig3": "Fig1", "Fig4": "Fig1", "Fig6": "Fig5",
                "Fig7": "Fig5"},
     balanced=("Fig5", "Fig6", "Fig7"),
-    pages={"readings": "readings", "readings_cifar10": "readings",
+    pages={"fig2": "metrics", "fig3": "metrics", "fig4": "metrics",
+           "fig5": "cifar10", "fig6": "cifar10", "fig7": "cifar10",
+           "readings": "readings", "readings_cifar10": "cifar10",
            "ablation": "ablation", "table1": "times"})

@@ -84,12 +84,12 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
         words.append(results.shown(found, factor=100))
         if said is not None:
           words[-1] += f" ({_verdict(found, said, o)})"
-    rows.append([*words, o.settings])
+    rows.append(words)
   return (
       "Percent, mean of the last ten rounds; of K models the mean of the K, or "
       "the one that a machine prefers on its own classes. In brackets the "
       "verdict on the paper's number.\n\n"
-      + report.table([*head, chosen.COLUMN], rows))
+      + report.table(head, rows))
 
 
 def _verdict(

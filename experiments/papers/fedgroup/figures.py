@@ -448,6 +448,12 @@ PAPER = figures.Paper(
     # Random groups (FG-RCC, FG-RAC) are what the paper compares its own with.
     ("FG-EDC", "FG-MADC", "FGP-"),
     quick=("--rounds=40", "--num_seeds=1"),
+    pages={"table1": "discrepancy", "table1_equal": "discrepancy",
+           "fig1": "discrepancy", "table3_femnist": "letters",
+           "eta_g": "readings", "readings": "readings",
+           "fig3": "convergence", "fig4": "convergence",
+           "newcomers": "newcomers", "shift": "newcomers",
+           "table2": "groups", "fig5": "groups", "clusters": "groups"},
     seeds="3 seeds (table3_mnist and table3_femnist 1)",
     files={"femnist_path": "an .npz of letters to use in place of EMNIST, "
            "where that is not prepared: x [n, 28, 28] uint8 and y, ten "

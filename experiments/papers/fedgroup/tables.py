@@ -6,7 +6,7 @@ import numpy as np
 
 from fedjax_alg.records import summary as results
 from ...reports import (
-    answers, chosen, partitions, report, rule, suite, verdicts)
+    answers, partitions, report, rule, suite, verdicts)
 from ...reports.report import shown, table
 from . import claims
 
@@ -32,11 +32,9 @@ def _number(value: float | None, form: str = ".1f") -> str:
 
 
 def gains(outcomes: Sequence[suite.Outcome]) -> str:
-  """Table 3: the best round of all methods on all data, and details.
+  """Table 3: the best round of all methods, and the mean of the last ten.
 
-  The first table has the form of the paper, with numbers ``ours (paper)``. A
-  table for each data set follows, with the last round, the mean of the last ten
-  rounds, the measure of the paper (``assigned``) and the gain over FeSEM.
+  The first table has the form of the paper, with numbers ``ours (paper)``.
   """
   stated = _stated("Table3")
   # Panel g has the data of the other generator; the paper's numbers are those
@@ -46,38 +44,26 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
   order = [*claims.COLUMNS, *claims.BEYOND]
   labels.sort(key=lambda label: (
       order.index(label) if label in order else len(order)))
-  rows = []
-  for runs in suite.by_panel(outcomes):
-    letter, found = runs[0].cell.panel, {o.cell.label: o for o in runs}
-    words = []
-    for label in labels:
-      said = stated.get(
-          (alias.get(letter, letter), label, "test_accuracy_max"))
-      ours = "-" if label not in found else (
-          f"{claims.SCORE(found[label]).mean():.1f}")
-      words.append(ours if said is None else f"{ours} ({said:.1f})")
-    rows.append([f"{letter}: {runs[0].cell.panel_title}", *words])
-  lines = ["Best evaluated round of `local`, in percent: ours (paper).", "",
-           table(["data and model", *labels], rows)]
-  for runs in suite.by_panel(outcomes):
-    letter, rows = runs[0].cell.panel, []
-    base = next(
-        (claims.SCORE(o) for o in runs if o.cell.label == "FeSEM"), None)
-    for o in runs:
-      key = (alias.get(letter, letter), o.cell.label)
-      gain = "-" if base is None else shown(claims.SCORE(o) - base)
-      rows.append([
-          o.cell.label, _number(stated.get((*key, "test_accuracy_max"))),
-          _accuracy(o, "best", PROTOCOL), _accuracy(o, "final", PROTOCOL),
-          _accuracy(o, "mean_last_10", PROTOCOL),
-          _accuracy(o, "best", "assigned"), gain,
-          _number(stated.get((*key, "gain_over_FeSEM")), "+.1f"),
-          o.settings])
-    lines += ["", f"## {letter}: {runs[0].cell.panel_title}", "", table([
-        "method", "paper", "best round +- 95 % CI", "last round",
-        "mean of the last ten", "`assigned`, best round", "gain over FeSEM",
-        "paper", chosen.COLUMN], rows)]
-  return "\n".join(lines)
+  panels = suite.by_panel(outcomes)
+  head = ["", *(suite.heading(runs[0].cell) for runs in panels)]
+
+  def of(runs: Sequence[suite.Outcome], label: str, which: str) -> str:
+    found = next((o for o in runs if o.cell.label == label), None)
+    if found is None:
+      return "-"
+    letter = runs[0].cell.panel
+    said = stated.get((alias.get(letter, letter), label, "test_accuracy_max"))
+    return _accuracy(found, which, PROTOCOL) + (
+        "" if said is None or which != "best" else f" ({said:.1f})")
+
+  return "\n\n".join([
+      "Accuracy of the clients' models on their own test data, in percent: the "
+      "best evaluated round, as in the paper, whose numbers are in brackets.",
+      *(text for which, text in (("best", ""), (
+          "mean_last_10", "The mean of the last ten rounds, which no test data "
+          "chose:")) for text in (text, table(head, (
+              [label, *(of(runs, label, which) for runs in panels)]
+              for label in labels))) if text)])
 
 
 def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
@@ -93,20 +79,17 @@ def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
            for runs in panels]
     means = [float(claims.SCORE(o).mean()) for o in own if o is not None]
     said = stated.get(("e", label, "test_accuracy_max"))
-    known = [o for o in own if o is not None]
     rows.append([
         label, _number(said),
         *("-" if o is None else shown(claims.SCORE(o)) for o in own),
         f"{min(means):.1f} to {max(means):.1f}",
-        results.shown(results.spread(means)), judged.get(label, "-"),
-        known[0].settings])
+        results.shown(results.spread(means)), judged.get(label, "-")])
   return ("Best evaluated round of `local`, in percent, mean of the seeds. "
           "The partitions are those of about as many examples as the paper's; "
           "none is chosen by accuracy. The last columns take each partition "
           "as one draw.\n\n" + table(
               ["method", "paper", *titles, "lowest to highest",
-               "mean +- 95 % CI over partitions", "verdict", chosen.COLUMN],
-              rows))
+               "mean +- 95 % CI over partitions", "verdict"], rows))
 
 
 def of_partitions(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
@@ -215,12 +198,11 @@ def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
         + of_paper("test_accuracy_median", ".1f"),
         ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in reached)
         + of_paper("rounds_to_85%", ".0f"),
-        _accuracy(o, "best", "local"), o.settings])
+        _accuracy(o, "best", "local")])
   return table([
       "classes", "discrepancy, mean (paper)", "variance (paper)",
       "best accuracy (paper)", "median (paper)",
-      "rounds to 85 % (paper), each seed", "`local`, best round",
-      chosen.COLUMN], rows)
+      "rounds to 85 % (paper), each seed", "`local`, best round"], rows)
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
@@ -238,11 +220,11 @@ def newcomers(outcomes: Sequence[suite.Outcome]) -> str:
     late = [verdicts.late("accuracy", p)(o) for p in ("newcomers", PROTOCOL)]
     rows.append([
         o.cell.label, _after(o, "newcomers", when), *map(shown, late),
-        shown(late[0] - late[1]), o.settings])
+        shown(late[0] - late[1])])
   return table([
       "method", f"newcomers after {when} rounds, when they come",
       "newcomers, mean of the last ten", "the others, mean of the last ten",
-      "difference", chosen.COLUMN], rows)
+      "difference"], rows)
 
 
 def shifted(outcomes: Sequence[suite.Outcome]) -> str:
@@ -251,7 +233,6 @@ def shifted(outcomes: Sequence[suite.Outcome]) -> str:
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
   return table(
-      ["method", *(f"after round {n}" for n in parts), "mean of the last ten",
-       chosen.COLUMN],
+      ["method", *(f"after round {n}" for n in parts), "mean of the last ten"],
       ([o.cell.label, *(_after(o, PROTOCOL, n) for n in parts),
-        _accuracy(o, "mean_last_10", PROTOCOL), o.settings] for o in outcomes))
+        _accuracy(o, "mean_last_10", PROTOCOL)] for o in outcomes))

@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import load_examples
 from ...cli import config as config_lib
-from ...reports import answers, chosen, figures, plots, report, rule, suite
+from ...reports import answers, figures, plots, report, rule, suite
 from ...reports import verdicts
 from ...reports.figures import Figure, Lines, Panel, Request
 from . import afl, against_fedjax
@@ -99,19 +99,20 @@ def _published(name: str) -> figures.Section:
       outcome = found.get((claim.panel, claim.method))
       if outcome is None:
         lacking[claim.panel] = None
-        rows.append([*said, "-", "-", rule.NOT_RUN, "-"])
+        rows.append([*said, "-", "-", rule.NOT_RUN])
         continue
       try:
-        ours, verdict = answers.number(
-            figure.measures[claim.metric](outcome, outcomes), claim,
-            outcome.cell.choices)
+        values = figure.measures[claim.metric](outcome, outcomes)
+        ours, verdict = answers.number(values, claim, outcome.cell.choices)
+        verdict = rule.words(
+            verdict, abs(float(values.mean()) - claim.value), claim.metric,
+            claim.unit, own=True)
       except verdicts.NotRun as error:
         ours, verdict = str(error), rule.NOT_RUN
-      rows.append([*said, ours, outcome.summary["cost"]["rounds"], verdict,
-                   outcome.settings])
+      rows.append([*said, ours, outcome.summary["cost"]["rounds"], verdict])
     return report.table([
         "panel", "method", "metric", "published", "ours", "rounds played",
-        "verdict", chosen.COLUMN], rows) + bool(lacking) * (
+        "verdict"], rows) + bool(lacking) * (
             "\n\nNot run: `python -m experiments.trust --table="
             f"{name} --panels={','.join(lacking)}`.")
 

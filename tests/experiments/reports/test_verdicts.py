@@ -105,8 +105,8 @@ def test_one_panel_against_is_enough():
 def test_section():
   text = verdicts.section([ABOVE], [flat("A", 0.9), flat("B", 0.8)])
   assert text.splitlines()[0] == (
-      "## What the paper says in words")
-  assert "| A above B | a: +10.00 | undecided |" in text.splitlines()
+      "## What is said in words")
+  assert "| A above B | a: +10.00 | too close to call |" in text.splitlines()
   stated = [flat("A (stated)", 0.7, 0.7), flat("B (one rate)", 0.8, 0.8)]
   text = verdicts.section(
       [ABOVE], [flat("A", 0.9, 0.9), flat("B", 0.8, 0.8), *stated])
@@ -257,8 +257,8 @@ def test_tables_of_targets(monkeypatch):
       for s in (0, 1)])
   found = [rising("CLSFSVRG", 48), rising("LoSAC", None)]
   text = targets.rounds_table("conjugate", "Fig2", 0.98)(found)
-  assert "| a | CLSFSVRG | 48 | 48 | 48, 48 |" in text
-  assert "| a | LoSAC | not in 100 | not in 100 | -, - |" in text
+  assert "| CLSFSVRG | 48 (48) |" in text
+  assert "| LoSAC | not in 100 (not in 100) |" in text
   found = [rising("CLSFSVRG", 48, "d"), rising("LoSAC", 96, "d")]
   text = targets.communication(found, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
   assert "| 98 % | LoSAC | 96 | 10 | 960 | 4 | 2 |" in text
