@@ -1,0 +1,206 @@
+"""Makes a card of a finished run: one page, and an RO-Crate for archives.
+
+  python -m experiments.card out/first [--crate]
+
+writes out/first/card.md: what ran, on which data, what came out, and the line
+that runs it again. With --crate it also writes out/first/ro-crate-metadata.json
+(RO-Crate, by the package rocrate: pip install 'fedjax_alg[crate]'), which
+describes every file of the folder with its hash, so that the folder can be
+archived as it is (Zenodo, WorkflowHub).
+"""
+
+from collections.abc import Sequence
+import hashlib
+import importlib.util
+import pathlib
+import shlex
+import sys
+from typing import Any
+
+from absl import flags as absl_flags
+
+import fedjax_alg as fa
+from fedjax_alg import errors, files, registry
+from fedjax_alg.files import expanded
+from fedjax_alg.records import summary as summary_lib
+from .cli import config as config_lib
+from .cli import flag_words, lock
+from .cli.guard import guarded
+from .reports import report
+
+CARD, CRATE = "card.md", "ro-crate-metadata.json"
+
+
+def _label(result: fa.RunResult) -> tuple[str, str]:
+  """(name, paper) of the method; of the caller's own, its name alone."""
+  name = result.facts["algorithm"]
+  if name in registry.ALGORITHMS:
+    info = registry.get(name)
+    return info.label, info.paper
+  return name, ""
+
+
+def _again(folder: pathlib.Path) -> str:
+  """The command that runs it again; "" for a run that Python started."""
+  path = folder / "flags.txt"
+  if not path.is_file():
+    return ""
+  words = files.read_text(path).split("\n")
+  return shlex.join(["fedjax-alg", "run", *filter(None, words)])
+
+
+def _outcomes(summary: dict[str, Any]) -> str:
+  """The table of what came out, by protocol."""
+  rows = []
+  for protocol, found in summary["final"].items():
+    for metric in ("accuracy", "client_accuracy", "worst_decile", "loss"):
+      if found.get(metric, {}).get("mean") is not None:
+        factor = summary_lib.factor(metric)
+        digits = 4 if metric == "loss" else 2
+        rows.append([
+            protocol, metric.replace("_", " ") + ("" if factor == 1 else ", %"),
+            *(summary_lib.shown(summary[which][protocol][metric], digits,
+                                factor) for which in ("final", "mean_last_10"))
+        ])
+  return report.table(
+      ["protocol", "metric", "last round", "mean of the last ten"], rows)
+
+
+def card(result: fa.RunResult, folder: pathlib.Path) -> str:
+  """The page of a run.
+
+  Args:
+    result: the run.
+    folder: its folder.
+
+  Returns:
+    Markdown.
+  """
+  facts, summary = result.facts, result.summary()
+  label, paper = _label(result)
+  plan, cost = facts["plan"], summary["cost"]
+  again = _again(folder)
+  settings = report.table(["option", "value"], (
+      [name, f"`{value}`"] for name, value in facts["hparams"].items()))
+  spent = report.table(["what", "mean over the seeds"], (
+      [name.replace("total_", "").replace("_", " "), f"{found['mean']:,.6g}"]
+      for name, found in cost.items() if isinstance(found, dict)
+      and found.get("mean") is not None))
+  hashes = report.table(["what", "sha256"], (
+      [name.replace("_", " "), f"`{value}`"] for name, value in (
+          *summary["hashes"].items(), *summary.get("files", {}).items())))
+  versions = ", ".join(f"{k} {v}" for k, v in summary["versions"].items())
+  return report.join(f"{label} on {plan['data']}", [
+      f"{label}{f' ({paper})' if paper else ''}: {cost['rounds']} rounds, "
+      f"{plan['cohort_size']} of {plan['clients']:,} clients a round, model "
+      f"{facts['model']} with {plan['parameters']:,} parameters, "
+      f"{len(facts['seeds'])} seed{'s' * (len(facts['seeds']) != 1)} "
+      f"({', '.join(map(str, facts['seeds']))})." + (
+          "" if summary["stopped"] == "rounds" else
+          f" It ended early: {summary['stopped']}."),
+      "## What came out\n\n" + _outcomes(summary)
+      + "\n\nMean +- half-width of the 95 % interval over the seeds.",
+      "## Data\n\n" + f"{plan['data']}: {plan['train_examples']:,} training, "
+      f"{plan['validation_examples']:,} validation and "
+      f"{plan['test_examples']:,} test examples in {plan['classes']} classes; "
+      f"a client has {plan['client_size']['min']:,} to "
+      f"{plan['client_size']['max']:,}, {plan['client_size']['mean']:g} on "
+      f"average (partition `{facts['data']['partition']}`, seed "
+      f"{facts['data']['partition_seed']}).",
+      "## Cost\n\n" + spent,
+      f"## Run it again\n\n```bash\n{again}\n```" if again else "",
+      f"## Made with\n\n{versions}; {summary['device']}. Identity of the run: "
+      f"`{summary['identity']}`.",
+      report.collapsed("Settings of the method", settings),
+      report.collapsed("Hashes", hashes)])
+
+
+def _described(path: pathlib.Path) -> dict[str, Any]:
+  """What the crate says of a file."""
+  kinds = {".csv": "text/csv", ".json": "application/json", ".md":
+           "text/markdown", ".png": "image/png", ".pdf": "application/pdf",
+           ".txt": "text/plain"}
+  found = {"name": path.name, "contentSize": str(path.stat().st_size),
+           "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+  if path.suffix in kinds:
+    found["encodingFormat"] = kinds[path.suffix]
+  return found
+
+
+def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
+  """The RO-Crate of a run's folder.
+
+  Args:
+    result: the run.
+    folder: its folder, with its card.
+
+  Returns:
+    A ``rocrate.rocrate.ROCrate`` that is not written.
+  """
+  from rocrate.model.contextentity import ContextEntity  # an extra
+  from rocrate.model.softwareapplication import SoftwareApplication
+  from rocrate.rocrate import ROCrate
+  summary = result.summary()
+  label, paper = _label(result)
+  made = ROCrate()
+  made.name = f"{label} on {result.facts['plan']['data']}"
+  made.description = (
+      f"A run of federated learning by fedjax_alg: {label}"
+      f"{f' ({paper})' if paper else ''}, {summary['cost']['rounds']} rounds.")
+  outputs = [
+      made.add_file(path, dest_path=path.name, properties=_described(path))
+      for path in sorted(folder.iterdir())
+      if path.is_file() and path.name not in (CRATE, lock.NAME)]
+  program = made.add(SoftwareApplication(made, "#fedjax_alg", properties={
+      "name": "fedjax_alg", "softwareVersion":
+      summary["versions"]["fedjax_alg"], "softwareRequirements": ", ".join(
+          f"{k} {v}" for k, v in summary["versions"].items())}))
+  data = made.add(ContextEntity(made, "#data", properties={
+      "@type": "Dataset", "name": result.facts["plan"]["data"],
+      "sha256": summary["hashes"]["data"]}))
+  made.add_action(program, identifier="#run", object=[data], result=outputs,
+                  properties={"name": _again(folder) or "fa.run",
+                              "actionStatus": "CompletedActionStatus"})
+  return made
+
+
+def _flag_values() -> absl_flags.FlagValues:
+  values = absl_flags.FlagValues()
+  absl_flags.DEFINE_bool(
+      "crate", False, f"also write {CRATE}", flag_values=values)
+  return values
+
+
+def command(argv: Sequence[str]) -> None:
+  """Parses the arguments and writes the card."""
+  values = _flag_values()
+  if config_lib.asks_help(argv):
+    raise config_lib.HelpRequested("\n".join([
+        str(__doc__).strip(), "", *flag_words.help_lines(values, ("crate",))]))
+  words = config_lib.read_flags(values, argv)
+  if len(words) != 1:
+    raise config_lib.UsageError("give the folder of one run, e.g. out/first")
+  if values.crate and importlib.util.find_spec("rocrate") is None:
+    raise config_lib.UsageError(
+        "--crate: needs the package rocrate (pip install 'fedjax_alg[crate]')")
+  folder = expanded(words[0])
+  result = fa.load_run(folder)
+  try:
+    summary_lib.write_text(folder / CARD, card(result, folder))
+    if values.crate:
+      crate(result, folder).metadata.write(folder)
+  except OSError as error:
+    raise config_lib.UsageError(
+        f"{folder}: cannot be written ({errors.reason(error)})") from error
+  print(f"wrote {folder / CARD}")
+  if values.crate:
+    print(f"wrote {folder / CRATE}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  return guarded(command, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())
