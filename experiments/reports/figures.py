@@ -441,25 +441,33 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       *figure.further(outcomes)])
   report.points_csv(
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
-  # The curves at the paper's rate get a picture of their own: they can lie so
-  # far below the others that these would be squeezed.
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
-  for which, with_stated in (("", False), ("_stated", True)):
-    chosen = [o for o in outcomes
-              if (styles.protocol_of(o.cell.label) != "tuned") == with_stated]
-    if not chosen:
-      continue
-    paths = pictures(folder, name + which + suffix)
-    if figure.draw is not None:
-      figure.draw(paths, chosen, request.x_axis)
-    else:
-      plots.panels(
-          paths, suite.rows_by_panel(chosen), figure.protocol, figure.metric,
-          figure.title, request.x_axis, report.marks(
-              paper.name, name, chosen, figure.metric))
+  paths = pictures(folder, name + suffix)
+  if figure.draw is not None:
+    figure.draw(paths, outcomes, request.x_axis)
+  else:
+    _draw(paper, name, figure, outcomes, request, paths)
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text
+
+
+def _draw(
+    paper: Paper, name: str, figure: Figure, outcomes: list[suite.Outcome],
+    request: Request, paths: list[pathlib.Path]) -> None:
+  """Draws the curves, those by the paper's settings beside the tuned ones."""
+  protocols = dict(reversed(verdicts.by_protocol(outcomes).items()))
+  cells, marks = {}, {}
+  for panel in suite.by_panel(outcomes):
+    title = suite.heading(panel[0].cell)
+    for words, runs in protocols.items():
+      which = title if len(protocols) == 1 else f"{title}, {words}"
+      cells[which] = suite.rows_by_panel(runs).get(title, {})
+      marks[which] = report.marks(
+          paper.name, name, runs, figure.metric).get(title, [])
+  plots.panels(
+      paths, {title: runs for title, runs in cells.items() if runs},
+      figure.protocol, figure.metric, figure.title, request.x_axis, marks)
 
 
 def _late(figure: Figure) -> Any:

@@ -381,12 +381,6 @@ class _Reach(NamedTuple):
 
   low: float  #: its lower end
   best: float  #: the largest value
-  close: bool  #: whether the lines lie close together below 1
-
-
-#: Lines lie close together if the errors at the lower end of the axis are so
-#: many times those of the best line.
-_CLOSE = 5.0
 
 
 def _reach(
@@ -406,57 +400,14 @@ def _reach(
   marked = [mark.value for mark in marks]
   return _Reach(
       max(min([low, *(value - 0.01 for value in marked)]), 0.0),
-      max([best, *marked]), bool(1.0 - low >= _CLOSE * (1.0 - best)))
+      max([best, *marked]))
 
 
-def _of_errors(reaches: Iterable[_Reach | None]) -> bool:
-  """Whether the axes of shares are logarithmic in the errors.
-
-  They are where a linear axis would hide lines below one another.
-  """
-  known = [reach for reach in reaches if reach is not None]
-  return all(reach.best < 1.0 for reach in known) and any(
-      reach.close for reach in known)
-
-
-def _fit(axis: Any, reach: _Reach | None, errors: bool = False) -> None:
+def _fit(axis: Any, reach: _Reach | None) -> None:
   """Fits the y axis of a share to what it shows."""
-  if reach is None:
-    return
-  if errors:
-    _error_axis(axis, reach.low, reach.best)
-  else:
+  if reach is not None:
     axis.set_ylim(reach.low, min(
         1.0, max(axis.get_ylim()[1], reach.best) + 0.01))
-
-
-#: Where an axis that is logarithmic in the errors may have its ticks.
-_TICKS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95,
-          0.96, 0.97, 0.975, 0.98, 0.985, 0.99, 0.992, 0.995, 0.997, 0.998,
-          0.999)
-
-
-def _error_axis(
-    axis: Any, low: float, best: float, which: str = "y") -> None:
-  """Makes an axis logarithmic in 1 - y, from ``low`` to beyond ``best``."""
-  least = 0.75 * (1.0 - best)  # the error at the upper end
-
-  def depth(y: Any) -> Any:
-    return -np.log(np.maximum(1.0 - np.asarray(y, float), 0.1 * least))
-
-  along = getattr(axis, f"{which}axis")
-  axis.set(**{f"{which}lim": (low, 1.0 - least)})
-  getattr(axis, f"set_{which}scale")(
-      "function", functions=(depth, lambda d: 1.0 - np.exp(-d)))
-  span, kept = np.ptp(depth([low, 1.0 - least])), [math.inf]
-  for tick in reversed(_TICKS):  # the best lines have most need of them
-    if low <= tick <= 1.0 - least and (
-        kept[-1] > 1.0 or depth(kept[-1]) - depth(tick) > 0.09 * span):
-      kept.append(tick)
-  along.set_major_locator(ticker.FixedLocator(kept[1:]))
-  along.set_minor_locator(ticker.NullLocator())
-  along.set_major_formatter("{x:g}")
-  along.set_label_text(f"{along.get_label_text()} (log scale of errors)")
 
 
 def bars(
@@ -664,7 +615,7 @@ def factors(
     means = [dot.mean for dot in shown if dot.mean is not None]
     if words in shares and means:
       for axis in line:
-        _error_axis(axis, min(means) - 0.02, max(means), "x")
+        _error_axis(axis, min(means) - 0.02, max(means))
         axis.tick_params(axis="x", labelsize=7)
     else:
       _fit_dots(line, shown)
@@ -673,6 +624,33 @@ def factors(
   legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)
+
+
+#: Where an axis that is logarithmic in the errors may have its ticks.
+_TICKS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95,
+          0.96, 0.97, 0.975, 0.98, 0.985, 0.99, 0.992, 0.995, 0.997, 0.998,
+          0.999)
+
+
+def _error_axis(axis: Any, low: float, best: float) -> None:
+  """Makes the x axis logarithmic in 1 - x, from ``low`` to beyond ``best``."""
+  least = 0.75 * (1.0 - best)  # the error at the upper end
+
+  def depth(y: Any) -> Any:
+    return -np.log(np.maximum(1.0 - np.asarray(y, float), 0.1 * least))
+
+  axis.set_xlim(low, 1.0 - least)
+  axis.set_xscale("function", functions=(
+      depth, lambda d: 1.0 - np.exp(-d)))
+  span, kept = np.ptp(depth([low, 1.0 - least])), [math.inf]
+  for tick in reversed(_TICKS):  # the best lines have most need of them
+    if low <= tick <= 1.0 - least and (
+        kept[-1] > 1.0 or depth(kept[-1]) - depth(tick) > 0.09 * span):
+      kept.append(tick)
+  axis.xaxis.set_major_locator(ticker.FixedLocator(kept[1:]))
+  axis.xaxis.set_minor_locator(ticker.NullLocator())
+  axis.xaxis.set_major_formatter("{x:g}")
+  axis.xaxis.set_label_text(f"{axis.get_xlabel()} (log scale of errors)")
 
 
 def _fit_dots(axes: Iterable[Any], found: Iterable[Dot]) -> None:
@@ -731,7 +709,6 @@ def panels(
   reaches = {name: _reach([results.by_seed(rows, protocol, metric)
                            for rows in runs.values()], drawn[name])
              for name, runs in cells.items()}
-  errors = _of_errors(reaches.values())
   for axis, (name, runs) in zip(axes.flat, cells.items()):
     draw_curves(axis, runs, protocol, metric, x_axis, styles)
     axis.set_title(name, fontsize=9)
@@ -740,7 +717,7 @@ def panels(
     if metric == "loss":
       log_axis(axis)
     else:
-      _fit(axis, reaches[name], errors)
+      _fit(axis, reaches[name])
     draw_marks(axis, drawn[name], styles)
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()
@@ -774,7 +751,6 @@ def grid(
       results.by_seed(rows, protocol, metric) for rows in runs.values()])
              for name, runs in cells.items() for protocol, metric in curves
              if metric in metrics.METRICS and metric != "loss"}
-  errors = _of_errors(reaches.values())
   for column, (name, runs) in zip(axes.T, cells.items()):
     column[0].set_title(name, fontsize=9)
     for axis, (protocol, metric) in zip(column, curves):
@@ -783,7 +759,7 @@ def grid(
       if metric.endswith("loss"):
         log_axis(axis)
       else:
-        _fit(axis, reaches.get((name, protocol, metric)), errors)
+        _fit(axis, reaches.get((name, protocol, metric)))
   legend(figure)
   figure.suptitle(title, fontsize=11)
   save(figure, *paths)

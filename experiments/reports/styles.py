@@ -31,11 +31,14 @@ def without_protocol(label: str) -> str:
 
 _BLACK, _INDIGO, _WINE, _BLUE = "#000000", "#332288", "#882255", "#006BAA"
 _RED, _GREEN, _ORANGE = "#D55E00", "#22AD82", "#EAA60A"
+_PURPLE, _OLIVE = "#A52DFF", "#695A2D"
 
-#: Any two are at least 8 units of lightness (CIE L*) apart, and colour-blind
-#: readers can tell them apart, too.
-COLOURS = (_BLUE, _RED, _GREEN, _WINE, _BLACK, _ORANGE, _INDIGO)
-MARKERS = "os^DvPX"
+#: Any two are at least 4 units of lightness (CIE L*) apart, and colour-blind
+#: readers can tell them apart, too. No figure of the papers' gradient methods
+#: has one twice.
+COLOURS = (_BLUE, _RED, _GREEN, _WINE, _BLACK, _ORANGE, _INDIGO, _PURPLE,
+           _OLIVE)
+MARKERS = "os^DvPX<>"
 
 #: Dash pattern in Plotly -> (in matplotlib, width of the line, hatch of a bar).
 #: The more of a line is drawn, the lower it lies and the wider it is, so that
@@ -94,12 +97,12 @@ METHODS: Mapping[str, Style] = {
     "FedYogi": Style(_ORANGE, _DASHDOT),
     "FedAdagrad": Style(_RED, _LONGDOT),
     "FedAdam": Style(_WINE, _LONGDOT),
-    "SCAFFOLD": Style(_GREEN, _DASHDOT),
+    "SCAFFOLD": Style(_PURPLE, _DASHDOT),
     "MimeSVRG": Style(_INDIGO, _LONG),
     "Mime": Style(_INDIGO, _DASHDOT),
     "MimeLite": Style(_INDIGO, _LONGDOT),
-    "LoSAC": Style(_BLUE, _LONG),
-    "LoSAC, client": Style(_BLUE, _LONGDOT),
+    "LoSAC": Style(_OLIVE, _LONG),
+    "LoSAC, client": Style(_OLIVE, _LONGDOT),
     "PFedAvg": Style(_WINE, _DOTDOT),
     "Ditto": Style(_WINE, _DOT),
     "MA-FSVRG": Style(_BLUE, _SOLID),
@@ -136,7 +139,7 @@ def _every() -> list[Style]:
   dashes = list(_DASHES)
   # Neighbours differ in both, and no two are the same.
   order = [dashes[i] for i in (0, 2, 4, 6, 1, 3, 5)]
-  return [Style(colour, order[(i + turn) % len(order)])
+  return [Style(colour, order[(i + 2 * turn) % len(order)])
           for turn in range(len(order)) for i, colour in enumerate(COLOURS)]
 
 
@@ -149,7 +152,7 @@ def method(label: str) -> Style | None:
 
   A label may go on after the name of the method: "(stated)", ", w_k".
   """
-  for name in (label, label.removesuffix(STATED), label.split(", ")[0]):
+  for name in (label, without_protocol(label), label.split(", ")[0]):
     found = _exactly(name)
     if found is not None:
       return found
@@ -161,7 +164,7 @@ def of(labels: Iterable[str]) -> dict[str, Style]:
 
   The label of a method gets the method's style. Other labels get what is left,
   in turn; of several variants of a method the first has the method's style, if
-  the method itself is not there. 49 lines differ.
+  the method itself is not there. 63 lines differ.
   """
   wanted = list(dict.fromkeys(labels))
   found: dict[str, Style] = {}

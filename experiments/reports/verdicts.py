@@ -100,7 +100,7 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
 
 def by_protocol(
     outcomes: Sequence[suite.Outcome]) -> dict[str, list[suite.Outcome]]:
-  """The tuned runs, and those with the paper's settings, if there are any.
+  """The tuned runs and those with the paper's settings, where there are any.
 
   The labels of the latter lose the end that says so: what is claimed of a
   method is asked of either.
@@ -114,7 +114,8 @@ def by_protocol(
       found.setdefault(styles.PAPERS_OWN, []).append(outcome._replace(
           cell=dataclasses.replace(
               outcome.cell, label=styles.without_protocol(label))))
-  return found
+  return {words: runs for words, runs in found.items() if runs} or {
+      "tuned": []}
 
 
 def section(

@@ -103,7 +103,8 @@ def fig5(cells: Runs, paths: list[pathlib.Path], title: str) -> Made:
   found = {cell.panel_title: list(map(mapping, pretrained(cell)))
            for cell in cells}
   plots.scatters(
-      paths, {name: (f.madc, f.edc, (f.slope, f.intercept))
+      paths, {f"{name}, r = {f.pearson:.2f}": (
+          f.madc, f.edc, (f.slope, f.intercept))
               for name, (f, *_) in found.items()}, ("MADC", "EDC"), title)
   names = ("pearson", "spearman", "slope", "intercept")
   text = table(["data and model", "pairs", *names], (
