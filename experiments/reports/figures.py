@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from absl import flags as absl_flags
 
 from fedjax_alg.records import summary as results
-from fedjax_alg import files, registry
+from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expanded
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import load_run
@@ -22,8 +22,8 @@ from ..cli import config as config_lib
 from ..cli import guard
 from ..cli import part as part_lib
 from ..cli import flag_words, program
-from . import answers, chosen, comparison, page, plots, report, styles
-from . import suite, verdicts
+from . import answers, chosen, comparison, page, partitions, plots, report
+from . import styles, suite, verdicts
 
 #: The settings of a paper's own methods, each with a file <setting>.flags. In
 #: tables ``styles.STATED`` follows the name of a method in the second setting.
@@ -443,9 +443,9 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
   paths = pictures(folder, name + suffix)
-  if figure.draw is not None:
+  if figure.draw is not None and outcomes:
     figure.draw(paths, outcomes, request.x_axis)
-  else:
+  elif outcomes:
     _draw(paper, name, figure, outcomes, request, paths)
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
@@ -468,6 +468,34 @@ def _draw(
   plots.panels(
       paths, {title: runs for title, runs in cells.items() if runs},
       figure.protocol, figure.metric, figure.title, request.x_axis, marks)
+
+
+def as_dots(
+    measure: verdicts.Measure, x_label: str, title: str,
+    stated: Mapping[tuple[str, str], float] | None = None
+) -> Callable[[list[pathlib.Path], list[suite.Outcome], str], None]:
+  """Makes the ``Figure.draw`` of a number of each run, as dots.
+
+  Args:
+    measure: run -> one number for each seed.
+    x_label: of the numbers.
+    title: above all panels.
+    stated: (panel, method) -> the paper's number.
+  """
+
+  def draw(
+      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
+  ) -> None:
+    del x_axis  # dots
+    cells: dict[str, dict[str, plots.Dot]] = {}
+    for o in outcomes:
+      cells.setdefault(suite.heading(o.cell), {})[o.cell.label] = plots.Dot(
+          *metrics.confidence_95(
+              partitions.means(measure(o), o.parts).tolist()),
+          (stated or {}).get((o.cell.panel, o.cell.label)))
+    plots.dots(paths, cells, x_label, title, "95 % CI of the mean")
+
+  return draw
 
 
 def _late(figure: Figure) -> Any:

@@ -516,7 +516,7 @@ def dots(
   rows = max(map(len, panels_of.values()))
   figure, axes = plt.subplots(
       lines, columns, squeeze=False,
-      figsize=(4.6 * columns + 1, lines * (0.24 * rows + 1.0)))
+      figsize=(4.6 * columns + 1, lines * (0.24 * max(rows, 4) + 1.0)))
   for axis, (name, found) in zip(axes.flat, panels_of.items()):
     if interval and any(math.isfinite(dot.half) for dot in found.values()):
       axis.plot([], [], "|-", color="grey", markersize=7, label=interval)

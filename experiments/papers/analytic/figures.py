@@ -5,7 +5,7 @@ simulated machines (``fedjax_alg.engine.clock``), unless a column says that they
 are seconds on this machine.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import itertools
 import math
 import pathlib
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import metrics, registry
+from fedjax_alg import registry
 from fedjax_alg.records import tables as records
 from ...cli import config as config_lib
 from ...cli import flag_words
@@ -360,10 +360,10 @@ def _draw_fig6(
 
   A method in closed form is evaluated once or twice, which makes no curve.
   """
-  del x_axis  # dots
-  stated = {c.method: c.value for c in report.load_claims(NAME, "Fig6")
-            if c.metric == "test_accuracy"}
-  _draw_ends("fig6", paths, outcomes, stated)
+  stated = {(panel, c.method): c.value
+            for c in report.load_claims(NAME, "Fig6")
+            if c.metric == "test_accuracy" for panel in "acd"}
+  _draws_ends("fig6", stated)(paths, outcomes, x_axis)
   first = [o for o in outcomes if o.cell.panel == outcomes[0].cell.panel]
   _time_bars([p.with_stem(f"{p.stem}_time") for p in paths], first,
              "Fig. 6: training time of a client, CIFAR-10", {})
@@ -483,27 +483,16 @@ def by_concentration(outcomes: Sequence[suite.Outcome]) -> str:
   return _ends(outcomes, {}, "method")
 
 
-def _draw_ends(
-    name: str, paths: list[pathlib.Path], outcomes: Sequence[suite.Outcome],
-    stated: dict[str, float]) -> None:
-  """Draws the accuracies of ``_ends`` as dots, with the paper's."""
-  last = claims.end("local")
-  plots.dots(paths, {
-      suite.heading(runs[0].cell): {o.cell.label: plots.Dot(
-          *metrics.confidence_95(last(o).tolist()), stated.get(o.cell.label))
-                                    for o in runs}
-      for runs in suite.by_panel(outcomes)}, "accuracy, clients' own data, %",
-             FIGURES[name].title, "95 % CI of the mean over seeds")
-
-
-def _draws_ends(name: str):
-  """Makes the ``Figure.draw`` of the accuracies of ``_ends``."""
+def _draws_ends(
+    name: str, stated: Mapping[tuple[str, str], float] | None = None) -> Any:
+  """Makes the ``Figure.draw`` of the accuracies of ``_ends``, as dots."""
 
   def draw(
       paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
   ) -> None:
-    del x_axis  # dots
-    _draw_ends(name, paths, outcomes, {})
+    figures.as_dots(
+        claims.end("local"), "accuracy, clients' own data, %",
+        FIGURES[name].title, stated)(paths, outcomes, x_axis)
 
   return draw
 

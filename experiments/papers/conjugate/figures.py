@@ -38,7 +38,9 @@ def _readings(panel: Panel) -> figures.Lines:
   """The stated settings, and all methods at their rate, by each reading."""
   del panel
   base = figures.methods(PAPER, FIGURES["fig2"], figures.SETTINGS[1:])
-  return [(f"{styles.without_protocol(label)} ({name})", (*words, *more))
+  return [(f"{styles.without_protocol(label)} ({name})"
+           f"{label.removeprefix(styles.without_protocol(label))}",
+           (*words, *more))
           for label, words in base if styles.protocol_of(label) != "tuned"
           for name, more in READINGS.items()
           if (_L2[0] not in more or label.endswith(styles.STATED))
@@ -72,7 +74,9 @@ FIGURES: dict[str, Figure] = {
     "readings": Figure(
         "Fig. 2 by local work and features, at the paper's rate", "accuracy",
         "mnist", _MNIST, protocols="global,train", eval_every=1, partitions=3,
-        lines_of=_readings,
+        lines_of=_readings, draw=figures.as_dots(
+            verdicts.late("accuracy"), "accuracy, mean of the last ten, %",
+            "Fig. 2 by local work and features, at the paper's rate"),
         sections=(targets.rounds_table(NAME, "Fig2", 0.98),)),
     "fig6": Figure(
         "Fig. 6: test accuracy, CIFAR-10", "accuracy", "cifar10", _MNIST,

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from ...reports import central_time, figures, report
+from ...reports import central_time, figures, report, verdicts
 from ...reports.figures import Figure, Panel
 from . import ablation, claims, readings
 
@@ -96,7 +96,11 @@ FIGURES: dict[str, Figure] = {
                     _varied("beta1", "beta1", 0.0, 0.5, 0.8, 0.9),
                     statements=claims.FIG10),
     "readings": _alone("Readings, 10 % of the clients", _READINGS,
-                       settings=figures.SETTINGS[1:], partitions=3),
+                       settings=figures.SETTINGS[1:], partitions=3,
+                       draw=figures.as_dots(
+                           verdicts.late("accuracy"),
+                           "accuracy, mean of the last ten, %",
+                           "Readings, 10 % of the clients, stated settings")),
     "readings_cifar10": Figure(
         "Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10",
         "macro_recall", "cifar10",

@@ -4,11 +4,11 @@
 prepared is left out, and the table says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import functools
 import pathlib
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import load_examples
@@ -234,19 +234,13 @@ def _of_size() -> tuple[Panel, ...]:
           "abcdefgh", partitions_of_size().items()))
 
 
-def _draws_best(title: str) -> Callable[
-    [list[pathlib.Path], list[suite.Outcome], str], None]:
+def _draws_best(title: str) -> Any:
   """Makes the ``Figure.draw`` of the best rounds, as dots."""
-
-  def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-  ) -> None:
-    del x_axis  # dots
-    plots.dots(paths, tables.best_dots(outcomes),
-               "accuracy, clients' own data, best of all rounds, %", title,
-               "95 % CI of the mean")
-
-  return draw
+  return figures.as_dots(
+      claims.SCORE, "accuracy, clients' own data, best of all rounds, %", title,
+      {(c.panel, c.method): c.value
+       for c in report.load_claims(claims.NAME, "Table3")
+       if c.metric == "test_accuracy_max"})
 
 
 def _local(title: str, panels: tuple[Panel, ...], **more) -> Figure:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 from ...reports import (
-    answers, partitions, plots, report, rule, suite, verdicts)
+    answers, partitions, report, rule, suite, verdicts)
 from ...reports.report import shown, table
 from . import claims
 
@@ -65,20 +64,6 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
           "chose:")) for text in (text, table(head, (
               [label, *(of(runs, label, which) for runs in panels)]
               for label in labels))) if text)])
-
-
-def best_dots(
-    outcomes: Sequence[suite.Outcome]) -> dict[str, dict[str, plots.Dot]]:
-  """Panel -> method -> its best round and the paper's, in percent."""
-  stated = _stated("Table3")
-  found: dict[str, dict[str, plots.Dot]] = {}
-  for o in outcomes:
-    mean, half = metrics.confidence_95(
-        partitions.means(claims.SCORE(o), o.parts).tolist())
-    found.setdefault(suite.heading(o.cell), {})[o.cell.label] = plots.Dot(
-        mean, half, stated.get(
-            (o.cell.panel, o.cell.label, "test_accuracy_max")))
-  return found
 
 
 def by_partition(outcomes: Sequence[suite.Outcome]) -> str:

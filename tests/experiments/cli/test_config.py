@@ -330,10 +330,10 @@ def test_there_are_presets():
   assert "diversified/stated.flags" in config.presets()
 
 
-def test_the_headline_has_what_validation_chose_for_ga():
+def test_the_headline_has_what_validation_chose_for_ma():
   headline = config.parse(["--flagfile=diversified/headline.flags"])
   tuned = config.parse(["--flagfile=diversified/headline.flags",
-                        "--flagfile=diversified/methods/ga_fsvrg.flags"])
+                        "--flagfile=diversified/methods/ma_fsvrg.flags"])
   assert headline.hparams == tuned.hparams
   assert "chosen: test" not in (
       config.PRESETS / "diversified" / "headline.flags").read_text("utf-8")
@@ -518,8 +518,8 @@ def test_the_machines_are_part_of_a_run(tmp_path):
 
 
 def test_later_flags_win_over_a_flagfile():
-  words = ["--flagfile=diversified/headline.flags", "--algorithm=ma_fsvrg"]
-  assert config.parse(words).algorithm == "ma_fsvrg"
+  words = ["--flagfile=diversified/headline.flags", "--algorithm=ga_fsvrg"]
+  assert config.parse(words).algorithm == "ga_fsvrg"
 
 
 def test_flagfiles_that_include_one_another(tmp_path):
