@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import fnmatch
 import re
 import shlex
 
@@ -95,7 +96,7 @@ def test_every_page_is_in_the_index():
   for page in docs.rglob("*.md"):
     name = page.relative_to(docs).with_suffix("").as_posix()
     if not name.startswith(("_", "index")) and "." not in page.stem:
-      assert name in index, name
+      assert any(fnmatch.fnmatchcase(name, line) for line in index), name
 
 
 @pytest.mark.fast
@@ -133,17 +134,19 @@ def test_errata_that_are_cited_are_there():
   assert not {k: str(v) for k, v in cited.items() if k not in entries}
 
 
-def test_readme_example_runs(tmp_path, monkeypatch):
+def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
+  """The last digits may be those of another CPU."""
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "README.md").read_text("utf-8")
   (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
-  names = {"__name__": "readme"}
-  exec(compile(block, "README.md", "exec"), names)
-  result, best = names["result"], names["grid"].best()
-  assert result.metrics["global"]["accuracy"][:, -1].mean() > 0.7
-  assert result.clients["local"]["accuracy"].shape == (2, 50)
-  assert best.setting["client_lr"] in (0.03, 0.1, 0.3)
-  assert (tmp_path / "out" / "first" / "summary.json").is_file()
+  (said,) = re.findall(r"```text\n(.*?)```", text, re.S)
+  exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+  printed = capsys.readouterr().out
+  number = r"\d+\.\d+"
+  assert re.sub(number, "x", printed) == re.sub(number, "x", said)
+  np.testing.assert_allclose(
+      [float(n) for n in re.findall(number, printed)],
+      [float(n) for n in re.findall(number, said)], atol=0.02, rtol=0.05)
 
 
 def test_compare_page_runs(tmp_path, monkeypatch):
