@@ -30,6 +30,7 @@ autodoc_default_options = {"members": True, "ignore-module-all": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 add_module_names = False
+maximum_signature_line_length = 1
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 # A name that the package gives and the name in its module are one thing.

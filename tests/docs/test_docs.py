@@ -1,8 +1,8 @@
 """The code on the documentation's pages runs."""
 
+import fnmatch
 import json
 import pathlib
-import fnmatch
 import re
 import shlex
 
@@ -132,6 +132,13 @@ def test_errata_that_are_cited_are_there():
           cited.setdefault(name, path.relative_to(ROOT))
   assert len(cited) > 30
   assert not {k: str(v) for k, v in cited.items() if k not in entries}
+
+
+def test_every_public_name_is_in_the_api():
+  import fedjax_alg
+  text = (ROOT / "docs" / "api.md").read_text("utf-8")
+  names = re.findall(r"^\.\. auto\w+:: fedjax_alg\.(\w+)$", text, re.M)
+  assert sorted(names) == sorted(fedjax_alg.__all__)
 
 
 def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
