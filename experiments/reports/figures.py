@@ -472,7 +472,8 @@ def _draw(
 
 def as_dots(
     measure: verdicts.Measure, x_label: str, title: str,
-    stated: Mapping[tuple[str, str], float] | None = None
+    stated: Mapping[tuple[str, str], float] | None = None,
+    by_method: bool = False
 ) -> Callable[[list[pathlib.Path], list[suite.Outcome], str], None]:
   """Makes the ``Figure.draw`` of a number of each run, as dots.
 
@@ -481,6 +482,8 @@ def as_dots(
     x_label: of the numbers.
     title: above all panels.
     stated: (panel, method) -> the paper's number.
+    by_method: whether there is a panel for each method, with a row for each
+      panel of the figure, and not the other way round.
   """
 
   def draw(
@@ -489,7 +492,9 @@ def as_dots(
     del x_axis  # dots
     cells: dict[str, dict[str, plots.Dot]] = {}
     for o in outcomes:
-      cells.setdefault(suite.heading(o.cell), {})[o.cell.label] = plots.Dot(
+      place = suite.heading(o.cell), o.cell.label
+      panel, row = reversed(place) if by_method else place
+      cells.setdefault(panel, {})[row] = plots.Dot(
           *metrics.confidence_95(
               partitions.means(measure(o), o.parts).tolist()),
           (stated or {}).get((o.cell.panel, o.cell.label)))

@@ -100,7 +100,8 @@ FIGURES: dict[str, Figure] = {
                        draw=figures.as_dots(
                            verdicts.late("accuracy"),
                            "accuracy, mean of the last ten, %",
-                           "Readings, 10 % of the clients, stated settings")),
+                           "Readings, 10 % of the clients, stated settings",
+                           by_method=True)),
     "readings_cifar10": Figure(
         "Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10",
         "macro_recall", "cifar10",
