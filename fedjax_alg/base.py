@@ -10,7 +10,7 @@ closes over the hyper-parameters, as in optax. Code for one client is written
 without a client axis; the engine maps it over the cohort.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import inspect
 import re
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -64,6 +64,8 @@ class ClientData(NamedTuple):
   #: [C] float32, the probability with which a client is available in a round;
   #: None if nothing is known of it
   availability: Array | None = None
+  #: the frozen parameters of the model (``Model.roles``); None if it has none
+  frozen: Params | None = None
 
 
 class Shard(NamedTuple):
@@ -86,6 +88,9 @@ class Shard(NamedTuple):
   #: [] float32 in (0, 1], the part of the local work that the client does, for
   #: ``ClientUpdate.train`` alone; None: all of it
   part: Any = None
+  #: the client's own personal parameters (``Model.roles``), [S, ...] of several
+  #: clients; None: those that the model starts from
+  personal: Any = None
 
 
 class Cohort(NamedTuple):
@@ -201,6 +206,13 @@ class Model(NamedTuple):
   #: whether the l2 term is added to the sum of a client's losses: to their mean
   #: then l2 / n_i, of each client its own
   l2_of_sum: bool = False
+  #: which parameters are shared, personal and frozen (``models.roles.Roles``);
+  #: ``init`` and ``apply`` are then those of the shared ones. None: all are
+  #: shared
+  roles: Any = None
+  #: name of a parameter ("a/lora_a") -> the type of its flax.nnx variable;
+  #: None: not known
+  kinds: Mapping[str, str] | None = None
 
 
 class RoundCost(NamedTuple):
@@ -411,6 +423,10 @@ class Algorithm(NamedTuple, Generic[State]):
   #: takes part: models stay, the round counts, and clients may join. None: such
   #: a round is played like any other, as nobody may learn that it was one
   idle: Callable[[State, Cohort], State] | None = lambda state, cohort: state
+  #: (state, personal parameters) -> the state in which every client starts from
+  #: these; None for a method whose clients have none. ``client_params`` then
+  #: returns the shared and the personal parameters, joined
+  start_personal: Callable[[State, Params], State] | None = None
   #: whether a round reads ``Cohort.part``
   takes_parts: bool = False
 

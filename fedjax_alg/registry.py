@@ -64,6 +64,8 @@ class Entry(NamedTuple):
   no_deadline: str = ""
   #: what a round costs, as the contract tests expect it; they ask for it
   ledger: Ledger | None = None
+  #: options of a run that have another default with this method
+  options: Mapping[str, Any] = types.MappingProxyType({})
   #: hyper-parameters with which the contract tests play the method on a small
   #: convex problem, where the defaults would diverge or take long
   test_hparams: Mapping[str, Any] = types.MappingProxyType({})
@@ -111,6 +113,20 @@ ALGORITHMS: dict[str, Entry] = {
     "fedavg": Entry(fedavg.FedAvgHParams, fedavg.fedavg, "FedAvg",
                     "McMahan et al., AISTATS 2017",
                     ledger=_PLAIN),
+    **{name: Entry(
+        fedavg.FedAvgHParams, fedavg.fedavg, label, paper, ledger=_PLAIN,
+        options={"roles": roles, "personal_when": when})
+       for name, label, paper, roles, when in (
+           ("fedper", "FedPer", "Arivazhagan et al., arXiv:1912.00818",
+            ("personal:last",), "together"),
+           ("lg_fedavg", "LG-FedAvg", "Liang et al., arXiv:2001.01523",
+            ("personal:**", "shared:last"), "together"),
+           ("fedrep", "FedRep", "Collins et al., ICML 2021",
+            ("personal:last",), "first"),
+           ("fedbabu", "FedBABU", "Oh et al., ICLR 2022",
+            ("personal:last",), "evaluation"),
+           ("fedbn", "FedBN", "Li et al., ICLR 2021",
+            ("personal:norm",), "together"))},
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
                      "Li et al., MLSys 2020", keeps_partial_work=True,
                      ledger=_PLAIN),
@@ -321,8 +337,8 @@ _SETTINGS = {
 }
 #: Methods of the literature that are not here, and whose names resemble those
 #: of others.
-_NOT_HERE = ("qffl", "qfedavg", "apfl", "lgfedavg", "fedper", "fedrep", "fedbn",
-             "fedproto", "fedpd", "moon", "scaffnew", "proxskip")
+_NOT_HERE = ("qffl", "qfedavg", "apfl", "fedproto", "fedpd", "moon", "scaffnew",
+             "proxskip")
 
 
 def _instead(name: str) -> str:

@@ -92,13 +92,37 @@ NEUTRAL = ("out_dir", "resume", "overwrite", "allow_other_devices",
            "dry_run", "progress", "tensorboard", "checkpoint_every_s",
            "grace_s", "data_dir", "rounds", "targets", *PROCESSES)
 
+#: List flags of which every one that is given counts, not only the last one.
+REPEATED = ("roles",)
+
 #: Options that were removed, at their defaults, which are in every identity.
 REMOVED = {"client_chunk": 8}
+
+
+class _Repeated(flags.Flag):
+  """A list flag that may be given several times; all its words count."""
+
+  def parse(self, argument: Any) -> None:
+    """Adds the words of one more --name=value."""
+    before: list[str] = list(self.value or ()) if self.present else []
+    super().parse(argument)
+    self.value = before + list(self.value or ())
+
+
+def _define_list(
+    name: str, default: Any, said: str, flag_values: flags.FlagValues) -> None:
+  if name not in REPEATED:
+    flags.DEFINE_list(name, default, said, flag_values)
+    return
+  flags.DEFINE_flag(_Repeated(
+      flags.ListParser(), flags.CsvListSerializer(","), name, default, said),
+                    flag_values)
+
 
 _DEFINERS: dict[type, Any] = {
     int: flags.DEFINE_integer, float: flags.DEFINE_float,
     bool: flags.DEFINE_bool, str: flags.DEFINE_string,
-    tuple: flags.DEFINE_list}
+    tuple: _define_list}
 
 
 class Flag(typing.NamedTuple):

@@ -137,6 +137,7 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
 
   return ClientUpdate(
       train, hparams, init=init,
+      no_personal_because="keeps a personal model of all parameters",
       store=Store(lambda memory: memory._replace(start=()),
                   lambda memory, table: table._replace(start=memory.start),
                   trees.set_rows))

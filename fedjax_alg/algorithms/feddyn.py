@@ -125,6 +125,7 @@ def dyn_update(
 
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
+      learning_rate=lambda shard: client_lr,
       store=Store(lambda memory: memory.clients,
                   lambda memory, table: memory._replace(clients=table)),
       upload_weights=lambda memory, cohort: weigh(cohort) / total(cohort),

@@ -147,7 +147,9 @@ def nova_update(
     return Trained(trees.add_scaled(
         start, factor, trees.subtract(params, start)), loss)
 
-  return ClientUpdate(train, work, client_rows=factors, takes_parts=True)
+  return ClientUpdate(
+      train, work, client_rows=factors, takes_parts=True,
+      learning_rate=lambda shard: client_lr)
 
 
 @builder

@@ -109,7 +109,8 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
         server_flops=lambda slots, size: slots * zeroth_order.replay_flops(
             numbers, size))
   return ClientUpdate(
-      train, hparams, forward_passes=lambda size: hparams.examples_read(size)
+      train, hparams, no_personal_because="has losses and no gradients",
+      forward_passes=lambda size: hparams.examples_read(size)
       * zeroth_order.passes(hparams.directions), **sent)
 
 

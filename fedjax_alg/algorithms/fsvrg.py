@@ -81,6 +81,7 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
           model, hparams.aggregate_scaling, memory,
           cohort.present.sum().astype(jnp.float32), update),
       needs_anchor=True, gradients_per_step=2, takes_parts=True,
+      learning_rate=lambda shard: normalised_rate(hparams.client_lr, shard),
       unprotected="" if not scales and hparams.aggregate_scaling == "none" else
       "the statistics of the features are sums over the clients' data "
       "(`local_scaling`=False and `aggregate_scaling`=none need none)")

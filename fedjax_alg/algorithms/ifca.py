@@ -72,7 +72,9 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
     return Trained(
         trees.add_scaled(received.start, -client_lr, gradient), loss)
 
-  return ClientUpdate(train, LocalWork(local_steps=1, batch_size=0))
+  return ClientUpdate(
+      train, LocalWork(local_steps=1, batch_size=0),
+      no_personal_because="sends a gradient and takes no local steps")
 
 
 def _populated(

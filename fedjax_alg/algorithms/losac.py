@@ -315,7 +315,9 @@ def losac_update(
       or the model has dropout.
   """
   if options.variant == "client":
-    return _client_variant(model, work, client_lr, options.first_gradients)
+    return _client_variant(
+        model, work, client_lr, options.first_gradients)._replace(
+            learning_rate=lambda shard: client_lr)
   if model.train_apply is not None:
     raise OptionError(
         "`variant`=table: a delayed gradient of a batch met another dropout "
@@ -323,7 +325,8 @@ def losac_update(
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
-  return _table_variant(model, work, client_lr)
+  return _table_variant(model, work, client_lr)._replace(
+      learning_rate=lambda shard: client_lr)
 
 
 @builder

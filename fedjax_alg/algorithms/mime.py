@@ -169,6 +169,7 @@ def mime_update(
   has_state = base.base != "sgd"
   return ClientUpdate(
       train, work, init=init, shared=lambda memory: memory, merge=merge,
+      learning_rate=lambda shard: client_lr,
       upload_weights=upload_weights if lite and has_state else None,
       needs_anchor=not lite, takes_parts=True,
       one_model="the base optimiser's statistics belong to one model"

@@ -130,7 +130,9 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     read = hparams.examples_by_batch(shard.size, batches) @ cost[:batches]
     return Trained(params, loss, (), read)
 
-  return ClientUpdate(train, hparams)
+  return ClientUpdate(
+      train, hparams,
+      no_personal_because="adapts all parameters to a client")
 
 
 @builder

@@ -148,7 +148,9 @@ def _build(model: Model, hparams: Any, map_clients: MapClients,
     return _train(model, hparams, trees.index(state.models, 0), shard, key)
 
   algorithm = compose(
-      model, ClientUpdate(train, hparams, **ledger),
+      model, ClientUpdate(
+          train, hparams, **ledger,
+          no_personal_because="has a personal model of all parameters"),
       steps.average(hparams.server_lr), map_clients=map_clients,
       exchange=exchange_of(hparams))
   return algorithm._replace(

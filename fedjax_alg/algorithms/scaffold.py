@@ -135,6 +135,7 @@ def scaffold_update(
 
   return ClientUpdate(
       train, work, init=init, refresh=refresh,
+      learning_rate=lambda shard: client_lr,
       shared=lambda memory: memory.server,
       store=Store(lambda memory: memory.clients,
                   lambda memory, table: memory._replace(clients=table)),

@@ -17,8 +17,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
-from fedjax_alg.client import objective
+from fedjax_alg.client import moving, objective
 from fedjax_alg.data import store
 from fedjax_alg.hparams import hyper
 
@@ -245,6 +246,40 @@ def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
   return store.read(shard.x, taken), taken(shard.y)
 
 
+def _with_personal(
+    moved: moving.Moving, model: Model, shard: Shard, work: LocalWork,
+    key: Key, fn: Callable[..., Any], carry: Any, batches_per_step: int,
+    differentiate: Differentiate) -> Any:
+  """``fold_steps`` in which the personal parameters of ``moved`` move, too.
+
+  Their step is taken after that of ``fn``, with the gradient at the first
+  parameters for which ``fn`` asks, or the mean of these gradients where a step
+  has several mini-batches.
+  """
+
+  def step(*args):
+    *gradients, (carry, leaves) = args
+    slopes: dict[int, Params] = {}
+
+    def of_shared(place, gradient):
+      def shared(*params):
+        found = gradient(*((p, leaves) for p in params))
+        slopes.setdefault(place, found[0][1][1])
+        return tuple((loss, grad) for loss, (grad, _) in found)
+
+      return shared
+
+    carry = fn(*(of_shared(*pair) for pair in enumerate(gradients)), carry)
+    for slope in slopes.values():
+      leaves = moved.stepped(leaves, trees.scale(1.0 / len(slopes), slope))
+    return carry, leaves
+
+  carry, moved.leaves = fold_steps(
+      model.roles.together(model), shard._replace(personal=None), work, key,
+      step, (carry, moved.leaves), batches_per_step, differentiate)
+  return carry
+
+
 def fold_steps(
     model: Model, shard: Shard, work: LocalWork, key: Key,
     fn: Callable[..., Any], carry: Any, batches_per_step: int = 1,
@@ -269,6 +304,11 @@ def fold_steps(
   Returns:
     The carry after the last step.
   """
+  moved = moving.here()
+  if moved is not None and model.roles is not None:
+    return _with_personal(
+        moved, model, shard, work, key, fn, carry, batches_per_step,
+        differentiate)
   model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)
   if not work.batch_size:

@@ -66,7 +66,9 @@ def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
 
 
 def of_client(model: Model, shard: Shard) -> Model:
-  """The model with the l2 of the mean over this client's examples."""
+  """The model with this client's l2 and its personal parameters."""
+  if model.roles is not None and shard.personal is not None:
+    model = model.roles.of_client(model, shard.personal)
   if not (model.l2_of_sum and is_regularised(model)):
     return model
   size = jnp.maximum(shard.size, 1).astype(jnp.float32)
@@ -177,11 +179,11 @@ def full_value_and_grad(
     loss, grad = _masked_sum_and_grad(model, params, x, y, mask, now)
     return total + loss, trees.add(gradient, grad), key
 
+  model = of_client(model, shard)
   zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), key)
   loss, grad, _ = fold_blocks(shard, add_block, zero)
   per_row = 1.0 / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  return regularised(of_client(model, shard), params, loss * per_row,
-                     trees.scale(per_row, grad))
+  return regularised(model, params, loss * per_row, trees.scale(per_row, grad))
 
 
 def full_loss(
@@ -202,9 +204,9 @@ def full_loss(
     losses = model.loss(logits(model, params, x, now), y)
     return total + masked_sum(losses, mask), key
 
+  model = of_client(model, shard)
   loss, _ = fold_blocks(shard, add_block, (jnp.zeros(()), key))
   loss = loss / jnp.maximum(shard.size, 1).astype(jnp.float32)
-  model = of_client(model, shard)
   if is_regularised(model):
     loss = loss + 0.5 * model.l2 * trees.squared_norm(params)
   return loss

@@ -116,4 +116,5 @@ def sgd_update(
         model, received.start, shard, work, learning_rate, key, correct,
         optimizer, received.round))
 
-  return ClientUpdate(train, work, takes_parts=True)
+  return ClientUpdate(
+      train, work, takes_parts=True, learning_rate=lambda shard: learning_rate)

@@ -36,6 +36,13 @@ class Trained(NamedTuple):
   kept: Any = ()  #: what it keeps, for ``Store.write``
 
 
+class Place(NamedTuple):
+  """Where something is in a table of what clients keep."""
+
+  get: Callable[[Any], Any]  #: table -> the rows [C, ...]
+  put: Callable[[Any, Any], Any]  #: (table, rows) -> table
+
+
 def own_rows(memory: Any, cohort: Cohort, keys: Key) -> Array:
   """The places of a table with one row for each client."""
   del memory, keys
@@ -91,6 +98,9 @@ class ClientUpdate(NamedTuple):
   #: where participants keep what ``train`` gets as their row, and return as
   #: ``Trained.kept``; None: nothing
   store: Store | None = None
+  #: where the clients' personal parameters (``client.personal``) are in the
+  #: table of ``store``; None: they have none
+  personal: Place | None = None
   #: (memory, cohort, keys [S] of ``train``) -> rows for ``train`` that are kept
   #: nowhere, [S, ...]; with a store ``train`` gets the pair (kept row, this)
   client_rows: Callable[[Any, Cohort, Key], Any] = (
@@ -114,6 +124,11 @@ class ClientUpdate(NamedTuple):
   #: why updates cannot be sent in fewer bytes (``exchange.compression``); empty
   #: if they can
   no_compression_because: str = ""
+  #: why a client cannot have personal parameters; empty if it can
+  no_personal_because: str = ""
+  #: shard -> the learning rate of a local step, which personal parameters have,
+  #: too; None: it has none
+  learning_rate: Callable[[Shard], Any] | None = None
   #: whether the steps of ``train`` are those of ``work`` for the part that the
   #: shard names (``Shard.part``)
   takes_parts: bool = False
@@ -226,6 +241,67 @@ def beside(
       upload_weights=reads(weights) if weights else None,
       merge=changes(client.merge), scale=reads(client.scale),
       unprotected=client.leak)
+
+
+def with_rows(
+    client: ClientUpdate, extra: Callable[[Params, FedSpec], Any],
+    train: Callable[..., tuple[Trained, Any]], *, said: str,
+    unprotected: str | None = None) -> ClientUpdate:
+  """The client's half whose clients keep one more row each.
+
+  Args:
+    client: the client's half.
+    extra: (params, spec) -> the table of these rows, [C, ...].
+    train: (own, received, shard, row, key) -> (Trained, new row), where
+      ``own(shard)`` is what the client's half itself trains.
+    said: what the rows are, for messages.
+    unprotected: see ``ClientUpdate``.
+
+  Returns:
+    The client's half; its table is the pair of these rows and of its own, and
+    these are beside its memory.
+
+  Raises:
+    OptionError: its own table has no row for each client.
+  """
+  own = client.store
+  if own and not own.one_row:
+    raise OptionError(said)
+  given = client.client_rows is not (
+      ClientUpdate._field_defaults["client_rows"])
+
+  def joined(received, shard, client_row, key):
+    rows, more = client_row if given else (client_row, ())
+    row, own_row = rows
+    if not own:
+      own_row = more
+    elif jax.tree.leaves(more):
+      own_row = own_row, more
+    trained, row = train(
+        lambda shard: client.trained(received, shard, own_row, key),
+        received, shard, row, key)
+    return trained._replace(kept=(row, trained.kept))
+
+  both = beside(client, extra)
+
+  def write(table, places, kept):
+    return (trees.set_rows(table[0], places, kept[0]),
+            own.write(table[1], places, kept[1]) if own else ())
+
+  store = Store(
+      lambda memory: (memory.extra,
+                      both.store.get(memory) if both.store else ()),
+      lambda memory, table: (
+          both.store.put(memory, table[1]) if both.store else memory)._replace(
+              extra=table[0]), write)
+  personal = client.personal
+  if personal:
+    inner = personal
+    personal = Place(
+        lambda table: inner.get(table[1]),
+        lambda table, rows: (table[0], inner.put(table[1], rows)))
+  return both._replace(
+      train=joined, store=store, personal=personal, unprotected=unprotected)
 
 
 def own_memory(memory: Any) -> Any:

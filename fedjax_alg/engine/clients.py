@@ -98,6 +98,8 @@ class ClientMap:
       places: Array, weights: Any, shared: Any, shards: Shard, *args: Any
   ) -> tuple[Any, Any, Any]:
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
+    if shards.personal is not None:
+      fn, shards, args = _personal_as_argument(fn, shards, args)
     slots = (places, weights, shared, shards, args)
     if self.mode == "python":
       return _in_python(fn, write, table, *slots)
@@ -171,6 +173,18 @@ class ClientMap:
     """See ``base.MapClients.keep``."""
     return table if self.cuts is None else owned.keep(
         self._mesh, self.cuts, table)
+
+
+def _personal_as_argument(
+    fn: Callable[..., Any], shards: Shard, args: Any
+) -> tuple[Callable[..., Any], Shard, Any]:
+  """Has ``Shard.personal`` travel as one more argument of every slot."""
+
+  def with_personal(shared, shard, rows, personal, *args):
+    return fn(shared, shard._replace(personal=personal), rows, *args)
+
+  return (with_personal, shards._replace(personal=None),
+          (shards.personal, *args))
 
 
 def _total(

@@ -37,6 +37,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import roles
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
 #: {name: sums over the rows where mask is true}. The sums are added over a
@@ -179,9 +180,10 @@ def supported_protocols(
 ) -> tuple[str, ...]:
   """Selects the protocols that an algorithm supports.
 
-  A method without a global model supports only protocols of ``PER_CLIENT``.
-  ``assigned`` needs an algorithm that groups clients, and ``copy`` needs an
-  algorithm with ``client_copy``.
+  A method without a global model supports only protocols of ``PER_CLIENT``, and
+  so does one whose clients have personal parameters. ``assigned`` needs an
+  algorithm that groups clients, and ``copy`` needs an algorithm with
+  ``client_copy``.
 
   Args:
     algorithm: the algorithm.
@@ -196,7 +198,9 @@ def supported_protocols(
       return algorithm.membership is not None
     if protocol == "copy":
       return algorithm.client_copy is not None
-    return protocol in PER_CLIENT or algorithm.global_params is not None
+    return protocol in PER_CLIENT or (
+        algorithm.global_params is not None
+        and algorithm.start_personal is None)
 
   return tuple(p for p in wanted if supported(p))
 
@@ -302,7 +306,7 @@ def _client_counts(
     state, test_x, test_y = shared
     params = deployed(state, client_id, shard, key)
     test = Shard(test_x, test_y, test_offset, test_size)
-    return count_shard(of.model, params, test, rows)
+    return count_shard(roles.deployed(of.model), params, test, rows)
 
   def of_clients(ids):
     shards = layout.take_cohort(data.train, ids).shards

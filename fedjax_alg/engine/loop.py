@@ -26,8 +26,9 @@ from fedjax_alg.errors import OptionError
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
-#: Makes the algorithm with the given hyper-parameters.
-Build = Callable[[Numbers], Algorithm]
+#: Makes the algorithm with the given hyper-parameters, numbers -> Algorithm;
+#: for a model with frozen parameters it takes these as ``frozen``.
+Build = Callable[..., Algorithm]
 
 #: The name of a round in a compiled program and in profiles of it.
 ROUND = "round"
@@ -103,6 +104,13 @@ def fixed(algorithm: Algorithm) -> Build:
   return lambda numbers: algorithm
 
 
+def with_frozen(build: Build, data: ClientData) -> Build:
+  """``build`` for the frozen parameters that a program has as arguments."""
+  if data.frozen is None:
+    return build
+  return functools.partial(build, frozen=data.frozen)
+
+
 def initial_states(
     build: Build,
     model: Model,
@@ -128,9 +136,12 @@ def initial_states(
   """
 
   def one_seed(keys, numbers):
-    algorithm = build(numbers)
+    algorithm = with_frozen(build, data)(numbers)
     first, second = jax.random.split(keys.start)
     state = algorithm.init(model.init(keys.model), spec, first)
+    if algorithm.start_personal is not None:
+      state = algorithm.start_personal(
+          state, model.roles.start_personal(keys.model))
     return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys, numbers)
@@ -164,7 +175,8 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     play = functools.partial(
-        play_round, build(numbers), data, participation, keys)
+        play_round, with_frozen(build, data)(numbers), data, participation,
+        keys)
 
     # Traced once for the shapes of the log and the loop; no call is left.
     @functools.partial(jax.jit, inline=True)

@@ -45,7 +45,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import BYTES_PER_FLOAT, Key, Model, num_params, Params
 from fedjax_alg.base import SEED_BYTES
 from fedjax_alg.client import minibatches
-from fedjax_alg.client.update import beside, ClientUpdate, Store
+from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import hyper
 
@@ -390,35 +390,13 @@ def compressed(
 
     return client._replace(
         train=train_and_send, upload_bytes=lambda size: nbytes)
-  own = client.store
-  if own and not own.one_row:
-    raise OptionError(
-        f"{said}: has a memory for each client, and the local method's table "
-        "has a row for each mini-batch (allowed: qsgd, or "
-        "`error_feedback`=False)")
-  given = client.client_rows is not (
-      ClientUpdate._field_defaults["client_rows"])
 
-  def train(received, shard, client_row, key):
-    rows, more = client_row if given else (client_row, ())
-    memory, row = rows
-    trained = client.trained(received, shard, row if own else more, key)
-    trained, memory = send(trained, received.start, memory, shard, key)
-    return trained._replace(kept=(memory, trained.kept))
+  def train(own, received, shard, memory, key):
+    return send(own(shard), received.start, memory, shard, key)
 
-  both = beside(client, lambda params, spec: trees.repeat(
-      compressor.init(params), spec.num_clients))
-
-  def write(table, places, kept):
-    return (trees.set_rows(table[0], places, kept[0]),
-            own.write(table[1], places, kept[1]) if own else ())
-
-  store = Store(
-      lambda memory: (memory.extra,
-                      both.store.get(memory) if both.store else ()),
-      lambda memory, table: (
-          both.store.put(memory, table[1]) if both.store else memory)._replace(
-              extra=table[0]), write)
-  return both._replace(
-      train=train, store=store, upload_bytes=lambda size: nbytes,
-      unprotected=None)
+  return with_rows(
+      client, lambda params, spec: trees.repeat(
+          compressor.init(params), spec.num_clients), train,
+      said=f"{said}: has a memory for each client, and the local method's "
+      "table has a row for each mini-batch (allowed: qsgd, or "
+      "`error_feedback`=False)")._replace(upload_bytes=lambda size: nbytes)

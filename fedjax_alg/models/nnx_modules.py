@@ -75,7 +75,9 @@ def from_nnx(
   random = split.tags or training or takes_rngs or has_mode
   model = Model(init, apply, loss, float(l2), None,
                 train_apply=train_apply if random else None,
-                caution=_caution(params, name))
+                caution=_caution(params, name), kinds={
+                    "/".join(map(str, path)): type(leaf).__name__
+                    for path, leaf in nnx.to_flat_state(params)})
   return adapt.checked(model, input_shape, input_dtype)
 
 
@@ -146,7 +148,8 @@ def _caution(params: nnx.State, name: str) -> str:
     return ""
   return (f"`model`: {name} has LoRA adapters ({', '.join(adapters[:2])}"
           f"{', ...' if len(adapters) > 2 else ''}), and all its parameters "
-          "are trained and sent, those beside the adapters too")
+          "are trained and sent, those beside the adapters too (`roles`=lora "
+          "freezes these)")
 
 
 def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:

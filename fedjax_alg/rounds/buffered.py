@@ -77,6 +77,7 @@ _KEEPS_NOTHING = (
     "(allowed: `compress_up`=qsgd, or `error_feedback`=False)")
 #: The links that a server that waits for nobody cannot have (``links.fit``).
 REFUSED = {
+    "personal": "an asynchronous server's clients keep nothing",
     "compress_down": _KEEPS_NOTHING, "memory": _KEEPS_NOTHING,
     "private": "who is in an asynchronous server's buffer depends on how long "
     "clients take, and is no draw that the accountant knows"}

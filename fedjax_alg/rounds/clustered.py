@@ -33,6 +33,7 @@ from fedjax_alg.base import Model, num_params, Params, round_cost, RoundAux
 from fedjax_alg.base import RoundCost, Shard, Work
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, LocalOptimizer
+from fedjax_alg.client.personal import deploys, equipped
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import Beside, ClientUpdate, own_memory, Store
 from fedjax_alg.engine.keys import client_keys, FORGERIES, server_key, UPDATES
@@ -257,7 +258,7 @@ def compose_clustered(
       exchange, client, model, num_models=rule.num_groups, refused=REFUSED)
   method = Clustered(model, _with_table_alone(client), rule, map_clients,
                      exchange)
-  return Algorithm(
+  algorithm: Algorithm[Any] = Algorithm(
       functools.partial(_init, method),
       lambda state, everyone, key: _changed(state, rule.setup(
           own_memory(state), exchange.poisoned(everyone), key)),
@@ -267,6 +268,9 @@ def compose_clustered(
       lambda state: rule.membership(own_memory(state)),
       idle=lambda state, cohort: _changed(state, own_memory(state)._replace(
           round=own_memory(state).round + 1)))
+  return deploys(
+      algorithm, method.client, model, lambda state: state.extra,
+      lambda state, table: state._replace(extra=table), map_clients)
 
 
 def _changed(state: Any, new: ClusteredState) -> Any:
@@ -326,7 +330,8 @@ def _round(
   state: ClusteredState = own_memory(whole)
   table = whole.extra if method.client.store else ()
   rule, exchange, at_start = method.rule, method.exchange, state
-  cohort = exchange.poisoned(cohort)
+  cohort = equipped(method.client, table, exchange.poisoned(cohort),
+                    method.map_clients)
   state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(

@@ -25,6 +25,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, RoundAux, RoundCost, Shard, Work
 from fedjax_alg.client import objective
+from fedjax_alg.client.personal import equipped
 from fedjax_alg.engine.keys import BROADCAST, client_keys, FORGERIES, MESSAGES
 from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.errors import OptionError
@@ -138,7 +139,8 @@ def run_round(
   """Runs a round; the arguments are those of ``one_model.run_round``."""
   client, server, exchange = method.client, method.server, method.exchange
   grouping, k = method.grouping, method.num_models
-  cohort = exchange.poisoned(cohort)
+  cohort = equipped(
+      client, state.memory, exchange.poisoned(cohort), method.map_clients)
   state = joined(method, state, cohort)
   warm_up = state.round < grouping.threshold if k > 1 else None
   inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)

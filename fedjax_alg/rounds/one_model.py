@@ -23,6 +23,7 @@ from fedjax_alg.base import Work
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
+from fedjax_alg.client.personal import equipped
 from fedjax_alg.client.update import ClientUpdate, own_memory
 from fedjax_alg.engine.keys import BROADCAST, client_keys, FIRST_GRADIENTS
 from fedjax_alg.engine.keys import FORGERIES, LAST_GRADIENTS, MESSAGES
@@ -94,7 +95,8 @@ def run_round(
     key: key of the round; consumed.
   """
   client, server, exchange = method.client, method.server, method.exchange
-  cohort = exchange.poisoned(cohort)
+  cohort = equipped(
+      client, state.memory, exchange.poisoned(cohort), method.map_clients)
   state = joined(method, state, cohort)
   model, server_state, aggregates = trees.index(
       (state.models, state.server, state.aggregates), 0)

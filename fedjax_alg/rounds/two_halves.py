@@ -24,6 +24,7 @@ from typing import Any
 from fedjax_alg.base import Algorithm, MapClients, Model, Params
 from fedjax_alg.base import shared_client_params
 from fedjax_alg.central.steps import ServerStep, WHEN
+from fedjax_alg.client.personal import deploys
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import a_type, OptionError
 from fedjax_alg.exchange.links import Exchange, fit
@@ -65,13 +66,16 @@ def compose(
     run_round = k_models.run_round
     if method.num_models > 1:
       client_params = functools.partial(k_models.preferred_model, model)
-  return Algorithm(
+  algorithm: Algorithm[Any] = Algorithm(
       functools.partial(one_model.init, method),
       functools.partial(one_model.setup, method),
       functools.partial(run_round, method), client_params, _models,
       idle=None if exchange.privacy else functools.partial(
           one_model.idle, method),
       takes_parts=client.takes_parts)
+  return deploys(
+      algorithm, method.client, model, lambda state: state.memory,
+      lambda state, memory: state._replace(memory=memory), map_clients)
 
 
 def _models(state: ComposedState) -> Params:

@@ -15,7 +15,7 @@ from fedjax_alg.errors import a_type, did_you_mean, OptionError, raised
 from fedjax_alg.hparams import of_type, resolved, traced_names, unread
 from fedjax_alg.hparams import validate, with_values
 from fedjax_alg.least_squares.layer_fits import double_on
-from fedjax_alg.models import make_model
+from fedjax_alg.models import make_model, roles
 from fedjax_alg.runs import own_algorithm
 
 #: Name of a hyper-parameter -> its values, one for each row of a program.
@@ -123,7 +123,7 @@ class Method(NamedTuple):
 
   def builder(
       self, model: Model, map_clients: MapClients
-  ) -> Callable[[Mapping[str, Any]], Algorithm]:
+  ) -> Callable[..., Algorithm]:
     """Makes a function that builds the algorithm from traced values.
 
     Args:
@@ -132,12 +132,13 @@ class Method(NamedTuple):
 
     Returns:
       The function {name: value} -> Algorithm; hyper-parameters without a
-      value keep that of ``hparams``.
+      value keep that of ``hparams``. Its argument ``frozen`` takes the place
+      of the model's frozen parameters.
     """
 
-    def build(numbers: Mapping[str, Any]) -> Algorithm:
+    def build(numbers: Mapping[str, Any], frozen: Any = None) -> Algorithm:
       return self.entry.build(
-          model, with_values(self.hparams, dict(numbers)),
+          roles.bound(model, frozen), with_values(self.hparams, dict(numbers)),
           map_clients=map_clients)
 
     return build

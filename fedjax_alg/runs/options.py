@@ -27,6 +27,7 @@ from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import load_model, make_model, parse_layers
+from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
 
@@ -157,6 +158,10 @@ def _stragglers(text: str | None) -> tuple[float, float]:
   return found
 
 
+#: When a model has personal parameters.
+_PERSONAL = but("roles", ())
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
   """The model and its training objective."""
@@ -192,6 +197,26 @@ class ModelOptions:
       "mean", "loss of a client to which that term is added: the mean over its "
       "n_i examples, or their sum, so that l2 / n_i is added to the mean",
       choices=("mean", "sum"), when=but("l2", 0.0), later=True)
+  roles: tuple[str, ...] = hyper(
+      (), "what happens to parameters, as ROLE:PATTERN: personal = they stay "
+      "with each client, frozen = they are neither trained nor sent, shared = "
+      "the others (where it is given, what no pattern names is frozen). A "
+      "pattern names a part of the parameter tree (head, encoder/**, */bias), "
+      "last the last layer, norm the normalisation layers, and a type of "
+      "flax.nnx variables those; lora = shared:LoRAParam", later=True)
+  personal_when: str = hyper(
+      "together", "when clients train their personal parameters: together = "
+      "with the shared ones, first = before these in every round, evaluation = "
+      "only when a client deploys the model", choices=roles_lib.WHEN,
+      source="FedPer; FedRep; FedBABU", when=_PERSONAL, later=True)
+  personal_rate: float = hyper(
+      0.0, "learning rate of the personal parameters; 0: that of the method's "
+      "local steps", minimum=0.0, when=_PERSONAL, later=True)
+  personal_fit: int = hyper(
+      0, "mini-batch steps with the personal parameters alone, before those of "
+      "the shared ones (`personal_when`=first) or when a client deploys the "
+      "model (evaluation, and newcomers); 0: as many as the method's local "
+      "steps, and none for newcomers", minimum=0, when=_PERSONAL, later=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,6 +351,7 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
             f"`eval_protocols`={protocol}: unknown"
             f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
             f"{', '.join(evaluate.PROTOCOLS)})")
+    roles_lib.parse(self.roles)
     own.refuse_nameless(self.model, "model")
     if own.is_own(self.model):
       load_model(self.model)

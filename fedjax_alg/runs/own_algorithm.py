@@ -17,6 +17,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine.round import Participation, PRESENT, sample_cohort
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.errors import a_type, OptionError, raised
+from fedjax_alg.models import roles
 from fedjax_alg.records import tables
 
 #: The page that says what each function is given and returns.
@@ -24,7 +25,8 @@ PAGE = "docs/add_an_algorithm.md"
 #: Names in ``RoundAux.server`` that are columns already.
 TAKEN = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST)
 #: The functions of ``Algorithm`` that may be None.
-_OPTIONAL = ("global_params", "membership", "client_copy", "idle")
+_OPTIONAL = ("global_params", "membership", "client_copy", "idle",
+             "start_personal")
 
 
 def check_entry(said: str, entry: Any, hparams: Any) -> None:
@@ -201,12 +203,16 @@ def check(
         lambda state, cohort, key: idle_round(state, cohort)), data, state,
                        key)
     call.same("idle", idle, state, "a state like the one that it gets")
-  _check_models(call, algorithm, spec, data, state, params, key)
+  deployed = params
+  if algorithm.start_personal is not None:
+    deployed = jax.eval_shape(
+        roles.deployed(model).init, jax.random.key(0))
+  _check_models(call, algorithm, spec, data, state, params, deployed, key)
 
 
 def _check_models(
     call: _Caller, algorithm: Algorithm, spec: FedSpec, data: ClientData,
-    state: Any, params: Any, key: Any) -> None:
+    state: Any, params: Any, deployed: Any, key: Any) -> None:
   """The functions that say which model somebody has."""
   for name in ("client_params", "client_copy"):
     fn = getattr(algorithm, name)
@@ -215,7 +221,7 @@ def _check_models(
           name, lambda data, state, key, fn=fn: fn(
               state, jnp.int32(0), layout.shard_of(data, jnp.int32(0)), key),
           data, state, key)
-      call.same(name, found, params, "parameters of the model")
+      call.same(name, found, deployed, "parameters of the model")
   if algorithm.global_params is not None:
     found = call.shapes("global_params", algorithm.global_params, state)
     leaves = jax.tree.leaves(found)

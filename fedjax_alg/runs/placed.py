@@ -57,7 +57,7 @@ class PlacedData:
 
   def __init__(
       self, federation: Federation, mesh: Mesh | None, devices: Devices,
-      availability: np.ndarray | None = None):
+      availability: np.ndarray | None = None, frozen: Any = None):
     """Places a federation's data on the devices.
 
     Args:
@@ -65,6 +65,7 @@ class PlacedData:
       mesh: the devices; None for a single device.
       devices: the clients' simulated machines.
       availability: [C] float32, see ``ClientData``.
+      frozen: the frozen parameters of the model; None if it has none.
     """
     self._federation, self._mesh = federation, mesh
     placed = _place(federation, mesh)
@@ -73,7 +74,8 @@ class PlacedData:
     self._original = placed._replace(train=placed.train._replace(
         devices=sharding.replicate(
             jax.tree.map(np.asarray, devices), mesh),
-        availability=sharding.replicate(availability, mesh)))
+        availability=sharding.replicate(availability, mesh),
+        frozen=sharding.replicate(frozen, mesh)))
     self._event = -1
     self.data = self._original  #: the data that the programs read
     #: [C, L] training examples by class in ``data``

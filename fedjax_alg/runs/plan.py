@@ -24,7 +24,7 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
 from fedjax_alg.errors import a_type, OptionError, with_names
 from fedjax_alg.hparams import MAX_SEED, of_type
-from fedjax_alg.models import load_model
+from fedjax_alg.models import load_model, roles as roles_lib
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
@@ -133,6 +133,9 @@ def make(
   if isinstance(own_model, Model) and "l2_of" not in given:
     run = dataclasses.replace(
         run, l2_of="sum" if own_model.l2_of_sum and run.l2 else "mean")
+  run = dataclasses.replace(run, **{
+      name: value for name, value in method.entry.options.items()
+      if name not in given})
   run = run.checked(needs_protocols=not measures)
   if federation is not None:
     data = federation.options
@@ -262,6 +265,8 @@ def from_keywords(
                         f"`{_KEYWORDS[name]}`")
   method = methods.method_of(algorithm, hparams)
   names = {field.name: None for field in dataclasses.fields(method.hparams)}
+  if "roles" in keywords:
+    keywords["roles"] = roles_lib.texts(keywords["roles"])
   options, given = options_lib.split_keywords(keywords, names, method.name)
   method = methods.with_keywords(method, given)
   if callable(options.get("sampling")):

@@ -21,7 +21,7 @@ from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import lstm
+from fedjax_alg.models import lstm, roles
 from fedjax_alg.hparams import unread, with_values
 from fedjax_alg.records import accounting
 from fedjax_alg.runs.methods import Method, Numbers
@@ -124,6 +124,32 @@ def make_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
       l2_of=options.l2_of,
       input_dtype=jnp.int32 if words else jnp.float32, **chosen)
+
+
+def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
+  """The model of the parameters that the method sees (``models.roles``).
+
+  Raises:
+    OptionError: the method cannot have the roles, or the model has not what
+      they name.
+  """
+  if options.roles and method.entry.rounds is not None:
+    raise OptionError(f"`roles`={','.join(options.roles)}: {method.name} fits "
+                      "every layer of the model in closed form")
+  return roles.split(model, options.roles, roles.Personal(
+      options.personal_when, options.personal_rate, options.personal_fit))
+
+
+def _check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
+  """Checks that clients keep personal parameters if the model has some."""
+  if model.roles is None or not model.roles.has_personal:
+    return
+  if algorithm.start_personal is None:
+    raise OptionError(f"`roles`=personal: the clients of {method.name} keep no "
+                      "personal parameters (allowed: frozen)")
+  if method.entry.needs_validation(method.hparams):
+    raise OptionError(f"`roles`=personal: {method.name} measures losses at the "
+                      "server, which has no personal parameters")
 
 
 def _check_words(model: str, federation: Federation) -> None:
@@ -246,6 +272,9 @@ _LACKS = {"assigned": "no groups of clients",
 
 
 def _lacks(algorithm: Algorithm, protocol: str) -> str:
+  if algorithm.start_personal is not None and protocol not in _LACKS:
+    return ("no global model, as some parameters are the clients' own; only "
+            "local (and newcomers) can be given")
   return _LACKS.get(protocol, "no global model") if (
       algorithm.global_params is not None) else (
           "no global model, only local (and newcomers) can be given")
@@ -372,7 +401,8 @@ def _protocols(
   if wanted and not supported:
     raise OptionError(f"`eval_protocols`={','.join(wanted)}: {name} has "
                       f"{_lacks(algorithm, wanted[0])}")
-  if measures and algorithm.global_params is None:
+  if measures and (algorithm.global_params is None
+                   or algorithm.start_personal is not None):
     raise OptionError(f"`evaluate`={next(iter(measures))}: {name} has no "
                       "global model to measure")
   return supported
@@ -464,7 +494,7 @@ def prepare(
   map_clients = clients.ClientMap(
       mode, options.client_lanes, mesh, _cuts(method, federation))
   model = options.model if model is None else model
-  built = make_model(model, federation, options)
+  built = split_by_role(method, make_model(model, federation, options), options)
   num_examples = int(federation.data.train.size.sum())
   spec = FedSpec(num_clients, size, federation.num_classes,
                  federation.example_shape, num_examples)
@@ -474,10 +504,13 @@ def prepare(
   for hparams in all_hparams:
     algorithm = method._replace(hparams=hparams).on(platform).built(
         built, map_clients)
+  _check_roles(algorithm, method, built)
   participation = Participation(size, sampler or options.sampler(num_clients),
                                 options.late(method.entry))
-  placed = PlacedData(federation, mesh, options.devices(num_clients),
-                      options.clients_availability(num_clients))
+  placed = PlacedData(
+      federation, mesh, options.devices(num_clients),
+      options.clients_availability(num_clients),
+      built.roles.frozen if built.roles and built.roles.has_frozen else None)
   if not method.registered:
     own_algorithm.check(
         f"`algorithm`={method.name}", algorithm, built, spec, participation,
@@ -577,6 +610,7 @@ def _summary(
       "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
       "classes": federation.num_classes,
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
+      **({} if model.roles is None else {"roles": model.roles.floats()}),
       **choices,
       "devices": [str(d) for d in (
           jax.devices() if mesh is None else mesh.devices.flat)]}

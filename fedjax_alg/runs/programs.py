@@ -21,6 +21,7 @@ import numpy as np
 from fedjax_alg import metrics, split
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
+from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
 
 
@@ -138,13 +139,14 @@ class Programs:
     p = self.prepared
 
     def one(state, key, values):
-      algorithm = p.build(values)
+      algorithm = loop.with_frozen(p.build, data.train)(values)
+      model = roles.bound(p.model, data.train.frozen)
       counts = evaluate.make_evaluate(
-          algorithm, p.model, p.protocols, p.map_clients)(data, state, key)
+          algorithm, model, p.protocols, p.map_clients)(data, state, key)
       if not p.measures:
         return counts, {}
       return counts, evaluate.make_measures(
-          algorithm, p.model, p.measures, p.map_clients)(data, state)
+          algorithm, model, p.measures, p.map_clients)(data, state)
 
     return loop.over_seeds(one, p.map_seeds)(
         states, keys.evaluation, numbers)

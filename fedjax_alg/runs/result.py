@@ -50,11 +50,16 @@ class Live:
   states: Any  #: final states of one setting, leaves [N, ...]
   setting: int = 0  #: index of the setting in ``prepared.settings``
 
-  def algorithm(self) -> Any:
-    """Builds the algorithm with this setting's hyper-parameters fixed."""
+  def algorithm(self, frozen: Any = None) -> Any:
+    """Builds the algorithm with this setting's hyper-parameters fixed.
+
+    Args:
+      frozen: the frozen parameters; None: those of the model.
+    """
     method = self.prepared.method._replace(
         hparams=self.prepared.settings[self.setting])
-    return method.builder(self.prepared.model, self.prepared.map_clients)({})
+    return method.builder(
+        self.prepared.model, self.prepared.map_clients)({}, frozen)
 
   @functools.cached_property
   def deployed(self) -> Any:
@@ -62,10 +67,11 @@ class Live:
 
     Compiled once for all clients and seeds.
     """
-    algorithm, map_clients = self.algorithm(), self.prepared.map_clients
+    map_clients = self.prepared.map_clients
 
     @jax.jit
     def deployed(state, data, client, key):
+      algorithm = self.algorithm(data.frozen)
       return owned.for_one(
           map_clients, lambda state, shard, key: algorithm.client_params(
               state, client, shard, key),
@@ -170,7 +176,8 @@ class RunResult:
       seed: index of the seed in ``seeds``.
 
     Returns:
-      The parameters of the K models, leaves [K, ...].
+      The parameters of the K models, leaves [K, ...]; with roles the shared
+      ones, None in the place of the others.
 
     Raises:
       OptionError: an index out of range, or a method without a global model.
@@ -206,8 +213,10 @@ class RunResult:
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
-    return jax.device_get(live.deployed(
+    found = jax.device_get(live.deployed(
         state, p.placed.data.train, np.int32(client), key))
+    known = p.model.roles
+    return found if known is None else known.join(found, known.frozen)
 
   def _state(self) -> Live:
     if self._live is None:

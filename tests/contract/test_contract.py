@@ -243,13 +243,15 @@ def finished(bench, age):
   return rounds is not None and age >= rounds(bench.hparams, 1)
 
 
+# A method that is another one with other options (``Entry.options``) is tested
+# by that one, and by test_parameter_roles.
 #: These stand for all in ``--fast``; clustered rounds by IFCA's oracle.
 FAST = ("fedavg", "afl")
 
 
 @pytest.fixture(scope="module", name="bench", params=[
     pytest.param(name, marks=[pytest.mark.fast] if name in FAST else [])
-    for name in registry.ALGORITHMS])
+    for name, entry in registry.ALGORITHMS.items() if not entry.options])
 def fixture_bench(request, problem):
   return Bench(request.param, problem)
 

@@ -81,7 +81,8 @@ VARIANTS = [
                      staleness="constant")),
     ("fedbuff", dict(client_update="nova", server="yogi")),
 ]
-PROGRAMS = [*((name, {}) for name in registry.ALGORITHMS), *VARIANTS]
+PROGRAMS = [*((name, {}) for name, entry in registry.ALGORITHMS.items()
+              if not entry.options), *VARIANTS]
 
 
 def settings_of(name, more):

@@ -67,7 +67,7 @@ def test_the_models_of_the_page_are_models():
 
 
 @pytest.mark.parametrize("page", [
-    "optimizers", "compression", "late", "private"])
+    "optimizers", "compression", "late", "personal", "private"])
 def test_the_example_of_a_page_runs(page):
   text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
   (block,) = re.findall(r"```python\n(.*?)```", text, re.S)

@@ -165,7 +165,8 @@ def test_the_mean_is_divided_by_the_expected_number(problem):
 ALLOWED = {
     "fedavg": {}, "fedprox": {}, "fedavgm": {}, "fedadagrad": {}, "fedyogi": {},
     "fedadam": {}, "per_fedavg": {}, "fedzo": {}, "pfedme": {}, "pfedzo": {},
-    "composed": {},
+    "composed": {}, "fedper": {}, "fedrep": {}, "lg_fedavg": {}, "fedbabu": {},
+    "fedbn": {},
     **dict.fromkeys(("fsvrg", "cfsvrg", "clsfsvrg"), dict(
         local_scaling=False, aggregate_scaling="none"))}
 

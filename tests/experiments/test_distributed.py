@@ -14,7 +14,8 @@ from tests.engine.test_processes import free_port, start
 
 FLAGS = ["--algorithm=scaffold", "--dataset=digits", "--partition=classes",
          "--num_clients=12", "--cohort_size=4", "--eval_every=1",
-         "--eval_protocols=global", "--local_steps=2", "--noprogress"]
+         "--model=mlp", "--hidden=8", "--roles=personal:last",
+         "--eval_protocols=local", "--local_steps=2", "--noprogress"]
 
 
 RESUME = ("--resume", "--allow_other_devices")

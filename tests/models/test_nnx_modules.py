@@ -225,7 +225,7 @@ def test_adapters_beside_what_is_trained_as_well_are_named(given):
   assert said == (
       "`model`: Adapted has LoRA adapters (body.lora.lora_a, "
       "body.lora.lora_b), and all its parameters are trained and sent, those "
-      "beside the adapters too")
+      "beside the adapters too (`roles`=lora freezes these)")
   assert not models.from_nnx(linear, (problems.FEATURES,)).caution
 
 

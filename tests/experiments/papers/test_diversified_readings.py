@@ -30,6 +30,8 @@ def test_one_reading_is_changed_at_a_time(cells):
                if one.hparams[k] != v}
     changed |= {k for k, v in cell.config.values.items()
                 if one.values[k] != v}
+    if cell.config.hparams.get("group_mean") == "models":
+      changed.discard("gradient_step")  # a step that is not taken
     assert changed == {{"own anchors": "anchors", "means of models":
                         "group_mean", "L2 = 0.01 / n_i": "l2"}[
                             label.split(", ")[1]]}
