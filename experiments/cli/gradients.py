@@ -14,7 +14,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs import gradient_tuning, hypergradient
 from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
 from . import config as config_lib
-from . import execute, program
+from . import execute, flag_words, program
 
 FLAG = "tune_by_gradient"
 #: The flags of a tuning by derivatives.
@@ -42,7 +42,7 @@ def define(values: absl_flags.FlagValues) -> None:
 
 def asked(argv: Sequence[str]) -> bool:
   """Whether the words ask for a tuning by derivatives."""
-  return any(w.lstrip("-").split("=")[0] == FLAG for w in argv)
+  return FLAG in map(flag_words.name_of, argv)
 
 
 def refuse_unread(argv: Sequence[str]) -> None:
@@ -51,8 +51,7 @@ def refuse_unread(argv: Sequence[str]) -> None:
   Raises:
     UsageError: one of them is there.
   """
-  for word in argv:
-    name = word.lstrip("-").split("=")[0]
+  for name in map(flag_words.name_of, argv):
     if name in _NOT_READ or name.removeprefix("no") in _NOT_READ:
       raise config_lib.UsageError(f"--{name}: not read with --{FLAG}")
 
