@@ -89,6 +89,8 @@ _NOTE = "# tuned: "
 
 _PAPERS = {paper.name: paper for paper in (
     diversified.PAPER, conjugate.PAPER, analytic.PAPER)}
+_PROPOSED = {diversified.NAME: diversified.PROPOSED,
+             conjugate.NAME: conjugate.PROPOSED}
 #: paper -> the data set whose choices stand in methods/.
 _FIRST_DATA = dict.fromkeys(_PAPERS, "mnist")
 
@@ -205,7 +207,7 @@ def _method_flags(paper: str, data: str, name: str) -> list[str]:
       ("methods", f"methods_{data.split('_')[0]}", f"methods_{data}"))
   files = [f"{paper}/{folder}/{name}.flags" for folder in folders
            if (config_lib.PRESETS / paper / folder / f"{name}.flags").is_file()]
-  if name in _PAPERS[paper].proposed:
+  if name in _PROPOSED.get(paper, ()):
     files.insert(0, f"{paper}/headline.flags")
   rounds = None if _closed_form(name) else (
       tuning.PROTOCOLS[paper, data].rounds)

@@ -14,6 +14,11 @@ def said(words: Iterable[str]) -> dict[str, str]:
           if "=" in word}
 
 
+def without(words: Iterable[str], *names: str) -> tuple[str, ...]:
+  """The words but for the flags of these names."""
+  return tuple(word for word in words if name_of(word) not in names)
+
+
 def parted(
     argv: Sequence[str], names: Container[str]) -> tuple[list[str], list[str]]:
   """The words of the flags of these names, and the other words."""

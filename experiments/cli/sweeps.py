@@ -160,7 +160,7 @@ def play_all(
   for config, _ in elsewhere:  # it may have ended meanwhile
     folder = expanded(config.out_dir)
     if not resume.finished(folder, config):
-      raise lock.still_held([error for _, error in elsewhere])
+      raise lock.StillHeld([error for _, error in elsewhere])
     found[config.out_dir] = Played(config, folder, None)
   return [found[config.out_dir] for config in all_configs]
 

@@ -47,9 +47,6 @@ SHARE = 1 / 3
 QUICK = ("--dataset=digits", "--features=none", "--num_clients=70",
          "--validation_clients=14", "--rounds=12")
 
-_TITLE = ("Tuning by derivatives through the rounds, beside the grid: "
-          "validation accuracy over rounds played")
-
 
 def _scores(words: Sequence[str], settings: Sequence[Mapping[str, Any]],
             root: pathlib.Path) -> list[list[float]]:
@@ -201,23 +198,23 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
   return rows
 
 
-def _make(request: figures.Request) -> None:
+def _make(
+    request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any]]:
   studies = {name: _studied(name, request) for name in METHODS}
   table = report.table([
       "method", "by the grid", "by derivatives", "accuracy, grid",
       "accuracy, derivatives", "gap", "rounds, grid", "rounds, derivatives",
       "CPU s, grid", "CPU s, derivatives", "beside the grid",
       "as good in a third of the rounds"], _rows(studies))
-  folder = figures.write(request, "gradient", report.join(_TITLE, [
+  _draw(figures.pictures(folder, "gradient"), studies)
+  return "\n\n".join([
       "Validation accuracy of the last ten rounds in percent, mean of "
       f"{tune.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
       "of all seeds, of the grid with its widenings; a run with k derivatives "
       "counts as 1 + k. The derivatives are those of one seed; a slope is the "
       "derivative of the loss by the logarithm, or the logit, of a number.",
       table, *(f"{registry.get(name).label}:\n\n" + _outer(study)
-               for name, study in studies.items()),
-      report.made_by(request.command_line)]))
-  _draw(figures.pictures(folder, "gradient"), studies)
+               for name, study in studies.items())]), []
 
 
 def _outer(study: Mapping[str, Any]) -> str:
@@ -233,4 +230,6 @@ def _outer(study: Mapping[str, Any]) -> str:
        for step in study["steps"]))
 
 
-FIGURE = figures.Table(_TITLE, _make)
+TABLE = figures.Table(
+    "Tuning by derivatives through the rounds, beside the grid: validation "
+    "accuracy over rounds played", _make, of_runs=True)

@@ -50,10 +50,10 @@ def _label(method: str, share: float) -> str:
   return f"{method} {100 * share:g} %"
 
 
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with every share; without attackers runs are shared."""
   attack, defence = panel.title.split("; ")
-  return [(_label(method, share), (
+  return [figures.Line(_label(method, share), (
       f"--flagfile={NAME}/hostile/{file}.flags", *DEFENCES[defence],
       *((*ATTACKS[attack], f"--attackers={share:g}") if share else ())))
           for method, file in METHODS.items() for share in SHARES]
@@ -179,7 +179,7 @@ def _draw(
           [half if np.isfinite(half) else 0.0 for _, half in ends],
           label=method, capsize=2, markersize=5, markeredgecolor="white",
           **look)
-    axis.set_title(suite.heading(runs[0].cell), fontsize=9)
+    axis.set_title(runs[0].cell.heading, fontsize=9)
     axis.set_xlabel("hostile clients, %", fontsize=8)
     axis.grid(alpha=0.3)
     axis.set_ylim(0, 101)
@@ -223,7 +223,7 @@ FIGURE = figures.Figure(
         figures.Panel(letter, f"{attack}; {defence}", ())
         for letter, (defence, attack) in zip("abcdef", (
             (defence, attack) for defence in DEFENCES for attack in ATTACKS))),
-    protocol="local", protocols="local", eval_every=30, lines_of=_lines,
+    _lines, protocol="local", protocols="local", eval_every=30,
     table=_table, sections=(answer,), draw=_draw, quick=("b", "e"),
     statements=tuple(map(_defended, DEFENCES)),
     shrunk=("--dataset=digits", "--features=none", "--num_clients=100",

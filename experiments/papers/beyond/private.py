@@ -37,16 +37,17 @@ NOISE = {"sampled": (2.321, 1.445, 1.006, 0.741),
 _BUDGETS = ("a", "b", "c", "d")
 
 
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with the noise of a panel; without privacy in the last."""
-  found: figures.Lines = []
+  found = []
   for label, (file, released) in METHODS.items():
     flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
-      found.append((label, (*flags, f"--noise_multiplier={noise}")))
+      found.append(figures.Line(
+          label, (*flags, f"--noise_multiplier={noise}")))
     elif file != "fedavg_adaptive":
-      found.append((label, (
+      found.append(figures.Line(label, (
           f"--flagfile=beyond/private/{file}_plain.flags",)))
   return found
 
@@ -193,8 +194,7 @@ FIGURE = figures.Figure(
         figures.Panel(
             letter, "without privacy" if math.isinf(epsilon) else
             f"epsilon {epsilon:g}", ())
-        for letter, epsilon in EPSILONS.items()),
-    lines_of=_lines, eval_every=20, table=_table, of_claims=True, draw=_draw,
+        for letter, epsilon in EPSILONS.items()), _lines, eval_every=20, table=_table, of_claims=True, draw=_draw,
     quick=("a", "d"), shrunk=(
         "--dataset=digits", "--features=flatten", "--num_clients=120",
         "--validation_clients=0"),

@@ -25,6 +25,7 @@ from fedjax_alg.records import tables as records
 from ...cli import config as config_lib
 from ...reports import partitions, plots, report, rule, suite, verdicts
 from ...reports import cost_to_accuracy as targets
+from ...reports.figures import Line
 
 #: The accuracy that counts as reached.
 TARGET = 0.98
@@ -75,10 +76,10 @@ CELLS = {cell.name: cell for cell in itertools.starmap(
 _BY_LABEL = {cell.label: cell for cell in CELLS.values()}
 
 
-def lines_of(panel: Any) -> list[tuple[str, tuple[str, ...]]]:
+def lines(panel: Any) -> list[Line]:
   """The 27 lines of a panel."""
   del panel
-  return [(cell.label, (f"--flagfile=diversified/ablation/{name}.flags",))
+  return [Line(cell.label, (f"--flagfile=diversified/ablation/{name}.flags",))
           for name, cell in CELLS.items()]
 
 
@@ -243,7 +244,7 @@ def draw(
       (share, lambda outcome: _accuracy(outcome) / 100),
       (f"rounds to {100 * TARGET:g} %", _rounds)):
     rows[words] = {
-        suite.heading(runs[0].cell): {
+        runs[0].cell.heading: {
             (cell.local, cell.server, f"K = {cell.models}"): _dot(measure(o))
             for o in runs for cell in (_BY_LABEL[o.cell.label],)}
         for runs in suite.by_panel(outcomes)}
