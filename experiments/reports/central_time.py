@@ -26,8 +26,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.rounds.k_models import Stage
-from ..cli import config as config_lib
-from . import answers, report, timing
+from . import answers, report, suite, timing
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
@@ -76,7 +75,7 @@ _STEPS: dict[str, Any] = {"cfsvrg": conjugate.cfsvrg_server,
                           "clsfsvrg": conjugate.clsfsvrg_server}
 
 
-def central_seconds(config: config_lib.Config) -> float:
+def central_seconds(cell: suite.Cell) -> float:
   """The seconds that the server computes in one round of a run with one model.
 
   The server computes the mean of the clients' updates. In the conjugate methods
@@ -84,6 +83,7 @@ def central_seconds(config: config_lib.Config) -> float:
   line search. The line search is timed at the initial model, with the gradient
   on the validation data.
   """
+  config = cell.config
   known = config.identity()
   if known in _TIMED:
     return _TIMED[known]

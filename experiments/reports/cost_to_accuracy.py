@@ -239,7 +239,7 @@ def seconds(
   The server's are timed here and now; the other seconds of a round are those
   of the clients.
   """
-  central = central_time.central_seconds(outcome.cell.config)
+  central = central_time.central_seconds(outcome.cell)
   steady = outcome.summary["timing"]["steady_s_per_round"]
   rounds = spent(outcome, target, "round")
   return ([None if n is None else n * central for n in rounds],
@@ -253,7 +253,7 @@ def seconds_table(
   rows = []
   for target in wanted:
     for o in outcomes:
-      of_server = central_time.central_seconds(o.cell.config)
+      of_server = central_time.central_seconds(o.cell)
       server, clients = map(median, seconds(o, target))
       rows.append([
           f"{100 * target:g} %", o.cell.label,
