@@ -440,24 +440,28 @@ def with_data(
 def _with_files(
     paper: Paper, figure: Figure, panel: Panel, request: Request
 ) -> tuple[Panel, str]:
-  """A panel with the user's file in place of its data, or why it lacks them."""
-  if not paper.optional:
+  """A panel with the user's file in place of its data, and what it lacks."""
+
+  def cell(panel: Panel) -> suite.Cell:
+    return next(each_cell(paper, figure._replace(panels=(panel,)),
+                          request._replace(lines=None)))
+
+  dataset = cell(panel).config.values["dataset"] if paper.optional else ""
+  if dataset not in paper.optional:
     return panel, ""
-  cell = next(each_cell(paper, figure._replace(panels=(panel,)),
-                        request._replace(lines=None)))
-  dataset = cell.config.values["dataset"]
   of_data = {name: own for name, own in paper.files.items()
              if own.dataset == dataset}
   for name, own in of_data.items():
     path = request.files.get(name)
     if path:
       panel = panel._replace(flags=(*panel.flags, *own.flags(path)))
-      return panel._replace(
-          title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
-          chosen="stand-in, data") if own.stand_in else panel, ""
-  why = _why_lacking(cell.flags) if dataset in paper.optional else ""
+      if own.stand_in:
+        panel = panel._replace(
+            title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
+            chosen="stand-in, data")
+  why = _why_lacking(cell(panel).flags)
   return panel, why and "; or give ".join(
-      [why, *(f"--{name}" for name in of_data)])
+      [why, *(f"--{name}=PATH" for name in of_data)])
 
 
 def _partitions(figure: Figure, request: Request) -> int:
