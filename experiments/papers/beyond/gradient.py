@@ -23,7 +23,6 @@ import time
 from typing import Any
 
 from absl import flags as absl_flags
-import matplotlib.pyplot as plt
 import numpy as np
 
 from fedjax_alg import files, metrics, registry
@@ -33,7 +32,7 @@ from fedjax_alg.runs.plan import federation_of
 from ... import tune
 from ...cli import config as config_lib
 from ...cli import gradients, sweeps
-from ...reports import figures, plots, report, rule
+from ...reports import figures, plots, report, rule, styles
 from .. import tuning
 
 _PAPER, _DATA = "diversified", "mnist"
@@ -129,10 +128,6 @@ def _numbers(found: Any) -> Any:
   return math.nan if found is None else found
 
 
-def _best_so_far(values: Sequence[float]) -> np.ndarray:
-  return np.fmax.accumulate(np.array(values, float))
-
-
 def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
   """The score of the point of least loss so far, over the rounds played."""
   x, y, least = [], [], math.inf
@@ -147,25 +142,23 @@ def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:
 
 def _draw(paths: list[pathlib.Path], studies: Mapping[str, Any]) -> None:
   """Grid beside derivatives, a panel for each method."""
-  figure, axes = plt.subplots(
-      1, len(studies), figsize=(3.6 * len(studies), 3.4), squeeze=False)
-  for axis, (name, study) in zip(axes[0], studies.items()):
-    played, scores = zip(*study["grid"])
-    axis.step(played, _best_so_far(scores), where="post", color="#1f77b4",
-              marker="s", markersize=4, label="grid, best so far")
-    x, y = _steps_curve(study)
-    axis.step(x, y, where="post", color="#d62728", marker="o", markersize=4,
-              label="derivatives, outer steps")
-    whole = study["grid"][-1][0]
-    axis.axvline(SHARE * whole, color="0.6", linestyle=":",
-                 label="a third of the grid's rounds")
-    axis.set_xlim(left=0)
-    axis.set_title(registry.get(name).label, fontsize=10)
-    axis.set_xlabel("rounds played, all seeds", fontsize=9)
-    axis.grid(alpha=0.3)
-  axes[0, 0].set_ylabel("validation accuracy, %", fontsize=9)
-  plots.legend(figure)
-  plots.save(figure, *paths)
+  with plots.sheet(
+      paths, [registry.get(name).label for name in studies], "",
+      in_a_row=len(studies), size=(3.6, 3.4)) as axes:
+    for axis, study in zip(axes, studies.values()):
+      played, scores = zip(*study["grid"])
+      for (x, y), colour, marker, label in (
+          ((played, np.fmax.accumulate(scores)), styles.COLOURS[0], "s",
+           "grid, best so far"),
+          (_steps_curve(study), styles.COLOURS[1], "o",
+           "derivatives, outer steps")):
+        axis.step(x, y, where="post", color=colour, marker=marker,
+                  markersize=4, label=label)
+      axis.axvline(SHARE * played[-1], color="0.6", linestyle=":",
+                   label="a third of the grid's rounds")
+      axis.set_xlim(left=0)
+      axis.set_xlabel("rounds played, all seeds", fontsize=9)
+    axes[0].set_ylabel("validation accuracy, %", fontsize=9)
 
 
 def _words(setting: Mapping[str, Any]) -> str:

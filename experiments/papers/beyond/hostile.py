@@ -12,12 +12,9 @@ not read.
 
 from collections.abc import Sequence
 import pathlib
-from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from fedjax_alg import metrics
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
@@ -161,35 +158,21 @@ def _draw(
 ) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
   del x_axis  # shares
-  panels = suite.by_panel(outcomes)
-  columns = min(len(panels), len(ATTACKS))
-  rows = -(-len(panels) // columns)
-  figure, axes = plt.subplots(
-      rows, columns, squeeze=False, sharey=True,
-      figsize=(max(3.4 * columns + 0.6, 5.6), 3.0 * rows + 0.6))
-  found_styles = styles.of(METHODS)
-  for axis, runs in zip(axes.flat, panels):
-    for place, (method, found) in enumerate(_by_share(runs).items()):
-      shares = sorted(found)
-      ends = [metrics.confidence_95(found[s].tolist()) for s in shares]
-      look: dict[str, Any] = found_styles[method].matplotlib()
-      axis.errorbar(
-          [100 * s + 0.3 * (place - 2.5) for s in shares],
-          [mean for mean, _ in ends],
-          [half if np.isfinite(half) else 0.0 for _, half in ends],
-          label=method, capsize=2, markersize=5, markeredgecolor="white",
-          **look)
-    axis.set_title(runs[0].cell.heading, fontsize=9)
-    axis.set_xlabel("hostile clients, %", fontsize=8)
-    axis.grid(alpha=0.3)
-    axis.set_ylim(0, 101)
-  for line in axes:
-    line[0].set_ylabel("honest clients' accuracy, %", fontsize=8)
-  for axis in list(axes.flat)[len(panels):]:
-    axis.remove()
-  plots.legend(figure)
-  figure.suptitle(FIGURE.title, fontsize=11)
-  plots.save(figure, *paths)
+  runs_of = suite.by_panel(outcomes)
+  style = styles.of(METHODS)
+  with plots.sheet(
+      paths, [runs[0].cell.heading for runs in runs_of], FIGURE.title,
+      in_a_row=len(ATTACKS), size=(3.4, 3.0), more=(0.6, 0.6),
+      sharey=True) as axes:
+    for axis, runs in zip(axes, runs_of):
+      for place, (method, found) in enumerate(_by_share(runs).items()):
+        plots.draw_means(axis, method, [
+            (100 * s + 0.3 * (place - 2.5), found[s]) for s in sorted(found)],
+                         style[method], 100.0)
+      axis.set_xlabel("hostile clients, %", fontsize=8)
+      if axis.get_subplotspec().is_first_col():
+        axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
+      axis.set_ylim(0, 101)
 
 
 def _defended(defence: str) -> verdicts.Statement:

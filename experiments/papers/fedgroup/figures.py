@@ -155,37 +155,33 @@ def _with_rounds(
   return panels
 
 
-def _draws_classes(name: str):
-  """Makes the ``Figure.draw`` of accuracy and discrepancy over rounds."""
+def _draws(
+    name: str, *below: tuple[str, str], table1: bool = False) -> Draw:
+  """Makes the ``Figure.draw`` of accuracy and further curves over rounds.
+
+  Args:
+    name: of the figure.
+    *below: (protocol, metric) of the further curves.
+    table1: whether its panels are those of Table 1, whose numbers are marked.
+  """
 
   def draw(
       paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
   ) -> None:
-    del x_axis  # two y axes over rounds
+    figure, marks = FIGURES[name], {}
     stated = {(c.panel, c.metric): c.value
               for c in report.load_claims(NAME, "Table1")}
-    marks = {}
-    for o in outcomes:
+    for o in outcomes if table1 else ():
       best, mean = (stated.get((o.cell.panel, metric)) for metric in (
           "test_accuracy_max", "discrepancy_mean"))
-      marks[o.cell.heading] = (
-          None if best is None else best / 100.0, mean)
-    plots.twins(
-        paths, {title: lines["FedAvg"]
-                for title, lines in _with_rounds(outcomes).items()},
-        ("global", "accuracy"), ("rounds", "discrepancy"), FIGURES[name].title,
-        marks, ("the paper's best accuracy", "the paper's mean discrepancy"))
+      if best is not None and mean is not None:
+        marks[o.cell.heading] = [
+            plots.Mark("FedAvg", best / 100.0),
+            plots.Mark("FedAvg", mean, metric="discrepancy")]
+    plots.panels(paths, _with_rounds(outcomes), figure.protocol, "accuracy",
+                 figure.title, x_axis, marks, below=below)
 
   return draw
-
-
-def _draw_fig3(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
-  plots.grid(
-      paths, _with_rounds(outcomes),
-      (("local", "accuracy"), ("rounds", "train_loss"),
-       ("rounds", "discrepancy")), FIGURES["fig3"].title, x_axis)
 
 
 #: The panels of Table 1: the number of classes of a client. "The training set
@@ -253,7 +249,8 @@ def _classes(
   """A figure of FedAvg for each number of classes of a client."""
   return Figure(title, "accuracy", "", panels, _lines("FedAvg"),
                 protocols="global,local", eval_every=1,
-                draw=_draws_classes(name), quick=tuple("abcd"), **more)
+                draw=_draws(name, ("rounds", "discrepancy"), table1=True),
+                quick=tuple("abcd"), **more)
 
 
 FIGURES: dict[str, Figure] = {
@@ -299,7 +296,8 @@ FIGURES: dict[str, Figure] = {
     "fig3": _local(
         "Fig. 3: accuracy, training loss and discrepancy",
         (_MNIST.panel("a"), _FEMNIST.panel("b")), _CURVES,
-        draw=_draw_fig3, statements=claims.FIG3),
+        draw=_draws("fig3", ("rounds", "train_loss"), (
+            "rounds", "discrepancy")), statements=claims.FIG3),
     "fig4": _local(
         "Fig. 4: accuracy", (_SYNTHETIC.panel("a"), _SENT140.panel("b")),
         _CURVES, statements=claims.FIG4),
