@@ -41,7 +41,7 @@ from .reports import comparison, page
 from .reports import sweeps as report
 
 
-_FLAGS = (
+FLAGS = (
     strings("sweep", None, "NAME=VALUE,VALUE,...: a flag of experiments.run "
             "and the values to try; give --sweep once for each flag, and all "
             "combinations are played. Separate values that contain commas by "
@@ -185,7 +185,7 @@ def _run(
 
 
 main = Command(
-    __doc__, _FLAGS, _run,
+    __doc__, FLAGS, _run,
     "Any other --flag=value is passed on to the run of every setting;\n"
     "python -m experiments.run --help lists these flags. --resume continues "
     "the\nsettings that are not finished, and --overwrite starts all settings "

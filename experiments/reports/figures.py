@@ -344,7 +344,7 @@ def each_cell(
       if request.lines is None or suite.named(
           line.label, line.protocol) in request.lines:
         cell = _cell(paper, figure, panel, line, request)
-        cell.config  # pylint: disable=pointless-statement  (it is checked)
+        assert cell.config  # which checks the flags
         yield cell
 
 
@@ -683,8 +683,8 @@ def _flags(paper: Paper) -> Flags:
 
 def _command(paper: Paper) -> Command:
   """The command of a paper."""
-  titles = {name: made.title
-            for name, made in (*paper.figures.items(), *paper.tables.items())}
+  titles = {name: figure.title for name, figure in paper.figures.items()}
+  titles |= {name: table.title for name, table in paper.tables.items()}
   return Command(
       f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
       f"\n\nMakes the figures and tables of {paper.works}. It plays the runs "
@@ -747,9 +747,9 @@ def _run(paper: Paper, values: FlagValues, words: list[str],
   part = part_lib.parse(values.part)
   if request.html:
     page.check_plotly("`html`")  # before the first run
-  names = [values[paper.flag].value]
-  if names == ["all"]:
-    names = [*paper.figures, *paper.tables]
+  names = [*paper.figures, *paper.tables]
+  if values[paper.flag].value != "all":
+    names = [str(values[paper.flag].value)]
   if part is not None:
     made = [asked(paper, name, request)[0]
             for name in names if name in paper.figures]
@@ -757,7 +757,7 @@ def _run(paper: Paper, values: FlagValues, words: list[str],
         cells(paper, figure, request), _partitions(figure, request))],
                     request.root, part)
     return
-  held = []
+  held: list[lock.StillHeld] = []
   for name in names:
     try:
       if name in paper.tables:
@@ -766,5 +766,5 @@ def _run(paper: Paper, values: FlagValues, words: list[str],
         make_figure(paper, name, request)
     except lock.StillHeld as error:  # the runs of other figures go on
       held.append(error)
-  for error in held:
-    raise error
+  if held:
+    raise held[0]

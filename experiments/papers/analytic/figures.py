@@ -159,7 +159,8 @@ _RANDOM = ("--code=random_filters", "--normalize", "--ridge=0.1",
 
 
 def _ablation_lines(panel: Panel) -> list[Line]:
-  own = proposed(panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
+  own = proposed(
+      panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
 
   def but(label: str, *more: str) -> Line:
     return own._replace(label=label, flags=(*own.flags, *more))
@@ -544,7 +545,8 @@ def _draw_afl(
 
 def _figure(
     title: str, panels: tuple[Panel, ...],
-    lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1, **more) -> Figure:
+    lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1, **more
+) -> Figure:
   """A figure whose lines are those of ``lines_of``.
 
   By default it has one seed at full scale. This is enough for a figure that is

@@ -33,8 +33,8 @@ WHOLE = "whole"
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
   method = panel.title.split(", ")[1]
-  return [figures.Line(label, (f"--flagfile={NAME}/bytes/{METHODS[method]}.flags",
-                   f"--compress_up={value}"))
+  file = f"--flagfile={NAME}/bytes/{METHODS[method]}.flags"
+  return [figures.Line(label, (file, f"--compress_up={value}"))
           for label, value in COMPRESSORS.items()]
 
 

@@ -15,86 +15,62 @@ k derivatives counts as 1 + k runs. CPU seconds, compilation included, are
 measured beside that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import math
 import pathlib
 import time
 from typing import Any
 
-from absl import flags as absl_flags
 import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
 from fedjax_alg.runs.plan import federation_of
-from ... import tune
 from ...cli import config as config_lib
-from ...cli import gradients, sweeps
-from ...reports import figures, plots, report, rule, styles
+from ...cli.command import Command
+from ...reports import figures, gradients, plots, report, rule, styles
 from .. import tuning
 
-_PAPER, _DATA = "diversified", "mnist"
 #: algorithm -> what is tuned by derivatives.
 METHODS = {"fedavg": ("client_lr",), "fedprox": ("client_lr", "mu"),
            "ma_fsvrg": ("client_lr", "server_lr", "beta1")}
-#: Training examples, for the unit of the grid's rates (``tune.DIVIDED``).
-_EXAMPLES = {"mnist": 60_000, "digits": 1438}
 #: Share of the grid's rounds that a tuning by derivatives may play.
 SHARE = 1 / 3
 QUICK = ("--dataset=digits", "--features=none", "--num_clients=70",
          "--validation_clients=14", "--rounds=12")
 
 
-def _scores(words: Sequence[str], settings: Sequence[Mapping[str, Any]],
-            root: pathlib.Path) -> list[list[float]]:
-  """The grid's score of every setting and seed; [] where one diverged."""
-  found = []
-  for one in sweeps.play_all([tune.configured(root, (
-      *words, *(f"--{k}={v}" for k, v in setting.items()),
-      "--eval_protocols=validation")) for setting in settings]):
-    rows = [] if one.diverged else tables.read_rows(one.folder / "metrics.csv")
-    found.append([
-        100 * tune.validation([r for r in rows if r["seed"] == seed],
-                              tuning.PROTOCOLS[_PAPER, _DATA].last)
-        for seed in dict.fromkeys(r["seed"] for r in rows)])
-  return found
-
-
 def _study(name: str, request: figures.Request) -> dict[str, Any]:
   """Tunes a method twice."""
-  root = request.root / "runs"
-  extra = [*(QUICK if request.quick else ()), *request.common, "--noprogress"]
-  words = [*tune.run_flags(_PAPER, _DATA, name, root, request.data_dir), *extra]
-  if request.data_dir and not request.quick:
-    words.append(f"--data_dir={request.data_dir}")
-    extra.append(words[-1])
+  study = tuning.Study("diversified", "mnist", request.root / "runs", None, [
+      *(QUICK if request.quick else ()), *request.common, "--noprogress",
+      *([f"--data_dir={request.data_dir}"]
+        if request.data_dir and not request.quick else [])])
+  words = study.run_flags(name)
   config = config_lib.parse(words)
-  size = _EXAMPLES[str(config.data.dataset)] / int(config.values["num_clients"])
   federation_of(config.data)  # read before the clocks start
-  rounds = int(config.values["rounds"]) * tune.SEEDS * tune.PARTITIONS
+  rounds = int(config.values["rounds"]) * tuning.SEEDS * tuning.PARTITIONS
   print(f"{name}: grid", flush=True)
   began = time.process_time()
-  played = tune.play(_PAPER, _DATA, name, root, extra, size)
+  played = study.play(name)
   grid_seconds = time.process_time() - began
-  chosen = tune.choose(played).setting
+  chosen = tuning.choose(played).setting
   print(f"{name}: derivatives", flush=True)
-  values = absl_flags.FlagValues()
-  gradients.define(values)
+  values = Command(None, gradients.FLAGS, lambda *_: None).values()
   values(["", f"--{gradients.FLAG}={','.join(METHODS[name])}"])
   starts = dataclasses.asdict(registry.get(name).hparams()) | {
       "client_lr": min(trial.setting["client_lr"] for trial in played)}
   began = time.process_time()
   found = gradients.make(
-      [*words, "--num_seeds=1", *(
-          f"--{flag}={starts[flag]:g}" for flag in METHODS[name])], values, 2,
+      [*words, "--num_seeds=1", *tuning.flags_of(
+          {flag: starts[flag] for flag in METHODS[name]})], values, 2,
       request.root / "gradient" / name, registry.get(name).label)
   seconds = time.process_time() - began
   print(f"{name}: the choices again", flush=True)
-  scores = _scores(words, [chosen, *(
+  scores = study.scores([*words, "--eval_protocols=validation"], [chosen, *(
       {k: float(f"{v:.4g}") for k, v in step.values.items()}
-      for step in found.steps)], root)
+      for step in found.steps)])
   return {
       "words": words, "grid_seconds": grid_seconds, "seconds": seconds,
       "chosen": chosen, "grid": [
@@ -202,8 +178,8 @@ def _make(
   _draw(figures.pictures(folder, "gradient"), studies)
   return "\n\n".join([
       "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{tune.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
-      "of all seeds, of the grid with its widenings; a run with k derivatives "
+      f"{tuning.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are "
+      "those of all seeds, of the grid with its widenings; a run with k derivatives "
       "counts as 1 + k. The derivatives are those of one seed; a slope is the "
       "derivative of the loss by the logarithm, or the logit, of a number.",
       table, *(f"{registry.get(name).label}:\n\n" + _outer(study)

@@ -187,8 +187,8 @@ FIGURE = figures.Figure(
         figures.Panel(
             letter, "without privacy" if math.isinf(epsilon) else
             f"epsilon {epsilon:g}", ())
-        for letter, epsilon in EPSILONS.items()), _lines, eval_every=20, table=_table, of_claims=True, draw=_draw,
-    quick=("a", "d"), shrunk=(
+        for letter, epsilon in EPSILONS.items()), _lines, eval_every=20,
+    table=_table, of_claims=True, draw=_draw, quick=("a", "d"), shrunk=(
         "--dataset=digits", "--features=flatten", "--num_clients=120",
         "--validation_clients=0"),
     statements=(

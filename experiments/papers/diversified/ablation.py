@@ -228,9 +228,9 @@ def _median(outcome: suite.Outcome) -> str:
 
 def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
   """A mean with its interval; none where a repetition has no value."""
-  found = (None,) if np.isnan(values).any() else metrics.confidence_95(
-      values.tolist())
-  return plots.Dot(*found, name=f"K = {cell.models}", place=(
+  mean, half = (None, np.nan) if np.isnan(values).any() else (
+      metrics.confidence_95(values.tolist()))
+  return plots.Dot(mean, half, None, f"K = {cell.models}", (
       list(SERVER).index(cell.server), MODELS.index(cell.models)))
 
 

@@ -352,7 +352,8 @@ def _texts(path: str) -> tuple[str, ...]:
 
 def _of_pairs(
     titles: Sequence[str],
-    make: Callable[[pathlib.Path, Figure, Figure, Request], pretraining.Made]
+    make: Callable[[pathlib.Path, pretraining.Runs, pretraining.Runs],
+                   pretraining.Made]
 ) -> Callable[[Request, pathlib.Path], pretraining.Made]:
   """Makes the ``Table.make`` of the runs of FG-EDC on some pairs.
 
