@@ -465,8 +465,8 @@ def _draw_table2(
   """Draws dots, because a method in closed form has only one evaluation."""
   plots.dots(paths, {
       runs[0].cell.heading: {
-          column: plots.Dot(*(ours or (None, math.nan)), said)
-          for column, ours, said in _columns(runs)}
+          column: plots.Dot(None, paper=said) if ours is None else plots.Dot(
+              *ours, said) for column, ours, said in _columns(runs)}
       for runs in suite.by_panel(outcomes)}, "accuracy, clients' own data, %",
              title, "standard deviation over seeds")
 

@@ -98,7 +98,7 @@ FIGURES: dict[str, Figure] = {
     "fig10": _alone("Fig. 10: first-moment decay",
                     _varied("beta1", "beta1", 0.0, 0.5, 0.8, 0.9),
                     statements=claims.FIG10),
-    "readings": _alone("Readings, 10 % of the clients, stated settings",
+    "readings": _alone("Readings, 10 % of the clients",
                        _READINGS,
                        (STATED,), partitions=3,
                        draw=figures.as_dots(
