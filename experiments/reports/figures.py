@@ -304,7 +304,7 @@ def _cell(
     data_dir = [f"--data_dir={request.data_dir}"]
   return suite.Cell(
       panel.letter, panel.title, line.label, (
-          *flags, *panel.halfway(max(int(said.get("rounds", 0)) // 2, 1)),
+          *flags, *panel.halfway(max(_rounds(said) // 2, 1)),
           f"--eval_protocols={','.join(protocols)}",
           f"--eval_every={panel.eval_every or figure.eval_every}", *common,
           *data_dir), "\n# chosen: ".join(filter(None, [*how, panel.chosen])),
@@ -315,8 +315,12 @@ def _fewer(paper: Paper, flags: Sequence[str]) -> list[str]:
   """The flag of the rounds of --scale=quick, where a method has more."""
   said = flag_words.said(config_lib.expand_flagfiles(flags))
   most = paper.quick_rounds.get(said.get("algorithm", ""))
-  return [f"--rounds={most}"] if most and int(
-      said.get("rounds", 0)) > most else []
+  return [f"--rounds={most}"] if most and _rounds(said) > most else []
+
+
+def _rounds(said: Mapping[str, str]) -> int:
+  """The rounds that flags say; 0 if they say none, or no number."""
+  return int(said["rounds"]) if said.get("rounds", "").isdigit() else 0
 
 
 def each_cell(
