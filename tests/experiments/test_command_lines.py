@@ -111,7 +111,7 @@ def test_refused(word, said):
     (compare, ("--x_axis=none",), "--x_axis=none: must be one of rounds"),
     (compare, ("--out", "--metric=loss"), "--out: has no value; must be --out"),
     (conjugate, ("--out_dir", "--figure=fig2"), "--out_dir: has no value; mus"),
-    (conjugate, ("figure",), "--figure: missing (one of fig2"),
+    (conjugate, ("figure",), "'figure': not a flag; flags are --name=value"),
     (demo, ("--out_dir", "mine"), "--out_dir: has no value; must be"),
     (publish, ("mine",), "'mine': not a flag; flags are --name=value"),
 ])

@@ -10,6 +10,7 @@ measure a method's groups and their own models like others; what they hold is
 not read.
 """
 
+import collections
 from collections.abc import Sequence
 import pathlib
 
@@ -37,20 +38,17 @@ ATTACKS = {
 DEFENCES = {"mean": (), "geometric median": ("--aggregator=geometric_median",)}
 
 
-def _split(label: str) -> tuple[str, float]:
-  """(method, share) of a line."""
-  method, percent, _ = label.rsplit(" ", 2)
-  return method, float(percent) / 100
-
-
-def _label(method: str, share: float) -> str:
-  return f"{method} {100 * share:g} %"
+def _attackers(outcome: suite.Outcome) -> tuple[str, float]:
+  """The method of a run, and its share of hostile clients."""
+  hparams = outcome.cell.config.hparams
+  return outcome.cell.label.rsplit(" ", 2)[0], (
+      hparams["attackers"] if hparams.get("attack", "none") != "none" else 0.0)
 
 
 def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with every share; without attackers runs are shared."""
   attack, defence = panel.title.split("; ")
-  return [figures.Line(_label(method, share), (
+  return [figures.Line(f"{method} {100 * share:g} %", (
       f"--flagfile={NAME}/hostile/{file}.flags", *DEFENCES[defence],
       *((*ATTACKS[attack], f"--attackers={share:g}") if share else ())))
           for method, file in METHODS.items() for share in SHARES]
@@ -59,21 +57,20 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
 @partitions.each
 def honest(outcome: suite.Outcome) -> np.ndarray:
   """Accuracy in percent on the honest clients' own test data, [seeds]."""
-  values = outcome.cell.config.hparams
   rows = [row for row in records.read_rows(
       outcome.folder / "clients.csv", None) if row["protocol"] == "local"]
-  number = 1 + max(int(row["client"]) for row in rows)
-  hostile = np.zeros(number, bool)
-  if values.get("attack", "none") != "none":
+  hostile = np.zeros(1 + max(int(row["client"]) for row in rows), bool)
+  if _attackers(outcome)[1]:
+    values = outcome.cell.config.hparams
     hostile = np.asarray(hostile_clients(
-        number, values["attackers"], values["attack_seed"]))
+        len(hostile), values["attackers"], values["attack_seed"]))
   found = []
   for seed in dict.fromkeys(row["seed"] for row in rows):
     own = [row for row in rows if row["seed"] == seed
            and row["test_examples"] and not hostile[int(row["client"])]]
-    tested = np.array([row["test_examples"] for row in own], float)
     found.append(100 * np.average(
-        [row["accuracy"] for row in own], weights=tested))
+        [row["accuracy"] for row in own],
+        weights=np.array([row["test_examples"] for row in own], float)))
   return np.array(found)
 
 
@@ -83,14 +80,14 @@ def _by_share(
   """method -> share -> honest clients' accuracy, of one panel."""
   found: dict[str, dict[float, np.ndarray]] = {}
   for o in outcomes:
-    method, share = _split(o.cell.label)
+    method, share = _attackers(o)
     found.setdefault(method, {})[share] = honest(o)
   return found
 
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
   rows = []
-  shares = sorted({_split(o.cell.label)[1] for o in outcomes})
+  shares = sorted({_attackers(o)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
     for method, found in _by_share(runs).items():
       rows.append([
@@ -110,47 +107,40 @@ def _lost(found: dict[float, np.ndarray], share: float) -> np.ndarray:
 
 def answer(outcomes: Sequence[suite.Outcome]) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
-  rows = []
+  rows, counts = [], collections.defaultdict[str, collections.Counter[str]](
+      collections.Counter)
   panels = {runs[0].cell.panel_title: _by_share(runs)
             for runs in suite.by_panel(outcomes)}
-  counts: dict[str, dict[str, int]] = {}
   for title, found in panels.items():
     attack, defence = title.split("; ")
     base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
     for method, own in found.items():
-      for share in sorted(own):
-        if not share or not {0.0, share} <= set(base) or 0.0 not in own:
+      for share in sorted(set(own) & set(base)):
+        if not share or 0.0 not in own or 0.0 not in base:
           continue
         lost = _lost(own, share)
-        plain = method == "FedAvg" and defence == "mean"
-        saved = results.spread(_lost(base, share) - lost)
-        place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
-        verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
-                   rule.SAME: "the same"}.get(place, place)
-        rows.append([
-            attack, f"{100 * share:g} %", defence, method, report.shown(lost),
-            "-" if plain else results.shown(saved, sign="+"),
-            "-" if plain else verdict])
-        if not plain:
-          own_counts = counts.setdefault(f"{method} with the {defence}", {})
-          own_counts[verdict] = own_counts.get(verdict, 0) + 1
-  if not rows:
-    return ""
-  text = (
+        rows.append([attack, f"{100 * share:g} %", defence, method,
+                     report.shown(lost), "-", "-"])
+        if (method, defence) != ("FedAvg", "mean"):
+          saved = results.spread(_lost(base, share) - lost)
+          place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
+          verdict = {rule.ABOVE: "defends", rule.BELOW: "loses more",
+                     rule.SAME: "the same"}.get(place, place)
+          rows[-1][-2:] = results.shown(saved, sign="+"), verdict
+          counts[f"{method} with the {defence}"][verdict] += 1
+  return rows and (
       "## Do several models defend?\n\n"
       "Points that the honest clients lose to attackers; the last columns are "
       "the paired difference to what FedAvg with the mean loses. A method or a "
       "defence *defends* if it loses less by more than the tie and the "
       "interval.\n\n" + report.table(
           ["attack", "share", "defence", "method", "loses",
-           "saves against FedAvg with the mean", "verdict"], rows))
-  if not counts:
-    return text
-  words = "; ".join(
-      f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in own.items())
-      for name, own in counts.items())
-  return (f"{text}\n\nOf all attacks and shares played, number of verdicts: "
-          f"{words}.")
+           "saves against FedAvg with the mean", "verdict"], rows)
+      + bool(counts) * (
+          "\n\nOf all attacks and shares played, number of verdicts: "
+          + "; ".join(f"{name}: " + ", ".join(
+              f"{verdict} {n}" for verdict, n in own.items())
+                      for name, own in counts.items()) + ".")) or ""
 
 
 def _draw(

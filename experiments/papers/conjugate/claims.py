@@ -1,7 +1,9 @@
 """Claims of the conjugate paper without a number, and their checks."""
 
 from collections.abc import Sequence
+import contextlib
 import math
+import operator
 
 import numpy as np
 
@@ -218,38 +220,32 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
 def fig8(wanted: Sequence[float]) -> tuple[verdicts.Statement, ...]:
   """The claims about the seconds to the targets, with 5 % of the clients."""
 
-  def seconds(outcomes, label, target):
-    return targets.seconds(pick(outcomes, "d", label), target)
-
-  def both_there(outcomes):
-    """The targets that both methods reach in at least one seed."""
-    found = [t for t in wanted if any(
-        a and b for a, b in zip(*(targets.reached(
-            pick(outcomes, "d", label), t) for label in (CLS, LOSAC))))]
+  def spent(outcomes, of):
+    """target -> ours and LoSAC's in the seeds in which both reach it."""
+    found = {}
+    for t in wanted:
+      costs = [[None if a is None else of(a, b) for a, b in zip(
+          *targets.seconds(pick(outcomes, "d", label), t))]
+               for label in (CLS, LOSAC)]
+      with contextlib.suppress(NotRun):
+        found[t] = np.transpose(targets.pairs(*costs))
     if not found:
       raise NotRun("no seed in which both get there")
     return found
 
   def server(outcomes):
-    parts = []
-    for t in both_there(outcomes):
-      ours, other = np.transpose(targets.pairs(*(
-          seconds(outcomes, label, t)[0] for label in (CLS, LOSAC))))
-      ratio = np.array(ours) / np.array(other)
-      parts.append((f"{100 * t:g} %", verdicts.within(
-          ratio, 1.0, SLIGHTLY)._replace(
-              measured=f"{ratio.mean():.1f} times "
-              f"({above(ours, other, ' s', 4).measured})")))
-    return every(parts)
+    return every((f"{100 * t:g} %", verdicts.within(
+        ours / other, 1.0, SLIGHTLY)._replace(
+            measured=f"{(ours / other).mean():.1f} times "
+            f"({above(ours, other, ' s', 4).measured})"))
+                 for t, (ours, other) in spent(
+                     outcomes, lambda server, clients: server).items())
 
   def less(outcomes):
-    saved = []
-    for t in both_there(outcomes):
-      ours, other = ([None if a is None or b is None else a + b
-                     for a, b in zip(*seconds(outcomes, label, t))]
-                    for label in (CLS, LOSAC))
-      saved.append(targets.saving(ours, other))
-    return at_least(max(saved, key=np.mean), LESS_TIME)
+    return at_least(max((
+        100 * (1 - ours / other)
+        for ours, other in spent(outcomes, operator.add).values()),
+                        key=np.mean), LESS_TIME)
 
   return for_paper(
       NAME, "Fig8",

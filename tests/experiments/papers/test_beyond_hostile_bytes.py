@@ -25,7 +25,8 @@ def test_every_method_meets_every_attack_and_defence():
   runs = {(c.panel, c.label): c.config for c in cells("hostile")}
   assert len(runs) == 6 * len(hostile.METHODS) * len(hostile.SHARES)
   for (panel, label), run in runs.items():
-    method, share = hostile._split(label)
+    method, share, _ = label.rsplit(" ", 2)
+    share = float(share) / 100
     assert method in hostile.METHODS
     assert run.hparams["aggregator"] == (
         "mean" if panel < "d" else "geometric_median")
@@ -62,7 +63,7 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
           ("FSVRG", "mean"): 40, ("FedAvg", "geometric median"): 50.1}
 
   def honest(outcome):
-    method, share = hostile._split(outcome.cell.label)
+    method, share = hostile._attackers(outcome)
     end = left[method, outcome.cell.panel_title.split("; ")[1]]
     return np.array([90.0, 95.0]) + (end - 90 if share else 0)
 
