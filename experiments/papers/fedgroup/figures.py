@@ -259,7 +259,8 @@ FIGURES: dict[str, Figure] = {
         measures=tables.OF_TABLE3),
     "synthetic": _local(
         "Table 3, Synthetic(1,1), on the partitions of the paper's size",
-        (_SYNTHETIC.panel()._replace(chosen=""),), _lines(*METHODS),
+        (_SYNTHETIC.panel()._replace(chosen="", eval_every=2),),
+        _lines(*METHODS),
         partitions=tuple(partitions_of_size()), table=tables.by_partition,
         sections=(tables.survives,), further=tables.of_table3("synthetic")),
     "table3_mnist": _local(
