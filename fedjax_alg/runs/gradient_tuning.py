@@ -326,5 +326,6 @@ def tune_by_gradient(
   names = check_starts(plan.method, by)
   prepared = hypergradient.prepared_for(plan, names)
   warn(prepared, set(), hypergradient.caution(prepared.method))
+  check_choice(prepared.federation)  # before it compiles
   return descend(Derivatives(prepared, names), outer_steps=outer_steps,
                  halvings=halvings, last=last)

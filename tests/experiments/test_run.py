@@ -209,7 +209,9 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   assert play(folder, *words) == 0
   summary = summary_of(folder)
   rounds = summary["cost"]["rounds"]
-  assert 4 < rounds < 60
+  assert 4 < rounds < 60 and set(summary["final"]) == {"validation", "local"}
+  facts = json.loads((folder / "config.json").read_text("utf-8"))
+  assert facts["plan"]["validation_examples"] > 0
   assert summary["stopped"] == "patience validation:accuracy:2"
   out, err = capsys.readouterr()
   assert (f"ended after round {rounds} of 60 by "

@@ -20,7 +20,7 @@ NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
 
 #: Algorithms whose derivatives are compared with differences in every run of
 #: the tests; the others of the table are in ``pytest -m slow``, a new one here.
-ALWAYS = ("fedavg", "scaffold")
+ALWAYS = ("scaffold",)
 SLOW = set(registry.ALGORITHMS) - {*ALWAYS, *(
     name for name in registry.ALGORITHMS if ":" in name)}
 #: Numbers that only decide: their derivative is 0, and what they do is a jump.
@@ -178,13 +178,10 @@ def test_fewer_rounds_and_the_last_evaluation(two_seeds):
 #: them is heard from, and a file of the clients' availability.
 TAKING_PART = (
     dict(sampling="availability", availability=(0.2, 0.7), availability_seed=3,
-         availability_day=2, dropout=0.3),
+         availability_day=2, dropout=0.3, stragglers="0.5:0.6",
+         partial_work="keep"),
     dict(sampling="availability", availability_file="there.txt",
-         draw="bijection"),
-    dict(stragglers="0.5:0.6", partial_work="keep"),
-    dict(deadline_s=0.02, batch_ms=10.0, device_cores=(1, 8)))
-
-
+         draw="bijection", deadline_s=0.02, batch_ms=10.0))
 def test_every_option_that_changes_a_round_is_listed():
   """A new option is added to ``TAKING_PART``, or the next test misses it."""
   declared = {field.name for kind in (SamplingOptions, LateOptions)

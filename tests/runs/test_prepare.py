@@ -2,13 +2,11 @@
 
 import contextlib
 import dataclasses
-import json
 import re
 
 import numpy as np
 import pytest
 
-from experiments import run
 from experiments.cli import config, guard
 from fedjax_alg import registry
 from fedjax_alg.data.sources import load_digits
@@ -90,22 +88,6 @@ def test_too_many_clients_of_the_users_data(tmp_path):
         [*words, f"--validation_clients={held}", "--cohort_size=3"])
     with refused(f"^{says}"):
       parsed.prepare()
-
-
-def test_a_run_is_evaluated_on_the_servers_rows(tmp_path, capsys):
-  words = [*WORDS, "--validation_clients=4", "--rounds=4", "--eval_every=2",
-           "--eval_protocols=validation,train,global", "--noprogress",
-           f"--out_dir={tmp_path / 'run'}"]
-  assert run.main([*words, "--dry_run"]) == 0
-  plan = capsys.readouterr().out
-  assert "validation_examples" in plan
-  assert run.main(words) == 0
-  summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-  assert set(summary["final"]) == {"validation", "train", "global"}
-  for values in summary["final"].values():
-    assert 0.1 < values["accuracy"]["mean"] <= 1
-  facts = json.loads((tmp_path / "run" / "config.json").read_text())
-  assert facts["plan"]["validation_examples"] > 0
 
 
 def test_validation_data_without_a_class_are_named():

@@ -112,14 +112,3 @@ def test_evaluations_stand_before_the_data_change():
   before = programs.initial(), programs.label_histogram.sum()
   programs.play(before[0], 4, 1)
   assert before[1] < programs.label_histogram.sum() < fed.label_histogram.sum()
-
-
-def test_groups_of_clients(fed, two):
-  options = dataclasses.replace(OPTIONS, num_seeds=1)
-  assert two.num_groups is None
-  ifca = Programs(prepare(method("ifca", num_groups=2), fed, options))
-  assert ifca.num_groups == 2
-  states, _ = played(ifca, 1)
-  groups = ifca.membership(states)
-  assert groups.shape == (1, 12) and set(groups.ravel()) <= {-1, 0, 1}
-  assert (groups >= 0).sum() >= 3  # the participants of the round
