@@ -28,11 +28,10 @@ PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
 SHARED = ("docs", "experiments", "runs")
 
 #: Folders in which most files have runs of the same programs.
-TOGETHER = ("tests/runs/", "tests/experiments/reports/",
-            "tests/experiments/papers/")
+TOGETHER = ("tests/runs", "tests/experiments")
 
 #: Files and folders whose tests take longest.
-LONGEST = ("tests/experiments/test_run.py", "tests/experiments/*/*.py",
+LONGEST = ("tests/experiments/*/*.py",
            "tests/experiments/*.py", "tests/runs/*.py", "tests/docs/*.py",
            "tests/algorithms/*.py")
 
@@ -135,8 +134,9 @@ def group(nodeid):
   tests of one algorithm.
   """
   path, _, case = nodeid.partition("::")
-  if path.startswith(TOGETHER):
-    return path.rpartition("/")[0]
+  for folder in TOGETHER:
+    if path.startswith(f"{folder}/"):
+      return folder
   bench = re.search(r"\[(\w+)", case) if "contract" in path else None
   return f"{path}[{bench[1]}]" if bench else path
 
