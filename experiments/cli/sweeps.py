@@ -20,7 +20,7 @@ from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations
 from . import config as config_lib
-from . import execute, flags, lock, resume, signals
+from . import execute, flag_words, flags, lock, resume, signals
 from . import folder as folder_lib
 from . import part as part_lib
 from .config import Config
@@ -79,10 +79,10 @@ def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:
     UsageError: the flag's own value would never be played.
   """
   for word in argv:
-    name, equals, value = word.lstrip("-").partition("=")
+    name = flag_words.name_of(word)
     if word.startswith("-") and name in grid and name not in _SHARED:
       raise config_lib.UsageError(
-          f"--{name}{equals}{value}: never played, the values are those of "
+          f"--{word.lstrip('-')}: never played, the values are those of "
           f"--sweep={name}={','.join(grid[name])}; give one of the two")
 
 
@@ -160,7 +160,7 @@ def play_all(
   for config, _ in elsewhere:  # it may have ended meanwhile
     folder = expanded(config.out_dir)
     if not resume.finished(folder, config):
-      raise lock.still_held([error for _, error in elsewhere])
+      raise lock.StillHeld([error for _, error in elsewhere])
     found[config.out_dir] = Played(config, folder, None)
   return [found[config.out_dir] for config in all_configs]
 

@@ -28,7 +28,7 @@ import csv
 import fnmatch
 from typing import NamedTuple
 
-from . import report, rule, styles
+from . import report, rule, suite, verdicts
 from .answers import Answer
 
 _MEANING = (
@@ -112,7 +112,7 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
 def _stated_sentences(text: str, answers: Sequence[Answer]) -> str:
   """What the runs with the paper's settings say of sentences, in words."""
   ours, verdict = _sentences(
-      text, [a for a in answers if a.method == styles.PAPERS_OWN])
+      text, [a for a in answers if a.method == verdicts.PAPERS_OWN])
   return "" if verdict == rule.NOT_RUN else f"{ours}: {verdict}"
 
 
@@ -122,7 +122,7 @@ def _order(answer: Answer) -> tuple[bool, bool, bool]:
   A figure of ours that goes further than the paper's, such as Table 3 on nine
   partitions, counts before the paper's.
   """
-  return (styles.protocol_of(answer.method) != "tuned",
+  return (answer.of[1] != suite.TUNED,
           answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
           answer.figure.lower() == answer.artifact.lower())
 
@@ -133,7 +133,7 @@ def _answers(
   return [a for a in answers if a.metric == row["metric"] and (
       a.artifact, a.panel, a.claim) == (
           row["artifact"], row["panel"], row["value"])
-          and styles.without_protocol(a.method) == row["method"]]
+          and a.of[0] == row["method"]]
 
 
 def _words(row: Mapping[str, str], answer: Answer, own: bool) -> str:
@@ -157,8 +157,7 @@ def _number(
   if not found:
     return "-", rule.NOT_RUN, rule.NOT_RUN, "", ""
   one = found[0]
-  other = next((a for a in found if styles.protocol_of(a.method) != "tuned"),
-               None)
+  other = next((a for a in found if a.of[1] != suite.TUNED), None)
   stated = ""
   if other is not None:
     stated = f"{other.ours}: {_words(row, other, own)}"
@@ -299,10 +298,6 @@ def _table(
        for row in found))
 
 
-def _collapsed(title: str, text: str) -> str:
-  return (f"<details><summary>{title}</summary>\n\n{text}\n\n</details>")
-
-
 def _of_paper(name: str, found: Sequence[Row], notes: dict[str, int]) -> str:
   """The section of a paper."""
   known = [row for row in found if row.verdict not in (*_UNKNOWN, "lost")]
@@ -315,14 +310,14 @@ def _of_paper(name: str, found: Sequence[Row], notes: dict[str, int]) -> str:
     parts.append(_table(said, notes))
   others = [row for row in known if row.kind == "other"]
   if others:
-    parts.append(_collapsed(
+    parts.append(report.collapsed(
         f"Other methods, and what is no method: {len(others)} numbers",
         _table(others, notes, "at the paper's one rate")))
   groups: dict[tuple[str, str, str], int] = collections.Counter(
       (row.claim["artifact"], row.verdict, row.ours)
       for row in found if row not in known)
   if groups:
-    parts.append(_collapsed(
+    parts.append(report.collapsed(
         f"Not comparable, not run or lost: {sum(groups.values())}",
         report.table(["where", "numbers and sentences", "why"], (
             [where, number, f"{verdict}: {why}" if why != "-" else verdict]

@@ -8,6 +8,7 @@ same run share it. An interrupted run continues from its last checkpoint.
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import pathlib
 import sys
 import time
@@ -20,12 +21,22 @@ from fedjax_alg.runs.programs import compile_together, Programs
 from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
 from ..cli import execute, lock, resume, signals
-from ..cli.part import Part
+from ..cli import part as part_lib
 from . import chosen as chosen_lib
 from . import partitions
 
 #: At most so many runs are compiled at the same time, each on a core.
 _TOGETHER = 4
+
+#: How the settings of a line were found: by validation, with equal budgets;
+#: those that the paper states for its own methods; the paper's one learning
+#: rate, of a method that is not its own.
+TUNED, STATED, ONE_RATE = "tuned", "stated", "one rate"
+
+
+def named(method: str, protocol: str) -> str:
+  """The name of a method with its protocol, if its settings are not tuned."""
+  return method if protocol == TUNED else f"{method} ({protocol})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +51,22 @@ class Cell:
   chosen: str = ""
   #: flag files of which the run has flags without naming them
   sources: tuple[str, ...] = ()
+  protocol: str = TUNED  #: or ``STATED`` or ``ONE_RATE``
+
+  @property
+  def name(self) -> str:
+    """The label with the protocol, unique within the panel."""
+    return named(self.label, self.protocol)
+
+  @property
+  def method(self) -> str:
+    """The name of the method in the claims, without a reading in brackets."""
+    return self.label.split(" (")[0]
+
+  @property
+  def heading(self) -> str:
+    """The title of the panel with its letter, as above its curves."""
+    return f"({self.panel}) {self.panel_title}"
 
   @functools.cached_property
   def config(self) -> config_lib.Config:
@@ -55,9 +82,11 @@ class Cell:
     """How the settings of the run were chosen."""
     return chosen_lib.of_flags(self.flags, self.chosen, self.sources)
 
-
-#: A run and its folder.
-_Run = tuple[pathlib.Path, Cell]
+  def on_partition(self, number: int) -> "Cell":
+    """The same run on the partition so many after its own."""
+    seed = self.config.values["partition_seed"] + number
+    return self if not number else dataclasses.replace(
+        self, flags=(*self.flags, f"--partition_seed={seed}"))
 
 
 class Outcome(NamedTuple):
@@ -92,26 +121,18 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-class Incomplete(config_lib.RunError):
-  """Not all runs of a figure are finished.
+def _runs(cells: Iterable[Cell], root: pathlib.Path) -> dict[
+    pathlib.Path, Cell]:
+  """The folder of each run -> the run; several cells may have the same.
 
-  Attributes:
-    own: folders of the runs that this process was to play.
-    left: folders of the runs, of all that the figure needs, that are not
-      finished.
-    every: folders of all runs that the figure needs.
-    held: why runs of ``own`` are not finished.
+  Raises:
+    UsageError: the flags of a cell are wrong.
   """
-
-  def __init__(
-      self, own: Iterable[pathlib.Path], left: Iterable[pathlib.Path],
-      every: Iterable[pathlib.Path], held: Sequence[lock.HeldError]):
-    self.own, self.left, self.every = set(own), set(left), set(every)
-    self.held = list(held)
-    super().__init__(str(lock.still_held(held)) if held else "a part")
+  return {run_folder(root, cell.config): cell for cell in cells}
 
 
-def _compile_next(runs: Sequence[_Run]) -> dict[pathlib.Path, Programs]:
+def _compile_next(
+    runs: Sequence[tuple[pathlib.Path, Cell]]) -> dict[pathlib.Path, Programs]:
   """Compiles the first run together with the next few.
 
   They end before a run on other data: both might not fit into memory. Nothing
@@ -120,70 +141,58 @@ def _compile_next(runs: Sequence[_Run]) -> dict[pathlib.Path, Programs]:
   Returns:
     The folder of each run -> its programs.
   """
-  chosen: dict[pathlib.Path, config_lib.Config] = {}
-  most = min(sharding.available_cores(), _TOGETHER)
-  for folder, cell in runs:
-    if cell.config.data != runs[0][1].config.data or len(chosen) == most:
-      break
-    if not (chosen and resume.finished(folder, cell.config)):
-      chosen[folder] = cell.config
-  return dict(zip(chosen, compile_together(
-      [config.prepare() for config in chosen.values()])))
+  data = runs[0][1].config.data
+  same = dict(itertools.takewhile(
+      lambda run: run[1].config.data == data,
+      runs[:min(sharding.available_cores(), _TOGETHER)]))
+  return dict(zip(same, compile_together(
+      [cell.config.prepare() for cell in same.values()])))
 
 
-class _Player:
-  """Plays runs one after the other."""
+def _play(runs: Mapping[pathlib.Path, Cell]) -> None:
+  """Plays the runs that are not finished one after the other.
 
-  def __init__(self) -> None:
-    self._left = TimeLeft()
-    #: folders; to find out reads every file of a run
-    self._finished: set[pathlib.Path] = set()
-    self._programs: dict[pathlib.Path, Programs] = {}  # of runs to come
-    self._compiling = 0.0  # seconds, of each of them
+  One that another process plays is passed over.
 
-  def play(self, runs: Sequence[_Run]) -> None:
-    """Plays the first run or continues it, unless it is finished.
-
-    Args:
-      runs: the run and those that come after it.
-
-    Raises:
-      HeldError: another process plays it.
-    """
-    folder, config = runs[0][0], runs[0][1].config
-    programs = self._programs.pop(folder, None)
-    if self._is_finished(folder, config):
-      return
-    with lock.held(folder):
-      if programs is None:
-        signals.check()
-        signals.wait_at_most(config.output.grace_s)
-        began = time.monotonic()
-        self._programs = _compile_next(runs)
-        self._compiling = (time.monotonic() - began) / len(self._programs)
-        programs = self._programs.pop(folder)
-      began = time.monotonic()
-      resume = (folder / "config.json").is_file()
-      execute.execute(config.with_output(
-          out_dir=str(folder), resume=resume, overwrite=not resume), programs)
-      if not resume:
-        self._left.add(
-            *_size(config), self._compiling, time.monotonic() - began)
-
-  def _is_finished(
-      self, folder: pathlib.Path, config: config_lib.Config) -> bool:
-    if folder not in self._finished and resume.finished(folder, config):
-      self._finished.add(folder)
-    return folder in self._finished
-
-  def left(self, runs: Iterable[_Run]) -> str:
-    """How long the runs will take, if that is known."""
-    seconds = self._left.estimate(
-        _size(cell.config) for folder, cell in runs
-        if not self._is_finished(folder, cell.config))
-    if seconds is None:
-      return ""
-    return f", about {_duration(seconds)} left with compiling"
+  Raises:
+    UsageError: see ``_runs``. Then no run has been started.
+    RunError: such a run is not finished in the end.
+  """
+  waiting = [(folder, cell) for folder, cell in runs.items()
+             if not resume.finished(folder, cell.config)]
+  left, elsewhere = TimeLeft(), dict[pathlib.Path, lock.HeldError]()
+  programs: dict[pathlib.Path, Programs] = {}
+  compiling = 0.0  # seconds, of each of the programs
+  for number, (folder, cell) in enumerate(waiting):
+    config, coming = cell.config, waiting[number:]
+    seconds = left.estimate(_size(own.config) for _, own in coming)
+    print(f"[{number + 1}/{len(waiting)}] {cell.panel_title}: {cell.name}"
+          + ("" if seconds is None else
+             f", about {_duration(seconds)} left with compiling"),
+          file=sys.stderr, flush=True)
+    try:
+      with lock.held(folder):
+        if resume.finished(folder, config):  # by now, by another
+          continue
+        if folder not in programs:
+          signals.check()
+          signals.wait_at_most(config.output.grace_s)
+          began = time.monotonic()
+          programs = _compile_next(coming)
+          compiling = (time.monotonic() - began) / len(programs)
+        began, resuming = time.monotonic(), (folder / "config.json").is_file()
+        execute.execute(config.with_output(
+            out_dir=str(folder), resume=resuming, overwrite=not resuming),
+                        programs.pop(folder))
+        if not resuming:
+          left.add(*_size(config), compiling, time.monotonic() - began)
+    except lock.HeldError as error:
+      print(error, file=sys.stderr)
+      elsewhere[folder] = error
+  held = [error for folder, error in elsewhere.items()  # it may have ended
+          if not resume.finished(folder, runs[folder].config)]
+  if held:
+    raise lock.StillHeld(held)
 
 
 def _size(config: config_lib.Config) -> tuple[str, int]:
@@ -226,85 +235,60 @@ def fair(outcome: Outcome) -> Outcome:
 
 
 def run_cells(
-    cells: Sequence[Cell], root: pathlib.Path, part: Part | None = None
+    cells: Sequence[Cell], root: pathlib.Path, number: int = 1
 ) -> list[Outcome]:
   """Plays the runs of all cells, or reads those that are finished.
 
-  A run that another process plays is passed over.
-
   Args:
     cells: the cells.
     root: folder of the results.
-    part: play this part of the runs alone.
-
-  Raises:
-    UsageError: the flags of a cell are wrong. Then no run has been started.
-    Incomplete: only a part was asked for, or other processes still play.
-  """
-  folders = [run_folder(root, cell.config) for cell in cells]  # checks flags
-  runs = list(dict(zip(folders, cells)).items())
-  own = runs if part is None else part.of(runs)
-  player, elsewhere = _Player(), {}
-  for number, (folder, cell) in enumerate(own, 1):
-    coming = own[number - 1:]
-    print(f"[{number}/{len(own)}] {cell.panel_title}: {cell.label}"
-          f"{player.left(coming)}", file=sys.stderr, flush=True)
-    try:
-      player.play(coming)
-    except lock.HeldError as error:
-      print(error, file=sys.stderr)
-      elsewhere[folder] = error
-  held = [error for folder, error in elsewhere.items()  # it may have ended
-          if not resume.finished(folder, dict(own)[folder].config)]
-  if part is not None or held:
-    raise Incomplete(
-        dict(own), [folder for folder, cell in runs
-                    if not resume.finished(folder, cell.config)],
-        folders, held)
-  return [_read(cell, folder) for folder, cell in zip(folders, cells)]
-
-
-def _each_partition(cell: Cell, number: int) -> list[Cell]:
-  """The cell on each of so many partitions."""
-  return [dataclasses.replace(cell, flags=(*cell.flags, *more))
-          for more in partitions.flags(
-              cell.config.values["partition_seed"], number)]
-
-
-def finished(
-    cells: Sequence[Cell], root: pathlib.Path, number: int) -> list[Cell]:
-  """The cells whose runs, on all of so many partitions, are finished."""
-  return [cell for cell in cells if all(
-      resume.finished(run_folder(root, one.config), one.config)
-      for one in _each_partition(cell, number))]
-
-
-def run_on_partitions(
-    cells: Sequence[Cell], root: pathlib.Path, number: int,
-    part: Part | None = None) -> list[Outcome]:
-  """As ``run_cells``, with every cell on several partitions of the data.
-
-  Args:
-    cells: the cells.
-    root: folder of the results.
-    number: how many partitions; the first one is that of the cell's flags.
-    part: play this part of the runs alone.
+    number: on how many partitions of the data; the first is that of the flags.
 
   Returns:
     An outcome for each cell, pooled if there are several partitions.
+
+  Raises:
+    UsageError: the flags of a cell are wrong. Then no run has been started.
+    RunError: another process plays a run of them.
   """
-  if number == 1:
-    return run_cells(cells, root, part)
-  every = [one for cell in cells for one in _each_partition(cell, number)]
-  found = run_cells(every, root, part)
-  return [_pool(found[i * number:(i + 1) * number])
-          for i in range(len(cells))]
+  every = on_partitions(cells, number)
+  _play(_runs(every, root))
+  found = [_read(cell, run_folder(root, cell.config)) for cell in every]
+  return [_pool(found[i:i + number]) for i in range(0, len(every), number)]
+
+
+def play_part(
+    cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
+  """Plays a part of the runs of all cells, and says what is left.
+
+  Raises:
+    UsageError, RunError: see ``run_cells``.
+  """
+  runs = _runs(cells, root)
+  own = dict(part.of(list(runs.items())))
+  _play(own)
+  left = sum(not resume.finished(folder, cell.config)
+             for folder, cell in runs.items())
+  print(part_lib.played(part, len(own), left, len(runs)))
+
+
+def on_partitions(cells: Iterable[Cell], number: int) -> list[Cell]:
+  """Each cell on so many partitions."""
+  return [cell.on_partition(i) for cell in cells for i in range(number)]
+
+
+def finished(
+    cells: Iterable[Cell], root: pathlib.Path, number: int) -> list[Cell]:
+  """The cells whose runs, on all of so many partitions, are finished."""
+  return [cell for cell in cells if all(
+      resume.finished(folder, one.config) for folder, one in _runs(
+          on_partitions([cell], number), root).items())]
 
 
 def _pool(parts: Sequence[Outcome]) -> Outcome:
   """The outcome of a run on several partitions."""
   first = parts[0]
-  return first._replace(
+  return first if len(parts) == 1 else first._replace(
       rows=partitions.joined([part.rows for part in parts]),
       summary=partitions.pooled([part.summary for part in parts]),
       parts=tuple(parts))
@@ -318,17 +302,12 @@ def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
   return list(panels.values())
 
 
-def heading(cell: Cell) -> str:
-  """The title of a panel with its letter, as above its curves."""
-  return f"({cell.panel}) {cell.panel_title}"
-
-
 def rows_by_panel(
     outcomes: Iterable[Outcome],
 ) -> Mapping[str, Mapping[str, list[records.Row]]]:
   """heading of a panel -> label -> rows, as ``plots.panels`` takes them."""
   panels: dict[str, dict[str, list[records.Row]]] = {}
   for outcome in outcomes:
-    panels.setdefault(heading(outcome.cell), {})[
+    panels.setdefault(outcome.cell.heading, {})[
         outcome.cell.label] = outcome.rows
   return panels

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any, NamedTuple
 
-from matplotlib import pyplot as plt
 import numpy as np
 
-from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores as scores_lib
@@ -159,44 +157,35 @@ def draw(
   for setting in settings:
     label = ", ".join(f"{name} {setting.values[name]}" for name in names[1:])
     lines.setdefault(label, []).append(setting)
-  figure, axis = plt.subplots(figsize=(5.5, 3.8))
   factor = summary_lib.factor(metric)
+  most = np.inf if metric == "loss" else 100.0
+
+  def values(setting: Setting) -> np.ndarray:
+    return factor * scores(setting, by, metric, score)
+
   drawn = styles.of(lines)
   winner = settings[best(settings, by, metric, score)]
-  for i, (label, own) in enumerate(lines.items()):
-    shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
-    here = {tick: float(place * span ** shift if log else place + span * shift)
-            for tick, place in at.items()}
-    points = [(here[s.values[names[0]]],
-               *metrics.confidence_95(list(
-                   factor * scores(s, by, metric, score))))
-              for s in own if s.rows]
-    x, mean, ci95 = np.array(points).reshape(-1, 3).T
-    # No interval reaches where no share can lie. A single seed has none, so no
-    # bar either.
-    ends = np.array([ci95, ci95] if metric == "loss" else [
-        np.minimum(ci95, mean), np.minimum(ci95, np.maximum(100 - mean, 0))])
-    axis.errorbar(x, mean, None if np.isnan(ci95).all() else ends,
-                  markersize=5, capsize=3, label=label or None,
-                  **drawn[label].matplotlib())
-    if winner in own:
-      axis.plot(here[winner.values[names[0]]],
-                factor * scores(winner, by, metric, score).mean(), "o",
-                markersize=13, markerfacecolor="none", color="black")
-  if log:
-    axis.set_xscale("log")
-  axis.set_xticks([at[tick] for tick in ticks], ticks,
-                  rotation=90 if len("".join(ticks)) > 40 else 0)
-  axis.minorticks_off()
-  axis.margins(x=0.08)
-  if metric != "loss":
-    low, high = axis.get_ylim()
-    axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
-  axis.set_xlabel(names[0])
-  axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
-                  + ("" if metric == "loss" else " (percent)"))
-  axis.grid(alpha=0.3)
-  if len(lines) > 1:
-    plots.legend(figure)
-  axis.set_title(title, fontsize=10)
-  plots.save(figure, path)
+  with plots.sheet([path], [""], title, size=(5.5, 3.8)) as (axis,):
+    for i, (label, own) in enumerate(lines.items()):
+      shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
+      here = {
+          tick: float(place * span ** shift if log else place + span * shift)
+          for tick, place in at.items()}
+      plots.draw_means(axis, label, [
+          (here[s.values[names[0]]], values(s)) for s in own if s.rows],
+                       drawn[label], most)
+      if winner in own:
+        axis.plot(here[winner.values[names[0]]], values(winner).mean(), "o",
+                  markersize=13, markerfacecolor="none", color="black")
+    if log:
+      axis.set_xscale("log")
+    axis.set_xticks([at[tick] for tick in ticks], ticks,
+                    rotation=90 if len("".join(ticks)) > 40 else 0)
+    axis.minorticks_off()
+    axis.margins(x=0.08)
+    if metric != "loss":
+      low, high = axis.get_ylim()
+      axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
+    axis.set_xlabel(names[0])
+    axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
+                    + ("" if metric == "loss" else " (percent)"))

@@ -9,14 +9,13 @@ otherwise.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from . import chosen, partitions, rule, styles, suite
+from . import chosen, partitions, report, rule, suite
 from .rule import TIE
 
 #: outcome -> one number per seed.
@@ -94,28 +93,26 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
   The rows of stated settings are not compared with other methods.
   """
   return any(len({chosen.incomparable(o.cell.choices) for o in own
-                  if styles.protocol_of(o.cell.label) == "tuned"}) > 1
+                  if o.cell.protocol == suite.TUNED}) > 1
              for own in suite.by_panel(outcomes))
+
+
+#: The runs with the paper's settings of its own methods and its rate for all.
+PAPERS_OWN = "by the paper's settings"
 
 
 def by_protocol(
     outcomes: Sequence[suite.Outcome]) -> dict[str, list[suite.Outcome]]:
-  """The tuned runs and those with the paper's settings, where there are any.
+  """The tuned runs, and those with the paper's settings where there are any.
 
-  The labels of the latter lose the end that says so: what is claimed of a
-  method is asked of either.
+  What is claimed of a method is asked of either.
   """
-  found: dict[str, list[suite.Outcome]] = {"tuned": []}
+  found: dict[str, list[suite.Outcome]] = {suite.TUNED: [], PAPERS_OWN: []}
   for outcome in outcomes:
-    label = outcome.cell.label
-    if styles.protocol_of(label) == "tuned":
-      found["tuned"].append(outcome)
-    else:
-      found.setdefault(styles.PAPERS_OWN, []).append(outcome._replace(
-          cell=dataclasses.replace(
-              outcome.cell, label=styles.without_protocol(label))))
+    found[suite.TUNED if outcome.cell.protocol == suite.TUNED
+          else PAPERS_OWN].append(outcome)
   return {words: runs for words, runs in found.items() if runs} or {
-      "tuned": []}
+      suite.TUNED: []}
 
 
 def section(
@@ -124,19 +121,16 @@ def section(
   if not claims:
     return ""
   protocols = by_protocol(outcomes)
-  head = ["what is said"]
-  for protocol in protocols:
-    head += [protocol, "verdict"]
   rows = []
   for claim in claims:
-    row = [claim.text]
+    rows.append([claim.text])
     for runs in protocols.values():
       ours, verdict = judge(claim, runs)
-      row += [ours, "too close to call" if verdict == rule.UNDECIDED
-              else verdict]
-    rows.append(row)
-  text = "## What is said in words\n\n" + "\n".join(
-      f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+      rows[-1] += [ours, "too close to call" if verdict == rule.UNDECIDED
+                   else verdict]
+  text = "## What is said in words\n\n" + report.table(
+      ["what is said", *(words for protocol in protocols
+                         for words in (protocol, "verdict"))], rows)
   if outcomes and all(
       len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
     text += ("\n\nOne seed gives no interval and decides nothing that varies "
@@ -264,7 +258,7 @@ def pick(
 def others(
     outcomes: Iterable[suite.Outcome], panel: str, labels: Sequence[str]
 ) -> list[suite.Outcome]:
-  """The other methods of a panel, in the headline settings.
+  """The other methods of a panel.
 
   Args:
     outcomes: the runs of a figure.
@@ -275,7 +269,7 @@ def others(
     NotRun: there are no other methods.
   """
   found = [o for o in outcomes if o.cell.panel == panel
-           and o.cell.label not in labels and "(" not in o.cell.label]
+           and o.cell.label not in labels]
   if not found:
     raise NotRun(f"no other method in panel {panel}")
   _note(outcomes, found)

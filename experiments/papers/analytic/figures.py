@@ -19,7 +19,7 @@ from ...cli import config as config_lib
 from ...cli import flag_words
 from ...reports import figures, plots, report, suite
 from ...reports import cost_to_accuracy as targets
-from ...reports.figures import Figure, Lines, Panel, Request
+from ...reports.figures import Figure, Line, Panel
 from ...reports.report import shown, table
 from . import claims
 
@@ -46,7 +46,7 @@ QUICK_ROUNDS = {"fedavg": 20, "fedzo": 2, "baffle": 1, "fedacnnl": 20,
 #: The network of --scale=quick on CIFAR-10, whose shared layers take 5 rounds.
 #: It is evaluated after these and at the end.
 QUICK_LAYERS = ("--layers=avg2,conv5-16,avg2,conv3-32,avg2,conv3-64,avg2,"
-                "dense64")
+                "dense64",)
 
 _MNIST = Panel("a", "MNIST", (), "mnist")
 _SYNTHETIC = Panel("b", "Synthetic(0.5, 0.5)", (), "synthetic")
@@ -58,64 +58,54 @@ _SETTINGS = (
     Panel("d", "Synthetic-LR", (), "synthetic_lr"))
 
 
-def _without(words: Sequence[str], *names: str) -> tuple[str, ...]:
-  """``words`` without the flags of these names, flag files expanded."""
-  return tuple(w for w in config_lib.expand_flagfiles(words)
-               if flag_words.name_of(w) not in names)
-
-
 def method(panel: Panel, name: str, *more: str) -> tuple[str, ...]:
   """The flags of a method: its files for the panel's data set and model."""
   folders = dict.fromkeys(("methods", f"methods_{panel.data.split('_')[0]}",
                            f"methods_{panel.data}"))
-  files = [figures.method_files(PAPER, folder).get(name, ())
+  files = [figures.method_files(NAME, folder).get(name, ())
            for folder in folders]
   return (*itertools.chain(*files), *more)
 
 
-def proposed(panel: Panel, label: str, *more: str) -> tuple[str, ...]:
-  """The flags of FedACnnL, pFedACnnL or a variant that lacks a part."""
-  if label == claims.ACNNL:
-    return method(panel, "fedacnnl", *more)
-  if label == claims.WA:
-    return method(panel, "fedacnnl", "--noadaptive_batch", *more)
-  words = method(panel, "pfedacnnl")
-  if label == claims.WC:
-    words = (*_without(words, "num_groups"), "--noclustering")
-  elif label == claims.WP:
-    words = (*_without(words, "personal_ridge"), "--nopersonalize")
-  return (*words, *more)
+def _words(panel: Panel, name: str, *without: str) -> tuple[str, ...]:
+  """The flags in a method's files, but for some."""
+  return flag_words.without(
+      config_lib.expand_flagfiles(method(panel, name)), *without)
 
 
-#: The lines of Fig. 6 b that do not have the codes of its first line.
-_OTHER_CODES = ("... not high-passed", "codes of classes", "random filters")
+def proposed(panel: Panel, label: str, *more: str) -> Line:
+  """FedACnnL, pFedACnnL or a variant that lacks a part."""
+  name = "fedacnnl" if label in (claims.ACNNL, claims.WA) else "pfedacnnl"
+  lacks = {claims.WA: ("--noadaptive_batch",),
+           claims.WC: ("--noclustering",),
+           claims.WP: ("--nopersonalize",)}.get(label, ())
+  unread = {claims.WC: "num_groups", claims.WP: "personal_ridge"}.get(label)
+  if unread is None:
+    return Line(label, method(panel, name, *lacks, *more))
+  return Line(label, (*_words(panel, name, unread), *lacks, *more),
+              sources=method(panel, name))
 
 
-def _sources(panel: Panel, label: str) -> tuple[str, ...]:
-  """The files of the lines whose flags ``_without`` has taken out of them."""
-  if label in (claims.WC, claims.WP):
-    return method(panel, "pfedacnnl")
-  if label in _OTHER_CODES and panel.data == "cifar10":
-    return method(panel, "fedacnnl")
-  return ()
+def _baseline(panel: Panel, name: str, *more: str) -> Line:
+  return Line(registry.get(name).label, method(panel, name, *more))
 
 
-def _time_lines(panel: Panel) -> Lines:
+def _time_lines(panel: Panel) -> list[Line]:
   """The lines of Figs. 4 and 5.
 
   FedACnnL does not change after its last layer.
   """
   stated = claims.STATED_ROUNDS[panel.letter]
-  return [*((label, proposed(panel, label, f"--rounds={stated}"))
+  return [*(proposed(panel, label, f"--rounds={stated}")
             for label in (claims.ACNNL, claims.WA)),
-          *((registry.get(name).label, method(
+          *(_baseline(
               panel, name,
               f"--rounds={PLAYED.get((panel.letter, name), stated)}",
-              *["--num_seeds=1"] * (name in ONE_SEED)))
+              *["--num_seeds=1"] * (name in ONE_SEED))
             for name in ("fedavg", "fedzo", "baffle"))]
 
 
-def _cifar10_lines(panel: Panel) -> Lines:
+def _cifar10_lines(panel: Panel) -> list[Line]:
   """The lines of Fig. 6.
 
   Methods without personal layers do not change after their shared layers. The
@@ -125,38 +115,41 @@ def _cifar10_lines(panel: Panel) -> Lines:
   """
   rounds, one = "--rounds=10", "--num_seeds=1"
   if panel.letter == "b":
-    words = _without(
-        proposed(panel, claims.ACNNL, rounds, one), "code_high_passed")
-    return [("codes of positions", proposed(panel, claims.ACNNL, rounds)),
-            *zip(_OTHER_CODES, (words, (*words, "--code=class"),
-                                (*words, "--code=random_filters")))]
-  seeds = () if panel.letter == "a" else (one,)
-  lines = [(label, proposed(panel, label, rounds, *seeds)) for label in (
-      claims.ACNNL, *[claims.WA] * (panel.letter == "a"), claims.PERSONAL,
+    first = proposed(panel, claims.ACNNL, rounds)
+    other = Line("... not high-passed", (*_words(
+        panel, "fedacnnl", "code_high_passed"), rounds, one),
+                 sources=method(panel, "fedacnnl"))
+    return [first._replace(label="codes of positions"), other, *(
+        other._replace(label=label, flags=(*other.flags, f"--code={code}"))
+        for label, code in (("codes of classes", "class"),
+                            ("random filters", "random_filters")))]
+  all_methods = panel.letter == "a"
+  seeds = () if all_methods else (one,)
+  lines = [proposed(panel, label, rounds, *seeds) for label in (
+      claims.ACNNL, *[claims.WA] * all_methods, claims.PERSONAL,
       claims.WC, claims.WP)]
-  if panel.letter == "a":
-    lines += [(registry.get(name).label, method(
-        panel, name, f"--rounds={CIFAR10_PLAYED[name]}", one))
-              for name in CIFAR10_PLAYED]
+  if all_methods:
+    lines += [_baseline(panel, name, f"--rounds={played}", one)
+              for name, played in CIFAR10_PLAYED.items()]
   return lines
 
 
-def _table2_lines(panel: Panel) -> Lines:
-  lines = [(label, proposed(panel, label)) for label in (
+def _table2_lines(panel: Panel) -> list[Line]:
+  lines = [proposed(panel, label) for label in (
       claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)]
   for name in ("pfedme", "pfedzo", "local"):
     fewer = TABLE2_PLAYED.get((panel.letter, name))
-    lines.append((registry.get(name).label, method(
-        panel, name, *[f"--rounds={fewer}"] * (fewer is not None))))
+    lines.append(_baseline(
+        panel, name, *[f"--rounds={fewer}"] * (fewer is not None)))
   if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
-    lines.append((claims.AFL, method(panel, "afl", "--noremove_ridge")))
+    lines.append(_baseline(panel, "afl", "--noremove_ridge"))
   return lines
 
 
-def _dirichlet_lines(panel: Panel) -> Lines:
-  return [*((label, proposed(panel, label)) for label in (
+def _dirichlet_lines(panel: Panel) -> list[Line]:
+  return [*(proposed(panel, label) for label in (
       claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)),
-          (registry.get("local").label, method(panel, "local"))]
+          _baseline(panel, "local")]
 
 
 #: Whitened filters have such small outputs that an absolute ridge would
@@ -165,26 +158,28 @@ _RANDOM = ("--code=random_filters", "--normalize", "--ridge=0.1",
            "--ridge_unit=relative")
 
 
-def _ablation_lines(panel: Panel) -> Lines:
+def _ablation_lines(panel: Panel) -> list[Line]:
+  own = proposed(
+      panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
+
+  def but(label: str, *more: str) -> Line:
+    return own._replace(label=label, flags=(*own.flags, *more))
+
   if panel.letter == "b":
-    flags = proposed(panel, claims.ACNNL)
-    return [(f"codes: {code}", (*flags, f"--code={code}"))
-            for code in ("position", "class")] + [
-                ("random filters", (*flags, *_RANDOM))]
-  flags = proposed(panel, claims.PERSONAL)
-  lines: Lines = [
-      (claims.PERSONAL, flags), (claims.WC, proposed(panel, claims.WC)),
-      (claims.WP, proposed(panel, claims.WP)),
-      ("random filters", (*flags, *_RANDOM)),
-      ("label counts of length 1 by l2", (*flags, "--label_norm=l2"))]
-  for word, flag, values in (
-      ("bias", "bias", ("none", "centred")),
-      ("gamma", "ridge", ("1", "10", "1000")),
-      ("lambda", "personal_ridge", ("1", "10", "100", "1000")),
-      ("groups", "num_groups", ("3", "5", "10"))):
-    lines += [(f"{word} = {value}", (*flags, f"--{flag}={value}"))
-              for value in values]
-  return lines
+    return [*(but(f"codes: {code}", f"--code={code}")
+              for code in ("position", "class")),
+            but("random filters", *_RANDOM)]
+  return [
+      own, proposed(panel, claims.WC), proposed(panel, claims.WP),
+      but("random filters", *_RANDOM),
+      but("label counts of length 1 by l2", "--label_norm=l2"),
+      *(but(f"{word} = {value}", f"--{flag}={value}")
+        for word, flag, values in (
+            ("bias", "bias", ("none", "centred")),
+            ("gamma", "ridge", ("1", "10", "1000")),
+            ("lambda", "personal_ridge", ("1", "10", "100", "1000")),
+            ("groups", "num_groups", ("3", "5", "10")))
+        for value in values)]
 
 
 #: Ways to partition the data for AFL -> flags.
@@ -200,8 +195,8 @@ _DEALT = {
 _KEPT = ", ridges kept"
 
 
-def _afl_lines(panel: Panel) -> Lines:
-  return [(how + tail, (*method(panel, "afl"), *dealt, *more))
+def _afl_lines(panel: Panel) -> list[Line]:
+  return [Line(how + tail, (*method(panel, "afl"), *dealt, *more))
           for how, dealt in _DEALT.items()
           for tail, more in (("", ()), (_KEPT, ("--noremove_ridge",)))]
 
@@ -323,7 +318,7 @@ def _time_bars(
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: o for o in runs}
-    name = f"{suite.heading(runs[0].cell)}: simulated s"
+    name = f"{runs[0].cell.heading}: simulated s"
     measures = {part: claims.simulated(column)
                 for part, column in _PARTS.items()} | {"together": claims.TOTAL}
     parts[name] = {
@@ -510,7 +505,7 @@ def _draw_table2(
   parts: dict[str, dict[str, plots.Dot]] = {}
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: o for o in runs}
-    own = parts[suite.heading(runs[0].cell)] = {}
+    own = parts[runs[0].cell.heading] = {}
     for column, (label, protocol) in claims.COLUMNS.items():
       said = stated.get((runs[0].cell.panel, label))
       mean, sd = None, math.nan
@@ -541,7 +536,7 @@ def _draw_afl(
   del x_axis  # dots
   last = claims.end("global")
   plots.dots(paths, {
-      suite.heading(runs[0].cell): {
+      runs[0].cell.heading: {
           o.cell.label: plots.Dot(float(last(o).mean()))
           for o in sorted(runs, key=lambda o: o.cell.label.endswith(_KEPT))}
       for runs in suite.by_panel(outcomes)}, "accuracy of the global model, %",
@@ -550,15 +545,16 @@ def _draw_afl(
 
 def _figure(
     title: str, panels: tuple[Panel, ...],
-    lines_of: Callable[[Panel], Lines], num_seeds: int = 1, **more) -> Figure:
+    lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1, **more
+) -> Figure:
   """A figure whose lines are those of ``lines_of``.
 
   By default it has one seed at full scale. This is enough for a figure that is
   meant for orientation, takes long, or shows simulated times, which do not
   depend on the seed.
   """
-  return Figure(title, "accuracy", "", panels, lines_of=lines_of,
-                num_seeds=num_seeds, sources=_sources, **more)
+  return Figure(title, "accuracy", "", panels, lines_of,
+                num_seeds=num_seeds, **more)
 
 
 FIGURES: dict[str, Figure] = {
@@ -582,7 +578,7 @@ FIGURES: dict[str, Figure] = {
         num_seeds=3, protocol="local", protocols="local,global", eval_every=5,
         table=fig6_table, draw=_draw_fig6, statements=claims.FIG6,
         measures={"test_accuracy": claims.end_on_cifar10},
-        quick=("a",)),
+        quick=("a",), shrunk=QUICK_LAYERS),
     "table2": _figure(
         "Table 2: personalised accuracy", _SETTINGS, _table2_lines,
         num_seeds=5,  # as the paper
@@ -613,42 +609,13 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def fit(figure: Figure, request: Request) -> tuple[Figure, list[str]]:
-  """With --scale=quick, plays fewer rounds and takes a smaller network."""
-  if not request.quick or figure.lines_of is None:
-    return figure, []
-  panels = tuple(
-      p._replace(title=f"{p.title}, a smaller network",
-                 flags=(*p.flags, QUICK_LAYERS),
-                 eval_every=5) if p.data == "cifar10" else p
-      for p in figure.panels)
-  lines: dict[str, Lines] = {}
-  shortened = set()
-  for panel in panels:
-    lines[panel.letter] = []
-    for label, flags in figure.lines_of(panel):
-      run = config_lib.parse((
-          *flags, f"--flagfile={NAME}/{panel.data}.flags", *panel.flags))
-      most = QUICK_ROUNDS.get(run.algorithm, run.values["rounds"])
-      if run.values["rounds"] > most:
-        flags = (*flags, f"--rounds={most}")
-        shortened.add(run.algorithm)
-      lines[panel.letter].append((label, flags))
-  named = ", ".join(f"{registry.get(name).label} {rounds}"
-                    for name, rounds in QUICK_ROUNDS.items()
-                    if name in shortened)
-  return figure._replace(
-      panels=panels, lines_of=lambda panel: lines[panel.letter]), [
-          f"Quick: so few rounds are played: {named}."] if named else []
-
-
 PAPER = figures.Paper(
-    NAME, (), FIGURES, {},
+    NAME, FIGURES, {},
     "Closed forms take all clients in every round. The seeds share one "
     "partition and one set of simulated machines, so a deviation over seeds "
     "holds neither. A best round is chosen on test data.",
     ("FedACnnL", "pFedACnnL"),
-    quick=("--num_seeds=1",), fit=fit,
+    quick=("--num_seeds=1",), quick_rounds=QUICK_ROUNDS,
     pages={"fig6": "cifar10", "dirichlet": "readings",
            "ablations": "readings", "afl": "afl"},
     seeds="table2 5 seeds, dirichlet 3, fig4 and fig5 3 but for FedZO and "

@@ -5,7 +5,7 @@ gradients are compressed by qsgd alone, which is unbiased (docs/compression.md),
 so a method that sends them saves less.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import pathlib
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from fedjax_alg.records import summary as results
 from ...reports import cost_to_accuracy, figures, plots, report, rule
 from ...reports import suite
-from ..trust.figures import why_lacking
 
 NAME = "beyond"
 
@@ -31,40 +30,12 @@ DATA: dict[str, tuple[tuple[str, ...], float]] = {
 _UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
 WHOLE = "whole"
 
-FILES: Mapping[str, str] = {
-    "fashion_mnist": "the folder of Fashion-MNIST's four IDX files, where it "
-    "is not prepared for TFDS"}
 
-
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   method = panel.title.split(", ")[1]
-  return [(label, (f"--flagfile={NAME}/bytes/{METHODS[method]}.flags",
-                   f"--compress_up={value}"))
+  file = f"--flagfile={NAME}/bytes/{METHODS[method]}.flags"
+  return [figures.Line(label, (file, f"--compress_up={value}"))
           for label, value in COMPRESSORS.items()]
-
-
-def fit(
-    figure: figures.Figure, request: figures.Request
-) -> tuple[figures.Figure, list[str]]:
-  """The figure with the panels whose data are there, and what it lacks."""
-  if request.quick or figure.title != FIGURE.title:
-    return figure, []
-  kept, lacking = [], []
-  path = request.files.get("fashion_mnist")
-  for panel in figure.panels:
-    if "--dataset=fashion_mnist" in panel.flags:
-      if path:
-        panel = panel._replace(
-            flags=("--dataset=idx", f"--data_path={path}"))
-      why = why_lacking((*panel.flags, "--algorithm=fedavg", *(
-          [f"--data_dir={request.data_dir}"]
-          if request.data_dir and not path else [])))
-      if why:
-        lacking.append(f"{panel.title}: not run. {why}. Or give "
-                       "--fashion_mnist=DIR.")
-        continue
-    kept.append(panel)
-  return figure._replace(panels=tuple(kept)), lacking
 
 
 def _target(outcome: suite.Outcome) -> float:
@@ -153,8 +124,7 @@ FIGURE = figures.Figure(
         figures.Panel(letter, f"{data}, {method}", DATA[data][0],
                       chosen=_UNTUNED.get(data, ""))
         for letter, (data, method) in zip("abcdef", (
-            (data, method) for data in DATA for method in METHODS))),
-    protocols="global", eval_every=2, lines_of=_lines, table=table, draw=_draw,
-    quick=("a",), shrunk=(
+            (data, method) for data in DATA for method in METHODS))), _lines,
+    table=table, draw=_draw, quick=("a",), shrunk=(
         "--dataset=digits", "--features=none", "--num_clients=100",
         "--validation_clients=10"))

@@ -12,12 +12,9 @@ not read.
 
 from collections.abc import Sequence
 import pathlib
-from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from fedjax_alg import metrics
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
@@ -50,10 +47,10 @@ def _label(method: str, share: float) -> str:
   return f"{method} {100 * share:g} %"
 
 
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   """Every method with every share; without attackers runs are shared."""
   attack, defence = panel.title.split("; ")
-  return [(_label(method, share), (
+  return [figures.Line(_label(method, share), (
       f"--flagfile={NAME}/hostile/{file}.flags", *DEFENCES[defence],
       *((*ATTACKS[attack], f"--attackers={share:g}") if share else ())))
           for method, file in METHODS.items() for share in SHARES]
@@ -161,35 +158,21 @@ def _draw(
 ) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
   del x_axis  # shares
-  panels = suite.by_panel(outcomes)
-  columns = min(len(panels), len(ATTACKS))
-  rows = -(-len(panels) // columns)
-  figure, axes = plt.subplots(
-      rows, columns, squeeze=False, sharey=True,
-      figsize=(max(3.4 * columns + 0.6, 5.6), 3.0 * rows + 0.6))
-  found_styles = styles.of(METHODS)
-  for axis, runs in zip(axes.flat, panels):
-    for place, (method, found) in enumerate(_by_share(runs).items()):
-      shares = sorted(found)
-      ends = [metrics.confidence_95(found[s].tolist()) for s in shares]
-      look: dict[str, Any] = found_styles[method].matplotlib()
-      axis.errorbar(
-          [100 * s + 0.3 * (place - 2.5) for s in shares],
-          [mean for mean, _ in ends],
-          [half if np.isfinite(half) else 0.0 for _, half in ends],
-          label=method, capsize=2, markersize=5, markeredgecolor="white",
-          **look)
-    axis.set_title(suite.heading(runs[0].cell), fontsize=9)
-    axis.set_xlabel("hostile clients, %", fontsize=8)
-    axis.grid(alpha=0.3)
-    axis.set_ylim(0, 101)
-  for line in axes:
-    line[0].set_ylabel("honest clients' accuracy, %", fontsize=8)
-  for axis in list(axes.flat)[len(panels):]:
-    axis.remove()
-  plots.legend(figure)
-  figure.suptitle(FIGURE.title, fontsize=11)
-  plots.save(figure, *paths)
+  runs_of = suite.by_panel(outcomes)
+  style = styles.of(METHODS)
+  with plots.sheet(
+      paths, [runs[0].cell.heading for runs in runs_of], FIGURE.title,
+      in_a_row=len(ATTACKS), size=(3.4, 3.0), more=(0.6, 0.6),
+      sharey=True) as axes:
+    for axis, runs in zip(axes, runs_of):
+      for place, (method, found) in enumerate(_by_share(runs).items()):
+        plots.draw_means(axis, method, [
+            (100 * s + 0.3 * (place - 2.5), found[s]) for s in sorted(found)],
+                         style[method], 100.0)
+      axis.set_xlabel("hostile clients, %", fontsize=8)
+      if axis.get_subplotspec().is_first_col():
+        axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
+      axis.set_ylim(0, 101)
 
 
 def _defended(defence: str) -> verdicts.Statement:
@@ -223,7 +206,7 @@ FIGURE = figures.Figure(
         figures.Panel(letter, f"{attack}; {defence}", ())
         for letter, (defence, attack) in zip("abcdef", (
             (defence, attack) for defence in DEFENCES for attack in ATTACKS))),
-    protocol="local", protocols="local", eval_every=30, lines_of=_lines,
+    _lines, protocol="local", protocols="local", eval_every=30,
     table=_table, sections=(answer,), draw=_draw, quick=("b", "e"),
     statements=tuple(map(_defended, DEFENCES)),
     shrunk=("--dataset=digits", "--features=none", "--num_clients=100",

@@ -23,9 +23,9 @@ _TARGETS = (0.8, 0.85)
 _SHARES = (0, 0.5, 0.9)
 
 
-def _lines(panel: figures.Panel) -> figures.Lines:
+def _lines(panel: figures.Panel) -> list[figures.Line]:
   del panel
-  return [(label, (f"--flagfile=beyond/late/{name}.flags",))
+  return [figures.Line(label, (f"--flagfile=beyond/late/{name}.flags",))
           for label, name in _METHODS.items()]
 
 
@@ -104,8 +104,8 @@ FIGURE = figures.Figure(
     "accuracy", "late", tuple(
         figures.Panel(letter, f"{100 * share:g} % stragglers",
                       (f"--stragglers={share}",) if share else ())
-        for letter, share in zip("abc", _SHARES)),
-    eval_every=5, lines_of=_lines, table=_table, draw=_draw,
+        for letter, share in zip("abc", _SHARES)), _lines,
+    eval_every=5, table=_table, draw=_draw,
     shrunk=("--dataset=digits", "--features=none", "--partition=classes",
             "--classes_per_client=2", "--num_clients=60", "--local_epochs=5",
             "--client_lr=0.1", "--targets=0.6,0.7"),

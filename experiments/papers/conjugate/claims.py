@@ -1,6 +1,6 @@
 """Claims of the conjugate paper without a number, and their checks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import math
 
 import numpy as np
@@ -228,19 +228,11 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
       f"{100 * target:g} %", saved))
 
 
-def fig8(
-    wanted: Sequence[float], central: Mapping[str, float]
-) -> tuple[verdicts.Statement, ...]:
-  """The claims about the seconds to the targets, with 5 % of the clients.
-
-  Args:
-    wanted: the targets.
-    central: label -> the server's seconds in one round.
-  """
+def fig8(wanted: Sequence[float]) -> tuple[verdicts.Statement, ...]:
+  """The claims about the seconds to the targets, with 5 % of the clients."""
 
   def seconds(outcomes, label, target):
-    return targets.seconds(
-        pick(outcomes, "d", label), target, central[label])
+    return targets.seconds(pick(outcomes, "d", label), target)
 
   def both_there(outcomes):
     """The targets that both methods reach in at least one seed."""

@@ -9,12 +9,15 @@ moved by gradients or means of trained models (D-17), L2 as tuned or the stated
 is what any method with one such model comes to at best.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedjax_alg.records import summary as results
 from ...cli import config as config_lib
+from ...cli import flag_words
 from ...reports import chosen, report, rule, suite
+from ...reports.figures import Line
+from ...reports.suite import TUNED
 
 #: Figure -> its metric.
 METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
@@ -32,31 +35,28 @@ _READINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _OF_GA = (", means of models", ("--group_mean=models",))
 
 
-def lines(base: dict[str, tuple[str, ...]], panel: Any) -> list[
-    tuple[str, tuple[str, ...]]]:
-  """The lines of a panel.
+def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
+  """Makes the ``Figure.lines_of`` of the readings.
 
   Args:
-    base: label -> flags of MA-FSVRG and GA-FSVRG in Figs. 5 to 7.
-    panel: the panel; that of the pooled optimum takes part in nothing.
+    base: the lines of Figs. 5 to 7.
   """
-  if not panel.flags:
-    return [(POOLED, ("--algorithm=central",))]
-  found = [(label + end, (*words, *more)) for label, words in base.items()
-           for end, more in _READINGS]
-  for label, words in base.items():
+
+  def lines(panel: Any) -> list[Line]:
+    if not panel.flags:  # nobody takes part in the pooled optimum
+      return [Line(POOLED, ("--algorithm=central",))]
+    own = [line for line in base(panel) if line.protocol == TUNED
+           and line.label in ("MA-FSVRG", "GA-FSVRG")]
+    found = [line._replace(
+        label=line.label + end, flags=(*line.flags, *more))
+             for line in own for end, more in _READINGS]
     # A step that is not taken has no length. L2 is that of the data preset.
-    if label.startswith("GA"):
-      found.append((label + _OF_GA[0], (*(
-          word for word in config_lib.expand_flagfiles(words)
-          if not word.startswith(("--gradient_step", "--l2="))), *_OF_GA[1])))
-  return found
+    _, ga = own
+    return [*found, Line(ga.label + _OF_GA[0], (*flag_words.without(
+        config_lib.expand_flagfiles(ga.flags), "gradient_step", "l2"),
+                                                *_OF_GA[1]), TUNED, ga.flags)]
 
-
-def sources(
-    base: dict[str, tuple[str, ...]], label: str) -> tuple[str, ...]:
-  """The files of a line whose flags ``lines`` has taken out of them."""
-  return base["GA-FSVRG"] if label.endswith(_OF_GA[0]) else ()
+  return lines
 
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:

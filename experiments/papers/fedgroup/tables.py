@@ -45,7 +45,7 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
   labels.sort(key=lambda label: (
       order.index(label) if label in order else len(order)))
   panels = suite.by_panel(outcomes)
-  head = ["", *(suite.heading(runs[0].cell) for runs in panels)]
+  head = ["", *(runs[0].cell.heading for runs in panels)]
 
   def of(runs: Sequence[suite.Outcome], label: str, which: str) -> str:
     found = next((o for o in runs if o.cell.label == label), None)

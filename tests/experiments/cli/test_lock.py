@@ -100,8 +100,8 @@ def test_a_process_that_ends_at_once_releases_its_locks(tmp_path):
 
 def test_the_error_of_several():
   one, two = (lock.HeldError(name, "h, process 1, since now") for name in "ab")
-  assert str(lock.still_held([one])) == (
+  assert str(lock.StillHeld([one])) == (
       "a: is being played by h, process 1, since now; when that has ended, "
       "give the same command again")
   assert "since now (1 more by others); when" in str(
-      lock.still_held([one, two]))
+      lock.StillHeld([one, two]))

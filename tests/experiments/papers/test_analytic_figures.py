@@ -129,19 +129,13 @@ def test_seeds_of_each_figure():
 def test_quick_is_shorter_and_smaller():
   make = request(quick=True)
   for name in ("fig4", "fig6", "table2"):
-    figure, notes = analytic.fit(analytic.FIGURES[name], make)
-    assert notes == {
-        "fig4": ["Quick: so few rounds are played: FedAvg 20, FedZO 2, "
-                 "BAFFLE 1, FedACnnL 20."], "fig6": [],
-        "table2": ["Quick: so few rounds are played: pFedMe 20, pFedZO 4, "
-                   "each client alone 5."]}[name]
+    figure, notes, _ = figures.asked(analytic.PAPER, name, make)
+    assert "FedAvg 20, FedZO 2, BAFFLE 1, FedACnnL 20" in notes[-1]
     for cell in figures.cells(analytic.PAPER, figure, make):
       values = cell.config.values
       assert values["rounds"] <= 20
       if values["dataset"] == "cifar10":
         assert values["layers"][1] == "conv5-16" and values["eval_every"] == 5
-  assert analytic.fit(analytic.FIGURES["fig4"], make._replace(quick=False)) == (
-      analytic.FIGURES["fig4"], [])
 
 
 def test_every_claim_is_judged_or_named():
@@ -387,7 +381,7 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
   """Fig. 4 of two methods; the clock is as the table takes it to be."""
   def lines_of(panel):
     own, _, fedavg, *_ = analytic._time_lines(panel)
-    return [own, (claims.WA, own[1]), fedavg]  # one run for both
+    return [own, own._replace(label=claims.WA), fedavg]  # one run for both
 
   monkeypatch.setitem(analytic.FIGURES, "fig4", analytic.FIGURES[
       "fig4"]._replace(lines_of=lines_of))
@@ -399,7 +393,7 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
   assert (tmp_path / "fig4" / "fig4.png").stat().st_size > 0
   text = (tmp_path / "fig4" / "fig4.md").read_text()
   assert "| FedAvg | 20 (4 played) |" in text and "| FedACnnL | 2 |" in text
-  assert "| not run |" in text and "Quick: so few" in text
+  assert "| not run |" in text and "Quick: at most so many rounds" in text
   folder, = (tmp_path / "runs").glob("fedavg-*")
   rounds = records.read_rows(folder / "rounds.csv", None)
   assert len(rounds) == 4

@@ -29,12 +29,13 @@ def request(*common, **more):
 
 @pytest.fixture(name="all_there")
 def _all_there(monkeypatch):
-  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: False)
+  monkeypatch.setattr(figures, "_why_lacking", lambda flags: "")
 
 
 @functools.cache  # parsed once for all tests
 def cells_of(name, *common):
-  figure, lacking = fedgroup.fit(fedgroup.FIGURES[name], request())
+  figure, lacking = figures.with_data(
+      fedgroup.PAPER, fedgroup.FIGURES[name], request())
   assert not lacking
   return figures.cells(fedgroup.PAPER, figure, request(*common))
 
@@ -106,14 +107,17 @@ def test_what_happens_half_way():
 
 
 def test_what_is_not_there_is_left_out(monkeypatch, capsys):
-  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: True)
+  monkeypatch.setattr(
+      figures, "_why_lacking", lambda flags: "" if "--data_path=" in " ".join(
+          flags) else "no prepared emnist, nor sentiment140")
   table3 = fedgroup.FIGURES["table3"]
-  figure, lacking = fedgroup.fit(table3, request())
+  figure, lacking = figures.with_data(fedgroup.PAPER, table3, request())
   assert [p.letter for p in figure.panels] == ["a", "b", "e"]
   assert len(lacking) == 4 and all("not run" in text for text in lacking)
-  assert "--femnist_path=FILE" in lacking[0] and "emnist" in lacking[0]
-  figure, lacking = fedgroup.fit(
-      table3, request(files={"femnist_path": "/my/letters.npz"}))
+  assert "--femnist_path=PATH" in lacking[0] and "emnist" in lacking[0]
+  figure, lacking = figures.with_data(
+      fedgroup.PAPER, table3,
+      request(files={"femnist_path": "/my/letters.npz"}))
   assert [p.letter for p in figure.panels] == list("abcdeg")
   assert "stand-in letters" in figure.panels[2].title
   cell = next(c for c in figures.cells(
@@ -123,7 +127,7 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   shown = report._without_folders("--data_path=/my/letters.npz")
   assert shown == "--data_path=letters.npz"
   assert command.main(["--figure=fig4", "--panels=b"]) == 2
-  assert "needs sent140" in capsys.readouterr().err
+  assert "sentiment140; or give --sent140_path=PATH" in capsys.readouterr().err
 
 
 def test_a_partition_of_half_the_size_is_a_stand_in_everywhere():
@@ -144,7 +148,6 @@ def test_a_partition_of_half_the_size_is_a_stand_in_everywhere():
 
 
 def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
-  monkeypatch.setattr(fedgroup, "_lacking", lambda data, data_dir: True)
   ids, who = np.zeros((100, 25), np.int32), np.repeat(
       np.arange(50, 75), 4)
   arrays = dict(x_train=ids, y_train=who % 2, client_train=who)
@@ -152,8 +155,9 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
   path, bare = tmp_path / "lines.npz", tmp_path / "bare.npz"
   np.savez(path, **arrays)
   np.savez(bare, **{k: v for k, v in arrays.items() if "client" not in k})
-  figure, lacking = fedgroup.fit(
-      fedgroup.FIGURES["fig4"], request(files={"sent140_path": str(path)}))
+  figure, lacking = figures.with_data(
+      fedgroup.PAPER, fedgroup.FIGURES["fig4"],
+      request(files={"sent140_path": str(path)}))
   assert not lacking and "stand-in lines" in figure.panels[1].title
   cell = next(c for c in figures.cells(
       fedgroup.PAPER, figure, request()) if c.panel == "b")
@@ -162,8 +166,8 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
       "npz", 25, "lstm")
   assert "stand-in" in suite.chosen_lib.said(cell.choices)
   with pytest.raises(ValueError, match="has no client_train"):
-    fedgroup.fit(fedgroup.FIGURES["fig4"],
-                 request(files={"sent140_path": str(bare)}))
+    figures.with_data(fedgroup.PAPER, fedgroup.FIGURES["fig4"],
+                      request(files={"sent140_path": str(bare)}))
 
 
 def test_partitions_of_synthetic_are_found_by_their_size():
@@ -303,11 +307,11 @@ def test_table3_on_nine_partitions(more, number, monkeypatch):
   """Nine, if the user says nothing else; their answers are Table 3's."""
   asked = []
 
-  def run(found, root, partitions, part):
+  def run(found, root, partitions):
     assert {c.config.values["num_seeds"] for c in found} == {1}
     asked.append(partitions)
 
-  monkeypatch.setattr(suite, "run_on_partitions", run)
+  monkeypatch.setattr(suite, "run_cells", run)
   figures.outcomes_of(
       fedgroup.PAPER, fedgroup.FIGURES["table3_mnist"], request(**more))
   assert asked == [number]

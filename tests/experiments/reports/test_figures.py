@@ -66,8 +66,6 @@ def _presets(tmp_path, monkeypatch):
 @pytest.mark.parametrize("paper,name", FIGURES)
 def test_every_cell_parses(paper, name):
   figure = paper.figures[name]
-  if not figures.methods(paper, figure, figures.SETTINGS):
-    pytest.skip("its presets are not written yet")
   cells = cells_of(name, paper)
   parsed = [cell.config.values for cell in cells]
   assert {c.panel for c in cells} == {p.letter for p in figure.panels}
@@ -81,15 +79,15 @@ def test_every_cell_parses(paper, name):
 def test_data_preset_leaves_a_stated_l2():
   for cell in cells_of("fig1"):
     l2 = cell.config.values["l2"]
-    assert l2 == (0.01 if "(" in cell.label else 1e-5)
+    assert l2 == (0.01 if cell.protocol != "tuned" else 1e-5)
 
 
 def test_data_preset_leaves_the_features_of_the_stated_settings():
   for cell in cells_of("fig2", conjugate.PAPER):
     norm = cell.config.values["hog_norm"]
     assert norm == (  # FedProx has its features from the search, too
-        "none" if "(" in cell.label or cell.label == "FedProx" else "l2")
-    if "stated" in cell.label:
+        "none" if cell.protocol != "tuned" or cell.label == "FedProx" else "l2")
+    if cell.protocol == "stated":
       assert chosen.said(cell.choices) == "validation: hog_norm"
   for cell in cells_of("fig4", conjugate.PAPER):
     assert cell.config.values["hog_norm"] == "none"
@@ -169,7 +167,7 @@ def test_figures_1_to_4_share_their_runs():
 def test_methods_join_by_their_files(presets):
   del presets
   figure = figures.only("fig2", conjugate.PAPER.figures["fig2"], "d")
-  found = {c.label: c.config for c in figures.cells(
+  found = {c.name: c.config for c in figures.cells(
       conjugate.PAPER, figure, request())}
   assert list(found) == [
       "CLSFSVRG", "CLSFSVRG (stated)", "FedAvg", "LoSAC"]
@@ -221,15 +219,17 @@ def test_claims_are_read():
     (98.2, 98.1, 0.6, "undecided"), (98.2, 60.0, float("nan"), "undecided"),
     (98.2, 60.0, 5.0, "below"), (None, 50.0, 0.0, "no number in the paper")])
 def test_verdict(paper, ours, ci95, verdict):
-  row = report.Comparison("a", "10 %", "X", "accuracy", paper, ours, ci95)
+  made = suite.Outcome(suite.Cell("a", "10 %", "X", ()), pathlib.Path(), [], {})
+  row = report.Comparison(made, "accuracy", paper, ours, ci95)
   assert row.verdict == verdict
 
 
 def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(figures, "methods", lambda paper, figure, settings: [
+  monkeypatch.setitem(diversified.PAPER.figures, "fig1", diversified.PAPER.
+                      figures["fig1"]._replace(lines_of=lambda panel: [
       ("FedAvg", ("--flagfile=diversified/methods/fedavg.flags",)),
       ("FSVRG", ("--flagfile=diversified/methods/fedavg.flags",
-                 "--client_lr=0.2"))])
+                 "--client_lr=0.2"))]))
   make = request(*DIGITS, "--num_seeds=1", root=tmp_path, panels=("a",))
   figures.make_figure(diversified.PAPER, "fig1", make)
   folder = tmp_path / "fig1"
@@ -310,8 +310,8 @@ def test_the_papers_numbers_on_the_curves():
   assert marks("conjugate", "fig3", "loss", ("a", "CLSFSVRG")) == {
       "(a) 5 %": []}
   assert marks("diversified", "fig2", "macro_precision", (
-      "a", "GA-FSVRG (stated)"), ("a", "SCAFFOLD")) == {
-          "(a) 5 %": [("GA-FSVRG (stated)", pytest.approx(0.965), None)]}
+      "a", "GA-FSVRG"), ("a", "SCAFFOLD")) == {
+          "(a) 5 %": [("GA-FSVRG", pytest.approx(0.965), None)]}
   assert marks("analytic", "fig6", "accuracy", ("a", "pFedACnnL-WP")) == {
       "(a) 5 %": [("pFedACnnL-WP", pytest.approx(0.7403), None)]}
   assert marks("fedgroup", "table3", "accuracy", ("e", "FeSEM"), (
@@ -350,8 +350,8 @@ def test_x_axes():
 def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
   seen = []
 
-  def stop(paper, figure, request, settings=()):
-    del paper, request, settings
+  def stop(paper, figure, request):
+    del paper, request
     seen.append([p.letter for p in figure.panels])
     raise config.UsageError("enough")
 
