@@ -211,11 +211,6 @@ def test_its_hyper_parameters_are_flags(folder):
 
 
 @pytest.mark.parametrize("words, said", [
-    ("--algorithm=parts/mine.py:Entry",
-     "--algorithm=parts/mine.py:Entry: parts/mine.py has no Entry, did you "
-     "mean 'ENTRY'?"),
-    ("--algorithm=parts/yours.py:ENTRY", "there is no file"),
-    ("--algorithm=parts.yours:ENTRY", "there is no module parts.yours"),
     ("--algorithm=parts/mine.py:NUMBER", "is an int; must be a registry.Entry"),
     ("--algorithm=parts/mine.py:unannotated", "annotated with a dataclass"),
     ("--algorithm=parts/mine.py:clash", "rounds has the name of a flag of"),

@@ -15,7 +15,7 @@ from fedjax_alg.runs.programs import state_shapes
 from tests import problems, shared_programs
 
 OPTIONS = RunOptions(rounds=7, eval_every=3, cohort_size=3, num_seeds=2,
-                     eval_protocols=("global", "local"))
+                     eval_protocols=("local",))
 STEPS = {"local_steps": 2, "batch_size": 8}
 RATES = ({"client_lr": 0.1}, {"client_lr": 0.3})
 
@@ -74,7 +74,7 @@ def test_a_row_for_each_setting_and_seed(two, fed):
     (True, dict(stop_at="local:loss:1")), (False, dict(num_seeds=1)),
     (False, dict(eval_every=2)), (False, dict(rounds=2)), (False, dict(l2=0.5)),
     (False, dict(cohort_size=2)), (False, dict(sampling="size")),
-    (False, dict(eval_protocols=("local",))), (False, dict(client_lanes=1))])
+    (False, dict(eval_protocols=("global",))), (False, dict(client_lanes=1))])
 def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):
   prepared = prepare(method(), fed, dataclasses.replace(OPTIONS, **changes),
                      settings=RATES)
