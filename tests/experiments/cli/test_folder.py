@@ -165,8 +165,9 @@ def test_nothing_is_written_through_a_link(folder, tmp_path, whole, name):
 
 
 def test_folders_that_are_links_are_refused(folder, whole, tmp_path, capsys):
-  for name in ("checkpoint", "tensorboard"):
+  for name in ("checkpoint", "tensorboard", "tensorboard/seed_1"):
     shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to(whole / "checkpoint")
     for flag in ("--resume", "--overwrite"):
       assert refused(capsys, folder, flag) == (
