@@ -112,8 +112,6 @@ def test_nothing_to_publish(tmp_path, capsys):
   assert "holds no table" in capsys.readouterr().err
   assert publish.main([]) == 2
   assert "--paper: missing" in capsys.readouterr().err
-  assert publish.main(["--help"]) == 0
-  assert "--from" in capsys.readouterr().out
 
 
 def test_all_papers_and_their_claims(tmp_path, source, monkeypatch, capsys):

@@ -59,17 +59,6 @@ def test_a_folder_of_the_library(by_api, tmp_path):
   assert again.facts == loaded.facts
 
 
-def test_a_run_in_memory_is_compared_with_its_folder(by_api, by_command):
-  found = fa.compare({
-      "memory": by_api("ifca"),
-      "folder": fa.load_run(by_command("ifca").folder)})
-  (pair,) = found.pairs
-  assert pair.difference.values == (0.0, 0.0) and not found.unpaired
-  memory, folder = found.rows()
-  for name in ("final", "best_ci95", "total_floats", "simulated_s"):
-    assert memory[name] == folder[name]
-
-
 def test_a_folder_of_the_command_line(by_api, by_command, tmp_path):
   folder, result = by_command("ifca").folder, by_api("ifca")
   assert_same_run(fa.load_run(folder), result)

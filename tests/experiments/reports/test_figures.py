@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from experiments import conjugate, diversified, fedgroup
+from experiments import conjugate, diversified
 from experiments.cli import config
 from experiments.reports import central_time, figures
 from experiments.reports import plots, report, suite
@@ -279,15 +279,6 @@ def test_quick_takes_the_first_and_the_last_panel(monkeypatch, tmp_path):
     assert diversified.main(["--figure=fig1", "--scale=quick",
                              f"--out_dir={tmp_path}", *words]) == 2
   assert seen == [["a", "d"], ["b", "c"]]
-
-
-@pytest.mark.parametrize("paper", [diversified, conjugate, fedgroup])
-def test_help(paper, capsys):
-  assert paper.main(["--help"]) == 0
-  said = capsys.readouterr().out
-  assert "--x_axis" in said and all(
-      f"  {name}" in said for name in (*paper.PAPER.figures,
-                                       *paper.PAPER.tables))
 
 
 def test_unknown_figure_and_panel(tmp_path, capsys):
