@@ -37,8 +37,8 @@ PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
 #: Makes a Markdown section from the outcomes of a figure; "" for none.
 Section = Callable[[Sequence[suite.Outcome]], str]
 
-#: Draws a picture into files; the last argument is --x_axis.
-Draw = Callable[[list[pathlib.Path], list[suite.Outcome], str], None]
+#: Draws a picture into files, with a title; the last argument is --x_axis.
+Draw = Callable[[list[pathlib.Path], list[suite.Outcome], str, str], None]
 
 
 class Line(NamedTuple):
@@ -84,8 +84,9 @@ class Figure(NamedTuple):
   quick: tuple[str, ...] = ()
   #: --num_seeds at full scale, of lines that do not say it themselves
   num_seeds: int = 3
-  #: --partitions at full scale, if the user does not say it
-  partitions: int = 1
+  #: --partitions at full scale, if the user does not say it; or the seeds of
+  #: the partitions, of which --partitions says how many are played
+  partitions: suite.Partitions = 1
   shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
@@ -464,8 +465,11 @@ def _with_files(
       [why, *(f"--{name}=PATH" for name in of_data)])
 
 
-def _partitions(figure: Figure, request: Request) -> int:
-  return request.partitions or (1 if request.quick else figure.partitions)
+def _partitions(figure: Figure, request: Request) -> suite.Partitions:
+  number = request.partitions or (1 if request.quick else None)
+  if isinstance(figure.partitions, int):
+    return number or figure.partitions
+  return figure.partitions[:number]
 
 
 def outcomes_of(
@@ -476,10 +480,10 @@ def outcomes_of(
     UsageError: see ``cells``.
     RunError: see ``suite.run_cells``.
   """
-  found, number = cells(paper, figure, request), _partitions(figure, request)
+  found, parts = cells(paper, figure, request), _partitions(figure, request)
   if request.finished:
-    found = suite.finished(found, request.root, number)
-  return suite.run_cells(found, request.root, number)
+    found = suite.finished(found, request.root, parts)
+  return suite.run_cells(found, request.root, parts)
 
 
 def write(
@@ -558,7 +562,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
   paths = pictures(folder, name + suffix)
   if figure.draw is not None and outcomes:
-    figure.draw(paths, outcomes, request.x_axis)
+    figure.draw(paths, outcomes, figure.title, request.x_axis)
   elif outcomes:
     _draw(paper, name, figure, outcomes, request, paths)
   if request.html:
@@ -585,7 +589,7 @@ def _draw(
 
 
 def as_dots(
-    measure: verdicts.Measure, x_label: str, title: str,
+    measure: verdicts.Measure, x_label: str,
     stated: Mapping[tuple[str, str], float] | None = None,
     by_method: bool = False) -> Draw:
   """Makes the ``Figure.draw`` of a number of each run, as dots.
@@ -593,16 +597,14 @@ def as_dots(
   Args:
     measure: run -> one number for each seed.
     x_label: of the numbers.
-    title: above all panels.
     stated: (panel, method) -> the paper's number.
     by_method: whether there is a panel for each method, with a row for each
       panel of the figure, and not the other way round.
   """
 
   def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-  ) -> None:
-    del x_axis  # dots
+      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+      x_axis: str) -> None:
     cells: dict[str, dict[str, plots.Dot]] = {}
     for o in outcomes:
       place = o.cell.heading, o.cell.name
@@ -753,9 +755,9 @@ def _run(paper: Paper, values: FlagValues, words: list[str],
   if part is not None:
     made = [asked(paper, name, request)[0]
             for name in names if name in paper.figures]
-    suite.play_part([cell for figure in made for cell in suite.on_partitions(
-        cells(paper, figure, request), _partitions(figure, request))],
-                    request.root, part)
+    suite.play_part([
+        one for figure in made for cell in cells(paper, figure, request)
+        for one in cell.on(_partitions(figure, request))], request.root, part)
     return
   held: list[lock.StillHeld] = []
   for name in names:

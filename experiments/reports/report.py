@@ -84,6 +84,14 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
   return claims
 
 
+def stated(
+    paper: str, artifact: str, metric: str = "") -> dict[
+        tuple[str, str], float]:
+  """(panel, method) -> the number of a metric, or of any, in a figure."""
+  return {(c.panel, c.method): c.value for c in load_claims(paper, artifact)
+          if metric in ("", c.metric)}
+
+
 def round_of(setting: str) -> int | None:
   """The number N of a setting "..., round N"."""
   found = re.search(r"\bround (\d+)", setting)

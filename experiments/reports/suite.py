@@ -39,6 +39,10 @@ def named(method: str, protocol: str) -> str:
   return method if protocol == TUNED else f"{method} ({protocol})"
 
 
+#: How many partitions, from that of a run on; or the seeds of partitions.
+Partitions = int | tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
   """One run of a figure."""
@@ -82,11 +86,13 @@ class Cell:
     """How the settings of the run were chosen."""
     return chosen_lib.of_flags(self.flags, self.chosen, self.sources)
 
-  def on_partition(self, number: int) -> "Cell":
-    """The same run on the partition so many after its own."""
-    seed = self.config.values["partition_seed"] + number
-    return self if not number else dataclasses.replace(
+  def on(self, parts: Partitions) -> list["Cell"]:
+    """The same run on several partitions of the data."""
+    first = self.config.values["partition_seed"]
+    return [self if seed == first else dataclasses.replace(
         self, flags=(*self.flags, f"--partition_seed={seed}"))
+            for seed in (range(first, first + parts)
+                         if isinstance(parts, int) else parts)]
 
 
 class Outcome(NamedTuple):
@@ -235,14 +241,14 @@ def fair(outcome: Outcome) -> Outcome:
 
 
 def run_cells(
-    cells: Sequence[Cell], root: pathlib.Path, number: int = 1
+    cells: Sequence[Cell], root: pathlib.Path, parts: Partitions = 1
 ) -> list[Outcome]:
   """Plays the runs of all cells, or reads those that are finished.
 
   Args:
     cells: the cells.
     root: folder of the results.
-    number: on how many partitions of the data; the first is that of the flags.
+    parts: the partitions of the data.
 
   Returns:
     An outcome for each cell, pooled if there are several partitions.
@@ -251,10 +257,10 @@ def run_cells(
     UsageError: the flags of a cell are wrong. Then no run has been started.
     RunError: another process plays a run of them.
   """
-  every = on_partitions(cells, number)
-  _play(_runs(every, root))
-  found = [_read(cell, run_folder(root, cell.config)) for cell in every]
-  return [_pool(found[i:i + number]) for i in range(0, len(every), number)]
+  every = [cell.on(parts) for cell in cells]
+  _play(_runs(itertools.chain(*every), root))
+  return [_pool([_read(cell, run_folder(root, cell.config)) for cell in own])
+          for own in every]
 
 
 def play_part(
@@ -272,17 +278,12 @@ def play_part(
   print(part_lib.played(part, len(own), left, len(runs)))
 
 
-def on_partitions(cells: Iterable[Cell], number: int) -> list[Cell]:
-  """Each cell on so many partitions."""
-  return [cell.on_partition(i) for cell in cells for i in range(number)]
-
-
-def finished(
-    cells: Iterable[Cell], root: pathlib.Path, number: int) -> list[Cell]:
-  """The cells whose runs, on all of so many partitions, are finished."""
+def finished(cells: Iterable[Cell], root: pathlib.Path,
+             parts: Partitions = 1) -> list[Cell]:
+  """The cells whose runs are finished on all partitions."""
   return [cell for cell in cells if all(
-      resume.finished(folder, one.config) for folder, one in _runs(
-          on_partitions([cell], number), root).items())]
+      resume.finished(folder, one.config)
+      for folder, one in _runs(cell.on(parts), root).items())]
 
 
 def _pool(parts: Sequence[Outcome]) -> Outcome:

@@ -313,6 +313,21 @@ def above(
   return Verdict(holds, results.shown(found, digits, sign="+") + unit)
 
 
+def beyond(gap: Any, claimed: float, unit: str = "", digits: int = 2,
+           exact: bool = False) -> Verdict:
+  """Whether a difference is above a claimed one; the difference is shown.
+
+  Args:
+    gap: [runs].
+    claimed: a number.
+    unit: unit to show after the difference.
+    digits: number of its decimals.
+    exact: whether it does not vary from run to run.
+  """
+  return Verdict(above(gap, claimed, exact=exact).holds,
+                 above(gap, 0.0, unit, digits).measured)
+
+
 def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
   """Whether a and b differ by at most ``tie``."""
   found, ci95 = _gap(a, b, exact)
@@ -370,7 +385,7 @@ def every(found: Iterable[tuple[str, Verdict]]) -> Verdict:
 # Claims that several papers make.
 
 
-def _in_panels(fn, panels=None):
+def in_panels(fn, panels=None):
   """A check that ``fn(outcomes, panel)`` holds in every panel that was run."""
 
   def check(outcomes):
@@ -386,7 +401,7 @@ def higher(
     a: str, b: str, measure: Measure, panels: Sequence[str] | None = None,
     digits: int = 2, exact: bool = False) -> Callable[..., Verdict]:
   """In every panel, method a's measure is above method b's; see ``above``."""
-  return _in_panels(lambda outcomes, p: above(
+  return in_panels(lambda outcomes, p: above(
       measure(pick(outcomes, p, a)), measure(pick(outcomes, p, b)),
       digits=digits, exact=exact), panels)
 
@@ -413,14 +428,27 @@ def higher_than_all(
     if not rest:
       raise NotRun(f"none of {', '.join(among or ())} in panel {panel}")
     # The closest pair decides.
-    pairs = [(sign * (measure(pick(outcomes, panel, a)) - measure(o)), a, o)
-             for a in labels for o in rest]
-    gap, a, nearest = min(pairs, key=lambda pair: pair[0].mean())
-    shown = above(sign * gap, 0.0, digits=digits).measured
-    return Verdict(
-        above(gap, 0.0).holds, f"{a} - {nearest.cell.label} {shown}")
+    gap, a, nearest = min(
+        ((measure(pick(outcomes, panel, a)) - measure(o), a, o)
+         for a in labels for o in rest), key=lambda pair: sign * pair[0].mean())
+    shown = above(gap, 0.0, digits=digits).measured
+    return Verdict(above(sign * gap, 0.0).holds,
+                   f"{a} - {nearest.cell.label} {shown}")
 
-  return _in_panels(check, panels)
+  return in_panels(check, panels)
+
+
+def change(
+    outcomes: Iterable[suite.Outcome], label: str, measure: Measure
+) -> np.ndarray:
+  """By how much a method's measure grows from the first panel to the last one.
+
+  Raises:
+    NotRun: there is only one, or one lacks the method.
+  """
+  first, last = (measure(pick(outcomes, panel, label))
+                 for panel in ends(outcomes))
+  return last - first
 
 
 def grows(
@@ -436,12 +464,10 @@ def grows(
   """
 
   def check(outcomes):
-    first, last = ends(outcomes)
-    change = measure(pick(outcomes, last, label)) - measure(
-        pick(outcomes, first, label))
-    shown = above(change, 0.0, digits=digits).measured
+    grown = change(outcomes, label, measure)
     return Verdict(
-        above(sign * change, 0.0).holds, f"{label} {first} to {last} {shown}")
+        above(sign * grown, 0.0).holds, f"{label} {' to '.join(ends(outcomes))}"
+        f" {above(grown, 0.0, digits=digits).measured}")
 
   return check
 

@@ -29,8 +29,9 @@ def cell(paper, name, panel, label):
               if (found.panel, found.label) == (panel, label))
 
 
-def digest(found):
+def digest(found, parts=1):
   """A hash of what the runs of a figure are, and of their names."""
+  found = [one for cell in found for one in cell.on(parts)]
   return hashlib.sha256(repr(sorted(
       (cell.panel, cell.name, cell.config.identity(), cell.config.run.rounds,
        cell.config.run.eval_every, cell.config.run.eval_protocols)

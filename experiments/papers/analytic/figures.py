@@ -5,7 +5,8 @@ simulated machines (``fedjax_alg.engine.clock``), unless a column says that they
 are seconds on this machine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
 import itertools
 import math
 import pathlib
@@ -211,12 +212,11 @@ def _heading(runs: Sequence[suite.Outcome]) -> str:
 def _rounds(outcome: suite.Outcome) -> str:
   """The number of rounds that a time is for, and how many were played."""
   played = outcome.summary["cost"]["rounds"]
-  stretch = claims.stretch(outcome)
   if claims.closed_form(outcome):
     return str(np.count_nonzero([
         row["computation_s"] for row in outcome.rounds()
         if row["seed"] == outcome.rows[0]["seed"]]))
-  stated = round(played * stretch)
+  stated = round(played * claims.stretch(outcome))
   return str(stated) + (f" ({played} played)" if stated != played else "")
 
 
@@ -225,50 +225,57 @@ def _wall(outcome: suite.Outcome) -> float:
   return claims.stretch(outcome) * outcome.rows[-1]["seconds"]
 
 
+#: Heading of a column of times that nothing else can be compared with.
+_HERE = "s on this machine (not to be mixed with the others)"
+#: What a client spends its time on -> column of rounds.csv.
+_PARTS = dict(zip(("computation", "idle", "communication"),
+                  (records.SIMULATED[i] for i in (0, 2, 1))))
+#: The same with the whole time -> measure.
+_TIMES = {part: claims.simulated(column) for part, column in _PARTS.items()} | {
+    "together": claims.TOTAL}
+
+
+def _saved_by_acnnl() -> dict[tuple[str, str], float]:
+  """(panel, method) -> percent that the paper's FedACnnL saves against it."""
+  return {(panel, method.removeprefix(f"{claims.ACNNL} vs ")): value
+          for (panel, method), value in report.stated(NAME, "Fig4").items()}
+
+
 def time_table(outcomes: Sequence[suite.Outcome]) -> str:
   """Fig. 4: how a client spends its seconds, and what FedACnnL saves.
 
   The last column has the seconds of this machine, which computes all clients.
   They must not be compared with the simulated seconds.
   """
-  stated = {(c.panel, c.method): c.value
-            for c in report.load_claims(NAME, "Fig4")}
-  lines = [
+  stated = _saved_by_acnnl()
+  parts = [
       "Mean seconds of a client for the whole training on the simulated "
       "machines. All rounds of a method with rounds take the same time: where "
       "fewer were played than the paper states, the time is that of the "
-      "stated ones.", ""]
+      "stated ones."]
   for runs in suite.by_panel(outcomes):
-    panel = runs[0].cell.panel
-    rows = []
+    panel, rows = runs[0].cell.panel, []
     for o in runs:
-      label = o.cell.label
-      saved, said = "-", "-"
+      label, saved, said = o.cell.label, "-", "-"
       if label != claims.ACNNL:
         saved = f"{claims.reduction(runs, panel, label).mean():.1f}"
-        value = stated.get((panel, f"{claims.ACNNL} vs {label}"))
+        value = stated.get((panel, label))
         said = "-" if value is None else f"{value:g}"
         if panel == "b" and label != claims.WA:
           said = "more than 97"
+      seconds = {part: f"{time(o).mean():.4g}"
+                 for part, time in _TIMES.items()}
       rows.append([
-          label, _rounds(o), f"{claims.TOTAL(o).mean():.4g}", *(
-              f"{claims.simulated(name)(o).mean():.4g}"
-              for name in _PARTS.values()), saved, said, f"{_wall(o):.3g}"])
-    idle = claims.reduction(
-        runs, panel, claims.WA, claims.simulated("idle_s")).mean()
-    lines += [f"## {_heading(runs)}", "", table([
-        "method", "rounds", "simulated s", "computation", "idle",
-        "communication", "FedACnnL needs less by, %", "paper",
-        "s on this machine (not to be mixed with the others)"], rows), "",
+          label, _rounds(o), seconds.pop("together"), *seconds.values(), saved,
+          said, f"{_wall(o):.3g}"])
+    idle = claims.reduction(runs, panel, claims.WA, _TIMES["idle"]).mean()
+    parts += [f"## {_heading(runs)}", table([
+        "method", "rounds", "simulated s", *_PARTS,
+        "FedACnnL needs less by, %", "paper", _HERE], rows),
               f"Idle time of FedACnnL is {idle:.1f} % "
               "less than without adaptive batches (the paper's number is "
-              "lost).", ""]
-  return "\n".join(lines)
-
-
-#: What a client spends its time on -> column of rounds.csv.
-_PARTS = dict(zip(("computation", "idle", "communication"),
-                  (records.SIMULATED[i] for i in (0, 2, 1))))
+              "lost)."]
+  return "\n\n".join(parts)
 
 
 def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
@@ -278,7 +285,7 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
   paper states (20 and 600). The ratios of the times to an accuracy do not
   (errata A-18).
   """
-  lines = ["## Time to an accuracy", "",
+  parts = ["## Time to an accuracy",
            "Simulated seconds to a test accuracy of the global model, median "
            "over seeds; - not within the rounds that were played. In brackets "
            f"what {claims.ACNNL} saves at that accuracy, in percent; above it "
@@ -286,11 +293,11 @@ def to_accuracy(outcomes: Sequence[suite.Outcome]) -> str:
   for runs in suite.by_panel(outcomes):
     wanted = [float(name) for name in runs[0].summary["rounds_to"]]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
-    lines += ["", table(
+    parts.append(table(
         [_heading(runs), *(f"{100 * t:g} %" for t in wanted)],
         ([o.cell.label, *(_time_to(o, t, None if ours is o else ours)
-                          for t in wanted)] for o in runs))]
-  return "\n".join(lines)
+                          for t in wanted)] for o in runs)))
+  return "\n\n".join(parts)
 
 
 def _time_to(
@@ -305,26 +312,26 @@ def _time_to(
   return f"{middle:.3g}" + (f" ({saved})" if saved != "-" else "")
 
 
-def _time_bars(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
-    stated: dict[tuple[str, str], float]) -> None:
+def _draw_times(
+    paths: list[pathlib.Path], outcomes: Sequence[suite.Outcome], title: str,
+    x_axis: str = "", stated: Mapping[tuple[str, str], float] | None = None
+) -> None:
   """Draws how a client spends its seconds, for each panel.
 
   ``stated`` says for (panel, method) by how many percent FedACnnL's time is
-  less in the paper. At the mark of a method its time would be so much more than
-  FedACnnL's here.
+  less in the paper; by default Fig. 4. At the mark of a method its time would
+  be so much more than FedACnnL's here.
   """
+  stated = _saved_by_acnnl() if stated is None else stated
   parts, marks = {}, {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   for runs in suite.by_panel(outcomes):
     found = {o.cell.label: o for o in runs}
     name = f"{runs[0].cell.heading}: simulated s"
-    measures = {part: claims.simulated(column)
-                for part, column in _PARTS.items()} | {"together": claims.TOTAL}
     parts[name] = {
         part: [float(seconds(found[label]).mean())
                if label in found else None for label in labels]
-        for part, seconds in measures.items()}
+        for part, seconds in _TIMES.items()}
     ours = found.get(claims.ACNNL)
     marks[name] = [
         None if ours is None or saved is None else
@@ -335,97 +342,78 @@ def _time_bars(
              f"by the paper's saving, from {claims.ACNNL}'s here")
 
 
-def _stated_reductions() -> dict[tuple[str, str], float]:
-  """(panel, method) -> percent that the paper's FedACnnL saves against it."""
-  return {(c.panel, c.method.removeprefix(f"{claims.ACNNL} vs ")): c.value
-          for c in report.load_claims(NAME, "Fig4")}
-
-
-def _draw_fig4(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
-  del x_axis  # bars
-  _time_bars(paths, outcomes, FIGURES["fig4"].title, _stated_reductions())
+#: Draws the accuracies of ``_ends``.
+_draw_ends = figures.as_dots(
+    claims.end("local"), "accuracy, clients' own data, %")
 
 
 def _draw_fig6(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws the ends, and the bars of time in a picture of their own.
 
   A method in closed form is evaluated once or twice, which makes no curve.
   """
-  stated = {(panel, c.method): c.value
-            for c in report.load_claims(NAME, "Fig6")
-            if c.metric == "test_accuracy" for panel in "acd"}
-  _draws_ends("fig6", stated)(paths, outcomes, x_axis)
-  first = [o for o in outcomes if o.cell.panel == outcomes[0].cell.panel]
-  _time_bars([p.with_stem(f"{p.stem}_time") for p in paths], first,
-             "Fig. 6: training time of a client, CIFAR-10", {})
+  figures.as_dots(
+      claims.end("local"), "accuracy, clients' own data, %",
+      {(panel, method): value for (_, method), value in report.stated(
+          NAME, "Fig6", "test_accuracy").items() for panel in "acd"})(
+              paths, outcomes, title, x_axis)
+  _draw_times([p.with_stem(f"{p.stem}_time") for p in paths],
+              suite.by_panel(outcomes)[0],
+              "Fig. 6: training time of a client, CIFAR-10", stated={})
 
 
 def _ends(
-    outcomes: Sequence[suite.Outcome], stated: dict[str, float],
-    named: str, *, times: bool = False) -> str:
+    outcomes: Sequence[suite.Outcome], named: str,
+    stated: Mapping[str, float] | None = None, *, times: bool = False) -> str:
   """Tables of the accuracies after the last round, one for each panel.
 
   Args:
     outcomes: the runs.
-    stated: label -> the paper's number in percent.
     named: heading of the first column.
+    stated: label -> the paper's number in percent.
     times: whether the simulated seconds and those of this machine are added.
   """
-  lines = []
+  parts = []
+  head = [named, *bool(stated) * ["paper"], "clients' own test data, %",
+          "mean of the clients", "worst tenth of them", "global model",
+          *times * ["simulated s", "of these idle", _HERE]]
   for runs in suite.by_panel(outcomes):
-    head = [named, *bool(stated) * ["paper"], "clients' own test data, %",
-            "mean of the clients", "worst tenth of them", "global model"]
-    if times:
-      head += ["simulated s", "of these idle",
-               "s on this machine (not to be mixed with the others)"]
     rows = []
     for o in runs:
-      said = stated.get(o.cell.label)
+      said = (stated or {}).get(o.cell.label)
       final = o.summary["final"]
-      words = [o.cell.label,
-               *bool(stated) * ["-" if said is None else f"{said:.2f}"],
-               *(shown(final["local"][name]["values"], factor=100)
-                 for name in ("accuracy", "client_accuracy", "worst_decile")),
-               # Each client alone has no global model.
-               shown(final["global"]["accuracy"]["values"], factor=100)
-               if "global" in final else "-"]
+      rows.append([
+          o.cell.label,
+          *bool(stated) * ["-" if said is None else f"{said:.2f}"],
+          *(shown(final["local"][name]["values"], factor=100)
+            for name in ("accuracy", "client_accuracy", "worst_decile")),
+          # Each client alone has no global model.
+          shown(final["global"]["accuracy"]["values"], factor=100)
+          if "global" in final else "-"])
       if times:
-        words += [f"{claims.TOTAL(o).mean():.4g}",
-                  f"{claims.simulated('idle_s')(o).mean():.4g}",
-                  f"{_wall(o):.3g}"]
-      rows.append(words)
-    lines += [f"## {_heading(runs)}", "", table(head, rows), ""]
-  return "\n".join(lines)
+        rows[-1] += [f"{claims.TOTAL(o).mean():.4g}",
+                     f"{_TIMES['idle'](o).mean():.4g}", f"{_wall(o):.3g}"]
+    parts += [f"## {_heading(runs)}", table(head, rows)]
+  return "\n\n".join(parts)
 
 
 def fig6_table(outcomes: Sequence[suite.Outcome]) -> str:
   """Fig. 6: every method's last accuracy, the paper's number, and the time."""
-  stated = {c.method: c.value for c in report.load_claims(NAME, "Fig6")
-            if c.metric == "test_accuracy"}
-  text = _ends(outcomes, stated, "method", times=True)
+  text = _ends(outcomes, "method", {
+      method: value for (_, method), value in report.stated(
+          NAME, "Fig6", "test_accuracy").items()}, times=True)
   played = {o.cell.label: o.summary["cost"]["rounds"] for o in outcomes}
   names = [registry.get(name).label for name in CIFAR10_PLAYED]
   short = [f"{name} {played[name]}" for name in names if name in played]
   if short:
-    text += ("\nRounds that were played of methods by SGD, whose end they are "
-             f"not: {', '.join(short)}.")
+    text += ("\n\nRounds that were played of methods by SGD, whose end they "
+             f"are not: {', '.join(short)}.")
   missing = [name for name in names if name not in played]
   if missing:
-    text += f"\nNot run, hours on two cores: {', '.join(missing)}."
+    text += f"\n\nNot run, hours on two cores: {', '.join(missing)}."
   return text
-
-
-def _mean_sd(values: Any) -> str:
-  """Mean +- standard deviation over seeds, as in the paper.
-
-  With one seed there is no deviation.
-  """
-  mean, sd = _mean_and_sd(values)
-  return f"{mean:.2f}" + ("" if math.isnan(sd) else f" +- {sd:.2f}")
 
 
 def _mean_and_sd(values: Any) -> tuple[float, float]:
@@ -434,86 +422,53 @@ def _mean_and_sd(values: Any) -> tuple[float, float]:
       float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
 
 
-def _stated_table2() -> dict[tuple[str, str], float]:
-  """(panel, method) -> the accuracy that the paper states in Table 2."""
-  return {(c.panel, c.method): c.value
-          for c in report.load_claims(NAME, "Table2")
-          if c.metric == "test_accuracy_mean"}
+def _columns(
+    runs: Sequence[suite.Outcome]
+) -> Iterator[tuple[str, tuple[float, float] | None, float | None]]:
+  """Every column of Table 2 in a panel: ours with its deviation, the paper's.
+
+  The paper has one pFedMe; its number stands beside theta.
+  """
+  stated = report.stated(NAME, "Table2", "test_accuracy_mean")
+  found = {o.cell.label: o for o in runs}
+  for column, (label, protocol) in claims.COLUMNS.items():
+    yield column, (_mean_and_sd(claims.score(protocol)(found[label]))
+                   if label in found else None), (
+        stated.get((runs[0].cell.panel, label)) if protocol == "local"
+        else None)
 
 
 def table2(outcomes: Sequence[suite.Outcome]) -> str:
   """Table 2 in the paper's form."""
-  stated = _stated_table2()
-  by_place = {(o.cell.panel, o.cell.label): o for o in outcomes}
-  columns = {column: where for column, where in claims.COLUMNS.items()
-             if any(label == where[0] for _, label in by_place)}
   rows = []
+  columns = [column for column, (label, _) in claims.COLUMNS.items()
+             if label in {o.cell.label for o in outcomes}]
   for runs in suite.by_panel(outcomes):
-    panel, words = runs[0].cell.panel, []
-    for label, protocol in columns.values():
-      o = by_place.get((panel, label))
-      text = "-" if o is None else _mean_sd(claims.score(protocol)(o))
-      said = stated.get((panel, label))
-      # The paper has one pFedMe; its number stands beside theta.
-      text += f" ({said:.2f})" if said and protocol == "local" else ""
-      words.append(text)
-    rows.append([_heading(runs), *words])
-  lines = ["Accuracy on the clients' own test data, all examples counted "
-           "alike, in percent: mean +- standard deviation over seeds, in "
-           "brackets the paper's. Closed forms at their end; of the others "
-           "the best evaluated round, chosen on test data as in the paper. "
-           "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
-           "the global one, which the authors' code evaluates, `global` the "
-           "server's.", "", table(["data and model", *columns], rows)]
-  return "\n".join(lines)
-
-
-def ablations(outcomes: Sequence[suite.Outcome]) -> str:
-  """The accuracy of every setting after the last round."""
-  return _ends(outcomes, {}, "setting")
-
-
-def by_concentration(outcomes: Sequence[suite.Outcome]) -> str:
-  """The accuracy of every method after the last round, by concentration."""
-  return _ends(outcomes, {}, "method")
-
-
-def _draws_ends(
-    name: str, stated: Mapping[tuple[str, str], float] | None = None) -> Any:
-  """Makes the ``Figure.draw`` of the accuracies of ``_ends``, as dots."""
-
-  def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-  ) -> None:
-    figures.as_dots(
-        claims.end("local"), "accuracy, clients' own data, %",
-        FIGURES[name].title, stated)(paths, outcomes, x_axis)
-
-  return draw
-
-
-_draw_ablations = _draws_ends("ablations")
-_draw_dirichlet = _draws_ends("dirichlet")
+    rows.append([_heading(runs)])
+    for column, ours, said in _columns(runs):
+      if column in columns:
+        rows[-1].append("-" if ours is None else f"{ours[0]:.2f}" + (
+            "" if math.isnan(ours[1]) else f" +- {ours[1]:.2f}") + (
+                f" ({said:.2f})" if said else ""))
+  return ("Accuracy on the clients' own test data, all examples counted "
+          "alike, in percent: mean +- standard deviation over seeds, in "
+          "brackets the paper's. Closed forms at their end; of the others "
+          "the best evaluated round, chosen on test data as in the paper. "
+          "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
+          "the global one, which the authors' code evaluates, `global` the "
+          "server's.\n\n" + table(["data and model", *columns], rows))
 
 
 def _draw_table2(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws dots, because a method in closed form has only one evaluation."""
-  del x_axis
-  stated = _stated_table2()
-  parts: dict[str, dict[str, plots.Dot]] = {}
-  for runs in suite.by_panel(outcomes):
-    found = {o.cell.label: o for o in runs}
-    own = parts[runs[0].cell.heading] = {}
-    for column, (label, protocol) in claims.COLUMNS.items():
-      said = stated.get((runs[0].cell.panel, label))
-      mean, sd = None, math.nan
-      if label in found:
-        mean, sd = _mean_and_sd(claims.score(protocol)(found[label]))
-      own[column] = plots.Dot(mean, sd, said if protocol == "local" else None)
-  plots.dots(paths, parts, "accuracy, clients' own data, %",
-             FIGURES["table2"].title, "standard deviation over seeds")
+  plots.dots(paths, {
+      runs[0].cell.heading: {
+          column: plots.Dot(None, paper=said) if ours is None else plots.Dot(
+              *ours, said) for column, ours, said in _columns(runs)}
+      for runs in suite.by_panel(outcomes)}, "accuracy, clients' own data, %",
+             title, "standard deviation over seeds")
 
 
 def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
@@ -530,19 +485,6 @@ def afl_table(outcomes: Sequence[suite.Outcome]) -> str:
               ["data", "dealt to", "ridges removed", "ridges kept"], rows))
 
 
-def _draw_afl(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
-  del x_axis  # dots
-  last = claims.end("global")
-  plots.dots(paths, {
-      runs[0].cell.heading: {
-          o.cell.label: plots.Dot(float(last(o).mean()))
-          for o in sorted(runs, key=lambda o: o.cell.label.endswith(_KEPT))}
-      for runs in suite.by_panel(outcomes)}, "accuracy of the global model, %",
-             FIGURES["afl"].title)
-
-
 def _figure(
     title: str, panels: tuple[Panel, ...],
     lines_of: Callable[[Panel], list[Line]], num_seeds: int = 1, **more
@@ -553,21 +495,24 @@ def _figure(
   meant for orientation, takes long, or shows simulated times, which do not
   depend on the seed.
   """
-  return Figure(title, "accuracy", "", panels, lines_of,
-                num_seeds=num_seeds, **more)
+  return Figure(title, "accuracy", "", panels, lines_of, num_seeds=num_seeds,
+                **more)
 
+
+_personal = functools.partial(_figure, protocol="local",
+                              protocols="local,global", eval_every=10)
 
 FIGURES: dict[str, Figure] = {
     "fig4": _figure(
         "Fig. 4: training time of a client, MNIST and Synthetic",
         (_MNIST, _SYNTHETIC), _time_lines, num_seeds=3, eval_every=1,
         table=time_table,
-        sections=(to_accuracy,), draw=_draw_fig4, statements=claims.FIG4),
+        sections=(to_accuracy,), draw=_draw_times, statements=claims.FIG4),
     "fig5": _figure(
         "Fig. 5: test accuracy of the global model, MNIST and Synthetic",
         (_MNIST, _SYNTHETIC), _time_lines, num_seeds=3, eval_every=1,
         statements=claims.FIG5),
-    "fig6": _figure(
+    "fig6": _personal(
         "Fig. 6: five layers on CIFAR-10",
         (Panel("a", "methods", (), "cifar10"),
          Panel("b", "what FedACnnL's hidden layers are fitted to", (),
@@ -575,37 +520,37 @@ FIGURES: dict[str, Figure] = {
          *(Panel(letter, f"methods, Dirichlet({alpha})",
                  (f"--dirichlet_alpha={alpha}",), "cifar10")
            for letter, alpha in (("c", "0.3"), ("d", "1")))), _cifar10_lines,
-        num_seeds=3, protocol="local", protocols="local,global", eval_every=5,
+        num_seeds=3, eval_every=5,
         table=fig6_table, draw=_draw_fig6, statements=claims.FIG6,
         measures={"test_accuracy": claims.end_on_cifar10},
         quick=("a",), shrunk=QUICK_LAYERS),
-    "table2": _figure(
+    "table2": _personal(
         "Table 2: personalised accuracy", _SETTINGS, _table2_lines,
         num_seeds=5,  # as the paper
-        protocol="local", protocols="local,global,copy", eval_every=10,
-        table=table2, draw=_draw_table2,
+        protocols="local,global,copy", table=table2, draw=_draw_table2,
         statements=claims.TABLE2 + claims.BEYOND,
         measures={"test_accuracy_mean": lambda o, every: claims.SCORE(o)},
         quick=("a", "d")),
-    "dirichlet": _figure(
+    "dirichlet": _personal(
         "Personalised accuracy by the concentration of the classes, MNIST-DNN",
         tuple(Panel(letter, f"Dirichlet({alpha})",
                     (f"--dirichlet_alpha={alpha}",), "mnist")
               for letter, alpha in zip("abc", ("0.1", "0.3", "1"))),
-        _dirichlet_lines, num_seeds=3, protocol="local",
-        protocols="local,global", eval_every=10, table=by_concentration,
-        draw=_draw_dirichlet, statements=claims.DIRICHLET, quick=("a",)),
-    "ablations": _figure(
+        _dirichlet_lines, num_seeds=3,
+        table=lambda outcomes: _ends(outcomes, "method"),
+        draw=_draw_ends, statements=claims.DIRICHLET, quick=("a",)),
+    "ablations": _personal(
         "What the paper leaves open, MNIST",
         (_MNIST._replace(title="pFedACnnL, two hidden layers"),
          Panel("b", "FedACnnL, two convolutions", (), "mnist_conv")),
-        _ablation_lines, protocol="local", protocols="local,global",
-        eval_every=10, table=ablations, draw=_draw_ablations, quick=("a",)),
+        _ablation_lines, table=lambda outcomes: _ends(outcomes, "setting"),
+        draw=_draw_ends, quick=("a",)),
     "afl": _figure(
         "AFL: one layer on HoG features, however they are dealt",
         (Panel("a", "MNIST", (), "mnist_hog"),
          Panel("b", "CIFAR-10", (), "cifar10_hog")), _afl_lines,
-        table=afl_table, draw=_draw_afl, statements=claims.AFL_CLAIMS),
+        table=afl_table, statements=claims.AFL_CLAIMS, draw=figures.as_dots(
+            claims.end("global"), "accuracy of the global model, %")),
 }
 
 

@@ -111,11 +111,11 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws accuracy over bytes, on a logarithmic axis."""
   plots.panels(
-      paths, suite.rows_by_panel(outcomes), "global", "accuracy", FIGURE.title,
+      paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,
       "bytes" if x_axis == "rounds" else x_axis, in_a_row=3, x_scale="log")
 
 

@@ -154,14 +154,13 @@ def answer(outcomes: Sequence[suite.Outcome]) -> str:
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
-  del x_axis  # shares
   runs_of = suite.by_panel(outcomes)
   style = styles.of(METHODS)
   with plots.sheet(
-      paths, [runs[0].cell.heading for runs in runs_of], FIGURE.title,
+      paths, [runs[0].cell.heading for runs in runs_of], title,
       in_a_row=len(ATTACKS), size=(3.4, 3.0), more=(0.6, 0.6),
       sharey=True) as axes:
     for axis, runs in zip(axes, runs_of):

@@ -92,10 +92,10 @@ def _keeps(panel: str) -> verdicts.Statement:
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   plots.panels(
-      paths, suite.rows_by_panel(outcomes), "global", "accuracy", FIGURE.title,
+      paths, suite.rows_by_panel(outcomes), "global", "accuracy", title,
       "simulated_s" if x_axis == "rounds" else x_axis, {})
 
 

@@ -144,14 +144,12 @@ def _curves(
 
 
 def _draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Accuracy over epsilon; ticks at the right are without privacy."""
-  del x_axis
   drawn = styles.of(METHODS)
   with plots.sheet(
-      paths, [""], "Accuracy over what a client's privacy costs",
-      size=(6.4, 4.0)) as (axis,):
+      paths, [""], title, size=(6.4, 4.0)) as (axis,):
     for label, points in _curves(outcomes).items():
       plots.draw_means(axis, label, points, drawn[label], 100.0)
     for outcome in outcomes:

@@ -63,10 +63,9 @@ NOT_REACHED = "not reached in half of the seeds"
 
 
 def _draw_fig7(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws the kilobytes until the targets are reached."""
-  del x_axis  # bars
 
   def kilobytes(found):
     return None if found is None else found * targets.KB
@@ -80,24 +79,23 @@ def _draw_fig7(
           (up, targets.sent_up))}
   other = parts[both].get(claims.LOSAC, [None])[-1]
   plots.bars(
-      paths, parts, _percent(), FIGURES["fig7"].title, NOT_REACHED,
+      paths, parts, _percent(), title, NOT_REACHED,
       {both: [None] * (len(TARGETS) - 1) + [
           None if other is None else other * (1.0 - claims.SAVING / 100.0)]},
       f"by the paper's saving, from {claims.LOSAC}'s here")
 
 
 def _draw_fig8(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws the seconds of server and clients until the targets are reached."""
-  del x_axis  # bars
   plots.bars(paths, {
       name: {o.cell.label: [targets.median(targets.seconds(o, t)[i])
                             for t in TARGETS] for o in outcomes}
       for i, name in enumerate((
           "(a) server, s, median over seeds",
           "(b) clients, s, median over seeds"))},
-             _percent(), FIGURES["fig8"].title, NOT_REACHED)
+             _percent(), title, NOT_REACHED)
 
 
 def _percent() -> list[str]:
@@ -127,8 +125,7 @@ FIGURES: dict[str, Figure] = {
     "readings": _figure(
         "Fig. 2 by local work and features, at the paper's rate", "accuracy",
         "mnist", _MNIST, _readings, partitions=3, draw=figures.as_dots(
-            verdicts.late("accuracy"), "accuracy, mean of the last ten, %",
-            "Fig. 2 by local work and features, at the paper's rate"),
+            verdicts.late("accuracy"), "accuracy, mean of the last ten, %"),
         sections=(targets.rounds_table(NAME, "Fig2", 0.98),)),
     "fig6": Figure(
         "Fig. 6: test accuracy, CIFAR-10", "accuracy", "cifar10", _MNIST,

@@ -235,10 +235,9 @@ def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
 
 
 def draw(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws accuracy and rounds, a column for each panel."""
-  del x_axis  # dots
   panels = suite.by_panel(outcomes)
   found: dict[str, dict[str, list[plots.Dot]]] = {}
   for words, measure in (("test accuracy, %", _accuracy),
@@ -249,9 +248,8 @@ def draw(
         cell = _BY_LABEL[o.cell.label]
         rows.setdefault(f"{cell.local}, {cell.server}", []).append(
             _dot(measure(o), cell))
-  pooled = any(o.parts for o in outcomes)
-  plots.dots(paths, found, "", "Local steps x server step x number of models",
-             f"95 % CI over {'partitions' if pooled else 'seeds'}",
+  over = "partitions" if any(o.parts for o in outcomes) else "seeds"
+  plots.dots(paths, found, "", title, f"95 % CI over {over}",
              "not in all runs", len(panels))
 
 

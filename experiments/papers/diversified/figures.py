@@ -98,13 +98,12 @@ FIGURES: dict[str, Figure] = {
     "fig10": _alone("Fig. 10: first-moment decay",
                     _varied("beta1", "beta1", 0.0, 0.5, 0.8, 0.9),
                     statements=claims.FIG10),
-    "readings": _alone("Readings, 10 % of the clients", _READINGS,
+    "readings": _alone("Readings, 10 % of the clients",
+                       _READINGS,
                        (STATED,), partitions=3,
                        draw=figures.as_dots(
-                           verdicts.late("accuracy"),
-                           "accuracy, mean of the last ten, %",
-                           "Readings, 10 % of the clients, stated settings",
-                           by_method=True)),
+                           verdicts.late("accuracy"), "accuracy, mean of the "
+                           "last ten, %", by_method=True)),
     "readings_cifar10": Figure(
         "Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10",
         "macro_recall", "cifar10",

@@ -156,30 +156,29 @@ def _with_rounds(
 
 
 def _draws(
-    name: str, *below: tuple[str, str], table1: bool = False) -> Draw:
+    protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw:
   """Makes the ``Figure.draw`` of accuracy and further curves over rounds.
 
   Args:
-    name: of the figure.
+    protocol: that of the accuracy.
     *below: (protocol, metric) of the further curves.
     table1: whether its panels are those of Table 1, whose numbers are marked.
   """
 
   def draw(
-      paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-  ) -> None:
-    figure, marks = FIGURES[name], {}
-    stated = {(c.panel, c.metric): c.value
-              for c in report.load_claims(NAME, "Table1")}
+      paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+      x_axis: str) -> None:
+    marks: dict[str, list[plots.Mark]] = {}
     for o in outcomes if table1 else ():
-      best, mean = (stated.get((o.cell.panel, metric)) for metric in (
-          "test_accuracy_max", "discrepancy_mean"))
-      if best is not None and mean is not None:
-        marks[o.cell.heading] = [
-            plots.Mark("FedAvg", best / 100.0),
-            plots.Mark("FedAvg", mean, metric="discrepancy")]
-    plots.panels(paths, _with_rounds(outcomes), figure.protocol, "accuracy",
-                 figure.title, x_axis, marks, below=below)
+      marks[o.cell.heading] = [
+          plots.Mark("FedAvg", number / unit, metric=metric)
+          for claim, unit, metric in (
+              ("test_accuracy_max", 100.0, ""),
+              ("discrepancy_mean", 1.0, "discrepancy"))
+          for (panel, _), number in report.stated(
+              NAME, "Table1", claim).items() if panel == o.cell.panel]
+    plots.panels(paths, _with_rounds(outcomes), protocol, "accuracy", title,
+                 x_axis, marks, below=below)
 
   return draw
 
@@ -218,22 +217,9 @@ def partitions_of_size() -> dict[int, int]:
           if abs(size - SYNTHETIC_EXAMPLES) <= _ABOUT}
 
 
-def _of_size() -> tuple[Panel, ...]:
-  """A panel for each partition of the paper's size."""
-  return tuple(
-      Panel(letter, f"partition {seed}, {size:,} examples",
-            (f"--partition_seed={seed}",), _SYNTHETIC.data)
-      for letter, (seed, size) in zip(
-          "abcdefgh", partitions_of_size().items()))
-
-
-def _draws_best(title: str) -> Draw:
-  """Makes the ``Figure.draw`` of the best rounds, as dots."""
-  return figures.as_dots(
-      claims.SCORE, "accuracy, clients' own data, best of all rounds, %", title,
-      {(c.panel, c.method): c.value
-       for c in report.load_claims(claims.NAME, "Table3")
-       if c.metric == "test_accuracy_max"})
+_draw_best = figures.as_dots(
+    claims.SCORE, "accuracy, clients' own data, best of all rounds, %",
+    report.stated(NAME, "Table3", "test_accuracy_max"))
 
 
 def _local(title: str, panels: tuple[Panel, ...],
@@ -244,46 +230,43 @@ def _local(title: str, panels: tuple[Panel, ...],
 
 
 def _classes(
-    name: str, title: str, panels: tuple[Panel, ...] = _CLASSES, **more
-) -> Figure:
+    title: str, panels: tuple[Panel, ...] = _CLASSES, **more) -> Figure:
   """A figure of FedAvg for each number of classes of a client."""
   return Figure(title, "accuracy", "", panels, _lines("FedAvg"),
                 protocols="global,local", eval_every=1,
-                draw=_draws(name, ("rounds", "discrepancy"), table1=True),
+                draw=_draws("global", ("rounds", "discrepancy"), table1=True),
                 quick=tuple("abcd"), **more)
 
 
 FIGURES: dict[str, Figure] = {
     "table1": _classes(
-        "table1",
         "Table 1: FedAvg by the classes of a client, MNIST-MCLR",
         table=tables.heterogeneity, statements=claims.TABLE1,
         measures=tables.OF_TABLE1),
     "table1_equal": _classes(
-        "table1_equal",
         "Table 1 with equal sizes, which validation clients prefer", _EQUAL,
         table=tables.heterogeneity),
     "fig1": _classes(
-        "fig1",
         "Fig. 1: accuracy and discrepancy of FedAvg by the classes of a "
         "client", statements=claims.FIG1),
     "table3": _local(
         "Table 3: FedGroup among other methods",
         tuple(pair.panel() for pair in PAIRS.values()), _lines(*METHODS),
-        draw=_draws_best("Table 3: FedGroup among other methods"),
+        draw=_draw_best,
         table=tables.gains, quick=tuple("ace"),
         sections=(tables.survives,),
         statements=claims.TABLE3 + claims.SURVIVES,
         measures=tables.OF_TABLE3),
     "synthetic": _local(
         "Table 3, Synthetic(1,1), on the partitions of the paper's size",
-        _of_size(), _lines(*METHODS), table=tables.by_partition,
-        sections=(tables.survives,), further=tables.of_partitions,
-        quick=("a",)),
+        (_SYNTHETIC.panel()._replace(chosen="", eval_every=2),),
+        _lines(*METHODS),
+        partitions=tuple(partitions_of_size()), table=tables.by_partition,
+        sections=(tables.survives,), further=tables.of_table3("synthetic")),
     "table3_mnist": _local(
         "Table 3, MNIST-MCLR, on nine partitions, one seed each",
         (_MNIST.panel(),), _lines(*claims.COLUMNS),
-        draw=_draws_best("Table 3, MNIST-MCLR, nine partitions"),
+        draw=_draw_best,
         num_seeds=1, partitions=9, table=tables.gains,
         statements=claims.TABLE3_MNIST,
         further=tables.of_table3("table3_mnist")),
@@ -296,7 +279,7 @@ FIGURES: dict[str, Figure] = {
     "fig3": _local(
         "Fig. 3: accuracy, training loss and discrepancy",
         (_MNIST.panel("a"), _FEMNIST.panel("b")), _CURVES,
-        draw=_draws("fig3", ("rounds", "train_loss"), (
+        draw=_draws("local", ("rounds", "train_loss"), (
             "rounds", "discrepancy")), statements=claims.FIG3),
     "fig4": _local(
         "Fig. 4: accuracy", (_SYNTHETIC.panel("a"), _SENT140.panel("b")),

@@ -5,14 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import (
-    answers, partitions, report, rule, suite, verdicts)
+from ...reports import answers, partitions, report, suite, verdicts
 from ...reports.report import shown, table
 from . import claims
 
 PROTOCOL = "local"
-#: The rounds of Table 1; the paper states none for Table 3.
-ROUNDS = 300
 
 
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
@@ -68,57 +65,28 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
 
 def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
   """Synthetic: every method on each partition, and their spread."""
-  judged = {a.method: a.verdict for a in of_partitions(outcomes)
+  judged = {a.method: a.verdict for a in of_table3("synthetic")(outcomes)
             if a.metric == "test_accuracy_max"}
   stated = _stated("Table3")
-  panels = suite.by_panel(outcomes)
-  titles = [runs[0].cell.panel_title for runs in panels]
   rows = []
-  for label in dict.fromkeys(o.cell.label for o in outcomes):
-    own = [next((o for o in runs if o.cell.label == label), None)
-           for runs in panels]
-    means = [float(claims.SCORE(o).mean()) for o in own if o is not None]
-    said = stated.get(("e", label, "test_accuracy_max"))
+  for o in outcomes:
+    parts = o.parts or (o,)
+    means = [float(claims.SCORE(part).mean()) for part in parts]
     rows.append([
-        label, _number(said),
-        *("-" if o is None else shown(claims.SCORE(o)) for o in own),
+        o.cell.label,
+        _number(stated.get(("e", o.cell.label, "test_accuracy_max"))),
+        *(shown(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
-        results.shown(results.spread(means)), judged.get(label, "-")])
+        results.shown(results.spread(means)), judged.get(o.cell.label, "-")])
   return ("Best evaluated round of `local`, in percent, mean of the seeds. "
           "The partitions are those of about as many examples as the paper's; "
           "none is chosen by accuracy. The last columns take each partition "
           "as one draw.\n\n" + table(
-              ["method", "paper", *titles, "lowest to highest",
-               "mean +- 95 % CI over partitions", "verdict"], rows))
-
-
-def of_partitions(outcomes: Sequence[suite.Outcome]) -> list[answers.Answer]:
-  """Answers to Table 3's Synthetic, with each partition as one draw.
-
-  A number is answered if every partition that was played has it after all
-  rounds.
-  """
-  panels = suite.by_panel(outcomes)
-  found = []
-  for claim in report.load_claims(claims.NAME, "Table3"):
-    own = [o for o in outcomes if o.cell.label == claim.method]
-    if claim.panel != "e" or claim.metric not in OF_TABLE3 or not own:
-      continue
-    played = min(o.summary["cost"]["rounds"] for o in own)
-    try:
-      if len(own) < len(panels) or played < ROUNDS:
-        raise verdicts.NotRun(
-            f"{len(own)} of {len(panels)} partitions, {played} of {ROUNDS} "
-            "rounds")
-      values = [OF_TABLE3[claim.metric](o, outcomes).mean() for o in own]
-    except verdicts.NotRun as error:
-      ours, verdict = str(error), rule.NOT_RUN
-    else:
-      ours, verdict = answers.number(values, claim, own[0].cell.choices)
-    found.append(answers.Answer(
-        "synthetic", claim.artifact, claim.panel, claim.method, claim.metric,
-        claim.said, ours, verdict, own[0].settings))
-  return found
+              ["method", "paper", *(
+                  f"partition {part.cell.config.values['partition_seed']}"
+                  for part in outcomes[0].parts or outcomes[:1]),
+               "lowest to highest", "mean +- 95 % CI over partitions",
+               "verdict"], rows))
 
 
 def of_table3(figure: str) -> Callable[

@@ -123,8 +123,8 @@ _MODELS = {
 
 
 def _draw_pfedme(
-    paths: list[pathlib.Path], outcomes: list[suite.Outcome], x_axis: str
-) -> None:
+    paths: list[pathlib.Path], outcomes: list[suite.Outcome], title: str,
+    x_axis: str) -> None:
   """Draws the curves of all three models of pFedMe."""
   runs, marks = {}, {}
   published = {c.metric: c.value for c in report.load_claims(NAME, "pfedme")}
@@ -137,7 +137,7 @@ def _draw_pfedme(
     marks[panel] = [plots.Mark(label, published[metric] / 100.0)
                     for label, (_, metric) in _MODELS.items() if metric]
   plots.panels(
-      paths, runs, "", "accuracy", FIGURES["pfedme"].title, x_axis, marks)
+      paths, runs, "", "accuracy", title, x_axis, marks)
 
 
 def _figure(name: str, title: str, data: str, panels: tuple[Panel, ...],

@@ -122,7 +122,7 @@ def test_bars_of_times(timed, tmp_path, monkeypatch):
   drawn = {}
   monkeypatch.setattr(analytic.plots, "bars", lambda *args, **more: (
       drawn.update(args=args, more=more)))
-  analytic._draw_fig4([tmp_path / "a.png"], timed, "rounds")
+  analytic._draw_times([tmp_path / "a.png"], timed, "title")
   _, parts, labels, _, missing, marks, _ = drawn["args"]
   assert missing == "not run"
   assert labels == [claims.ACNNL, claims.WA, "FedAvg", "FedZO", "BAFFLE"]
@@ -187,7 +187,7 @@ def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
   drawn = {}
   monkeypatch.setattr(analytic.plots, "dots", lambda *args: (
       drawn.update(args[1])))
-  analytic._draw_table2([tmp_path / "a.png"], personal, "rounds")
+  analytic._draw_table2([tmp_path / "a.png"], personal, "t", "rounds")
   text = analytic.table2(personal)
   for name, dots in drawn.items():
     row = next(line for line in text.splitlines()
@@ -233,29 +233,28 @@ def test_fig6_table(personal, monkeypatch):
 def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
   own = [o for o in personal if o.cell.panel == "a" and o.cell.label in (
       claims.PERSONAL, claims.ALONE)]
-  text = analytic.by_concentration(own)
+  text = analytic.FIGURES["dirichlet"].table(own)
   assert "| each client alone | 50.00 " in text
   row, = [w for w in text.splitlines() if claims.ALONE in w]
   assert row.split(" | ")[4] == "- |"
   assert claims.ALONE in analytic.fig6_table(own)
-  analytic._draw_dirichlet([tmp_path / "a.png"], own, "rounds")
+  analytic._draw_ends([tmp_path / "a.png"], own, "t", "rounds")
   assert (tmp_path / "a.png").is_file()
 
 
 def test_ablations_and_afl(tmp_path):
   found = [outcome(tmp_path, label, "a", "pfedacnnl", [[0.9, value]])
            for label, value in (("pFedACnnL", 0.96), ("gamma = 1", 0.95))]
-  text = analytic.ablations(found)
+  text = analytic.FIGURES["ablations"].table(found)
   assert "| gamma = 1 | 95.00 | 94.00 | 50.00 | 95.00 |" in text
   assert "paper" not in text
-  analytic._draw_ablations([tmp_path / "a.png"], found, "rounds")
   dealt = [outcome(tmp_path, how + tail, "b", "afl", [[value]])
            for how in list(analytic._DEALT)[:2]
            for tail, value in (("", 0.97), (analytic._KEPT, 0.9))]
   text = analytic.afl_table(dealt)
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
   assert "| b: panel b | 100 clients, iid | - | - |" in text
-  analytic._draw_afl([tmp_path / "b.png"], dealt, "rounds")
+  analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
   statement, = claims.AFL_CLAIMS
   assert verdicts.judge(statement, dealt)[1] == "holds"
   other = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])

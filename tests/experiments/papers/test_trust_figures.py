@@ -59,7 +59,7 @@ def test_the_picture_of_pfedme_has_all_three_models(monkeypatch):
   ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
   outcome = types.SimpleNamespace(cell=shown.cells("trust", "pfedme")[0], rows=[
       {"protocol": name, "accuracy": end} for name, end in ends.items()])
-  trust.FIGURES["pfedme"].draw([], [outcome], "rounds")
+  trust.FIGURES["pfedme"].draw([], [outcome], "t", "rounds")
   (title, lines), = drawn[1].items()
   assert {label: [row["accuracy"] for row in rows]
           for label, rows in lines.items()} == {
