@@ -36,7 +36,7 @@ from .cli import flag_words
 from .cli import part as part_lib
 from .cli import program, sweeps
 from .cli.command import boolean, Command, enum, string, strings
-from .cli.guard import RunError, WITH_RESUME
+from .cli.guard import WITH_RESUME
 from .reports import comparison, page
 from .reports import sweeps as report
 
@@ -87,8 +87,7 @@ def make(
     words: the flags that all settings share.
     grid: flag name -> its values, as they are written.
     root: folder of the sweep.
-    by: protocol by which the best setting is chosen; None: see
-      ``report.chosen_protocol``.
+    by: protocol by which the best setting is chosen; None: see ``Sweep.made``.
     metric: metric by which settings are compared.
     score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.
@@ -114,57 +113,47 @@ def make(
     return {}
   found = sweeps.play_all(configs, validated=by == "validation" or (
       by is None and "validation" in configs[0].run.eval_protocols))
-  settings = [
+  played = report.Sweep.made([
       report.read_setting(
           values, one.folder, "" if one.diverged is None else
           f"diverged in round {one.diverged.round}")
-      for values, one in zip(combinations(grid), found)]
-  if not any(setting.rows for setting in settings):
-    raise RunError("every setting of the sweep diverged, smaller values may "
-                   "not")
-  protocol = report.chosen_protocol(settings, by)
-  if not evaluate.is_honest(protocol):
-    print(f"warning: the best setting is chosen by {protocol}, on test data, "
+      for values, one in zip(combinations(grid), found)], by, metric, score)
+  if not evaluate.is_honest(played.by):
+    print(f"warning: the best setting is chosen by {played.by}, on test data, "
           "so its number is optimistic; --validation_clients holds clients "
           "out to choose by", file=sys.stderr)
-  config = found[0].config
-  label = config.method.entry.label
-  index = report.best(settings, protocol, metric, score)
-  text = report.table(settings, protocol, metric, score)
-  title = f"{label}, {config.data.dataset}"
-  values = report.scores(settings[index], protocol, metric, score)
-  mean, ci95 = metrics.confidence_95(list(values))
-  facts = {"best": settings[index].values, "folder": settings[
-      index].folder.name, "by": protocol, "metric": metric, "score": score,
-           "mean": float(mean), "ci95": float(ci95),
-           "values": values.tolist(), "replay": shlex.join([
-               f"--flagfile={settings[index].folder / 'flags.txt'}",
+  config, best = found[0].config, played.best()
+  text, title = played.table(), (
+      f"{config.method.entry.label}, {config.data.dataset}")
+  facts = {"best": best.values, "folder": best.folder.name, "by": played.by,
+           "metric": metric, "score": score,
+           **summary_lib.spread(played.scores(best)), "replay": shlex.join([
+               f"--flagfile={best.folder / 'flags.txt'}",
                f"--out_dir={root.with_name(root.name + '_best')}"])}
   summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
-  rows = report.rows_of(settings, metric, score)
+  rows = played.rows()
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
   summary_lib.write_json(root / "sweep.json", facts)
-  report.draw(root / "sweep.png", settings, protocol, metric, score, title)
+  report.draw(root / "sweep.png", played, title)
   if html:
-    _write_page(root / "sweep.html", title, settings, protocol, metric)
+    _write_page(root / "sweep.html", title, played)
   print(text)
-  best = " ".join(f"--{k}={v}" for k, v in settings[index].values.items())
-  print(f"\nbest: {best}\nreplay: {program.name('run')} {facts['replay']}\n"
+  words = " ".join(f"--{k}={v}" for k, v in best.values.items())
+  print(f"\nbest: {words}\nreplay: {program.name('run')} {facts['replay']}\n"
         f"results in {root}")
   return facts
 
 
 def _write_page(
-    path: pathlib.Path, title: str, settings: Sequence[report.Setting],
-    protocol: str, metric: str) -> None:
+    path: pathlib.Path, title: str, played: report.Sweep) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {", ".join(f"{k}={v}" for k, v in one.values.items()):
-          load_run(one.folder) for one in settings if one.rows}
-  found = compare(runs, metric=metric, protocol=protocol)
+          load_run(one.folder) for one in played.settings if one.rows}
+  found = compare(runs, metric=played.metric, protocol=played.by)
   page.write(
       path, title, {"": runs},
-      [comparison.scores(found), comparison.costs(found)], metric=metric,
-      protocol=protocol)
+      [comparison.scores(found), comparison.costs(found)],
+      metric=played.metric, protocol=played.by)
 
 
 def _run(

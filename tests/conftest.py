@@ -254,7 +254,7 @@ def fixture_share_programs():
   with pytest.MonkeyPatch.context() as patch:
     for place in shared_programs.PLACES:
       patch.setattr(f"{place}.Programs", shared_programs.make)
-    patch.setattr("experiments.reports.suite.compile_together",
+    patch.setattr("experiments.cli.sweeps.compile_together",
                   shared_programs.make_together)
     yield
 

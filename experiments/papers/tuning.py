@@ -370,9 +370,12 @@ class Study(NamedTuple):
   ) -> list[list[float]]:
     """The accuracy in percent of every setting and seed; [] if it diverged."""
     by, found = self.protocol.by, []
-    for one in sweeps.play_all(
-        [_configured(self.root, [*words, *flags_of(setting)])
-         for setting in settings], LEAST if by == "validation" else 0):
+    configs = [config_lib.parse([*words, *flags_of(setting)])
+               for setting in settings]
+    for one in sweeps.play_all([  # those begun before are gone on with
+        config.with_output(resume=True, out_dir=str(suite.run_folder(
+            self.root, config))) for config in configs],
+                               LEAST if by == "validation" else 0):
       rows = [] if one.diverged else tables.read_rows(
           one.folder / "metrics.csv")
       # With K models it is that of the mean of the K.
@@ -411,16 +414,6 @@ def label(name: str) -> str:
   """The name of what is tuned in tables."""
   cell = ablation.CELLS.get(name)
   return cell.label if cell else registry.get(name).label
-
-
-def _configured(
-    root: pathlib.Path, words: Sequence[str]) -> config_lib.Config:
-  """A run in a folder of its own, which is resumed if it was started before."""
-  config = config_lib.parse(words)
-  folder = suite.run_folder(root, config)
-  resume = (folder / "config.json").is_file()
-  return config.with_output(
-      out_dir=str(folder), resume=resume, overwrite=not resume)
 
 
 def choose(trials: Sequence[Trial]) -> Trial:

@@ -45,13 +45,14 @@ def spent(
 
 
 def sent_up(
-    outcome: suite.Outcome, target: float, or_last: bool = False
-) -> list[float | None]:
-  """For each seed, the floats sent to the server until the target."""
+    outcome: suite.Outcome, target: float, or_last: bool = False,
+    column: str = "floats_up") -> list[float | None]:
+  """For each seed, the floats, or bytes, sent to the server until the target.
+  """
   clients = outcome.summary["cost"]["clients_per_round"]
   rounds = outcome.rounds()
   return [None if row is None else clients * float(sum(
-      r["floats_up"] for r in rounds if r["seed"] == row["seed"]
+      r[column] for r in rounds if r["seed"] == row["seed"]
       and r["round"] <= row["round"]))
           for row in reached(outcome, target, or_last)]
 

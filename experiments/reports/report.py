@@ -1,6 +1,6 @@
 """Tables that compare a paper's numbers with ours."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import pathlib
 import re
@@ -304,6 +304,18 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
   """A Markdown table."""
   return "\n".join(f"| {' | '.join(map(str, row))} |"
                    for row in (head, ["---"] * len(head), *rows))
+
+
+#: What a column of a table has of a run.
+Column = Callable[[suite.Outcome], object]
+
+
+def of_runs(
+    outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column]) -> str:
+  """A Markdown table of a row for each run: panel, method and columns."""
+  return table(["panel", "method", *columns], (
+      [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
+      for o in outcomes))
 
 
 def shown(values: Any, digits: int = 2, factor: float = 1.0) -> str:

@@ -10,23 +10,15 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-import sys
-import time
 from typing import Any, NamedTuple
 
-from fedjax_alg.engine import sharding
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
-from fedjax_alg.runs.programs import compile_together, Programs
-from fedjax_alg.runs.progress import TimeLeft
 from ..cli import config as config_lib
-from ..cli import execute, lock, resume, signals
+from ..cli import execute, resume, sweeps
 from ..cli import part as part_lib
 from . import chosen as chosen_lib
 from . import partitions
-
-#: At most so many runs are compiled at the same time, each on a core.
-_TOGETHER = 4
 
 #: How the settings of a line were found: by validation, with equal budgets;
 #: those that the paper states for its own methods; the paper's one learning
@@ -127,89 +119,19 @@ def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
   return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
 
 
-def _runs(cells: Iterable[Cell], root: pathlib.Path) -> dict[
-    pathlib.Path, Cell]:
-  """The folder of each run -> the run; several cells may have the same.
+def _runs(cells: Iterable[Cell], root: pathlib.Path) -> tuple[
+    list[config_lib.Config], list[str]]:
+  """The runs of some cells in their folders, and what is said of each.
+
+  Several cells may have one run. A run that was begun is gone on with.
 
   Raises:
     UsageError: the flags of a cell are wrong.
   """
-  return {run_folder(root, cell.config): cell for cell in cells}
-
-
-def _compile_next(
-    runs: Sequence[tuple[pathlib.Path, Cell]]) -> dict[pathlib.Path, Programs]:
-  """Compiles the first run together with the next few.
-
-  They end before a run on other data: both might not fit into memory. Nothing
-  is compiled while a run is played, whose rounds are timed.
-
-  Returns:
-    The folder of each run -> its programs.
-  """
-  data = runs[0][1].config.data
-  same = dict(itertools.takewhile(
-      lambda run: run[1].config.data == data,
-      runs[:min(sharding.available_cores(), _TOGETHER)]))
-  return dict(zip(same, compile_together(
-      [cell.config.prepare() for cell in same.values()])))
-
-
-def _play(runs: Mapping[pathlib.Path, Cell]) -> None:
-  """Plays the runs that are not finished one after the other.
-
-  One that another process plays is passed over.
-
-  Raises:
-    UsageError: see ``_runs``. Then no run has been started.
-    RunError: such a run is not finished in the end.
-  """
-  waiting = [(folder, cell) for folder, cell in runs.items()
-             if not resume.finished(folder, cell.config)]
-  left, elsewhere = TimeLeft(), dict[pathlib.Path, lock.HeldError]()
-  programs: dict[pathlib.Path, Programs] = {}
-  compiling = 0.0  # seconds, of each of the programs
-  for number, (folder, cell) in enumerate(waiting):
-    config, coming = cell.config, waiting[number:]
-    seconds = left.estimate(_size(own.config) for _, own in coming)
-    print(f"[{number + 1}/{len(waiting)}] {cell.panel_title}: {cell.name}"
-          + ("" if seconds is None else
-             f", about {_duration(seconds)} left with compiling"),
-          file=sys.stderr, flush=True)
-    try:
-      with lock.held(folder):
-        if resume.finished(folder, config):  # by now, by another
-          continue
-        if folder not in programs:
-          signals.check()
-          signals.wait_at_most(config.output.grace_s)
-          began = time.monotonic()
-          programs = _compile_next(coming)
-          compiling = (time.monotonic() - began) / len(programs)
-        began, resuming = time.monotonic(), (folder / "config.json").is_file()
-        execute.execute(config.with_output(
-            out_dir=str(folder), resume=resuming, overwrite=not resuming),
-                        programs.pop(folder))
-        if not resuming:
-          left.add(*_size(config), compiling, time.monotonic() - began)
-    except lock.HeldError as error:
-      print(error, file=sys.stderr)
-      elsewhere[folder] = error
-  held = [error for folder, error in elsewhere.items()  # it may have ended
-          if not resume.finished(folder, runs[folder].config)]
-  if held:
-    raise lock.StillHeld(held)
-
-
-def _size(config: config_lib.Config) -> tuple[str, int]:
-  """The algorithm of a run, and its rounds, of all seeds together."""
-  return config.algorithm, (config.run.rounds or 1) * len(config.run.seeds)
-
-
-def _duration(seconds: float) -> str:
-  minutes = round(seconds / 60)
-  return f"{seconds:.0f} s" if minutes < 3 else (
-      f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
+  found = {run_folder(root, cell.config): cell for cell in cells}
+  return ([cell.config.with_output(out_dir=str(folder), resume=True)
+           for folder, cell in found.items()],
+          [f"{cell.panel_title}: {cell.name}" for cell in found.values()])
 
 
 def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
@@ -258,7 +180,8 @@ def run_cells(
     RunError: another process plays a run of them.
   """
   every = [cell.on(parts) for cell in cells]
-  _play(_runs(itertools.chain(*every), root))
+  configs, names = _runs(itertools.chain(*every), root)
+  sweeps.play_all(configs, names=names)
   return [_pool([_read(cell, run_folder(root, cell.config)) for cell in own])
           for own in every]
 
@@ -270,20 +193,16 @@ def play_part(
   Raises:
     UsageError, RunError: see ``run_cells``.
   """
-  runs = _runs(cells, root)
-  own = dict(part.of(list(runs.items())))
-  _play(own)
-  left = sum(not resume.finished(folder, cell.config)
-             for folder, cell in runs.items())
-  print(part_lib.played(part, len(own), left, len(runs)))
+  configs, names = _runs(cells, root)
+  sweeps.play_part(configs, part, names)
 
 
 def finished(cells: Iterable[Cell], root: pathlib.Path,
              parts: Partitions = 1) -> list[Cell]:
   """The cells whose runs are finished on all partitions."""
   return [cell for cell in cells if all(
-      resume.finished(folder, one.config)
-      for folder, one in _runs(cell.on(parts), root).items())]
+      resume.finished(run_folder(root, one.config), one.config)
+      for one in cell.on(parts))]
 
 
 def _pool(parts: Sequence[Outcome]) -> Outcome:

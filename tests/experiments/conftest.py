@@ -2,7 +2,6 @@
 
 import pytest
 
-from experiments.cli import config
 from experiments.reports import suite
 from tests import made_runs
 
@@ -22,7 +21,5 @@ def fixture_without_pictures(no_pictures):
 @pytest.fixture(name="made_up")
 def fixture_made_up(monkeypatch):
   """The runs of figures are made up, in no time."""
-  monkeypatch.setattr(suite, "compile_together", list)
-  monkeypatch.setattr(config.Config, "prepare", lambda run, *_: run)
-  monkeypatch.setattr(suite.execute, "execute", lambda run, programs:
-                      made_runs.finish(run))
+  monkeypatch.setattr(suite.sweeps, "play_all", lambda configs, **_: [
+      made_runs.finish(config) for config in configs])

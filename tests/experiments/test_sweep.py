@@ -97,9 +97,10 @@ def test_finished_settings_are_not_played_again(
     played, monkeypatch, capsys):
   before = hashes(played)
   table = (played / "sweep.md").read_text("utf-8")
-  monkeypatch.setattr(sweeps, "_play_program", lambda group, *_: [
+  monkeypatch.setattr(sweeps._Player, "play", lambda self, number: [
       sweeps.Played(config, played, sweeps.Divergence(1, "params", 0))
-      for config in group if config.hparams["client_lr"] == 1e30])
+      for config in self._groups[number]
+      if config.hparams["client_lr"] == 1e30])
   assert not (played / "sweep.html").exists()
   assert play(played, "--rounds=3", "--resume", "--html") == 0
   assert hashes(played) == before
@@ -164,10 +165,11 @@ def test_parts_and_then_the_whole(played, tmp_path, monkeypatch, capsys):
                            "3), 1 runs are left")
     assert not (tmp_path / "sweep.md").exists()
   assert hashes(tmp_path) == hashes(played)
-  real, together = sweeps._play_together, []
+  real, together = sweeps._Player._play_together, []
   monkeypatch.setattr(
-      sweeps, "_play_together", lambda held, *rest: together.append(
-          [one.folder.name for one in held]) or real(held, *rest))
+      sweeps._Player, "_play_together", lambda self, held, *rest: (
+          together.append([one.folder.name for one in held])
+          or real(self, held, *rest)))
   assert play(tmp_path, "--rounds=3", "--resume") == 0
   assert together == [["client_lr=1e30"]]  # that it diverges is nowhere
   for name in ("sweep.md", "sweep.csv"):

@@ -6,13 +6,14 @@ so a method that sends them saves less.
 """
 
 from collections.abc import Sequence
+import functools
 import pathlib
 
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from ...reports import cost_to_accuracy, figures, plots, report, rule
-from ...reports import suite
+from ...reports import cost_to_accuracy, figures, partitions, plots, report
+from ...reports import rule, suite
 
 NAME = "beyond"
 
@@ -52,19 +53,11 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
   Returns:
     One for each seed, or for each partition the mean of its seeds.
   """
-  found = []
-  for part in outcome.parts or (outcome,):
-    spent = [np.nan if n is None else float(n)
-             for n in cost_to_accuracy.spent(
-                 part, _target(part), "round" if up else "total_bytes")]
-    if up:
-      sent, seeds = part.rounds(), dict.fromkeys(r["seed"] for r in part.rows)
-      each = part.summary["cost"]["clients_per_round"]
-      spent = [np.nan if np.isnan(n) else each * sum(
-          r["bytes_up"] for r in sent if r["seed"] == seed and r["round"] <= n)
-               for seed, n in zip(seeds, spent)]
-    found.append(spent)
-  return np.mean(found, axis=1) if outcome.parts else np.array(found[0])
+  spent = (functools.partial(cost_to_accuracy.sent_up, column="bytes_up")
+           if up else functools.partial(
+               cost_to_accuracy.spent, column="total_bytes"))
+  return partitions.each(
+      lambda part: np.array(spent(part, _target(part)), float))(outcome)
 
 
 def _shown_times(ours: np.ndarray, whole: np.ndarray) -> tuple[str, str]:

@@ -14,7 +14,6 @@ import pathlib
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
 from ...reports import figures, plots, report, styles, suite, verdicts
 
 NAME = "beyond"
@@ -68,22 +67,17 @@ def _epsilon(outcome: suite.Outcome) -> float:
 
 def _table(outcomes: Sequence[suite.Outcome]) -> str:
   """Accuracy and epsilon of every run."""
-  rows = []
-  for outcome in outcomes:
-    epsilon = _epsilon(outcome)
-    rows.append([
-        outcome.cell.panel_title, outcome.cell.label,
-        "-" if math.isinf(epsilon) else f"{epsilon:.3f}",
-        f"{outcome.summary['privacy']['noise_multiplier']:g}"
-        if math.isfinite(epsilon) else "-",
-        results.shown(results.spread(_accuracies(outcome))),
-        outcome.summary["cost"]["rounds"]])
-  return "\n".join([
-      report.table(["panel", "method", "epsilon", "z", "accuracy, % +- 95 % CI",
-                    "rounds"], rows),
-      "", "A client with all its data is what epsilon protects (delta 1e-5): "
+  return "\n\n".join([
+      report.of_runs(outcomes, {
+          "epsilon": lambda o: (
+              "-" if math.isinf(_epsilon(o)) else f"{_epsilon(o):.3f}"),
+          "z": lambda o: f"{o.summary['privacy']['noise_multiplier']:g}"
+          if math.isfinite(_epsilon(o)) else "-",
+          "accuracy, % +- 95 % CI": lambda o: report.shown(_accuracies(o)),
+          "rounds": lambda o: o.summary["cost"]["rounds"]}),
+      "A client with all its data is what epsilon protects (delta 1e-5): "
       "added or removed. Settings but z are those of the best validation "
-      "accuracy at epsilon 2, for all panels.", "",
+      "accuracy at epsilon 2, for all panels.",
       *_at_equal_accuracy(outcomes)])
 
 
@@ -104,7 +98,7 @@ def _at_equal_accuracy(outcomes: Sequence[suite.Outcome]) -> list[str]:
                          [values.mean() for _, values in points], mean)
           for points in others.values())]
        for budget, mean in zip(budgets, means)))
-  return [table, "", "Epsilons between two that were played are interpolated, "
+  return [table, "Epsilons between two that were played are interpolated, "
           "linearly in their logarithm."]
 
 
@@ -169,14 +163,9 @@ def _draw(
 def _above(label: str, than: str, panel: str) -> verdicts.Statement:
   """Whether a method is more accurate than another at the same epsilon."""
 
-  def check(outcomes):
-    mine, other = (_accuracies(verdicts.pick(outcomes, panel, one))
-                   for one in (label, than))
-    return verdicts.above(mine, other, " points")
-
   return verdicts.Statement(
       NAME, "private", f"At epsilon {EPSILONS[panel]:g} {label} is above "
-      f"{than}", check)
+      f"{than}", verdicts.higher(label, than, _accuracies, panel))
 
 
 FIGURE = figures.Figure(

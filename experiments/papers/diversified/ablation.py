@@ -83,19 +83,17 @@ def lines(panel: Any) -> list[Line]:
           for name, cell in CELLS.items()]
 
 
-def _accuracy(outcome: suite.Outcome) -> np.ndarray:
-  """The mean of the last ten rounds, in percent; one for each repetition."""
-  return verdicts.late("accuracy")(outcome)
+#: The mean of the last ten rounds, in percent; one for each repetition.
+_accuracy = verdicts.late("accuracy")
 
 
+@partitions.each
 def _rounds(outcome: suite.Outcome) -> np.ndarray:
   """The rounds to the target; NaN for a repetition that does not reach it.
 
   A repetition is a seed, or a partition with the mean of its seeds.
   """
-  found = [[np.nan if n is None else float(n) for n in targets.spent(
-      part, TARGET, "round")] for part in outcome.parts or (outcome,)]
-  return np.mean(found, axis=1) if outcome.parts else np.array(found[0])
+  return np.array(targets.spent(outcome, TARGET, "round"), float)
 
 
 class Part(NamedTuple):

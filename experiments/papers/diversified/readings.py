@@ -12,10 +12,9 @@ is what any method with one such model comes to at best.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedjax_alg.records import summary as results
 from ...cli import config as config_lib
 from ...cli import flag_words
-from ...reports import chosen, report, rule, suite
+from ...reports import answers, report, suite, verdicts
 from ...reports.figures import Line
 from ...reports.suite import TUNED
 
@@ -61,7 +60,7 @@ def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:
   """Every metric by every reading of what is measured, beside the paper's."""
-  stated = {(c.panel, c.method, metric): c.value
+  claims = {(c.panel, c.method, metric): c
             for figure, metric in METRICS.items()
             for c in report.load_claims("diversified", figure)
             if c.metric.removeprefix("test_") == metric}
@@ -74,27 +73,20 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
     late = o.summary["mean_last_10"]
     words = [f"{o.cell.panel}: {o.cell.panel_title}", o.cell.label]
     for metric in METRICS.values():
-      said = stated.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
-      words.append("-" if said is None else f"{said:g}")
+      claim = claims.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
+      words.append("-" if claim is None else f"{claim.value:g}")
       for protocol in MEASURED:
         if protocol not in late:
           words.append("-")
           continue
-        found = late[protocol][metric]
-        words.append(results.shown(found, factor=100))
-        if said is not None:
-          words[-1] += f" ({_verdict(found, said, o)})"
+        values = verdicts.late(metric, protocol)(o)
+        words.append(report.shown(values))
+        if claim is not None:
+          _, verdict = answers.number(values, claim, o.cell.choices)
+          words[-1] += f" ({verdict})"
     rows.append(words)
   return (
       "Percent, mean of the last ten rounds; of K models the mean of the K, or "
       "the one that a machine prefers on its own classes. In brackets the "
       "verdict on the paper's number.\n\n"
       + report.table(head, rows))
-
-
-def _verdict(
-    found: dict[str, Any], said: float, outcome: suite.Outcome) -> str:
-  if chosen.incomparable(outcome.cell.choices):
-    return rule.NOT_COMPARABLE
-  ci95 = float("nan") if found["ci95"] is None else 100 * found["ci95"]
-  return rule.place(100 * found["mean"] - said, ci95, rule.TIE)

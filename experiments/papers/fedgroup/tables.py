@@ -147,30 +147,29 @@ OF_TABLE1 = {
 def heterogeneity(outcomes: Sequence[suite.Outcome]) -> str:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
   stated = _stated("Table1")
-  rows = []
-  for o in outcomes:
-    def of_paper(metric, form, letter=o.cell.panel):
-      value = stated.get((letter, "FedAvg", metric))
-      return "" if value is None else f" ({value:{form}})"
 
-    reached = verdicts.rounds_to(0.85)(o)
-    rows.append([
-        o.cell.panel_title,
-        shown(verdicts.of_rounds("discrepancy")(o), 3)
-        + of_paper("discrepancy_mean", ".3f"),
-        shown(verdicts.of_rounds("discrepancy", np.var)(o), 4)
-        + of_paper("discrepancy_variance", ".4g"),
-        shown(verdicts.best("accuracy")(o))
-        + of_paper("test_accuracy_max", ".1f"),
-        shown(_median(o))
-        + of_paper("test_accuracy_median", ".1f"),
-        ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in reached)
-        + of_paper("rounds_to_85%", ".0f"),
-        _accuracy(o, "best", "local")])
-  return table([
-      "classes", "discrepancy, mean (paper)", "variance (paper)",
-      "best accuracy (paper)", "median (paper)",
-      "rounds to 85 % (paper), each seed", "`local`, best round"], rows)
+  def beside(metric: str, form: str, digits: int = 2) -> report.Column:
+    """Ours, and the paper's number in brackets."""
+
+    def cell(o: suite.Outcome) -> str:
+      found = OF_TABLE1[metric](o, ())
+      ours = shown(found, digits) if digits else ", ".join(
+          f"{n:.0f}" if np.isfinite(n) else "-" for n in found)
+      value = stated.get((o.cell.panel, "FedAvg", metric))
+      return ours + ("" if value is None else f" ({value:{form}})")
+
+    return cell
+
+  columns = {
+      "classes": lambda o: o.cell.panel_title,
+      "discrepancy, mean (paper)": beside("discrepancy_mean", ".3f", 3),
+      "variance (paper)": beside("discrepancy_variance", ".4g", 4),
+      "best accuracy (paper)": beside("test_accuracy_max", ".1f"),
+      "median (paper)": beside("test_accuracy_median", ".1f"),
+      "rounds to 85 % (paper), each seed": beside("rounds_to_85%", ".0f", 0),
+      "`local`, best round": lambda o: _accuracy(o, "best", "local")}
+  return table(list(columns), (
+      [cell(o) for cell in columns.values()] for o in outcomes))
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:

@@ -85,26 +85,25 @@ def _published(name: str) -> figures.Section:
   def section(outcomes: Sequence[suite.Outcome]) -> str:
     figure = FIGURES[name]
     titles = {panel.letter: panel.title for panel in figure.panels}
-    found = {(o.cell.panel, o.cell.label): o for o in outcomes}
-    rows = []
-    lacking: dict[str, None] = {}
+    played = {(o.cell.panel, o.cell.label): o.summary["cost"]["rounds"]
+              for o in outcomes}
+    found = {(a.panel, a.method, a.metric): a for a in answers.numbers(
+        NAME, name, outcomes, figure.measures)}
+    rows, lacking = [], dict[str, None]()
     for claim in report.load_claims(NAME, name):
-      said = [f"{claim.panel}: {titles.get(claim.panel, '')}", claim.method,
-              claim.metric, f"{claim.value:g}"]
-      outcome = found.get((claim.panel, claim.method))
-      if outcome is None:
+      rows.append([f"{claim.panel}: {titles.get(claim.panel, '')}",
+                   claim.method, claim.metric, f"{claim.value:g}"])
+      answer = found.get((claim.panel, claim.method, claim.metric))
+      if answer is None:
         lacking[claim.panel] = None
-        rows.append([*said, "-", "-", rule.NOT_RUN])
+        rows[-1] += ["-", "-", rule.NOT_RUN]
         continue
-      try:
-        values = figure.measures[claim.metric](outcome, outcomes)
-        ours, verdict = answers.number(values, claim, outcome.cell.choices)
-        verdict = rule.words(
-            verdict, abs(float(values.mean()) - claim.value), claim.metric,
-            claim.unit, own=True)
-      except verdicts.NotRun as error:
-        ours, verdict = str(error), rule.NOT_RUN
-      rows.append([*said, ours, outcome.summary["cost"]["rounds"], verdict])
+      gap = None
+      if answer.verdict in (rule.ABOVE, rule.BELOW):
+        gap = abs(float(answer.ours.split(" ")[0]) - claim.value)
+      rows[-1] += [
+          answer.ours, str(played[claim.panel, claim.method]), rule.words(
+              answer.verdict, gap, claim.metric, claim.unit, own=True)]
     return report.table([
         "panel", "method", "metric", "published", "ours", "rounds played",
         "verdict"], rows) + bool(lacking) * (

@@ -19,4 +19,4 @@ def test_both_readings_of_what_is_measured_stand_beside_the_number():
       "global": late(0.5), "preferred": late(0.95)}})])
   words = text.splitlines()[-1].split(" | ")
   assert words[2:5] == [
-      "88", "50.00 +- 0.10 (below)", "95.00 +- 0.10 (above)"]
+      "88", "50.00 +- 0.00 (below)", "95.00 +- 0.00 (above)"]

@@ -40,7 +40,7 @@ def test_costs_and_verdicts():
   assert [verdict for _, verdict in keeps] == [
       "holds", "holds", "not run"]
   # FedProx is above FedAvg by 8, 6 and 4 points: 6 +- 5.
-  assert keeps[0][0].startswith("+6.00")
+  assert keeps[0][0].startswith("b: +6.00")
   # FedAvg has not got there in 360 seconds, FedBuff in 60, 90 and 30.
   saved = 100 * (1 - np.array([60, 90, 30]) / 360)
   assert keeps[1][0].startswith(f"+{saved.mean():.1f} +- ")

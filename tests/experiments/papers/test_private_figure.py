@@ -62,5 +62,5 @@ def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
   assert private.needed_epsilon([1, 4], [80, 90], 85) == "2.00"
   said = {claim.text: verdicts.judge(claim, found)
           for claim in private.FIGURE.statements}
-  assert said["At epsilon 1 AFL is above FedAvg"][0].startswith("+2.00")
+  assert said["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
   assert np.isinf(private.EPSILONS["e"])

@@ -213,10 +213,10 @@ def test_the_papers_numbers_on_the_curves():
   """As the files of claims have them, in the panels and at their rounds."""
 
   def marks(paper, artifact, metric, *labels):
-    return {panel: [mark[:3] for mark in found] for panel, found in (
-        report.marks(paper, artifact, [
-            suite.Outcome(suite.Cell(panel, "5 %", label, ()), pathlib.Path(),
-                          [], {}) for panel, label in labels], metric).items())}
+    found = report.marks(paper, artifact, [
+        suite.Outcome(suite.Cell(panel, "5 %", label, ()), pathlib.Path(),
+                      [], {}) for panel, label in labels], metric)
+    return {title: [mark[:3] for mark in own] for title, own in found.items()}
 
   found = marks("conjugate", "fig2", "accuracy", *(
       (panel, label) for panel in "ad" for label in (
@@ -300,10 +300,8 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parse = config.parse
   monkeypatch.setattr(
       config, "parse", lambda flags: parsed.append(flags) or parse(flags))
-  monkeypatch.setattr(config.Config, "prepare", lambda config: config)
-  monkeypatch.setattr(suite, "compile_together", list)
-  monkeypatch.setattr(suite.execute, "execute",
-                      lambda config, programs: executed.append(config))
+  monkeypatch.setattr(suite.sweeps, "play_all",
+                      lambda configs, names: executed.extend(configs))
   monkeypatch.setattr(suite.execute, "files", None)  # nothing is read either
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
   bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))
@@ -316,4 +314,16 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   (run,) = executed
   assert run.identity() == good.config.identity()
   assert run.values["out_dir"] == str(suite.run_folder(tmp_path, run))
-  assert run.values["overwrite"] and not run.values["resume"]
+  assert run.values["resume"] and not run.values["overwrite"]
+
+
+@pytest.mark.parametrize("flag,said", [
+    ("--resume", "goes on with unfinished runs by itself"),
+    ("--overwrite", "another --out_dir"), ("--dry_run", "experiments.run")])
+def test_flags_of_single_runs_are_refused(tmp_path, capsys, flag, said):
+  assert diversified.main(
+      ["--figure=fig1", flag, f"--out_dir={tmp_path / 'out'}"]) == 2
+  line = capsys.readouterr().err
+  assert line.startswith(f"error: {flag}: not of a figure command")
+  assert said in line and line.count("\n") == 1
+  assert not (tmp_path / "out").exists()
