@@ -16,7 +16,21 @@ FACTS = {"compile_s": 2.0, "compile_cpu_s": 1.0, "temporary_mb": 0.5,
          "arguments_mb": 0.25, "kernels": [9, 1], "collectives": [3, 2]}
 
 
+#: One exchange in a loop, and one outside.
+TEXT = """\
+HloModule jit_run
+%inner (p: s32[]) -> s32[] {
+  ROOT %all-reduce.1 = s32[] all-reduce(%p), to_apply=%sum
+}
+%round (p: s32[]) -> s32[] {
+  %all-gather.1 = s32[] all-gather(%p)
+  ROOT %while.1 = s32[] while(%p), condition=%more, body=%inner
+}
+"""
+
+
 def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
+  assert hlo.collectives(hlo.computations(TEXT), "round") == (1, 1)
   fed = federate("digits", partition="classes", num_clients=12)
   programs = Programs(prepare(
       methods.method_of("fedavg"), fed, RunOptions(

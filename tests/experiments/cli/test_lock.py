@@ -14,12 +14,12 @@ from experiments.cli import lock
 
 #: Another process with the lock of a folder, until it is killed.
 HOLDER = """
-import fcntl, os, sys, time
+import fcntl, os, sys
 file = open(sys.argv[1] + "/run.lock", "w")
 fcntl.flock(file, fcntl.LOCK_EX)
 print(os.getpid(), "there", sep="\\n", file=file, flush=True)
 print("held", flush=True)
-time.sleep(600)
+sys.stdin.read()
 """
 
 #: When a process took a lock.
@@ -30,7 +30,8 @@ def test_another_process_and_its_death(tmp_path):
   """Without ``tidy`` a finished run of a sweep keeps an empty run.lock."""
   lock.tidy(tmp_path)
   with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)],
-                        stdout=subprocess.PIPE) as process:
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                        ) as process:
     assert process.stdout.readline() == b"held\n"
     lock.tidy(tmp_path)
     for _ in range(2):  # who is refused leaves the file as it is
