@@ -204,12 +204,10 @@ def descend(
     The steps.
 
   Raises:
-    OptionError: no step that played all rounds has a finite loss, a
-      hyper-parameter starts at an end of its range, or the validation clients
-      have no example of some class.
+    OptionError: no step that played all rounds has a finite loss, or a
+      hyper-parameter starts at an end of its range.
   """
   p, by = derivatives.prepared, derivatives.by
-  check_choice(p.federation)
   total = p.options.rounds
   assert total is not None
   moved = [coordinate(p.method, name) for name in by]

@@ -176,6 +176,8 @@ def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):
     (["--outer_steps=2"], "--outer_steps=2: only read with --tune_by_gradient"),
     (["--tune_by_gradient=client_lr", "--compress_up=sign"],
      "--compress_up=sign: what it rounds has the derivative 0"),
+    (["--tune_by_gradient=client_lr", "--partition=classes",
+      "--num_clients=30"], "--validation_clients=3: they have no example of"),
 ])
 def test_what_cannot_be_tuned_by_derivatives(words, said, capsys):
   assert tune.main([*ANY, *words]) == 2
