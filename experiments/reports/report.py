@@ -311,9 +311,10 @@ Column = Callable[[suite.Outcome], object]
 
 
 def of_runs(
-    outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column]) -> str:
+    outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column],
+    panel: str = "panel") -> str:
   """A Markdown table of a row for each run: panel, method and columns."""
-  return table(["panel", "method", *columns], (
+  return table([panel, "method", *columns], (
       [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
       for o in outcomes))
 

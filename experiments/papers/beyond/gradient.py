@@ -17,6 +17,7 @@ measured beside that.
 
 from collections.abc import Mapping
 import dataclasses
+import json
 import math
 import pathlib
 import time
@@ -86,22 +87,13 @@ def _studied(name: str, request: figures.Request) -> dict[str, Any]:
   path = request.root / "gradient" / f"{name}.json"
   key = [*request.common, request.quick]
   if path.is_file():
-    kept = _numbers(files.read_json(path))
+    kept = json.loads(files.read_text(path))
     if kept.get("key") == key:
       return kept
   study = _study(name, request) | {"key": key}
   path.parent.mkdir(parents=True, exist_ok=True)
-  results.write_json(path, study)
+  results.write_text(path, json.dumps(study, indent=1))  # which has NaN
   return study
-
-
-def _numbers(found: Any) -> Any:
-  """What JSON has for NaN, null, is a number again."""
-  if isinstance(found, dict):
-    return {key: _numbers(value) for key, value in found.items()}
-  if isinstance(found, list):
-    return list(map(_numbers, found))
-  return math.nan if found is None else found
 
 
 def _steps_curve(study: Mapping[str, Any]) -> tuple[list[int], list[float]]:

@@ -47,7 +47,8 @@ def _table(outcomes: Sequence[suite.Outcome]) -> str:
       **{f"{what} to {100 * target:g} %": _takes(target, column, unit)
          for target in _TARGETS for what, column, unit in (
              ("simulated minutes", "simulated_s", 60.0),
-             ("MB", "total_bytes", 1e6), ("rounds", "round", 1.0))}}) + (
+             ("MB", "total_bytes", 1e6), ("rounds", "round", 1.0))}},
+                        "stragglers") + (
           "\n\nCosts are medians over seeds, at the first evaluation that "
           "reaches the accuracy; MB are those of all participants, both ways. "
           "A round of FedBuff is 5 clients, of the others 10. FedBuff's "

@@ -37,30 +37,23 @@ def gains(outcomes: Sequence[suite.Outcome]) -> str:
   # Panel g has the data of the other generator; the paper's numbers are those
   # of panel c.
   alias = {"g": "c"}
-  labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   order = [*claims.COLUMNS, *claims.BEYOND]
-  labels.sort(key=lambda label: (
-      order.index(label) if label in order else len(order)))
-  panels = suite.by_panel(outcomes)
-  head = ["", *(runs[0].cell.heading for runs in panels)]
+  found = sorted(outcomes, key=lambda o: (
+      order.index(o.cell.label) if o.cell.label in order else len(order)))
 
-  def of(runs: Sequence[suite.Outcome], label: str, which: str) -> str:
-    found = next((o for o in runs if o.cell.label == label), None)
-    if found is None:
-      return "-"
-    letter = runs[0].cell.panel
-    said = stated.get((alias.get(letter, letter), label, "test_accuracy_max"))
-    return _accuracy(found, which, PROTOCOL) + (
-        "" if said is None or which != "best" else f" ({said:.1f})")
+  def cells(which: str) -> str:
+    return report.by_panel(
+        (o.cell.heading, o.cell.label, _accuracy(o, which, PROTOCOL) + (
+            "" if said is None or which != "best" else f" ({said:.1f})"))
+        for o in found for said in [stated.get((
+            alias.get(o.cell.panel, o.cell.panel), o.cell.label,
+            "test_accuracy_max"))])
 
   return "\n\n".join([
       "Accuracy of the clients' models on their own test data, in percent: the "
       "best evaluated round, as in the paper, whose numbers are in brackets.",
-      *(text for which, text in (("best", ""), (
-          "mean_last_10", "The mean of the last ten rounds, which no test data "
-          "chose:")) for text in (text, table(head, (
-              [label, *(of(runs, label, which) for runs in panels)]
-              for label in labels))) if text)])
+      cells("best"), "The mean of the last ten rounds, which no test data "
+      "chose:", cells("mean_last_10")])
 
 
 def by_partition(outcomes: Sequence[suite.Outcome]) -> str:
