@@ -13,6 +13,7 @@ from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs import gradient_tuning, hypergradient
 from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
+from fedjax_alg.runs.prepare import check_choice
 from ..cli import config as config_lib
 from ..cli import execute, flag_words, program
 from ..cli.command import integer, listed
@@ -127,6 +128,7 @@ def make(
         config.method, list(values[FLAG].value or ()))
     hypergradient.check(config.method, config.run)
     prepared = hypergradient.prepared_for(config, names)
+    check_choice(prepared.federation)  # before it compiles
     execute.warn(prepared, set())
     caution = hypergradient.caution(prepared.method)
     if caution:

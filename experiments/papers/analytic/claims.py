@@ -29,12 +29,6 @@ COLUMNS: dict[str, tuple[str, str]] = {
     PERSONAL: (PERSONAL, "local"), ALONE: (ALONE, "local"),
     AFL: (AFL, "local")}
 
-#: Figures, tables and sections with claims that no run here can judge -> why.
-NOT_JUDGED = {
-    "Sec5.1": "hyper-parameters and machines, in presets/analytic and the "
-              "clock's defaults",
-}
-
 #: A method that is at most this many points below counts as competitive.
 COMPETITIVE = 1.0
 

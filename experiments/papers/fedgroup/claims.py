@@ -24,16 +24,6 @@ _NOT_SYNTHETIC = "abcdfg"
 #: The panels of the paper's table that have RAC, over which its mean is.
 _WITH_RAC = "abcdf"
 
-#: Figures, tables and sections with claims that no run here can judge -> why.
-NOT_JUDGED = {
-    "Fig4": "its claim is that there are curves",
-    "Fig5": "judged by the fig5 table, which has no runs",
-    "Intro": "of CIFAR-10 by other authors; the gains are the abstract's",
-    "Conclusion": "the gain is the abstract's",
-    "Sec5.1": "hyper-parameters, in presets/fedgroup",
-    "Table2": "sizes, in the table2 table",
-}
-
 SCORE = best("accuracy", "local")
 _EARLY = mean_over(1, 30, protocol="local")
 _DISCREPANCY = of_rounds("discrepancy")

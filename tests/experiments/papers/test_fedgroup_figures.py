@@ -1,7 +1,6 @@
 """The FedGroup paper's figures: cells, what is left out, tables, the pool."""
 
 import dataclasses
-import functools
 
 import jax
 import numpy as np
@@ -16,8 +15,8 @@ from experiments.reports import suite, verdicts
 from experiments.papers.fedgroup import claims
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.engine import loop
+from tests.experiments import shown
 
-#: 60 clients, so that FedGroup finds the 60 it pre-trains.
 DIGITS = ("--dataset=digits", "--features=flatten", "--partition=iid",
           "--num_clients=60", "--cohort_size=6", "--local_epochs=1",
           "--rounds=3", "--noprogress", "--host_devices=1")
@@ -27,83 +26,13 @@ def request(*common, **more):
   return figures.Request(None, common, "here", **more)
 
 
-@pytest.fixture(name="all_there")
-def _all_there(monkeypatch):
-  monkeypatch.setattr(figures, "_why_lacking", lambda flags: "")
-
-
-@functools.cache  # parsed once for all tests
-def cells_of(name, *common):
-  figure, lacking = figures.with_data(
-      fedgroup.PAPER, fedgroup.FIGURES[name], request())
-  assert not lacking
-  return figures.cells(fedgroup.PAPER, figure, request(*common))
-
-
-def parsed(name, *common):
-  return {(c.panel, c.label): c.config for c in cells_of(name, *common)}
-
-
-@pytest.mark.usefixtures("all_there")
-@pytest.mark.parametrize("name", fedgroup.FIGURES)
-def test_every_cell_parses(name):
-  figure = fedgroup.FIGURES[name]
-  found = parsed(name)
-  assert {p for p, _ in found} == {p.letter for p in figure.panels}
-  for run in found.values():
-    values = run.values
-    assert (values["cohort_size"], values["l2"]) == (20, 0.0)
-    assert (run.hparams["local_epochs"], run.hparams["batch_size"]) == (20, 10)
-    assert figure.protocol in values["eval_protocols"]
-
-
-@pytest.mark.usefixtures("all_there")
-def test_table3_has_the_papers_columns_and_settings():
-  found = parsed("table3")
-  for letter in "abcdefg":
-    labels = [label for panel, label in found if panel == letter]
-    wanted = [*claims.COLUMNS, *claims.BEYOND]
-    if letter == "e":  # a dash in the paper
-      wanted.remove("FG-RAC-EDC")
-    assert labels == wanted
-  for (letter, label), run in found.items():
-    groups = 3 if letter in "ab" else 5
-    if label == claims.PRETRAINED:
-      assert run.hparams["num_groups"] == 1
-      assert run.hparams["pretrain_scale"] == 20 * groups
-    else:
-      for name in ("num_groups", "max_groups"):
-        assert run.hparams.get(name, groups) == groups
-    mu = 0.01 if letter == "f" else 1.0
-    assert run.hparams.get("mu", mu) == mu
-    assert run.values["rounds"] == 300
-  rates = {letter: found[letter, "FG-EDC"].hparams["client_lr"]
-           for letter in "abcdefg"}
-  assert rates == dict(a=0.03, b=0.03, c=0.003, d=0.003, e=0.01, f=0.3,
-                       g=0.003)
-  assert found["g", "FG-EDC"].values["femnist"] == "leaky"
-
-
-@pytest.mark.usefixtures("all_there")
-def test_curves_are_of_the_runs_of_table3():
-  known = {run.identity() for run in parsed("table3").values()}
-  for name in ("fig3", "fig4"):
-    assert {run.identity() for run in parsed(name).values()} <= known
-  off = [run.identity() for (_, label), run in parsed("eta_g").items()
-         if label.endswith("= 0")]
-  assert len(off) == 4 and set(off) <= known
-  assert [c.flags for c in cells_of("table1")] == [
-      c.flags for c in cells_of("fig1")]
-
-
-@pytest.mark.usefixtures("all_there")
 def test_what_happens_half_way():
   for common, half in ((), 100), (("--rounds=8",), 4), (("--rounds=9",), 4):
-    assert {run.values["newcomers_at"] for run in parsed(
-        "newcomers", *common).values()} == {((half, 100),)}
-  runs = parsed("shift")
-  assert {run.values["shift_every"] for run in runs.values()} == {50}
-  assert runs["a", "FG-EDC, no migration"].hparams["migration"] == 1.0
+    assert {cell.config.values["newcomers_at"] for cell in figures.cells(
+        fedgroup.PAPER, fedgroup.FIGURES["newcomers"], request(*common))} == {
+            ((half, 100),)}
+  assert {cell.config.values["shift_every"] for cell in shown.cells(
+      "fedgroup", "shift")} == {50}
 
 
 def test_what_is_not_there_is_left_out(monkeypatch, capsys):
@@ -134,17 +63,14 @@ def test_a_partition_of_half_the_size_is_a_stand_in_everywhere():
   assert int(fedgroup.client_sizes(100, 0).sum()) < 0.6 * (
       fedgroup.SYNTHETIC_EXAMPLES)
   for name, panel in (("table3", "e"), ("fig4", "a"), ("eta_g", "c")):
-    found = [cell for cell in figures.cells(
-        fedgroup.PAPER, fedgroup.FIGURES[name], request())
+    found = [cell for cell in shown.cells("fedgroup", name)
              if cell.panel == panel]
     assert found and {cell.config.values["partition_seed"] for cell in found
                       } == {0}
     assert all("stand-in" in suite.chosen_lib.said(cell.choices)
                for cell in found), name
-  of_size = figures.cells(
-      fedgroup.PAPER, fedgroup.FIGURES["synthetic"], request())
   assert not any("stand-in" in suite.chosen_lib.said(cell.choices)
-                 for cell in of_size)
+                 for cell in shown.cells("fedgroup", "synthetic"))
 
 
 def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
@@ -177,20 +103,6 @@ def test_partitions_of_synthetic_are_found_by_their_size():
     found = synthetic(1.0, 1.0, 100, seed)
     rows = len(found.y_train) + len(found.y_test)
     assert rows == size and abs(rows - 75_349) <= 1_500
-
-
-def test_every_claim_is_judged_or_named():
-  judged = {s.artifact for statements in (
-      claims.TABLE1, claims.FIG1, claims.TABLE3, claims.FIG3, claims.FIG4,
-      claims.ETA_G) for s in statements}
-  rows = report.read_claims("fedgroup")
-  assert len(rows) == 163
-  for row in rows:
-    # The abstract's gains are those of Table 3.
-    assert row["artifact"] in judged | set(claims.NOT_JUDGED) | {"Abstract"}
-  stated = {(r["panel"], r["method"]) for r in rows
-            if r["metric"] == "test_accuracy_max" and r["artifact"] == "Table3"}
-  assert stated == {(p, m) for p in "abcdef" for m in claims.COLUMNS}
 
 
 FLAGS = ("--algorithm=fedavg", "--num_clients=9", "--cohort_size=3",
@@ -356,6 +268,7 @@ def test_mapping_is_a_line_of_least_squares():
       [3, 2, 1, 1], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("made_up")
 def test_made_on_digits(tmp_path, monkeypatch, capsys):
   """One method: a table, and curves over the same run."""
   for name in ("table3", "fig3"):
@@ -373,17 +286,17 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
 
 def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   """Its clients and groups are those that the run's start has assigned."""
-  cell = next(c for c in figures.cells(
+  cell, = figures.cells(
       fedgroup.PAPER, figures.only("table3", fedgroup.FIGURES["table3"], "a"),
-      request("--num_seeds=1", *DIGITS, "--num_clients=70"))
-              if c.label == "FG-EDC")
+      request("--num_seeds=1", *DIGITS, "--num_clients=16",
+              "--pretrain_scale=5", lines=("FG-EDC",)))
   found, = pool.pretrained(cell)
   made = cell.config.prepare()
   state = jax.jit(lambda data, keys: loop.initial_states(
       made.build, made.model, made.spec, data, keys, made.numbers))(
           made.placed.data.train, made.keys)
   member = np.asarray(state.member)[0]
-  assert (member >= 0).sum() == 60 == len(found.groups)
+  assert (member >= 0).sum() == 15 == len(found.groups)
   for client, group, edc in zip(found.ids, found.groups, found.edc):
     assert member[client] == group and (edc >= 0).all()
   assert 0.5 < pool.mapping(found).pearson <= 1
