@@ -13,14 +13,15 @@ The command prints a table and writes it with a picture and the runs to
 """
 
 from collections.abc import Sequence
-import pathlib
 import sys
+
+from absl.flags import FlagValues
 
 from fedjax_alg.records import summary as results
 from fedjax_alg import registry
 from fedjax_alg.files import expanded
-from .cli import config as config_lib
-from .cli import guard
+from .cli.command import Command, string
+from .cli.guard import AGAIN
 from .reports import plots, suite
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
@@ -46,23 +47,13 @@ def table(outcomes: Sequence[suite.Outcome]) -> str:
   return "\n".join(lines)
 
 
-def command(argv: Sequence[str]) -> None:
+def _run(
+    values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Plays the four methods, prints the table and draws the picture."""
-  if config_lib.asks_help(argv):
-    raise config_lib.HelpRequested(
-        f"{__doc__}\nAny other --flag=value is passed on to every run;\n"
-        "python -m experiments.run --help lists these flags.")
-  root = pathlib.Path("out/demo")
-  common = []
-  for word in argv:
-    if word == "--out_dir":
-      raise config_lib.UsageError(f"{word}: must be --out_dir=DIR, in one word")
-    if word.startswith("--out_dir="):
-      root = expanded(word.split("=", 1)[1])
-    else:
-      common.append(word)
+  del argv
+  root = expanded(values.out_dir)
   cells = [suite.Cell("a", "digits", registry.get(name).label, (
-      f"--flagfile=demo/{name}.flags", "--noprogress", *common))
+      f"--flagfile=demo/{name}.flags", "--noprogress", *words))
            for name in METHODS]
   outcomes = suite.run_cells(cells, root)
   picture = root / "demo.png"
@@ -76,10 +67,11 @@ def command(argv: Sequence[str]) -> None:
   print(f"\n{text}\n\nfigure: {picture}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return guard.guarded(command, argv, guard.AGAIN)
-
+main = Command(
+    __doc__, (string("out_dir", "out/demo", "folder to write to"),), _run,
+    "Any other --flag=value is passed on to every run;\n"
+    "python -m experiments.run --help lists these flags.", AGAIN,
+    passes_on=True)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -204,12 +204,10 @@ def descend(
     The steps.
 
   Raises:
-    OptionError: no step that played all rounds has a finite loss, a
-      hyper-parameter starts at an end of its range, or the validation clients
-      have no example of some class.
+    OptionError: no step that played all rounds has a finite loss, or a
+      hyper-parameter starts at an end of its range.
   """
   p, by = derivatives.prepared, derivatives.by
-  check_choice(p.federation)
   total = p.options.rounds
   assert total is not None
   moved = [coordinate(p.method, name) for name in by]
@@ -326,5 +324,6 @@ def tune_by_gradient(
   names = check_starts(plan.method, by)
   prepared = hypergradient.prepared_for(plan, names)
   warn(prepared, set(), hypergradient.caution(prepared.method))
+  check_choice(prepared.federation)  # before it compiles
   return descend(Derivatives(prepared, names), outer_steps=outer_steps,
                  halvings=halvings, last=last)
