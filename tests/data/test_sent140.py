@@ -172,7 +172,7 @@ def test_prepare_says_what_is_ready(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(data, "prepare_tfds", lambda name, data_dir: None)
   prepare(tmp_path, [{"user": b"al", "polarity": 0, "text": b"x"}] * 23, {
       name: FEATURES[name] for name in ("user", "polarity", "text")})
-  experiments_prepare.command(["sentiment140", f"--data_dir={tmp_path}"])
+  experiments_prepare.main(["sentiment140", f"--data_dir={tmp_path}"])
   assert capsys.readouterr().out == (
       "sentiment140: 23 tweets of users with at least 20 ready\n")
 
