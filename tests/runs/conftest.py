@@ -16,7 +16,6 @@ CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
 SMALL = {
     "ifca": dict(cohort_size=6, rounds=3, num_groups=2),
     "losac": dict(cohort_size=4, rounds=3, local_steps=3),
-    "afl": dict(client_ridge=1.0, remove_ridge=False),
 }
 
 

@@ -183,10 +183,13 @@ def test_steps_are_checked_when_they_are_asked_for(fed):
     fa.steps("fedavg", fed, cohort_size=21)
 
 
-def test_measures_alone(fed, tmp_path, capsys):
+def test_measures_and_a_seed_alone(measured, fed, tmp_path, capsys):
   """Without any protocol there are rounds, sums, models and a folder."""
-  result = fa.run("fedavg", fed, evaluate=correct,
+  result = fa.run("fedavg", fed, evaluate=correct, seeds=[1],
                   callbacks=fa.progress_bar("mine"), **FEDAVG)
+  both, _ = measured  # of the seeds 3 and 1
+  chex.assert_trees_all_close(
+      result.global_params(), both.global_params(1), rtol=1e-5)
   assert list(result.metrics) == ["correct"] and result.clients == {}
   np.testing.assert_array_equal(result.rounds, [2, 3])
   lines = capsys.readouterr().err.splitlines()

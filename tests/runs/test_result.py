@@ -265,37 +265,31 @@ def apply(params, x):
   return x @ params[0] + params[1][None]
 
 
-def test_a_model_of_ones_own(own_fed, tmp_path):
-  """Its parameters keep their structure where the model is given."""
-  model = models.from_functions(init, apply)
-  result = fa.run("fedavg", own_fed, model=model, **(
-      NUMBERS | dict(cohort_size=2)))
-  assert isinstance(result.global_params(), list)
-  folder = result.save(tmp_path)
-  loaded = fa.load_run(folder, federation=own_fed, model=model)
-  chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
-  chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
-  unknown = fa.load_run(folder, federation=own_fed)
-  np.testing.assert_array_equal(
-      unknown.global_params()["0"], result.global_params()[0])
-  with pytest.raises(fa.RunFolderError, match="no name, .* the model"):
-    unknown.client_params(2)
-
-
 def fedavg(model, hparams, *, map_clients):
   """An algorithm of one's own with the name of one in the registry."""
   return fedavg_lib.fedavg(model, hparams, map_clients=map_clients)
 
 
-def test_an_algorithm_of_ones_own_has_to_be_given(own_fed, tmp_path):
+def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(
+    own_fed, tmp_path):
+  """Parameters keep their structure where the model is given."""
   mine = registry.Entry(FedAvgHParams, fedavg, "fedavg", "")
-  result = fa.run(mine, own_fed, local_steps=2,
+  model = models.from_functions(init, apply)
+  result = fa.run(mine, own_fed, model=model, local_steps=2,
                   **(NUMBERS | dict(cohort_size=2)))
+  assert isinstance(result.global_params(), list)
   folder = result.save(tmp_path)
-  with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
-    fa.load_run(folder, federation=own_fed).client_params(2)
-  loaded = fa.load_run(folder, federation=own_fed, algorithm=mine)
+  loaded = fa.load_run(
+      folder, federation=own_fed, algorithm=mine, model=model)
+  chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
+  unknown = fa.load_run(folder, federation=own_fed, algorithm=mine)
+  np.testing.assert_array_equal(
+      unknown.global_params()["0"], result.global_params()[0])
+  with pytest.raises(fa.RunFolderError, match="no name, .* the model"):
+    unknown.client_params(2)
+  with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
+    fa.load_run(folder, federation=own_fed, model=model).client_params(2)
 
 
 def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):

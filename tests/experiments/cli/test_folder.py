@@ -19,8 +19,8 @@ from fedjax_alg import files
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records import folder as run_files
 
-WORDS = ("--algorithm=fedavg", "--dataset=digits", "--num_clients=10",
-         "--participation=0.5", "--eval_every=1", "--rounds=2",
+WORDS = ("--algorithm=fedavg", "--dataset=digits", "--partition=classes",
+         "--num_clients=20", "--cohort_size=4", "--eval_every=1", "--rounds=2",
          "--eval_protocols=global", "--noprogress")
 
 
