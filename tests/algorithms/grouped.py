@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn import metrics
 
 from fedjax_alg import base, registry
 from fedjax_alg.client.minibatches import LocalWork
@@ -101,6 +102,16 @@ def play(run, data, state, cohorts=None, keys=None) -> Play:
   return Play(states, log)
 
 
+def rounds(run, problem_, state, cohorts=None):
+  """``bridge.Round`` of ``play``."""
+  played = play(run, problem_.data, state, cohorts)
+  return [
+      bridge.Round(ids, key, *rest, batches(problem_, ids, key))
+      for ids, key, *rest in zip(
+          cohorts or COHORTS, KEYS, played.states, played.states[1:],
+          played.log)]
+
+
 def models_of(state):
   """The K models of a state, for the oracle."""
   return [bridge.to_oracle(jax.tree.map(lambda leaf: leaf[k], state.models))
@@ -158,15 +169,39 @@ def assert_models_close(before, state, expected, rtol=2e-4):
   assert moved
 
 
-def assert_logged(aux, state, ids, groups, k):
-  """What a round reports of its groups; padding slots are in none."""
-  groups = np.asarray(groups)
-  np.testing.assert_array_equal(aux.client["group"][:len(ids)], groups)
+def assert_round(r, before, found, k, groups=None, models=None):
+  """A round made of the models ``before`` what the oracle found.
+
+  What it reports is of the groups after it; padding slots are in none.
+
+  Args:
+    r: the ``bridge.Round``.
+    before: K models.
+    found: with ``trained``, ``groups`` and ``models``.
+    k: number of groups in the report.
+    groups: the participants' groups, if not ``found.groups``.
+    models: the models after the round, if not ``found.models``.
+  """
+  groups = np.asarray(found.groups if groups is None else groups)
+  models = found.models if models is None else models
+  assert_models_close(before, r.state, models)
+  np.testing.assert_array_equal(r.aux.client["group"][:len(r.ids)], groups)
   np.testing.assert_array_equal(
-      aux.server["participants"], np.bincount(groups, minlength=k))
-  member = np.asarray(state.member)
+      r.aux.server["participants"], np.bincount(groups, minlength=k))
+  member = np.asarray(r.state.member)
   np.testing.assert_array_equal(
-      aux.server["members"], np.bincount(member[member >= 0], minlength=k))
+      r.aux.server["members"], np.bincount(member[member >= 0], minlength=k))
+  np.testing.assert_allclose(
+      r.aux.server["discrepancy"],
+      oracle.discrepancy(found.trained, groups, models), rtol=1e-3)
+
+
+def assert_deploys(run, state, expected):
+  """Clients deploy the models of these numbers: client id -> number."""
+  models, key = models_of(state), jax.random.key(0)
+  for i, number in expected.items():
+    w = run.deploy(state, jnp.int32(i), layout.shard_of(problem().data, i), key)
+    assert same(bridge.to_oracle(w), models) == number
 
 
 def assert_is_fedavg(name, run=None, **settings):
@@ -244,7 +279,7 @@ def assert_finds_kinds(run, state, rounds=6):
   played = play(run, kinds.data, state, [EVERYONE] * rounds, keys)
   state = played.states[-1]
   found = np.asarray(run.algorithm.membership(state))
-  assert oracle.adjusted_rand(found, KIND) == 1.0, found
+  assert metrics.adjusted_rand_score(KIND, found) == 1.0, found
   fedavg = programs("fedavg")
   other = play(fedavg, kinds.data,
                begin(fedavg, kinds.data, jax.tree.map(

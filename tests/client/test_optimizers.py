@@ -137,22 +137,6 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
       two_rounds(problem, name, **settings), fedavg, rtol=1e-4, atol=1e-5)
 
 
-def test_local_training_counts_its_rounds(problem):
-  """Of each client alone, whose model stays with it."""
-  keys, start = [KEY, jax.random.key(4)], problems.some_params(problem.model)
-  states, _, _ = bridge.history(
-      problem, "local", [[CLIENT]] * 2, keys, start, **ROUNDS)
-  model = bridge.to_oracle(start)
-  for rounds in range(2):
-    model, _ = oracle.local_training(
-        model, *problem.clients[CLIENT], [np.arange(45)] * 3,
-        lambda k: 0.2 * 0.5 ** rounds, problems.L2,  # noqa: B023
-        kind="momentum")
-  bridge.assert_step_close(
-      bridge.to_oracle(start),
-      jax.tree.map(lambda leaf: leaf[CLIENT], states[-1].table), model)
-
-
 @pytest.mark.parametrize("name, options, said", [
     ("fedavg", dict(client_momentum=0.9), "client_momentum: not read with "
      "client_optimizer=sgd (only with client_optimizer=momentum|nesterov"),

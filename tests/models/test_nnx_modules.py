@@ -71,10 +71,10 @@ def test_a_round_of_a_linear_model_is_the_oracles(problem, made):
   params, _, cohort = bridge.play(problem, "fedavg", ids, KEY, start, **WORK)
   as_oracle = lambda tree: {
       name: np.asarray(leaf, np.float64) for name, leaf in tree.items()}
-  expected = oracle.fedavg_round(
+  expected = oracle.fedprox_round(
       as_oracle(start), problem.clients,
       bridge.batches(problem, cohort, KEY, LocalWork(
-          local_steps=3, batch_size=5)), 0.2, 1.0, problems.L2, ids).model
+          local_steps=3, batch_size=5)), 0.2, l2=problems.L2, cohort=ids).model
   problems.assert_close(as_oracle(params), expected, rtol=1e-4, atol=1e-5)
 
 
