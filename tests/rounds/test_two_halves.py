@@ -20,6 +20,7 @@ from fedjax_alg.engine.keys import FORGERIES, LAST_GRADIENTS, MESSAGES, run_keys
 from fedjax_alg.engine.keys import server_key, SERVER_STEP, UPDATES
 from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.exchange import aggregation, attacks, Exchange, exchange_of
+from fedjax_alg.exchange import links
 from fedjax_alg.exchange.aggregation import Aggregator, coordinate_median
 from fedjax_alg.exchange.aggregation import weighted_mean
 from fedjax_alg.rounds.k_models import ModelGrouping
@@ -291,15 +292,10 @@ def slow_mean():
       lambda sent, weights, cohort, key: trees.slot_mean(weights, sent))
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_the_mean_is_an_aggregator_like_any_other(problem, when):
-  mean = slow_mean() if when == "after" else weighted_mean()
-  (default, _), (given, _) = (
-      play(problem, probe(), server(when), [1, 4, 7], aggregator=aggregator)
-      for aggregator in (weighted_mean(), mean))
-  if mean.is_mean:
-    problems.assert_equal(given, default)
-  problems.assert_close(given, default)
+def test_the_mean_is_an_aggregator_like_any_other(problem):
+  problems.assert_close(*(play(
+      problem, probe(), server("after"), [1, 4, 7], aggregator=aggregator)[0]
+                          for aggregator in (slow_mean(), weighted_mean())))
 
 
 def test_the_mean_of_a_group_is_that_of_its_changes(problem):
@@ -525,6 +521,7 @@ def test_what_is_sent_is_counted_in_bytes(problem):
   _, aux = play(problem, client, average(), [1, 4], aggregator=median)
   assert (aux.cost.down, aux.cost.bytes_down) == (78, None)
   assert (aux.cost.up, aux.cost.bytes_up) == (3, 9)  # 7 and 2 bytes
+  assert links.sent_bytes(5, 1.1) == 22  # not a byte for a rounding error
   assert aux.cost.central_flops == 52 * 2 * 1
 
 
