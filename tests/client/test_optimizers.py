@@ -114,9 +114,8 @@ ROUNDS = dict(
 
 
 def two_rounds(problem, name, **settings):
-  return bridge.model_of(bridge.chain(
-      problem, name, [[0, 1, 4], [2, 4, 5]], [KEY, jax.random.key(4)],
-      problems.some_params(problem.model), **settings, **ROUNDS)[0])
+  return bridge.model_of(bridge.rounds(
+      problem, name, [[0, 1, 4], [2, 4, 5]], **settings, **ROUNDS)[1][1].state)
 
 
 @pytest.fixture(scope="module", name="fedavg")
