@@ -211,25 +211,6 @@ def test_there_are_never_more_groups_than_allowed():
       state.member, [expected[i] for i in grouped.EVERYONE])
 
 
-def test_while_no_group_is_parted_it_is_fedavg():
-  run = by_criterion()(eps2=1e30, after=0)
-  grouped.assert_is_fedavg("cfl", run)
-  problem = grouped.problem()
-  state = grouped.play(
-      run, problem.data, grouped.begin(run, problem.data)).states[-1]
-  assert int(state.memory.number) == 1
-  assert set(np.asarray(state.member)) == {-1, 0}
-
-
-def test_finds_the_kinds():
-  """Once they pull apart, and then leaves them alone."""
-  run = by_criterion()(eps1=0.26, eps2=0.5, after=0)
-  data = grouped.kinds_problem().data
-  state = grouped.begin(run, data, grouped.zeros())
-  state = grouped.assert_finds_kinds(run, state)
-  assert int(state.memory.number) == 2
-
-
 def test_clients_deploy_the_model_of_their_group():
   problem, run = grouped.problem(), by_criterion()()
   state = grouped.play(

@@ -121,14 +121,16 @@ def check_cell(problem, client, server, k, grouping="model"):
 #: stands in the grid with one local method.
 LIKE_OTHERS = {"adam": "nova", "yogi": "sgd", "adagrad": "svrg",
                "sgd": "mime", "conjugate_gradient": "scaffold"}
-#: Local methods that a server meets as it meets sgd and scaffold.
-LIKE_SGD = {"nova": "adam", "dyn": "average", "prox": "adaptive"}
+#: Local methods that a server meets as it meets sgd, svrg and scaffold.
+LIKE_THESE = {"nova": "adam", "dyn": "average", "prox": "adaptive",
+              "mime": "sgd", "mime_lite": "cg_line_search",
+              "losac": "adaptive"}
 
 
 @pytest.mark.parametrize("client, server", [
     pytest.param(client, server, marks=[pytest.mark.slow] if (
         LIKE_OTHERS.get(server, client) != client
-        or LIKE_SGD.get(client, server) != server) else [])
+        or LIKE_THESE.get(client, server) != server) else [])
     for client, server in PAIRS])
 def test_every_cell_of_one_model(tiny, client, server):
   check_cell(tiny, client, server, 1)

@@ -1,13 +1,15 @@
 """FeSEM against the oracle, its store of local models, and newcomers."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import layout
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle
-from tests.reference import diversified
 
 K, PRE = 3, 4
 SETTINGS = dict(pretrain_steps=PRE)
@@ -57,27 +59,25 @@ def test_rounds_are_the_oracles(first, weights):
   assert (len(chosen) > 1) == (first != "initial")
 
 
-def test_one_centre_is_fedavg():
-  grouped.assert_is_fedavg("fesem", num_groups=1, group_init="shared")
-
-
-def test_newcomers_join_their_kind():
-  """Centres trained on one kind each, the third far away."""
-  problem = grouped.kinds_problem()
+def test_newcomers_join_the_centre_nearest_to_their_own_training():
+  problem = grouped.problem()
   run = grouped.programs("fesem", first_group="trained",
                          client_weights="examples", **SETTINGS)
   state = grouped.begin(run, problem.data, grouped.zeros())
   w0 = bridge.to_oracle(grouped.zeros())
-  centres = [diversified.add(w0, {"kernel": np.ones((12, 4)),
-                                  "bias": np.ones(4)}, 10.0)]
-  for kind in (0, 1):
-    x, y = map(np.concatenate, zip(*problem.clients[kind::2]))
-    everything = [np.arange(len(y))] * 5
-    centres.append(oracle.local_sgd(w0, x, y, everything, 0.2, problems.L2))
-  state = state._replace(models=grouped.stacked(centres))
-  models = grouped.models_of(state)
-  for kind, w in enumerate(grouped.deploy_newcomers(run, state)):
-    assert grouped.same(w, models) == 1 + kind
+  work = LocalWork(local_steps=PRE, batch_size=grouped.WORK["batch_size"])
+  trained = {i: oracle.local_sgd(
+      w0, *problem.clients[i],
+      bridge.client_batches(problem, i, jax.random.key(i), work), grouped.LR,
+      problems.L2) for i in (0, 1, 2, 8)}
+  centres = [trained[1], trained[2], trained[8]]
+  models = grouped.models_of(state := state._replace(
+      models=grouped.stacked(centres)))
+  for i, w in trained.items():
+    found = run.deploy(state, jnp.int32(grouped.NOBODY),
+                       layout.shard_of(problem.data, i), jax.random.key(i))
+    assert grouped.same(bridge.to_oracle(found), models) == (
+        oracle.nearest_centre(w, centres))
 
 
 def test_clients_deploy_the_centre_nearest_to_their_last_model():
