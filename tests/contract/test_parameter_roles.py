@@ -15,7 +15,7 @@ from fedjax_alg.base import num_params
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, loop
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation
+from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
 from fedjax_alg.runs import methods
@@ -36,7 +36,7 @@ OWN_ROUND = ("baffle", "central", "local", "fedacnnl", "pfedacnnl", "afl")
 def problem():
   held = problems.softmax_problem()
   return held._replace(model=models.make_model(
-      "mlp", (problems.FEATURES,), problems.CLASSES, hidden=(5, 4)))
+      "mlp", (problems.FEATURES,), problems.CLASSES, hidden=(7, 4)))
 
 
 def algorithm_of(name, given):
@@ -51,20 +51,20 @@ def algorithm_of(name, given):
 
 def traced_round(name, given):
   """The state before and after a round and what client 0 gets, as shapes."""
-  held = problem()
+  held, keys = problem(), run_keys(0)
+  seeds = jax.tree.map(lambda key: key[None], keys)
   model, build = algorithm_of(name, given)
-  keys = jax.tree.map(lambda key: key[None], run_keys(0))
   data, algorithm = held.data._replace(frozen=model.roles.frozen), build({})
 
   def both(data):
-    states = loop.initial_states(build, model, held.spec, data, keys, {})
-    after, _ = loop.make_run_rounds(
-        build, Participation(held.spec.cohort_size), 1)(
-            states, data, keys, {}, 0, 1)
-    one = jax.tree.map(lambda leaf: leaf[0], after)
-    return states, after, algorithm.global_params and algorithm.global_params(
-        one), algorithm.client_params(
-            one, jnp.int32(0), layout.shard_of(data, 0), jax.random.key(0))
+    state = jax.tree.map(lambda leaf: leaf[0], loop.initial_states(
+        build, model, held.spec, data, seeds, {}))
+    after, _ = play_round(
+        algorithm, data, Participation(held.spec.cohort_size), keys,
+        jnp.int32(0), state)
+    return state, after, algorithm.global_params and algorithm.global_params(
+        after), algorithm.client_params(
+            after, jnp.int32(0), layout.shard_of(data, 0), jax.random.key(0))
 
   return model, algorithm, *jax.eval_shape(both, data)
 
