@@ -1,4 +1,4 @@
-"""Gradients from losses: bias, exact cases, memory, the mini-batch hook."""
+"""Gradients from losses: formulas, memory, the mini-batch hook."""
 
 import functools
 import math
@@ -42,30 +42,6 @@ def linear(params):
 def quadratic(params):
   w = flat(params)
   return linear(params) + 0.5 * jnp.dot(w, jnp.dot(jnp.asarray(CURVE), w))
-
-
-def gradient_of_quadratic():
-  return SLOPE + CURVE @ np.asarray(flat(START))
-
-
-@functools.partial(problems.quick_jit, static_argnames=(
-    "loss", "number", "directions", "smoothing", "kind", "scheme"))
-def many(loss, number, **settings):
-  """As many independent estimates [number, 6]."""
-  return jax.vmap(lambda key: flat(zeroth_order.estimate(
-      loss, START, key, **settings)[1]))(jax.random.split(KEY, number))
-
-
-@pytest.mark.parametrize("kind", zeroth_order.KINDS)
-@pytest.mark.parametrize("scheme", zeroth_order.SCHEMES)
-def test_the_mean_of_many_estimates_is_the_gradient(kind, scheme):
-  """Odd moments of the directions are 0: exact for a quadratic loss."""
-  found = np.asarray(many(
-      quadratic, 4000, directions=5, smoothing=0.3, kind=kind, scheme=scheme))
-  error = found.std(0) / math.sqrt(len(found))
-  truth = gradient_of_quadratic()
-  assert error.max() < 0.05 * np.abs(truth).max()  # or nothing is tested
-  assert (np.abs(found.mean(0) - truth) < 4.5 * error).all()
 
 
 def test_directions_of_the_sphere_and_normal_ones():
