@@ -23,7 +23,8 @@ def choices(models, clients):
 
 
 @pytest.mark.parametrize("averaging, weights", [
-    ("model", "examples"), ("model", "uniform"), ("gradient", "examples")])
+    pytest.param("model", "examples", marks=pytest.mark.fast),
+    ("model", "uniform"), ("gradient", "examples")])
 def test_rounds_are_the_oracles(averaging, weights):
   problem = grouped.problem()
   run = grouped.programs("ifca", averaging=averaging, client_weights=weights)
