@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from sklearn import cluster
 
-from fedjax_alg import registry
+from fedjax_alg import registry, trees
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle
+from tests.reference import diversified
 
 POOL, PRE = 6, 8
 COLD = dict(num_groups=3, pretrain_scale=2, pretrain_steps=PRE)
@@ -94,10 +95,13 @@ def test_cold_start_and_rounds_are_the_oracles(variant):
 
 
 def assert_newcomers_are_the_oracles(run, state, reference):
-  """Clients whose data are those of the clients there are."""
+  """Clients whose data are those of the clients there are.
+
+  The oracle knows of the groups that have had members, the last ones.
+  """
   problem, models = grouped.problem(), grouped.models_of(state)
   work = LocalWork(local_steps=PRE, batch_size=6)
-  joined = set()
+  joined, never = set(), len(models) - len(reference.models)
   for i, client in enumerate(problem.clients):
     key = jax.random.key(i)
     w = run.deploy(state, jnp.int32(grouped.NOBODY),
@@ -105,9 +109,34 @@ def assert_newcomers_are_the_oracles(run, state, reference):
     expected = oracle.assign_cold_client(
         reference, client, bridge.client_batches(problem, i, key, work),
         grouped.LR, problems.L2, READINGS[run.hparams.direction])
-    assert grouped.same(bridge.to_oracle(w), models) == expected
+    assert grouped.same(bridge.to_oracle(w), models) == never + expected
     joined.add(expected)
   assert len(joined) > 1
+
+
+@pytest.mark.parametrize("variant", ["auxiliary", "latest"])
+def test_newcomers_join_a_direction_not_a_model(variant):
+  """Two groups share a way and one is long: the models would mislead.
+
+  The first group never had a member.
+  """
+  problem, run = grouped.problem(), programs(variant)
+  state = grouped.begin(run, problem.data, grouped.zeros())
+  w0 = bridge.to_oracle(grouped.zeros())
+  ways = [oracle.local_sgd(w0, *problem.clients[i], [
+      np.arange(problems.SIZES[i])] * 5, 0.2, problems.L2) for i in (1, 8)]
+  # Equal entries for all classes change no prediction.
+  long = {"kernel": np.full((12, 4), 0.6), "bias": np.full(4, 0.6)}
+  models = [diversified.weighted_sum([4.0, 4.0, 1.0, shift], [*ways, w, long])
+            for w, shift in zip(ways, (1.0, 0.0))]
+  middle = diversified.uniform_mean(models)
+  state = state._replace(
+      models=grouped.stacked([middle, *models]), memory=state.memory._replace(
+          latest=trees.to_matrix(grouped.stacked([ways[0], *ways]))[0],
+          populated=jnp.array([False, True, True])))
+  reference, _ = started(problem, state, grouped.zeros(), 3)
+  assert_newcomers_are_the_oracles(run, state, reference._replace(
+      models=models, auxiliary=middle, latest=ways))
 
 
 @pytest.mark.parametrize("variant", ["default", "latest"])

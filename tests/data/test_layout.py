@@ -22,6 +22,9 @@ def test_client_data_permutes_and_pads():
   np.testing.assert_array_equal(rows_of(data, 1)[0], x[[0, 5, 2]])
   np.testing.assert_array_equal(rows_of(data, 1)[1], [0, 5, 2])
   assert not np.asarray(data.x[4:]).any() and not np.asarray(data.y[4:]).any()
+  tokens = layout.client_data(
+      x.astype(int), y, np.arange(6), np.array([0]), np.array([6]))
+  assert tokens.x.dtype == jnp.int32
 
 
 @pytest.mark.parametrize("change, says", [

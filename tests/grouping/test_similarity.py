@@ -8,6 +8,7 @@ from sklearn.metrics import pairwise
 from fedjax_alg import grouping
 from fedjax_alg.grouping import similarity
 from tests.problems import optimised_jit
+from tests.reference import clustered as oracle
 
 ROWS, SIZE, DIRECTIONS, ZERO = 9, 37, 3, 4
 COUNTED = np.isin(np.arange(ROWS), [0, 1, 3, 4, 5, 7, 8])
@@ -48,15 +49,6 @@ def draw(seed=0):
   return rows.astype(np.float32), COUNTED
 
 
-def madc_loop(cosine):
-  """(7), index by index."""
-  n = len(cosine)
-  return np.array([[
-      i != j and sum(abs(cosine[i, z] - cosine[j, z])
-                     for z in range(n) if z not in (i, j)) / (n - 2)
-      for j in range(n)] for i in range(n)])
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_all_are_those_of_scikit_learn(similarities, seed):
   rows, mask = draw(seed)
@@ -75,7 +67,7 @@ def test_all_are_those_of_scikit_learn(similarities, seed):
   vector = mine["points"][mask] * np.linalg.norm(exact, axis=1, keepdims=True)
   assert (vector[abs(vector).argmax(0), np.arange(DIRECTIONS)] > 0).all()
   for name, expected in {
-      "gram": exact @ exact.T, "cosines": cosine, "madc": madc_loop(cosine),
+      "gram": exact @ exact.T, "cosines": cosine, "madc": oracle.madc(exact),
       "edc": pairwise.euclidean_distances(points) / DIRECTIONS,
       "l1": pairwise.manhattan_distances(exact),
       "l2": np.linalg.norm(exact[:, None] - exact[None], axis=-1),
