@@ -21,6 +21,8 @@ RUNS = {
     "losac": dict(first_gradients="full"), "local": {},
     "ga_fsvrg": dict(num_models=2, threshold=1),
     "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
+    "composed": dict(
+        client_update="scaffold", num_models=2, threshold=1),
     "fedacnnl": dict(model="mlp", hidden=(8,))}
 #: Those without a global model, or whose models are evaluated as others'.
 LOCAL = ("local", "fedgroup")

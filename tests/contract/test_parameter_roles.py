@@ -7,6 +7,7 @@ it says that it sends. The numbers are tested in ``tests/client``.
 import functools
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from fedjax_alg import models, registry
@@ -14,7 +15,7 @@ from fedjax_alg.base import num_params
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, loop
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation
+from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
 from fedjax_alg.runs import methods
@@ -35,7 +36,7 @@ OWN_ROUND = ("baffle", "central", "local", "fedacnnl", "pfedacnnl", "afl")
 def problem():
   held = problems.softmax_problem()
   return held._replace(model=models.make_model(
-      "mlp", (problems.FEATURES,), problems.CLASSES, hidden=(5,)))
+      "mlp", (problems.FEATURES,), problems.CLASSES, hidden=(7, 4)))
 
 
 def algorithm_of(name, given):
@@ -49,63 +50,47 @@ def algorithm_of(name, given):
 
 
 def traced_round(name, given):
-  """The state before and after a round, and its report, all as shapes."""
-  held = problem()
+  """The state before and after a round and what client 0 gets, as shapes."""
+  held, keys = problem(), run_keys(0)
+  seeds = jax.tree.map(lambda key: key[None], keys)
   model, build = algorithm_of(name, given)
-  keys = jax.tree.map(lambda key: key[None], run_keys(0))
-  data = held.data
-  if model.roles.has_frozen:
-    data = data._replace(frozen=model.roles.frozen)
+  data, algorithm = held.data._replace(frozen=model.roles.frozen), build({})
 
   def both(data):
-    states = loop.initial_states(build, model, held.spec, data, keys, {})
-    return states, loop.make_run_rounds(
-        build, Participation(held.spec.cohort_size), 1)(
-            states, data, keys, {}, 0, 1)
+    state = jax.tree.map(lambda leaf: leaf[0], loop.initial_states(
+        build, model, held.spec, data, seeds, {}))
+    after, _ = play_round(
+        algorithm, data, Participation(held.spec.cohort_size), keys,
+        jnp.int32(0), state)
+    return state, after, algorithm.global_params and algorithm.global_params(
+        after), algorithm.client_params(
+            after, jnp.int32(0), layout.shard_of(data, 0), jax.random.key(0))
 
-  before, (after, log) = jax.eval_shape(both, data)
-  return model, build({}), before, after, log
-
-
-@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
-def test_personal_parameters_stay_with_the_client_or_are_refused(name):
-  given = ["personal:last"]
-  if name in REFUSED:
-    with pytest.raises(OptionError, match=REFUSED[name]):
-      algorithm_of(name, given)[1]({})
-    return
-  if name in OWN_ROUND:
-    entry = registry.get(name)
-    assert entry.rounds is not None or (
-        algorithm_of(name, given)[1]({}).start_personal is None)
-    return
-  model, algorithm, before, after, _ = traced_round(name, given)
-  assert algorithm.start_personal is not None
-  assert jax.tree.structure(before) == jax.tree.structure(after)
-  shared = jax.eval_shape(model.init, jax.random.key(0))
-  size = num_params(shared)
-  assert size < num_params(jax.eval_shape(
-      problem().model.init, jax.random.key(0)))
-  models_ = jax.eval_shape(algorithm.global_params, jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), after))
-  assert num_params(models_) % size == 0
-  state = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), after)
-  deployed = jax.eval_shape(
-      lambda state, data: algorithm.client_params(
-          state, jax.numpy.int32(0), layout.shard_of(data, 0),
-          jax.random.key(0)), state, problem().data)
-  assert num_params(deployed) == num_params(jax.eval_shape(
-      problem().model.init, jax.random.key(0)))
+  return model, algorithm, *jax.eval_shape(both, data)
 
 
 @pytest.mark.parametrize("name", [
     name for name, entry in registry.ALGORITHMS.items()
     if entry.rounds is None])
-def test_frozen_parameters_are_in_no_state(name):
-  """Any algorithm can have them; a round reads them from its arguments."""
-  model, _, before, after, _ = traced_round(name, ["frozen:Dense_0"])
+def test_parameters_of_every_role_or_a_reason(name):
+  """Frozen ones are in no state, personal ones stay with the client."""
+  given = ["frozen:Dense_0", "personal:last"]
+  if name in REFUSED:
+    with pytest.raises(OptionError, match=REFUSED[name]):
+      algorithm_of(name, given[1:])[1]({})
+  if name in REFUSED or name in OWN_ROUND:
+    given = given[:1]
+  model, algorithm, before, after, models_, deployed = traced_round(name, given)
   assert jax.tree.structure(before) == jax.tree.structure(after)
   frozen = {leaf.shape for leaf in jax.tree.leaves(model.roles.frozen)}
   assert not [leaf.shape for leaf in jax.tree.leaves(after)
               if leaf.shape[-2:] in frozen]
+  # They are personal of their own accord, or all clients have one model.
+  assert (algorithm.start_personal is not None) == (len(given) > 1)
+  shared, whole = (num_params(jax.eval_shape(init, jax.random.key(0)))
+                   for init in (model.init, problem().model.init))
+  # Frozen ones are joined where the model is applied.
+  assert num_params(deployed) == whole - num_params(model.roles.frozen)
+  assert (shared < num_params(deployed)) == (len(given) > 1)
+  if models_ is not None:
+    assert num_params(models_) % shared == 0

@@ -138,3 +138,20 @@ def test_builders_validate(name, problem):
           name, problem.model, map_clients=MAP, **{field.name: bad})
     return
   pytest.fail(f"{name} has no hyper-parameter with a lower bound")
+
+
+@pytest.mark.parametrize("name, given, said", [
+    ("ditto", dict(lam=20.0), "`personal_lr`=0.1 with `lam`=20: "),
+    ("pfedme", dict(lam=20.0, personal_lr=0.1),
+     "`personal_lr`=0.1 with `lam`=20: "),
+    ("pfedzo", dict(lam=20.0), "`lam`=20"),
+    ("pfedzo", dict(smoothing=1e-6), "`smoothing`=1e-06"),
+    ("fedzo", dict(smoothing=1e-5), "`smoothing`=1e-05"),
+    ("baffle", dict(smoothing=1e-6), "`smoothing`=1e-06"),
+    ("fednova", dict(mu=20.0), "`mu`=20 with `client_lr`=0.1: "),
+    ("fednova", dict(mu=9.0), "")])
+def test_it_warns_of_what_diverges_or_float32_cannot_see(name, given, said):
+  entry = registry.get(name)
+  assert not entry.caution(entry.hparams(), 7850)
+  found = entry.caution(entry.hparams(**given), 7850)
+  assert said in found if said else not found

@@ -8,7 +8,7 @@ import scipy.stats
 
 from fedjax_alg.data import layout
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.exchange import attacks
+from fedjax_alg.exchange import attacks, Exchange
 from fedjax_alg.exchange.attacks import Hostility
 from tests import problems
 
@@ -138,10 +138,10 @@ def test_the_supporters_that_are_needed():
 def test_noise_is_of_the_client_and_of_the_scale(problem):
   """A client draws the same in any slot, another one something else."""
   attack, drawn = attack_of("gaussian", attack_scale=3.0), []
-  forge_all = problems.quick_jit(lambda cohort: attacks.forged(
-      attack, {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))},
-      cohort.weight, jnp.zeros(12, jnp.int32), 1, cohort,
-      client_keys(KEY, cohort.ids)))
+  forge_all = problems.quick_jit(lambda cohort: Exchange(
+      attack=attack).receive(
+          {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))}, cohort, KEY,
+          cohort.weight))
   for ids in ([*range(12)], [*range(12)][::-1]):
     cohort = layout.take_cohort(problem.data, jnp.array(ids, jnp.int32))
     drawn.append(forge_all(cohort))

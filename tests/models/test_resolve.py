@@ -80,15 +80,6 @@ def test_a_model_is_loaded_from_a_file(tmp_path):
       models.as_model(f"{path}:{name}", (6,), 3, **options)
 
 
-def test_images_and_words():
-  conv = models.as_model("stack", (8, 8), 10, layers=("conv3-2", "avg2"))
-  assert conv.flops == 2 * (64 * 9 * 2 + 4 * 4 * 2 * 10)
-  assert conv.layers is not None
-  words = models.as_model("lstm", (5,), 2, input_dtype=jnp.int32, tokens=9)
-  per_word = 300 * 400 + 100 * 400 + 100 * 400 + 100 * 400
-  assert words.flops == 2 * (5 * per_word + 100 * 30 + 30)
-
-
 def test_a_model_keeps_its_own_loss_and_l2_unless_told():
   own = FUNCTIONS._replace(l2=0.25, loss=lambda logits, y: logits[:, 0])
   kept = models.as_model(own, (6,), 3)
