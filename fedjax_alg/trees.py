@@ -9,8 +9,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import split
 from fedjax_alg.base import Array, Key, Params
+# Tables of clients, also those whose rows are shared out over processes.
+from fedjax_alg.split import (  # noqa: F401
+    add_rows, num_rows, rows, set_rows, where_rows)
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -103,34 +105,6 @@ def normal(key: Key, like: Params) -> Params:
 def index(tree: Params, i: Any) -> Params:
   """Takes entry i of the leading axis of every leaf."""
   return jax.tree.map(lambda leaf: leaf[i], tree)
-
-
-def rows(table: Params, ids: Array) -> Params:
-  """Takes rows ``ids`` [S] of a table [C, ...].
-
-  An id out of range gives an arbitrary row.
-  """
-  return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip"), table,
-                      is_leaf=split.is_split)
-
-
-def add_rows(table: Params, ids: Array, changes: Params) -> Params:
-  """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
-  return jax.tree.map(
-      lambda leaf, new: leaf.at[ids].add(new, mode="drop"), table, changes,
-      is_leaf=split.is_split)
-
-
-def set_rows(table: Params, ids: Array, values: Params) -> Params:
-  """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
-  return jax.tree.map(
-      lambda leaf, new: leaf.at[ids].set(new, mode="drop"), table, values,
-      is_leaf=split.is_split)
-
-
-def num_rows(table: Params) -> int:
-  """The number of rows of a table [C, ...]."""
-  return split.leaves(table)[0].shape[0]
 
 
 def repeat(tree: Params, times: int) -> Params:
@@ -336,14 +310,13 @@ def where_slots(chosen: Array, a: Params, b: Params) -> Params:
   Args:
     chosen: [S] bool.
     a: leaves [S, ...].
-    b: leaves [S, ...]; a table of all clients may be ``split.Split``.
+    b: leaves [S, ...].
 
   Returns:
     Leaves [S, ...].
   """
   return jax.tree.map(
-      lambda x, y: y.where(chosen, x) if split.is_split(y)
-      else jnp.where(_per_slot(chosen, x), x, y), a, b)
+      lambda x, y: jnp.where(_per_slot(chosen, x), x, y), a, b)
 
 
 def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
@@ -361,12 +334,12 @@ def to_matrix(tree: Params) -> tuple[Array, Callable[[Array], Params]]:
   matrix = jnp.concatenate(
       [leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
 
-  def from_matrix(rows: Array) -> Params:
+  def from_matrix(matrix: Array) -> Params:
     parts, start = [], 0
     for shape in shapes:
       size = math.prod(shape)
-      part = rows[:, start:start + size]
-      parts.append(part.reshape((rows.shape[0],) + shape))
+      part = matrix[:, start:start + size]
+      parts.append(part.reshape((matrix.shape[0],) + shape))
       start += size
     return jax.tree.unflatten(treedef, parts)
 

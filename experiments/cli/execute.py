@@ -60,7 +60,7 @@ def execute(
     config = dataclasses.replace(config, first_devices=start.first_devices)
     if start.finished:
       assert start.folder is not None
-      return read_summary(start.folder) if processes.lead() else {}
+      return read_summary(start.folder)
     compiled = _compiled(config, programs, start)
     if start.folder is None:
       if processes.lead():

@@ -128,7 +128,7 @@ def _client_variant(
       share = joining.size.astype(jnp.float32) / memory.examples
       return memory._replace(
           estimate=trees.add(memory.estimate, trees.slot_sum(share, fresh)),
-          table=trees.where_slots(new, fresh, memory.table))
+          table=trees.where_rows(new, fresh, memory.table))
 
     return jax.lax.cond(cohort.newcomers.any(), ask, lambda: memory)
 

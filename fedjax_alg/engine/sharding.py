@@ -8,11 +8,13 @@ with the same values; ``place_blocks`` places rows that only this process holds,
 """
 
 from collections.abc import Iterator
+import itertools
 import math
 import os
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
@@ -281,46 +283,48 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
       _aligned(blocks)[None], where, (mesh.devices.shape[0], *blocks.shape))
 
 
-def of_states(states: Any, mesh: Mesh | None) -> Any:
+def of_states(states: Any, mesh: Any, otherwise: Any) -> Any:
   """Finds where the states of a run lie.
 
   Args:
     states: leaves [N, ...].
     mesh: the devices; None means the default device.
+    otherwise: the sharding of what is not shared out over processes.
 
   Returns:
-    ``replicated(mesh)``; a tree with the sharding of every leaf, if tables are
-    shared out over processes.
+    A tree with the sharding of every leaf.
   """
-  where = replicated(mesh)
-  if mesh is None or not split.within(states):
-    return where
-  rows = NamedSharding(mesh, PartitionSpec(None, PROCESSES))
-  return jax.tree.map(
-      lambda leaf: leaf.with_block(rows) if split.is_split(leaf) else where,
-      states, is_leaf=split.is_split)
+  return split.tree_map(
+      lambda leaf: leaf.with_block(
+          NamedSharding(mesh, PartitionSpec(None, PROCESSES))),
+      lambda leaf: otherwise, states)
 
 
-def place_states(states: Any, mesh: Mesh) -> Any:
-  """Places states that were read from a file on devices of all processes.
+def place_states(states: Any, where: Any) -> Any:
+  """Places states that were read from a file.
 
   Args:
-    states: leaves [N, ...] on the host; of a ``split.Split`` blocks
-      [N, Q, T, ...], of which that of this process is read.
-    mesh: the devices.
-
-  Returns:
-    The states, placed as ``of_states`` says.
+    states: leaves [N, ...] on the host; of a ``split.Split`` [N, C, ...], of
+      which the rows of this process's blocks are read.
+    where: the sharding of every leaf, from ``of_states``.
   """
-  rows = NamedSharding(mesh, PartitionSpec(None, PROCESSES))
 
-  def place(leaf):
-    if not split.is_split(leaf):
-      return replicate(leaf, mesh)
+  def blocks(leaf, where):
+    processes = len(leaf.starts)
+
+    def one(index):
+      start = leaf.starts[index[1].indices(processes)[0]]
+      return leaf.block[:, None, start:start + leaf.height]
+
     return leaf.with_block(jax.make_array_from_callback(
-        leaf.block.shape, rows, lambda index: leaf.block[index]))
+        (leaf.block.shape[0], processes, leaf.height, *leaf.block.shape[2:]),
+        where.block, one))
 
-  return jax.tree.map(place, states, is_leaf=split.is_split)
+  def everywhere(leaf, where):
+    return jax.make_array_from_callback(
+        leaf.shape, where, lambda index: leaf[index])
+
+  return split.tree_map(blocks, everywhere, states, where)
 
 
 def blocks_here(table: split.Split) -> list[int]:
@@ -362,31 +366,21 @@ def all_rows(table: split.Split) -> Iterator[np.ndarray]:
     clients, then those of the next.
   """
   seeds, _, _, *row = table.block.shape
-  clients, kind = table.cuts[-1], np.dtype(f"u{table.dtype.itemsize}")
-  count = min(clients, max(1, _SENT // max(1, math.prod(row) * kind.itemsize)))
-
-  def on_device(block, seed, ids):
-    here = split.Split(
-        block[seed, 0], table.cuts, jax.lax.axis_index(PROCESSES))
-    rows, mine = here.at[ids].get(mode="clip"), here.at[ids].there
-    # As integers, so that the sum with zeros keeps every bit.
-    rows = (rows.astype(kind) if rows.dtype == jnp.bool_
-            else jax.lax.bitcast_convert_type(rows, kind))
-    mine = mine.reshape(mine.shape + (1,) * len(row))
-    return jax.lax.psum(jnp.where(mine, rows, jnp.zeros_like(rows)), PROCESSES)
-
-  everywhere: Any = PartitionSpec()
-  send = jax.jit(jax.shard_map(
-      on_device, mesh=table.block.sharding.mesh,
-      in_specs=(PartitionSpec(None, PROCESSES), everywhere, everywhere),
-      out_specs=everywhere, check_vma=False))
-  for seed in range(seeds):
-    for first in range(0, clients, count):
-      # The last ones are sent with some before them: one program for all.
-      start = min(first, clients - count)
-      ids = np.arange(start, start + count, dtype=np.int32)
-      rows = np.asarray(send(table.block, np.int32(seed), ids))
-      yield rows[first - start:].view(table.dtype)
+  size = table.dtype.itemsize * math.prod(row)
+  most = min(table.height, max(1, _SENT // max(1, size)))
+  own = {number: own_rows(table, number) for number in blocks_here(table)}
+  for seed, number in itertools.product(
+      range(seeds), range(len(table.cuts) - 1)):
+    clients = table.cuts[number + 1] - table.cuts[number]
+    for first in range(0, clients, most):
+      rows = np.zeros((most, *row), table.dtype)
+      if number in own:
+        some = own[number][seed, first:first + most]
+        rows[:len(some)] = some
+      # As bytes: the sum with the zeros of the others keeps every bit.
+      sent = multihost_utils.broadcast_one_to_all(
+          rows.reshape(-1).view(np.uint8), is_source=number in own)
+      yield sent.view(table.dtype).reshape(rows.shape)[:clients - first]
 
 
 def whole(states: Any) -> Any:
@@ -398,12 +392,7 @@ def whole(states: Any) -> Any:
   Returns:
     NumPy arrays [N, ...]; of a ``split.Split`` the array that it stands for.
   """
-
-  def one(leaf):
-    if not split.is_split(leaf):
-      return np.asarray(leaf)
-    seeds, _, _, *row = leaf.block.shape
-    return np.concatenate(list(all_rows(leaf))).reshape(
-        seeds, leaf.cuts[-1], *row)
-
-  return jax.tree.map(one, states, is_leaf=split.is_split)
+  return split.tree_map(
+      lambda leaf: np.concatenate(list(all_rows(leaf))).reshape(
+          leaf.of_states),
+      np.asarray, states)
