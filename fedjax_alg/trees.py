@@ -152,65 +152,35 @@ def _check_slots(weight: Array, tree: Params) -> None:
 
 
 def slot_sum(weight: Array, tree: Params) -> Params:
-  """Computes the sum over slots s of weight[s] * leaf[s].
+  """Computes the sum over slots s of weight[s] * leaf[s], or K sums at once.
 
   Args:
-    weight: [S] float32. A slot of weight 0 is ignored, even if it holds NaN.
-    tree: leaves [S, ...].
-
-  Returns:
-    Leaves [...].
-  """
-  _check_slots(weight, tree)
-
-  def one(leaf):
-    held = jnp.where(_per_slot(weight > 0, leaf), leaf, jnp.zeros_like(leaf))
-    return jnp.tensordot(weight, held, axes=1, precision=HIGHEST)
-
-  return jax.tree.map(one, tree)
-
-
-def slot_sums(weights: Array, tree: Params) -> Params:
-  """Computes K weighted sums over slots at once.
-
-  Args:
-    weights: [S, K] float32. A slot whose K weights are 0 is ignored, even if it
-      holds NaN.
-    tree: leaves [S, ...].
-
-  Returns:
-    Leaves [K, ...].
-
-  Examples:
-    >>> weights = jnp.array([[1.0, 0.0], [0.5, 2.0]])
-    >>> slot_sums(weights, jnp.array([8.0, 4.0])).tolist()
-    [10.0, 8.0]
-  """
-  used = (weights > 0).any(1)
-  _check_slots(used, tree)
-
-  def one(leaf):
-    held = jnp.where(_per_slot(used, leaf), leaf, jnp.zeros_like(leaf))
-    return jnp.tensordot(weights, held, axes=(0, 0), precision=HIGHEST)
-
-  return jax.tree.map(one, tree)
-
-
-def weighted_sum(weights: Array, tree: Params) -> Params:
-  """Computes one weighted sum over slots, or K at once.
-
-  Args:
-    weights: [S], see ``slot_sum``, or [S, K], see ``slot_sums``.
+    weight: [S] or [S, K] float32. A slot whose weights are 0 is ignored, even
+      if it holds NaN.
     tree: leaves [S, ...].
 
   Returns:
     Leaves [...] or [K, ...].
+
+  Examples:
+    >>> weights = jnp.array([[1.0, 0.0], [0.5, 2.0]])
+    >>> slot_sum(weights, jnp.array([8.0, 4.0])).tolist()
+    [10.0, 8.0]
   """
-  return (slot_sum if weights.ndim == 1 else slot_sums)(weights, tree)
+  used = weight > 0
+  if weight.ndim > 1:
+    used = used.any(1)
+  _check_slots(used, tree)
+
+  def one(leaf):
+    held = jnp.where(_per_slot(used, leaf), leaf, jnp.zeros_like(leaf))
+    return jnp.tensordot(weight, held, axes=(0, 0), precision=HIGHEST)
+
+  return jax.tree.map(one, tree)
 
 
 def add_weighted(weight: Array, total: Params, tree: Params) -> Params:
-  """Adds one slot to the sums of ``weighted_sum``.
+  """Adds one slot to the sums of ``slot_sum``.
 
   Args:
     weight: [] or [K]. A slot of weight 0 is ignored, even if it is not finite.
@@ -240,6 +210,7 @@ def slot_mean(weight: Array, tree: Params) -> Params:
     >>> slot_mean(jnp.array([2.0, 1.0, 0.0]), {"w": leaf})["w"].tolist()
     [2.0, 2.0]
   """
+  _check_slots(weight, tree)
   return slot_sum(weight / jnp.maximum(weight.sum(), 1e-30), tree)
 
 

@@ -309,7 +309,7 @@ def update(
         weight = jax.tree.map(lambda leaf: jnp.where(
             real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
         total = trees.add(
-            total, jax.tree.map(trees.weighted_sum, weight, summed))
+            total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
       return total, _put(out, here, (written, stacked))

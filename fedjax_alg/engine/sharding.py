@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
-import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import scipy.linalg  # noqa: F401  (loads the LAPACK that JAX calls)
@@ -224,8 +223,9 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
         np.shape(a), a.dtype, sharding=replicated(mesh)), tree)
   tree = jax.tree.map(
       lambda a: _aligned(a) if isinstance(a, np.ndarray) else a, tree)
-  if spans_processes(mesh):
-    return jax.tree.map(lambda a: _on_all_processes(a, mesh), tree)
+  if mesh is not None and spans_processes(mesh):
+    return multihost_utils.host_local_array_to_global_array(
+        tree, mesh, PartitionSpec())
   where = replicated(mesh) or jax.devices()[0]
   return jax.tree.map(
       lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
@@ -236,31 +236,6 @@ def _in_blocks(array: Any) -> bool:
   return isinstance(array, jax.Array) and isinstance(
       array.sharding, NamedSharding) and (
           array.sharding.spec[:1] == (PROCESSES,))
-
-
-def _on_all_processes(array: Any, mesh: Mesh | None) -> jax.Array:
-  """What every process holds alike, as one array on all devices.
-
-  ``device_put`` would send the data to compare the processes' copies, and does
-  not take typed keys.
-  """
-  if isinstance(array, jax.Array) and not array.is_fully_addressable:
-    return array
-  if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-    data = _on_all_processes(np.asarray(jax.random.key_data(array)), mesh)
-    return jax.jit(
-        jax.random.wrap_key_data, out_shardings=replicated(mesh))(data)
-  return _from_local(np.asarray(array), replicated(mesh))
-
-
-def _from_local(
-    array: np.ndarray, sharding: NamedSharding,
-    shape: tuple[int, ...] | None = None) -> jax.Array:
-  """One array whose part on each device of this process is ``array``."""
-  parts = [jax.device_put(array, device)
-           for device in sharding.addressable_devices]
-  return jax.make_array_from_single_device_arrays(
-      array.shape if shape is None else shape, sharding, parts)
 
 
 def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
@@ -276,11 +251,11 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
   Returns:
     [Q, M, ...], block q on the devices of process q.
   """
-  where = NamedSharding(mesh, PartitionSpec(PROCESSES))
+  rows = PartitionSpec(PROCESSES)
   if not spans_processes(mesh):
-    return jax.device_put(blocks, where)
-  return _from_local(
-      _aligned(blocks)[None], where, (mesh.devices.shape[0], *blocks.shape))
+    return jax.device_put(blocks, NamedSharding(mesh, rows))
+  return multihost_utils.host_local_array_to_global_array(
+      _aligned(blocks)[None], mesh, rows)
 
 
 def of_states(states: Any, mesh: Any, otherwise: Any) -> Any:

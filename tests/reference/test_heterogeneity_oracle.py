@@ -5,23 +5,9 @@ import pytest
 
 from . import diversified as oracle
 from . import heterogeneity
-from .test_oracle import assert_models_close, make_batches, make_clients
-from .test_oracle import make_model
-
-IDS = [1, 3, 4]
-RATE = .1
-L2 = .05
-
-
-@pytest.fixture(name="problem")
-def fixture_problem():
-  rng = np.random.default_rng(11)
-  clients = make_clients(rng, [5, 9, 4, 7, 12])
-  return rng, clients, make_batches(rng, clients), make_model(rng)
-
-
-def all_rows(clients, steps):
-  return {i: [np.arange(len(y))] * steps for i, (_, y) in enumerate(clients)}
+from .test_baselines_oracle import (  # noqa: F401
+    all_rows, fixture_problem, IDS, L2, RATE)
+from .test_oracle import assert_models_close, make_batches, make_model
 
 
 def unequal(clients):
