@@ -59,3 +59,13 @@ def in_groups(
   return compose_clustered(
       model, client, rule, map_clients=map_clients,
       exchange=exchange_of(hparams))
+
+
+def product_caution(
+    hparams: Any, rate: str, pull: str, most: float, what: str) -> str:
+  """A warning if two hyper-parameters have too large a product, else ""."""
+  one, other = getattr(hparams, rate), getattr(hparams, pull)
+  if one * other < most:
+    return ""
+  return (f"`{rate}`={one:g} with `{pull}`={other:g}: {what} from a product of "
+          f"{most:g} on; take `{rate}` below {most / other:.1e}")

@@ -33,7 +33,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, server_rate, weights
+from fedjax_alg.algorithms.common import (
+    averaging, product_caution, server_rate, weights)
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import builder, Shard
 from fedjax_alg.client.minibatches import LocalWork
@@ -178,8 +179,5 @@ def ditto(
 def caution(hparams: DittoHParams, num_params: int) -> str:
   """A warning if the personal steps diverge on any data, else ""."""
   del num_params
-  if hparams.personal_lr * hparams.lam < 2.0:
-    return ""
-  return (f"`personal_lr`={hparams.personal_lr:g} with `lam`="
-          f"{hparams.lam:g}: the personal steps diverge from a product of 2 "
-          f"on; take `personal_lr` below {2.0 / hparams.lam:.1e}")
+  return product_caution(
+      hparams, "personal_lr", "lam", 2.0, "the personal steps diverge")

@@ -32,7 +32,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, weights
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, product_caution, weights)
 from fedjax_alg.base import Algorithm, Array, builder, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent
@@ -168,8 +169,5 @@ def fednova(
 def caution(hparams: FedNovaHParams, num_params: int) -> str:
   """A warning if the weights a_i of the gradients change sign, else ""."""
   del num_params
-  if hparams.client_lr * hparams.mu < 1.0:
-    return ""
-  return (f"`mu`={hparams.mu:g} with `client_lr`={hparams.client_lr:g}: "
-          "gradients cancel each other from a product of 1 on; take `mu` below "
-          f"{1.0 / hparams.client_lr:.1e}")
+  return product_caution(
+      hparams, "mu", "client_lr", 1.0, "gradients cancel each other")

@@ -34,7 +34,8 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms import fedzo
-from fedjax_alg.algorithms.common import averaging, server_rate, weights
+from fedjax_alg.algorithms.common import (
+    averaging, product_caution, server_rate, weights)
 from fedjax_alg.base import Algorithm, Array, Key, MapClients, Model, Params
 from fedjax_alg.base import builder, Shard
 from fedjax_alg.client import minibatches, zeroth_order
@@ -189,11 +190,8 @@ def pfedzo(
 def caution(hparams: PFedMeHParams, num_params: int) -> str:
   """A warning if the inner steps diverge on any data, else ""."""
   del num_params
-  if hparams.personal_lr * hparams.lam < 2.0:
-    return ""
-  return (f"`personal_lr`={hparams.personal_lr:g} with `lam`="
-          f"{hparams.lam:g}: the inner steps diverge from a product of 2 on; "
-          f"take `personal_lr` below {2.0 / hparams.lam:.1e}")
+  return product_caution(
+      hparams, "personal_lr", "lam", 2.0, "the inner steps diverge")
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:

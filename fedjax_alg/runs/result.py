@@ -125,18 +125,13 @@ class RunResult:
     names = [name for name in tables.COLUMNS[3:]
              if name in tables.metrics.METRICS]
     self.metrics: dict[str, dict[str, np.ndarray]] = {
-        protocol: {name: self._in_order(rows, protocol, name)
+        protocol: {name: summary_lib.by_seed(rows, protocol, name)
                    for name in names}
         for protocol in self.protocols}
     self.metrics |= {name: dict(of) for name, of in final.get(
         "measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
     self.membership: np.ndarray | None = self._final["membership"]
-
-  def _in_order(self, rows: Any, protocol: str, name: str) -> np.ndarray:
-    chosen = [row for row in rows if row["protocol"] == protocol]
-    return np.array([[row[name] for row in chosen if row["seed"] == seed]
-                     for seed in self.seeds])
 
   @property
   def protocols(self) -> list[str]:
