@@ -154,18 +154,17 @@ class RunWriter:
     Args:
       last: the step at which the run ended.
     """
-    states = processes.on_host(self.states_of(last.states))
+    states = self.states_of(last.states)
     final_state = _agreed_hash(states)
-    return processes.agree(
-        lambda: self._write_results(last, states, final_state))
+    final = result_lib.make_final(
+        result_lib.Live(self._programs.prepared, states, self._index), last)
+    return processes.agree(lambda: self._write_results(final, final_state))
 
   def _write_results(
-      self, last: Step, states: Any, final_state: str) -> dict[str, Any]:
+      self, final: dict[str, Any], final_state: str) -> dict[str, Any]:
     prepared = self._programs.prepared
-    live = result_lib.Live(prepared, states, self._index)
     result_lib.write_final(
-        self.folder, result_lib.make_final(live, last), prepared.seeds,
-        prepared.federation.client_names)
+        self.folder, final, prepared.seeds, prepared.federation.client_names)
     plots.run_curves(
         [self.folder / "curves.png", self.folder / "curves.pdf"],
         self.records.rows,

@@ -27,7 +27,6 @@ from jax.sharding import PartitionSpec
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import split
 from fedjax_alg.data import process_rows
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
@@ -271,20 +270,6 @@ def agree(decide: Callable[[], _Result]) -> _Result:
 def anyone(flag: bool) -> bool:
   """Whether ``flag`` is true in some process, in all processes."""
   return any(gather(flag))
-
-
-def on_host(tree: Any) -> Any:
-  """A tree of arrays that one process alone can compute with.
-
-  Args:
-    tree: arrays that every process holds whole; ``split.Split`` stay on the
-      devices.
-
-  Returns:
-    NumPy arrays; with one process, ``tree``.
-  """
-  return tree if count() == 1 else split.tree_map(
-      lambda leaf: leaf, np.asarray, tree)
 
 
 def finish() -> None:
