@@ -11,12 +11,15 @@ without a client axis; the engine maps it over the cohort.
 """
 
 from collections.abc import Callable, Mapping
+import functools
 import inspect
 import re
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, cast, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+from fedjax_alg.hparams import validate
 
 Array = jax.Array
 #: A typed key (``jax.random.key``). A function consumes its argument ``key``.
@@ -475,18 +478,25 @@ _Builder = TypeVar("_Builder", bound=Callable[..., Any])
 
 
 def builder(fn: _Builder) -> _Builder:
-  """Completes the docstring of a function that makes an algorithm.
+  """Completes a function that makes an algorithm, and its docstring.
 
-  What the docstring says itself of arguments, result and errors comes after
-  what holds of all builders.
+  Hyper-parameters are checked before it is called (``hparams.validate``). What
+  the docstring says itself of arguments, result and errors comes after what
+  holds of all builders.
   """
+
+  @functools.wraps(fn)
+  def build(model, hparams, **more):
+    validate(hparams)
+    return fn(model, hparams, **more)
+
   text, *sections = re.split(
       r"\n\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(fn.__doc__ or ""))
   beside = dict(section.split(":\n", 1) for section in sections)
   for name, common in _BUILDER.items():
     text += f"\n\n{name}:{common}{beside.get(name, '')}".rstrip()
-  fn.__doc__ = text
-  return fn
+  build.__doc__ = text
+  return cast(_Builder, build)
 
 
 #: Parameters are float32.

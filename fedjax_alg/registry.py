@@ -1,6 +1,6 @@
 """The table of algorithms, from which flags, contract tests and docs follow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import types
 from typing import Any, NamedTuple
@@ -306,6 +306,23 @@ _SENT = {field.name for options in (Compression, Privacy)
          for field in dataclasses.fields(options)}
 
 
+def refuse_unread(name: str, field: str, known: Iterable[str]) -> None:
+  """Refuses a hyper-parameter that an algorithm does not have.
+
+  Args:
+    name: the algorithm, perhaps not one of ``ALGORITHMS``.
+    field: the hyper-parameter.
+    known: those that it has.
+
+  Raises:
+    OptionError: it is none of them.
+  """
+  if field not in known:
+    why = why_unread(name, field)
+    raise OptionError(f"`{field}`: {name} does not read it"
+                      f"{f' ({why})' if why else did_you_mean(field, known)}")
+
+
 def why_unread(name: str, field: str) -> str:
   """Why an algorithm does not read a hyper-parameter that others do.
 
@@ -381,8 +398,5 @@ def build(
   entry = get(name)
   known = {field.name for field in dataclasses.fields(entry.hparams)}
   for field in hparams:
-    if field not in known:
-      why = why_unread(name, field)
-      raise OptionError(f"`{field}`: {name} does not read it"
-                        f"{f' ({why})' if why else did_you_mean(field, known)}")
+    refuse_unread(name, field, known)
   return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)

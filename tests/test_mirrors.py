@@ -11,6 +11,7 @@ _LIBRARY = _TESTS.parent / "fedjax_alg"
 #: module -> its tests, where they are not in the file of the same name:
 #: types, base classes and parts that are tested through what they make up.
 ELSEWHERE = {
+    "algorithms/common": "contract/test_registry",
     "base": "contract/test_contract",
     "central/aggregation": "exchange/test_aggregation",
     "client/compression": "exchange/test_compression",

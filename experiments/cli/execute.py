@@ -58,7 +58,7 @@ def execute(config: Config) -> dict[str, Any]:
     config = dataclasses.replace(config, first_devices=start.first_devices)
     folder = start.folder
     if folder is not None and start.finished:
-      return read_summary(folder) if processes.lead() else {}
+      return read_summary(folder)
     prepared = config.prepare()
     if folder is not None and start.resuming:
       processes.agree(lambda: resume.check_machine(folder, config, prepared))

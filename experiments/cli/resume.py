@@ -116,8 +116,7 @@ def check_tables(folder: pathlib.Path, config: Config) -> None:
   """
   checkpoints = folder / run_files.CHECKPOINTS
   for facts in checkpoint.headers(checkpoints):  # the newest that is whole
-    tables.check(folder, config.seeds, facts["round"], facts.get("tables"),
-                 config.run.eval_every)
+    tables.check(folder, config.seeds, facts["round"], facts.get("tables"))
     return
   if checkpoint.paths(checkpoints):
     return  # damaged: ``restore`` says so
@@ -210,7 +209,7 @@ def restore(
                    "config.json")
   check_rounds(folder, config, facts["round"])
   records.read(facts["round"], facts.get("unfinished_s", 0.0),
-               facts.get("tables"), config.run.eval_every)
+               facts.get("tables"))
   return states, facts["round"]
 
 

@@ -16,7 +16,7 @@ import dataclasses
 
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of
 from fedjax_alg.least_squares.layer_fits import per_layer
 from fedjax_alg.least_squares.private import PrivateMoments
@@ -86,7 +86,6 @@ def fedacnnl(
   Raises:
     OptionError: the model has layers that least squares cannot fit.
   """
-  validate(hparams)
   return layerwise(
       layers_of(model, "fedacnnl"), hparams, map_clients=map_clients,
       private=hparams)
@@ -106,7 +105,6 @@ def pfedacnnl(
   Raises:
     OptionError: the model has layers that least squares cannot fit.
   """
-  validate(hparams)
   layers = layers_of(model, "pfedacnnl")
   pull: tuple[float, ...] = ()
   if hparams.personalize:

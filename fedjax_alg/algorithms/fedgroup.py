@@ -25,22 +25,21 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
+from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, num_params, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
-from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import is_zero, MANY, only, POSITIVE
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import exchange_of
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
-from fedjax_alg.rounds.clustered import compose_clustered, TrainingResult
+from fedjax_alg.rounds.clustered import TrainingResult
 
 SIMILARITIES = ("edc", "madc")
 _COLD = only(
@@ -487,15 +486,6 @@ def _extra(
       own_batches=jnp.where(new, hparams.pretrain_steps, 0))
 
 
-def _build(model: Model, hparams: Any, mu: float, map_clients: MapClients):
-  validate(hparams)
-  return compose_clustered(
-      model, sgd_update(model, hparams, hparams.client_lr, mu,
-                        local_optimizer(hparams)),
-      direction_rule(model, hparams, map_clients), map_clients=map_clients,
-      exchange=exchange_of(hparams))
-
-
 @builder
 def fedgroup(
     model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
@@ -515,7 +505,8 @@ def fedgroup(
   Raises:
     OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
-  return _build(model, hparams, 0.0, map_clients)
+  return in_groups(
+      model, hparams, direction_rule(model, hparams, map_clients), map_clients)
 
 
 @builder
@@ -532,4 +523,5 @@ def fedgrouprox(
   Raises:
     OptionError: ``init`` has fewer clients than are to be pre-trained.
   """
-  return _build(model, hparams, hparams.mu, map_clients)
+  return in_groups(
+      model, hparams, direction_rule(model, hparams, map_clients), map_clients)

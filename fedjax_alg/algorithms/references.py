@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg import trees
+from fedjax_alg.algorithms.common import local_rate
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
 from fedjax_alg.base import builder, Model, no_setup, Params, RoundAux, Work
 from fedjax_alg.base import round_cost, shared_client_params
@@ -22,7 +23,7 @@ from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
-from fedjax_alg.hparams import hyper, validate
+from fedjax_alg.hparams import hyper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,6 @@ def central(
   steps are those of Optax's L-BFGS with its zoom line search. Dropout is off,
   because a line search needs the same function in all its evaluations.
   """
-  validate(hparams)
   optimiser = optax.lbfgs(
       memory_size=hparams.memory_size,
       linesearch=optax.scale_by_zoom_linesearch(
@@ -104,8 +104,7 @@ def central(
 class LocalHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of local training."""
 
-  client_lr: float = hyper(
-      0.1, "learning rate of the local steps", above=0.0)
+  client_lr: float = local_rate()
 
 
 class LocalState(NamedTuple):
@@ -130,7 +129,6 @@ def local(
     Its ``client_params`` is the client's model, which for a newcomer is the
     initial model. There is no global model.
   """
-  validate(hparams)
   optimizer = local_optimizer(hparams)
 
   def init(params: Params, spec: FedSpec, key: Key) -> LocalState:

@@ -236,7 +236,7 @@ def _update(
     return _one_after_the_other(fn, put, table, weights, shared, shards, slots)
   if client_map.mode == "vmap":
     written, summed, stacked = jax.vmap(one)(*slots)
-    summed = jax.tree.map(trees.weighted_sum, weights, summed)
+    summed = jax.tree.map(trees.slot_sum, weights, summed)
     return put(table, places, written), summed, stacked
 
   def in_lane(shared, shard, rows, *args):
@@ -370,4 +370,4 @@ def _in_python(
       lambda *leaves: jnp.stack(leaves), *outputs)
   if jax.tree.leaves(table):
     table = write(table, places, written)
-  return table, jax.tree.map(trees.weighted_sum, weights, summed), stacked
+  return table, jax.tree.map(trees.slot_sum, weights, summed), stacked

@@ -15,7 +15,6 @@ import jax
 from jax.sharding import Mesh
 import jax.numpy as jnp
 
-from fedjax_alg import split
 from fedjax_alg.base import Algorithm, Array, ClientData, FedSpec, Model
 from fedjax_alg.base import RoundAux, State
 from fedjax_alg.data import layout
@@ -45,12 +44,10 @@ class RunLog(NamedTuple):
 
 
 def _name(path: tuple[Any, ...]) -> str:
-  # Flax wraps parameters in a dictionary {"params": ...}, which is left out,
-  # as is the block of a ``Split``.
+  # Flax wraps parameters in a dictionary {"params": ...}, which is left out.
   parts = [str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
-           for k in path
-           if k not in (jax.tree_util.DictKey("params"), split.KEY)]
-  return "/".join(parts)
+           for k in path if k != jax.tree_util.DictKey("params")]
+  return "/".join(filter(None, parts))
 
 
 def leaf_names(tree: Any) -> list[str]:

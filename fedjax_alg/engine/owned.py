@@ -143,36 +143,29 @@ def for_one(
 
 def _specs(tree: Any) -> Any:
   """Where the leaves of a tree lie: whole, or in a block a process."""
-  return jax.tree.map(
-      lambda leaf: leaf.with_block(_IN_BLOCKS) if split.is_split(leaf)
-      else _WHOLE, tree, is_leaf=split.is_split)
-
-
-def _on_splits(fn: Callable[[split.Split], Any], tree: Any) -> Any:
-  return jax.tree.map(
-      lambda leaf: fn(leaf) if split.is_split(leaf) else leaf, tree,
-      is_leaf=split.is_split)
+  return split.tree_map(
+      lambda leaf: leaf.with_block(_IN_BLOCKS), lambda leaf: _WHOLE, tree)
 
 
 def _own_blocks(tree: Any) -> Any:
   """The block of this process, as the code of one client sees it."""
   process = jax.lax.axis_index(PROCESSES)
-  return _on_splits(lambda leaf: split.Split(
-      leaf.block[0], leaf.cuts, process), tree)
+  return split.tree_map(
+      lambda leaf: split.Split(leaf.block[0], leaf.cuts, process),
+      lambda leaf: leaf, tree)
 
 
 def _all_blocks(tree: Any) -> Any:
   """The inverse of ``_own_blocks``."""
-  return _on_splits(lambda leaf: split.Split(
-      leaf.block[None], leaf.cuts), tree)
+  return split.tree_map(
+      lambda leaf: split.Split(leaf.block[None], leaf.cuts),
+      lambda leaf: leaf, tree)
 
 
 def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
   """See ``base.MapClients.keep``."""
 
   def block(leaf):
-    if split.is_split(leaf):
-      return leaf
     blocks = split.Split(None, cuts)
 
     def on_device(leaf):
@@ -184,7 +177,7 @@ def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
         on_device, mesh=mesh, in_specs=_WHOLE, out_specs=_IN_BLOCKS,
         check_vma=False)(leaf))
 
-  return jax.tree.map(block, table, is_leaf=split.is_split)
+  return split.tree_map(lambda leaf: leaf, block, table)
 
 
 def _on_devices(
@@ -316,7 +309,7 @@ def update(
         weight = jax.tree.map(lambda leaf: jnp.where(
             real.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0.0), weight)
         total = trees.add(
-            total, jax.tree.map(trees.weighted_sum, weight, summed))
+            total, jax.tree.map(trees.slot_sum, weight, summed))
       else:
         total = jax.tree.map(trees.add_weighted, weight, total, summed)
       return total, _put(out, here, (written, stacked))

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 import csv
 import hashlib
 import io
-import itertools
 import os
 import pathlib
 from typing import Any
@@ -173,65 +172,47 @@ def _until(
     if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
       raise OptionError(f"{path}: edited or cut, it is not as it was at the "
                         f"checkpoint of round {done}; restore it, or {_ANEW}")
-  rows = _parsed(path, raw, columns)
-  for number, row in enumerate(rows, 1):
-    for name, value in row.items():
-      if isinstance(value, str) and name != "protocol" or (
-          name == "round" and not isinstance(value, int)):
-        raise OptionError(f"{path}: damaged, {name} of row {number} is "
-                          f"{str(value)[:40]!r}; restore it, or {_ANEW}")
-  return [row for row in rows if row["round"] <= done]
+  try:
+    return [row for row in _parsed(path, raw, columns) if row["round"] <= done]
+  except TypeError:
+    raise OptionError(f"{path}: damaged, a round that is no number; restore "
+                      f"it, or {_ANEW}") from None
 
 
 def read_until(
     folder: pathlib.Path, columns: Mapping[str, Sequence[str] | None],
     seeds: Sequence[int], done: int,
-    marks: Mapping[str, Mapping[str, Any]] | None = None, every: int = 0
+    marks: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, list[Row]]:
-  """Reads the tables of a run up to a checkpoint, and checks every row's key.
+  """Reads the tables of a run up to a checkpoint.
 
   Args:
     folder: the folder of the run.
     columns: name of a table -> its columns, see ``read_rows``.
     seeds: seeds of the run.
     done: rounds played before the checkpoint.
-    marks: ``Records.marks`` at the checkpoint; None for one of an earlier
-      version.
-    every: at least the multiples of this round are evaluated; 0: not known.
+    marks: ``Records.marks`` at the checkpoint, which tell whether the tables
+      are as they were; None for one of an earlier version.
 
   Returns:
     Name of a table -> its rows up to the round.
 
   Raises:
-    OptionError: a table is missing, damaged, edited, or lacks rows.
+    OptionError: a table is missing, damaged, edited, or lacks rounds.
   """
   tables = {name: _until(folder / f"{name}.csv", of, done,
                          None if marks is None else marks.get(name))
             for name, of in columns.items()}
-  evaluated = sorted({*(row["round"] for row in tables["timing"]),
-                      *(range(every, done + 1, every) if every else ())})
-  protocols = dict.fromkeys(
-      [row["protocol"] for row in tables["metrics"]] or ["any"])
-  keys: dict[str, dict[str, Any]] = {
-      "timing": {"round": evaluated},
-      "rounds": {"round": range(1, done + 1), "seed": seeds},
-      "metrics": {"round": evaluated, "seed": seeds, "protocol": protocols},
-      "groups": {"round": evaluated, "seed": seeds}}
-  for name in sorted(tables, key=list(keys).index):
-    expected = itertools.product(*keys[name].values())
-    for number, (row, key) in enumerate(
-        itertools.zip_longest(tables[name], expected), 1):
-      if row is None or key is None or key != tuple(map(row.get, keys[name])):
-        wanted = "not be there" if key is None else "be that of " + ", ".join(
-            f"{column} {value}" for column, value in zip(keys[name], key))
-        raise OptionError(f"{folder / name}.csv: damaged, row {number} should "
-                          f"{wanted}; restore it, or {_ANEW}")
+  if len(tables["rounds"]) != done * len(seeds):
+    raise OptionError(f"{folder / 'rounds.csv'}: damaged, has "
+                      f"{len(tables['rounds'])} rows of {done} rounds of "
+                      f"{len(seeds)} seeds; restore it, or {_ANEW}")
   return tables
 
 
 def check(
     folder: pathlib.Path, seeds: Sequence[int], done: int,
-    marks: Mapping[str, Mapping[str, Any]] | None, every: int = 0) -> None:
+    marks: Mapping[str, Mapping[str, Any]] | None) -> None:
   """Checks the tables of a run before it goes on; see ``read_until``.
 
   Args:
@@ -239,7 +220,6 @@ def check(
     seeds: see ``read_until``.
     done: see ``read_until``.
     marks: see ``read_until``.
-    every: see ``read_until``.
 
   Raises:
     OptionError: they are not those of the checkpoint.
@@ -249,7 +229,7 @@ def check(
   if "groups" in marks if marks is not None else (
       folder / "groups.csv").is_file():
     columns["groups"] = None
-  read_until(folder, columns, seeds, done, marks, every)
+  read_until(folder, columns, seeds, done, marks)
 
 
 def last_round(folder: pathlib.Path) -> int:
@@ -483,22 +463,20 @@ class Records:
 
   def read(
       self, done: int, unfinished_s: float = 0.0,
-      marks: Mapping[str, Mapping[str, Any]] | None = None, every: int = 0
-  ) -> None:
+      marks: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
     Args:
       done: rounds played before the checkpoint.
       unfinished_s: the attribute of this name at the checkpoint.
       marks: see ``read_until``.
-      every: see ``read_until``.
 
     Raises:
       OptionError: a table is missing, damaged, edited or lacks rows.
     """
     assert self.folder is not None
     self.tables = read_until(
-        self.folder, self.columns, self.seeds, done, marks, every)
+        self.folder, self.columns, self.seeds, done, marks)
     self.unfinished_s = unfinished_s
     for rows in self._grouped(self.tables["rounds"]):
       self._add_totals(rows)

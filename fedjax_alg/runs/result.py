@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_alg import files, own, registry, split
+from fedjax_alg import files, own, registry
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import checkpoint, evaluate, owned, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.engine import processes, sharding
+from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import check_options, of_type, place, typed
@@ -33,7 +33,7 @@ from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared, prepare
-from fedjax_alg.runs.programs import state_shapes
+from fedjax_alg.runs.programs import placed, state_shapes
 
 _FINAL = "final.msgpack"
 
@@ -125,18 +125,13 @@ class RunResult:
     names = [name for name in tables.COLUMNS[3:]
              if name in tables.metrics.METRICS]
     self.metrics: dict[str, dict[str, np.ndarray]] = {
-        protocol: {name: self._in_order(rows, protocol, name)
+        protocol: {name: summary_lib.by_seed(rows, protocol, name)
                    for name in names}
         for protocol in self.protocols}
     self.metrics |= {name: dict(of) for name, of in final.get(
         "measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
     self.membership: np.ndarray | None = self._final["membership"]
-
-  def _in_order(self, rows: Any, protocol: str, name: str) -> np.ndarray:
-    chosen = [row for row in rows if row["protocol"] == protocol]
-    return np.array([[row[name] for row in chosen if row["seed"] == seed]
-                     for seed in self.seeds])
 
   @property
   def protocols(self) -> list[str]:
@@ -254,12 +249,22 @@ class RunResult:
           f"{folder}: cannot be written ({reason(error)})") from error
 
   def _save(self, path: pathlib.Path) -> pathlib.Path:
-    live = self._state()
-    if not processes.lead():
-      if split.within(live.states):
-        self._save_states(path)
-        self.state_hash()
-      return path
+    live, summary = self._state(), self.summary()
+    processes.agree(lambda: self._write_tables(path))
+    checkpoint.save(
+        path / run_files.CHECKPOINTS, live.states, int(self.rounds[-1]),
+        {"identity": self.facts.get("identity")})
+
+    def write_results():
+      write_final(path, self._final, self.seeds,
+                  live.prepared.federation.client_names)
+      write_summary(path, summary)
+
+    processes.agree(write_results)
+    return path
+
+  def _write_tables(self, path: pathlib.Path) -> None:
+    """Looks into the folder, and writes what comes before the states."""
     if path.is_dir() and any(path.iterdir()) and not run_files.is_run(path):
       raise RunFolderError(f"{path}: holds files of something else (no "
                            "config.json of a run)")
@@ -271,25 +276,12 @@ class RunResult:
     # Its summary is there when all files are, and no longer when some are not.
     (path / "summary.json").unlink(missing_ok=True)
     summary_lib.write_json(path / "config.json", self.facts)
-    summary_lib.write_partition(path, live.prepared.federation)
+    summary_lib.write_partition(path, self._state().prepared.federation)
     (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
       tables.write_rows(
           path / f"{name}.csv", rows, self.records.columns[name])
     checkpoint.clear(path / run_files.CHECKPOINTS)
-    self._save_states(path)
-    write_final(path, self._final, self.seeds,
-                live.prepared.federation.client_names)
-    write_summary(path, self.summary())
-    return path
-
-  def _save_states(self, path: pathlib.Path) -> None:
-    states = self._state().states
-    if split.within(states):
-      processes.meet("save")  # process 0 has looked into the folder
-    checkpoint.save(
-        path / run_files.CHECKPOINTS, states, int(self.rounds[-1]),
-        {"identity": self.facts.get("identity")})
 
   def __repr__(self) -> str:
     found = ", ".join(
@@ -673,13 +665,11 @@ def _remake(
   except OptionError as error:  # for instance a file of devices that is gone
     raise RunFolderError(f"{folder}: {error}") from error
   try:
+    shapes = state_shapes(prepared)
     states, header, _ = checkpoint.load_latest(
-        folder / run_files.CHECKPOINTS, state_shapes(prepared))
+        folder / run_files.CHECKPOINTS, shapes)
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
-  if split.within(states):
-    assert prepared.mesh is not None
-    states = sharding.place_states(states, prepared.mesh)
   # The clients hold the data that they held in the last round.
   prepared.placed.move(header["round"] - 1)
-  return Live(prepared, states)
+  return Live(prepared, placed(states, shapes))

@@ -102,26 +102,20 @@ def test_entries_do_not_share_what_can_be_changed():
     small["client_lr"] = 1.0
 
 
-@pytest.mark.parametrize("name", [
-    name for name, entry in registry.ALGORITHMS.items()
-    if hasattr(entry.hparams, "aggregator")])
-def test_the_aggregator_reaches_the_round(name, problem):
-  for chosen in ("mean", "median"):
-    made = registry.build(
-        name, problem.model, map_clients=MAP, aggregator=chosen)
-    method, = made.round.args  # of compose
-    assert method.exchange.aggregator.is_mean == (chosen == "mean")
-
-
-@pytest.mark.parametrize("name", [
-    name for name, entry in registry.ALGORITHMS.items()
-    if hasattr(entry.hparams, "attack")])
-def test_the_attack_reaches_the_round(name, problem):
-  for chosen in ("none", "label_flip"):
-    made = registry.build(
-        name, problem.model, map_clients=MAP, attack=chosen)
-    method, = made.round.args  # of compose
-    assert (method.exchange.attack is None) == (chosen == "none")
+@pytest.mark.parametrize("name, field", [
+    (name, field) for name, entry in registry.ALGORITHMS.items()
+    for field in ("aggregator", "attack") if hasattr(entry.hparams, field)])
+def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
+  plain, other = (registry.build(
+      name, problem.model, map_clients=MAP, **{field: chosen}).round.args[0]
+                  for chosen in dict(aggregator=("mean", "median"),
+                                     attack=("none", "label_flip"))[field])
+  if field == "aggregator":
+    assert plain.exchange.aggregator.is_mean
+    assert not other.exchange.aggregator.is_mean
+  else:
+    assert plain.exchange.attack is None
+    assert other.exchange.attack is not None
 
 
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))

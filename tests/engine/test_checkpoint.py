@@ -66,14 +66,14 @@ def in_processes(state, cuts):
   """The states as processes with these clients hold them."""
   mesh = sharding.process_mesh(
       jax.devices("cpu")[:len(cuts) - 1], len(cuts) - 1)
-  table = split.Split(None, cuts)
+  state = state._replace(clients=jax.tree.map(
+      lambda leaf: split.Split(leaf, cuts), state.clients))
+  return placed(state, mesh)
 
-  def blocks(leaf):
-    return table.with_block(np.stack(
-        [leaf[:, first:first + table.height] for first in table.starts], 1))
 
-  return sharding.place_states(state._replace(
-      clients=jax.tree.map(blocks, state.clients)), mesh)
+def placed(state, mesh):
+  return sharding.place_states(state, sharding.of_states(
+      state, mesh, sharding.replicated(mesh)))
 
 
 def restored(folder, cuts):
@@ -85,7 +85,7 @@ def restored(folder, cuts):
   if cuts:
     mesh = sharding.process_mesh(
         jax.devices("cpu")[:len(cuts) - 1], len(cuts) - 1)
-    state = sharding.whole(sharding.place_states(state, mesh))
+    state = sharding.whole(placed(state, mesh))
   return state, facts, warnings
 
 

@@ -128,8 +128,17 @@ def test_a_process_holds_what_its_own_clients_keep(pair):
     assert (6 + 3) * size + 4 <= held <= (7 + 3) * size + 4
 
 
+def test_an_error_while_all_wait_is_raised_in_all(pair):
+  """Of either process; the other one raises the same error, sent by it."""
+  for _, _, numbers in pair:
+    assert numbers["errors"].tolist() == [
+        "this disk is full", "cannot be sent"]
+
+
 def test_the_error_of_a_process_ends_the_other_in_one_line(pair):
   (status, said, _), (failed, trace, _) = pair
-  assert status == failed == 1
-  assert said.splitlines()[-1] == "error: process 1: OSError: this disk is full"
-  assert trace.splitlines()[-1] == "is full" and "Traceback" in trace
+  assert (status, failed) == (processes.LOST, 1)
+  assert said.splitlines()[-1].startswith(
+      "error: another process has ended or was lost (")
+  assert trace.splitlines()[-1] == "OSError: no way on" and (
+      "Traceback" in trace)

@@ -274,34 +274,40 @@ def test_marks_are_those_of_the_files(run):
   for name in marks:  # rows after the checkpoint
     with open(run.path(name), "ab") as file:
       file.write(b"4,3,glob")
-  again.read(3, marks=marks, every=2)
+  again.read(3, marks=marks)
   assert again.marks() == marks
   again.write()
   assert {name: files.sha256(again.path(name)) for name in marks} == {
       name: mark["sha256"] for name, mark in marks.items()}
 
 
-@pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("name", ["metrics", "rounds", "timing", "groups"])
-def test_other_tables_are_refused(run, marked, name):
-  """A row less, a row twice, two rows exchanged, text for a number."""
-  marks, path = run.marks() if marked else None, run.path(name)
+def test_other_tables_are_refused(run, name):
+  """A row less, a row twice, text for a number, half a line, no table."""
+  marks, path = run.marks(), run.path(name)
   lines = path.read_bytes().splitlines(keepends=True)
-  records.check(run.folder, SEEDS, 3, marks, 2)
-  wrong = [[*lines[:1], *lines[2:]], [*lines[:2], *lines[1:]],
-           [lines[0], lines[2], lines[1], *lines[3:]],
-           [*lines[:-1], lines[-1].replace(b"3", b"x", 1)], lines[:1], [],
-           [b"\xff\0\n"]]
-  if marked:
-    wrong.append([*lines[:-1], lines[-1][:-2]])
-  elif name == "timing":  # may have been another --eval_every, and no order
-    del wrong[0]
-  for rows in wrong:
+  records.check(run.folder, SEEDS, 3, marks)
+  for rows in (
+      [*lines[:1], *lines[2:]], [*lines[:2], *lines[1:]],
+      [*lines[:-1], lines[-1].replace(b"3", b"x", 1)],
+      [*lines[:-1], lines[-1][:-2]], lines[:1], [], [b"\xff\0\n"]):
     path.write_bytes(b"".join(rows))
-    with pytest.raises(OptionError, match=" row|edited|columns|no table") as (
-        caught):
-      records.check(run.folder, SEEDS, 3, marks, 2)
+    with pytest.raises(OptionError, match="csv: edited or cut") as caught:
+      records.check(run.folder, SEEDS, 3, marks)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("old, new, said", [
+    (b"1,3,", b"x,3,", "a round that is no number"),
+    (b"1,3,", b"9,3,", "has 5 rows of 3 rounds of 2 seeds"),
+    (b"round", b"\xff", "no table")])
+def test_tables_without_marks_have_all_rounds(run, old, new, said):
+  """Those of a run that an earlier version began."""
+  path = run.path("rounds")
+  records.check(run.folder, SEEDS, 3, None)
+  path.write_bytes(path.read_bytes().replace(old, new, 1))
+  with pytest.raises(OptionError, match=f"rounds.csv: damaged, {said}"):
+    records.check(run.folder, SEEDS, 3, None)
 
 
 def test_an_edited_number_is_refused(run):
@@ -309,16 +315,6 @@ def test_an_edited_number_is_refused(run):
   path.write_bytes(path.read_bytes().replace(b"0.4", b"0.5", 1))
   with pytest.raises(OptionError, match="metrics.csv: edited"):
     records.check(run.folder, SEEDS, 3, marks)
-
-
-def test_an_evaluation_that_is_in_no_table(run):
-  """Without a hash it is missed because the run evaluates regularly."""
-  for name in ("metrics", "timing", "groups"):
-    raw = run.path(name).read_bytes().splitlines(keepends=True)
-    keep = 1 + (1 if name == "timing" else 2)
-    run.path(name).write_bytes(b"".join([raw[0], *raw[keep:]]))
-  with pytest.raises(OptionError, match="timing.csv: damaged, row 1 should"):
-    records.check(run.folder, SEEDS, 3, None, 2)
 
 
 def test_nothing_is_appended_through_a_link(run, tmp_path):
