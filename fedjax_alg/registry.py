@@ -115,18 +115,18 @@ ALGORITHMS: dict[str, Entry] = {
                     ledger=_PLAIN),
     **{name: Entry(
         fedavg.FedAvgHParams, fedavg.fedavg, label, paper, ledger=_PLAIN,
-        options={"roles": roles, "personal_when": when})
-       for name, label, paper, roles, when in (
+        options={"roles": roles, "personal_when": when, **more})
+       for name, label, paper, roles, when, more in (
            ("fedper", "FedPer", "Arivazhagan et al., arXiv:1912.00818",
-            ("personal:last",), "together"),
+            ("personal:last",), "together", {}),
            ("lg_fedavg", "LG-FedAvg", "Liang et al., arXiv:2001.01523",
-            ("personal:**", "shared:last"), "together"),
+            ("personal:**", "shared:last"), "together", {}),
            ("fedrep", "FedRep", "Collins et al., ICML 2021",
-            ("personal:last",), "first"),
+            ("personal:last",), "first", {}),
            ("fedbabu", "FedBABU", "Oh et al., ICLR 2022",
-            ("personal:last",), "evaluation"),
+            ("personal:last",), "evaluation", {}),
            ("fedbn", "FedBN", "Li et al., ICLR 2021",
-            ("personal:norm",), "together"))},
+            ("personal:norm",), "together", {"model_state": "local"}))},
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
                      "Li et al., MLSys 2020", keeps_partial_work=True,
                      ledger=_PLAIN),

@@ -122,6 +122,7 @@ def _compiled(
   if folder is not None and start.resuming:
     processes.agree(lambda: resume.check_machine(
         folder, config, prepared))
+    processes.agree(lambda: resume.check_frozen(folder, prepared))
   if processes.lead():
     warn(prepared, set())
   return programs or Programs(prepared)

@@ -290,6 +290,7 @@ def load_latest(
       damaged.append(str(error))
       continue
     names = serialization.to_state_dict(like)
+    leaves, structure = jax.tree.flatten(like, is_leaf=split.is_split)
     try:
       saved = serialization.msgpack_restore(payload)
       # Flax silently drops entries that the target does not have.
@@ -297,11 +298,13 @@ def load_latest(
         raise ValueError("structure")
       if split.within(like) or "parts" in facts:
         saved = _with_rows(saved, facts.get("parts", ()), folder, names)
-      target = jax.tree.map(lambda leaf: 0, like, is_leaf=split.is_split)
-      state = jax.tree.map(
-          lambda leaf, a: leaf.with_block(a) if split.is_split(leaf) else a,
-          like, serialization.from_state_dict(target, saved),
-          is_leaf=split.is_split)
+      # By their paths: a part without leaves may be new since it was saved.
+      found, places = _by_path(saved), _by_path(serialization.to_state_dict(
+          jax.tree.unflatten(structure, range(len(leaves)))))
+      arrays = {place: found[name] for name, place in places.items()}
+      state = jax.tree.unflatten(structure, [
+          leaf.with_block(arrays[i]) if split.is_split(leaf) else arrays[i]
+          for i, leaf in enumerate(leaves)])
       shapes = [(a.shape, a.dtype) for a in jax.tree.leaves(like)]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
         raise ValueError("shapes")

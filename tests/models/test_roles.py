@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import models
+from fedjax_alg.base import Shard
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
 
@@ -78,7 +79,8 @@ def test_the_parts_join_to_the_whole():
   x = jnp.ones((2, 4))
   shared, personal, frozen = parts
   bound = roles.bound(model, frozen)
-  found = bound.roles.of_client(bound, personal).apply(shared, x)
+  found = bound.roles.of_client(
+      bound, Shard(x, None, 0, 2, personal=personal)).apply(shared, x)
   np.testing.assert_array_equal(found, whole.apply(params, x))
   np.testing.assert_array_equal(
       bound.roles.deployed(bound).apply(of.join(shared, personal), x), found)
