@@ -85,7 +85,9 @@ def from_nnx(
     return run(params, x, key, statistics.Reading(of_batch=True))[0]
 
   def observe(params, x, mask, key, fixed):
-    logits, new = run(params, x, key, statistics.Reading(mask, True, fixed))
+    # Variables that are NumPy arrays could not be changed.
+    logits, new = run(jax.tree.map(jnp.asarray, params), x, key,
+                      statistics.Reading(mask, True, fixed))
     return logits, nnx.to_pure_dict(nnx.state(new, _VALUES))
 
   random = split.tags or training or takes_rngs or has_mode or layers

@@ -477,6 +477,8 @@ def split(
   if not roles:
     if known is None or known.stateful is None:
       return model
+    if not known.has_personal:
+      known = dataclasses.replace(known, personal=personal)
     return known.kept_by(model_state).shared_model()._replace(
         loss=model.loss, l2=model.l2, l2_of_sum=model.l2_of_sum,
         caution=model.caution)
