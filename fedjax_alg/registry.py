@@ -6,7 +6,8 @@ import types
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
-from fedjax_alg.algorithms import afl, asynchronous, baffle, cfl, composed
+from fedjax_alg.algorithms import afl, apfl, asynchronous, baffle, cfl
+from fedjax_alg.algorithms import composed
 from fedjax_alg.algorithms import conjugate
 from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
 from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
@@ -256,6 +257,9 @@ ALGORITHMS: dict[str, Entry] = {
     "ditto": Entry(ditto.DittoHParams, ditto.ditto, "Ditto",
                    "Li et al., ICML 2021", adapts=True, caution=ditto.caution,
                    ledger=expected.vectors(1, 1, steps=2)),
+    "apfl": Entry(apfl.APFLHParams, apfl.apfl, "APFL",
+                  "Deng et al., arXiv:2003.13461",
+                  ledger=expected.vectors(1, 1, steps=2)),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any `client_update` with any `server`",
@@ -337,7 +341,7 @@ _SETTINGS = {
 }
 #: Methods of the literature that are not here, and whose names resemble those
 #: of others.
-_NOT_HERE = ("qffl", "qfedavg", "apfl", "fedproto", "fedpd", "moon", "scaffnew",
+_NOT_HERE = ("qffl", "qfedavg", "fedproto", "fedpd", "moon", "scaffnew",
              "proxskip")
 
 
