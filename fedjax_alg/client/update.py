@@ -233,13 +233,15 @@ def beside(
     store = Store(
         reads(store.get), changes(store.put), store.write,
         own_rows if store.one_row else reads(store.places))
-  weights = client.upload_weights
+  weights, rows = client.upload_weights, client.client_rows
+  # ``with_rows`` asks whether it is the default.
+  given = rows is not client._field_defaults["client_rows"]
   return client._replace(
       init=lambda params, spec: Beside(
           client.init(params, spec), extra(params, spec)),
       setup=changes(client.setup), refresh=changes(client.refresh),
       shared=reads(client.shared), store=store,
-      client_rows=reads(client.client_rows),
+      client_rows=reads(rows) if given else rows,
       upload_weights=reads(weights) if weights else None,
       merge=changes(client.merge), scale=reads(client.scale),
       unprotected=client.leak)

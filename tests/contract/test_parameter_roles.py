@@ -62,7 +62,7 @@ def normed():
   return models.from_flax(Normed(), (problems.FEATURES,))
 
 
-def traced_round(name, given, model_state):
+def traced_round(name, given, model_state, **more):
   """The algorithm, its state after a round and what it sends, as shapes.
 
   Raises:
@@ -71,7 +71,7 @@ def traced_round(name, given, model_state):
   entry, held = registry.get(name), problem()
   model = roles.split(normed(), given, model_state=model_state)
   method = methods.Method(
-      name, entry, entry.hparams(**small_settings(entry))).resolved()
+      name, entry, entry.hparams(**small_settings(entry) | more)).resolved()
   build = method.builder(model, clients.ClientMap())
   prepare.check_roles(build({}), method, model)
   data = held.data
@@ -145,6 +145,14 @@ def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
   if algorithm.global_params is not None:
     models_ = jax.eval_shape(algorithm.global_params, state)
     assert num_params(models_) % (shared + kept) == 0
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "ifca"])
+def test_clients_keep_what_they_have_not_sent_beside(name):
+  """Rows of the method, of its layer and statistics, and of a compressor."""
+  _, algorithm, state = traced_round(
+      name, ["personal:Dense_1"], "local", compress_up="topk:0.1")
+  assert deployed(algorithm, state) == PARAMETERS + STATISTICS
 
 
 @pytest.mark.parametrize("name", CLOSED)

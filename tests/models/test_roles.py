@@ -52,6 +52,9 @@ def test_types_of_variables_and_of_layers_are_named():
       ("personal:norm", "personal", ["norm/bias", "norm/scale"])):
     _, names, found = roles.of_leaves(model, [given])
     assert [n for n, r in zip(names, found) if r == role] == leaves, given
+  # The floats that are sent: two factors of rank 2, and the head.
+  assert roles.split(model, ["lora:head"]).roles.floats()["shared"] == (
+      4 * 2 + 2 * 6) + 6 * 3 + 3
 
 
 @pytest.mark.parametrize(("given", "message"), [

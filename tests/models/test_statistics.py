@@ -19,16 +19,16 @@ class Block(nn.Module):
 
   @nn.compact
   def __call__(self, x, train):
-    return nn.relu(nn.BatchNorm(not train, momentum=0.5)(nn.Conv(
-        3, (2, 2))(x)))
+    # Statistics over examples and rows.
+    return nn.relu(nn.BatchNorm(not train, momentum=0.5)(nn.Dense(3)(x)))
 
 
 class Linen(nn.Module):
-  """A convolution in a module of its own, then a dense layer."""
+  """A module of its own, then another norm."""
 
   @nn.compact
   def __call__(self, x, train):
-    x = Block(name="body")(x[..., None], train).mean((1, 2))
+    x = Block(name="body")(x, train).mean(1)
     # The argument is given with the call, as some modules have it.
     x = nn.BatchNorm(momentum=0.5)(
         nn.Dense(4)(x), use_running_average=not train)
@@ -59,17 +59,18 @@ def test_rows_that_fill_a_batch_up_leave_no_trace(made):
   state = model.roles.start(key).state
   moving = model.roles.together(model, with_state=True)
 
+  @problems.quick_jit
   def of(x, y, mask):
     logits, new = moving.observe(((params, None), state), x, mask, key)
     loss, (grad, after) = objective.batch_value_and_moves(
         moving, ((params, None), state), x, y, mask, key)
-    problems.assert_equal(new, after)
-    return logits[:5], new, loss, grad
+    return logits[:5], (new, after), loss, grad
 
   alone = of(X[:5], Y[:5], COUNTS[:5])
   logits, new, loss, _ = of(jnp.asarray(X).at[5:].set(jnp.nan), Y, COUNTS)
   problems.assert_close((logits, new, loss), alone[:3], rtol=1e-5, atol=1e-6)
-  for a, b in zip(*map(jax.tree.leaves, (new, state)), strict=True):
+  problems.assert_close(*new, rtol=1e-6, atol=1e-6)
+  for a, b in zip(*map(jax.tree.leaves, (new[0], state)), strict=True):
     assert (a != b).all()
   filled = of(jnp.asarray(X).at[5:].set(1e3), Y, COUNTS)
   problems.assert_close(filled, alone, rtol=1e-4, atol=1e-5)
@@ -79,16 +80,47 @@ def test_rows_that_fill_a_batch_up_leave_no_trace(made):
 def test_evaluation_has_running_statistics_or_those_of_the_rows(made):
   model = models.as_model(made, (4, 4), 2)
   params, key = model.init(jax.random.key(1)), jax.random.key(2)
-  running = model.apply(params, X)
-  problems.assert_equal(
-      objective.logits(model, params, X, mask=COUNTS), running)
-  assert not np.allclose(model.train_apply(params, X, key), running)
   of_rows = roles.split(model, (), model_state="batch")
   assert not of_rows.roles.has_state
-  found = objective.logits(of_rows, params, X, mask=COUNTS)
-  problems.assert_close(
-      found[:5], of_rows.apply(params, X[:5]), rtol=1e-5, atol=1e-6)
-  assert not np.allclose(found[:5], running[:5])
+
+  @problems.quick_jit
+  def all_of(params):
+    return (model.apply(params, X),
+            objective.logits(model, params, X, mask=COUNTS),
+            model.train_apply(params, X, key),
+            objective.logits(of_rows, params, X, mask=COUNTS)[:5],
+            of_rows.apply(params, X[:5]))
+
+  running, evaluated, trained, masked, alone = all_of(params)
+  problems.assert_equal(evaluated, running)
+  assert problems.differ(trained, running)
+  problems.assert_close(masked, alone, rtol=1e-5, atol=1e-6)
+  assert problems.differ(alone, running[:5])
+
+
+class Dropped(nn.Module):
+  """With dropout behind the norm."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.BatchNorm(not train)(x.reshape(x.shape[0], -1))
+    return nn.Dense(2)(nn.Dropout(0.5, deterministic=not train)(x))
+
+
+def test_dropout_is_that_of_the_step_and_none_in_evaluation():
+  """With the statistics of the batch it is evaluation all the same."""
+  model = models.as_model(Dropped(), (4, 4), 2)
+  state, params = model.roles.start(jax.random.key(0)).state, model.init(
+      jax.random.key(1))
+  moving = model.roles.together(model, with_state=True)
+  (one, a), (same, _), (other, b) = (moving.observe(
+      ((params, None), state), X, None, jax.random.key(k)) for k in (2, 2, 3))
+  problems.assert_equal(one, same)
+  assert problems.differ(one, other)
+  problems.assert_equal(a, b)
+  of_rows = roles.split(model, (), model_state="batch")
+  problems.assert_equal(of_rows.apply(params, X), objective.logits(
+      of_rows, params, X))
 
 
 def test_statistics_of_frozen_layers_are_frozen():
