@@ -94,6 +94,10 @@ class Shard(NamedTuple):
   #: the client's own personal parameters (``Model.roles``), [S, ...] of several
   #: clients; None: those that the model starts from
   personal: Any = None
+  #: running statistics with which the client computes (``Model.roles``),
+  #: [S, ...] of several clients; of K models [K, ...], [S, K, ...]; None: those
+  #: that the model starts from
+  state: Any = None
 
 
 class Cohort(NamedTuple):
@@ -209,13 +213,19 @@ class Model(NamedTuple):
   #: whether the l2 term is added to the sum of a client's losses: to their mean
   #: then l2 / n_i, of each client its own
   l2_of_sum: bool = False
-  #: which parameters are shared, personal and frozen (``models.roles.Roles``);
-  #: ``init`` and ``apply`` are then those of the shared ones. None: all are
-  #: shared
+  #: which parameters are shared, personal and frozen, and who keeps running
+  #: statistics (``models.roles.Roles``); ``init`` and ``apply`` are then those
+  #: of the shared ones. None: all are shared
   roles: Any = None
   #: name of a parameter ("a/lora_a") -> the type of its flax.nnx variable;
   #: None: not known
   kinds: Mapping[str, str] | None = None
+  #: (params, x [B, ...], mask [B] bool, key or None) -> (logits [B, L], running
+  #: statistics after this batch): takes the place of ``apply`` and, with a key,
+  #: of ``train_apply`` where it is known which rows count. None: a model
+  #: without statistics of its batches
+  observe: Callable[[Params, Array, Array | None, Key | None], Any] | None = (
+      None)
 
 
 class RoundCost(NamedTuple):
@@ -426,12 +436,17 @@ class Algorithm(NamedTuple, Generic[State]):
   #: takes part: models stay, the round counts, and clients may join. None: such
   #: a round is played like any other, as nobody may learn that it was one
   idle: Callable[[State, Cohort], State] | None = lambda state, cohort: state
-  #: (state, personal parameters) -> the state in which every client starts from
-  #: these; None for a method whose clients have none. ``client_params`` then
-  #: returns the shared and the personal parameters, joined
+  #: (state, ``models.roles.Own``) -> the state in which every client starts
+  #: from these personal parameters and running statistics; None for a method
+  #: whose clients keep none. ``client_params`` then returns them with the
+  #: shared parameters, joined
   start_personal: Callable[[State, Params], State] | None = None
   #: whether a round reads ``Cohort.part``
   takes_parts: bool = False
+  #: whether it keeps running statistics of the model (``Model.roles``), the
+  #: server's or the clients'; ``client_params`` and, if they are the server's,
+  #: ``global_params`` then have them, too
+  keeps_state: bool = False
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

@@ -6,7 +6,8 @@ import types
 from typing import Any, NamedTuple
 
 from fedjax_alg import own
-from fedjax_alg.algorithms import afl, asynchronous, baffle, cfl, composed
+from fedjax_alg.algorithms import afl, apfl, asynchronous, baffle, cfl
+from fedjax_alg.algorithms import composed
 from fedjax_alg.algorithms import conjugate
 from fedjax_alg.algorithms import ditto, diversified, fedacnnl, fedavg, feddyn
 from fedjax_alg.algorithms import fedgroup, fednova, fedopt, fedzo, fesem, flhc
@@ -115,18 +116,18 @@ ALGORITHMS: dict[str, Entry] = {
                     ledger=_PLAIN),
     **{name: Entry(
         fedavg.FedAvgHParams, fedavg.fedavg, label, paper, ledger=_PLAIN,
-        options={"roles": roles, "personal_when": when})
-       for name, label, paper, roles, when in (
+        options={"roles": roles, "personal_when": when, **more})
+       for name, label, paper, roles, when, more in (
            ("fedper", "FedPer", "Arivazhagan et al., arXiv:1912.00818",
-            ("personal:last",), "together"),
+            ("personal:last",), "together", {}),
            ("lg_fedavg", "LG-FedAvg", "Liang et al., arXiv:2001.01523",
-            ("personal:**", "shared:last"), "together"),
+            ("personal:**", "shared:last"), "together", {}),
            ("fedrep", "FedRep", "Collins et al., ICML 2021",
-            ("personal:last",), "first"),
+            ("personal:last",), "first", {}),
            ("fedbabu", "FedBABU", "Oh et al., ICLR 2022",
-            ("personal:last",), "evaluation"),
+            ("personal:last",), "evaluation", {}),
            ("fedbn", "FedBN", "Li et al., ICLR 2021",
-            ("personal:norm",), "together"))},
+            ("personal:norm",), "together", {"model_state": "local"}))},
     "fedprox": Entry(fedavg.FedProxHParams, fedavg.fedprox, "FedProx",
                      "Li et al., MLSys 2020", keeps_partial_work=True,
                      ledger=_PLAIN),
@@ -256,6 +257,9 @@ ALGORITHMS: dict[str, Entry] = {
     "ditto": Entry(ditto.DittoHParams, ditto.ditto, "Ditto",
                    "Li et al., ICML 2021", adapts=True, caution=ditto.caution,
                    ledger=expected.vectors(1, 1, steps=2)),
+    "apfl": Entry(apfl.APFLHParams, apfl.apfl, "APFL",
+                  "Deng et al., arXiv:2003.13461",
+                  ledger=expected.vectors(1, 1, steps=2)),
     "composed": Entry(
         composed.ComposedHParams, composed.composed, "composed",
         "any `client_update` with any `server`",
@@ -354,7 +358,7 @@ _SETTINGS = {
 }
 #: Methods of the literature that are not here, and whose names resemble those
 #: of others.
-_NOT_HERE = ("qffl", "qfedavg", "apfl", "fedproto", "fedpd", "moon", "scaffnew",
+_NOT_HERE = ("qffl", "qfedavg", "fedproto", "fedpd", "moon", "scaffnew",
              "proxskip")
 
 

@@ -16,7 +16,6 @@ ELSEWHERE = {
     "central/aggregation": "exchange/test_aggregation",
     "client/compression": "exchange/test_compression",
     "registry": "contract/test_registry",
-    "client/moving": "client/test_personal",
     "client/sgd": "client/test_local_training",
     "client/svrg": "client/test_local_training",
     "client/update": "rounds/test_two_halves",

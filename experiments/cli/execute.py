@@ -62,6 +62,7 @@ def execute(config: Config) -> dict[str, Any]:
     prepared = config.prepare()
     if folder is not None and start.resuming:
       processes.agree(lambda: resume.check_machine(folder, config, prepared))
+      processes.agree(lambda: resume.check_frozen(folder, prepared))
     if processes.lead():
       warn(prepared, set())
     programs = Programs(prepared)

@@ -92,6 +92,7 @@ METHODS: Mapping[str, Style] = {
     "FedBABU": Style(_OLIVE, _DOT),
     "FedBN": Style(_OLIVE, _DOTDOT),
     "Ditto": Style(_WINE, _DOT),
+    "APFL": Style(_PURPLE, _DOTDOT),
     "MA-FSVRG": Style(_BLUE, _SOLID),
     "GA-FSVRG": Style(_RED, _SOLID),
     "CLSFSVRG": Style(_WINE, _SOLID),

@@ -219,9 +219,10 @@ def _split(
   new, tree = memory.number, memory.tree
   means = trees.group_mean(
       jnp.where(inside, weight, 0.0), half, 2, memory.last)
+  models, states = jax.tree.map(
+      lambda leaf: leaf.at[new].set(leaf[group]), (state.models, state.states))
   split = state._replace(
-      models=jax.tree.map(
-          lambda leaf: leaf.at[new].set(leaf[group]), state.models),
+      models=models, states=states,
       member=jnp.where(inside & (half == 1), new, state.member),
       memory=memory._replace(number=new + 1, tree=Tree(
           tree.parent.at[new].set(group),

@@ -27,7 +27,6 @@ from fedjax_alg.base import Algorithm, Array, MapClients, Model, num_params
 from fedjax_alg.base import builder, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer
-from fedjax_alg.client.sgd import sgd
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
@@ -88,9 +87,9 @@ def nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       return jax.random.randint(key, (), 0, k, jnp.int32)
     params = start
     if hparams.first_group == "trained" and hparams.pretrain_steps:
-      params, _ = sgd(
-          model, start, shard, before_all, hparams.client_lr, key,
-          optimizer=local_optimizer(hparams))
+      params = clustered.pretrained(
+          model, before_all, hparams.client_lr, start, shard, key,
+          local_optimizer(hparams))
     return grouping.nearest_centre(clustered.flat(params), centres)
 
   def assign(models, start, client_row, member, shard, key):

@@ -132,6 +132,7 @@ def _clustered(
   member = jnp.where(present, assignment, -1)
   return state._replace(
       models=trees.repeat(start, k), member=member,
+      states=trees.repeat(trees.index(state.states, 0), k),
       memory=Clustering(
           jnp.bool_(True), start,
           trees.group_mean(present.astype(jnp.float32), member, k, updates),

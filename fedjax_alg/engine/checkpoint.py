@@ -275,15 +275,20 @@ def load_latest(
       damaged.append(str(error))
       continue
     names = serialization.to_state_dict(like)
+    leaves, structure = jax.tree.flatten(like, is_leaf=split.is_split)
     try:
       saved = serialization.msgpack_restore(payload)
       # Flax silently drops entries that the target does not have.
       if list(_by_path(saved)) != list(_by_path(names)):
         raise ValueError("structure")
       saved = _with_rows(saved, facts.get("parts", ()), folder, names)
-      state = serialization.from_state_dict(
-          jax.tree.map(lambda leaf: 0, like, is_leaf=split.is_split), saved)
-      shapes = [(_shape(leaf), leaf.dtype) for leaf in split.leaves(like)]
+      # By their paths: a part without leaves may be new since it was saved.
+      found, places = _by_path(saved), _by_path(serialization.to_state_dict(
+          jax.tree.unflatten(structure, range(len(leaves)))))
+      arrays = {place: found[name] for name, place in places.items()}
+      state = jax.tree.unflatten(
+          structure, [arrays[i] for i in range(len(leaves))])
+      shapes = [(_shape(leaf), leaf.dtype) for leaf in leaves]
       if shapes != [(a.shape, a.dtype) for a in jax.tree.leaves(state)]:
         raise ValueError("shapes")
     except Exception as error:  # pylint: disable=broad-except

@@ -88,7 +88,7 @@ def count_shard(
   classes = jax.eval_shape(model.apply, params, shard.x[:1]).shape[1]
 
   def add_block(counts, x, y, mask):
-    logits = model.apply(params, x)
+    logits = objective.logits(model, params, x, mask=mask)
     block = metrics.count(
         logits, model.loss(logits, y), y, mask.astype(jnp.float32))
     return trees.add(counts, block)
@@ -251,6 +251,7 @@ class Evaluation:
 def _evaluate(
     of: Evaluation, data: EvaluationData, state: State, key: Key
 ) -> dict[str, metrics.Counts]:
+  of = dataclasses.replace(of, model=roles.deployed(of.model))
   algorithm, protocols = of.algorithm, of.protocols
   counts = {}
   if any(p not in PER_CLIENT for p in protocols):
@@ -306,7 +307,7 @@ def _client_counts(
     state, test_x, test_y = shared
     params = deployed(state, client_id, shard, key)
     test = Shard(test_x, test_y, test_offset, test_size)
-    return count_shard(roles.deployed(of.model), params, test, rows)
+    return count_shard(of.model, params, test, rows)
 
   def of_clients(ids):
     shards = layout.take_cohort(data.train, ids).shards

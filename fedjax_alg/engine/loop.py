@@ -138,7 +138,7 @@ def initial_states(
     state = algorithm.init(model.init(keys.model), spec, first)
     if algorithm.start_personal is not None:
       state = algorithm.start_personal(
-          state, model.roles.start_personal(keys.model))
+          state, model.roles.start(keys.model))
     return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys, numbers)

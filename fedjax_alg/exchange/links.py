@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, Traffic
-from fedjax_alg.client.personal import with_personal
+from fedjax_alg.client.personal import with_own
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
@@ -175,8 +175,8 @@ def fit(
     released: number of vectors that a round aggregates.
     refused: option -> why this kind of round cannot have the link; "" if it
       can. ``attack`` stands for attacks that forge what is sent, ``memory`` for
-      a compressor that keeps something for each client, and ``personal`` for
-      personal parameters.
+      a compressor that keeps something for each client, ``personal`` for
+      personal parameters, and ``model_state`` for running statistics.
 
   Returns:
     The links, of which ``aggregator`` is the private mean if there is one; and
@@ -189,9 +189,13 @@ def fit(
   """
   refused = refused or {}
   participation(exchange.weights)
-  if model.roles is not None and model.roles.has_personal:
-    _refuse("roles", "personal", refused.get("personal"))
-    client = with_personal(client, model)
+  if model.roles is not None:
+    if model.roles.has_personal:
+      _refuse("roles", "personal", refused.get("personal"))
+    if model.roles.has_state:
+      _refuse("model_state", model.roles.model_state,
+              refused.get("model_state"))
+    client = with_own(client, model)
   up, down, aggregator = (
       exchange.compress_up, exchange.compress_down, exchange.aggregator)
   attack = exchange.attack.name if exchange.attack and exchange.forges else ""

@@ -1,6 +1,7 @@
 """The named models: softmax regression, perceptron, CNN, stack and LSTM."""
 
 from collections.abc import Callable, Sequence
+import functools
 import math
 from typing import Any
 
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError, raised
-from fedjax_alg.models import adapt, layers as layers_lib, lstm
+from fedjax_alg.models import adapt, layers as layers_lib, lstm, roles
+from fedjax_alg.models import statistics
 from fedjax_alg.models.layers import Stack
 
 
@@ -116,7 +118,11 @@ def from_flax(
     loss: Callable[[Array, Array], Array] = cross_entropy,
     input_dtype: Any = jnp.float32,
 ) -> Model:
-  """Makes a ``Model`` from a flax.linen module without state.
+  """Makes a ``Model`` from a flax.linen module.
+
+  What the module keeps beside its parameters, such as ``batch_stats``, is state
+  (``models.roles``): ``init`` and ``apply`` are those of the parameters alone,
+  at the first statistics, and a run says who keeps them (`model_state`).
 
   Only a ``Softmax`` or a ``Stack`` whose convolutions have padding can be
   fitted layer by layer with least squares. If the ``__call__`` of a module has
@@ -136,10 +142,10 @@ def from_flax(
     The model.
 
   Raises:
-    OptionError: the module keeps state besides its parameters (for instance
-      batch statistics), which no algorithm averages; it draws random numbers
-      in evaluation, or others than for ``dropout`` in training; a parameter is
-      not float32; or the module does not fit the examples.
+    OptionError: a layer with state cannot leave rows out
+      (``statistics.check_layer``); the module draws random numbers in
+      evaluation, or others than for ``dropout`` in training; a parameter is not
+      float32; or the module does not fit the examples.
   """
   layers: tuple[Layer, ...] | None = None
   if isinstance(module, Softmax):
@@ -156,33 +162,73 @@ def from_flax(
     return module.init(
         key, jnp.zeros(example.shape, example.dtype), **evaluation)
 
-  def apply(params: Params, x: Array) -> Array:
-    return _without(
-        name, "in evaluation (`train`=False or `deterministic`=True as an "
-        "argument of __call__ must switch it off)",
-        lambda: jnp.asarray(module.apply(params, x, **evaluation)))
-
-  def train_apply(params: Params, x: Array, key: Key) -> Array:
-    return _without(
-        name, "in training, only dropout has a key",
-        lambda: jnp.asarray(module.apply(
-            params, x, **training, rngs={"dropout": key})))
-
   variables = adapt.params_shapes(
       init, f"{name} on examples of shape {list(input_shape)} {example.dtype}")
-  if set(variables) != {"params"}:
-    extra = ", ".join(sorted(set(variables) - {"params"}))
-    raise OptionError(f"`model`: {name} keeps state ({extra}); only modules "
-                      "whose variables are parameters are supported")
+  layers_with_state = _with_state(variables, init, name)
+  with_statistics = functools.partial(
+      statistics.linen_reading, layers_with_state)
+
+  def apply(params: Params, x: Array) -> Array:
+    with with_statistics(statistics.Reading()):
+      return _without(
+          name, _IN_EVALUATION,
+          lambda: jnp.asarray(module.apply(params, x, **evaluation)))
+
+  def train_apply(params: Params, x: Array, key: Key) -> Array:
+    if layers_with_state:
+      return observe(params, x, None, key, frozenset())[0]
+    return _without(
+        name, _IN_TRAINING, lambda: jnp.asarray(module.apply(
+            params, x, **training, rngs={"dropout": key})))
+
+  def observe(params, x, mask, key, fixed):
+    mode, where = (evaluation, _IN_EVALUATION) if key is None else (
+        training, _IN_TRAINING)
+    rngs = None if key is None else {"dropout": key}
+    with with_statistics(statistics.Reading(mask, True, fixed)):
+      found, new = _without(name, where, lambda: module.apply(
+          params, x, **mode, rngs=rngs,
+          mutable=[kind for kind in params if kind != "params"]))
+    return jnp.asarray(found), {**params, **new}
+
   softmax = isinstance(module, Softmax)
-  return adapt.checked(
+  model = adapt.checked(
       Model(init, apply, loss, float(l2), _scale_softmax if softmax else None,
             linear=softmax, layers=layers,
-            train_apply=train_apply if training else None),
+            train_apply=train_apply if training or layers_with_state else None),
       input_shape, input_dtype)
+  if not layers_with_state:
+    return model
+  return roles.with_state(model, statistics.Stateful(
+      {leaf: leaf.partition("/")[2] for own in layers_with_state.values()
+       for leaf in own}, observe))
 
 
-def _without(name: str, where: str, run: Callable[[], Array]) -> Array:
+_IN_EVALUATION = ("in evaluation (`train`=False or `deterministic`=True as an "
+                  "argument of __call__ must switch it off)")
+_IN_TRAINING = "in training, only dropout has a key"
+
+
+def _with_state(
+    variables: Params, init: Callable[[Key], Params], name: str
+) -> dict[tuple[str, ...], statistics.Names]:
+  """The layers of a linen module that keep state, path -> leaves.
+
+  Args:
+    variables: shapes of all that the module has.
+    init: makes them.
+    name: name of the module.
+  """
+  if set(variables) == {"params"}:
+    return {}
+  names = [leaf for leaf in roles.paths(
+      {kind: tree for kind, tree in variables.items() if kind != "params"})]
+  return statistics.linen_layers(
+      lambda: init(jax.random.key(0)),
+      {leaf: tuple(leaf.split("/")[1:]) for leaf in names}, name)
+
+
+def _without(name: str, where: str, run: Callable[[], Any]) -> Any:
   """Runs a module and reports random numbers for which it has no key.
 
   Raises:

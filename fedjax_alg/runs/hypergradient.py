@@ -32,6 +32,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.errors import did_you_mean, OptionError
 from fedjax_alg.hparams import of_type, resolved, unread, validate
 from fedjax_alg.hparams import with_values
+from fedjax_alg.models import roles
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords, Plan, warn
@@ -84,8 +85,9 @@ def _gauss_newton(
 
     def add_block(total, x, y, mask):
       logits, change = jax.vmap(
-          lambda one: jax.jvp(lambda p: model.apply(p, x), (params,), (one,)),
-          out_axes=(None, 0))(moved)
+          lambda one: jax.jvp(
+              lambda p: objective.logits(model, p, x, mask=mask), (params,),
+              (one,)), out_axes=(None, 0))(moved)
 
       def slope(logits):
         return jax.grad(lambda z: jnp.where(
@@ -150,7 +152,7 @@ class Derivatives:
       play = functools.partial(
           play_round, algorithm, data.train, p.participation, keys)
       validate_on = evaluate.make_evaluate(
-          algorithm, p.model, ("validation",), p.map_clients)
+          algorithm, roles.deployed(p.model), ("validation",), p.map_clients)
 
       def stretch(i, carry):
         state, losses, accuracies = carry
@@ -183,7 +185,8 @@ class Derivatives:
     held = layout.server_rows(data.train)
     assert held is not None
     bent = jnp.stack([_gauss_newton(
-        self.prepared.model, jax.tree.map(lambda leaf: leaf[i], models),
+        roles.deployed(self.prepared.model),
+        jax.tree.map(lambda leaf: leaf[i], models),
         jax.tree.map(lambda leaf: leaf[:, i], moved), held)
                       for i in range(self.prepared.rows)])
     return losses, accuracies, slopes, bent.mean(0), models

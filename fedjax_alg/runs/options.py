@@ -215,8 +215,17 @@ class ModelOptions:
   personal_fit: int = hyper(
       0, "mini-batch steps with the personal parameters alone, before those of "
       "the shared ones (`personal_when`=first) or when a client deploys the "
-      "model (evaluation, and newcomers); 0: as many as the method's local "
-      "steps, and none for newcomers", minimum=0, when=_PERSONAL, later=True)
+      "model (evaluation, and newcomers, whose statistics of `model_state`="
+      "local move with them); 0: as many as the method's local steps, and none "
+      "for newcomers", minimum=0,
+      when=_PERSONAL | only("model_state", "local"), later=True)
+  model_state: str = hyper(
+      "global", "who keeps the running statistics of a model (BatchNorm): "
+      "global = the server, as the mean of the participants' by examples, sent "
+      "with the model and its update, local = each client its own, which are "
+      "never sent (FedBN), batch = nobody, the statistics of each batch alone "
+      "are used, in evaluation too", choices=roles_lib.MODEL_STATES,
+      source="Li et al., ICLR 2021 (local)", later=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -133,23 +133,38 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
     OptionError: the method cannot have the roles, or the model has not what
       they name.
   """
-  if options.roles and method.entry.rounds is not None:
-    raise OptionError(f"`roles`={','.join(options.roles)}: {method.name} fits "
-                      "every layer of the model in closed form")
+  if method.entry.rounds is not None:
+    said = f"`roles`={','.join(options.roles)}" if options.roles else (
+        f"`model_state`={options.model_state}") if model.roles else ""
+    if said:
+      raise OptionError(f"{said}: {method.name} fits every layer of the model "
+                        "in closed form")
   return roles.split(model, options.roles, roles.Personal(
-      options.personal_when, options.personal_rate, options.personal_fit))
+      options.personal_when, options.personal_rate, options.personal_fit),
+                     options.model_state)
 
 
-def _check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
-  """Checks that clients keep personal parameters if the model has some."""
-  if model.roles is None or not model.roles.has_personal:
+def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
+  """Checks that an algorithm keeps what the model's roles ask for.
+
+  Raises:
+    OptionError: it does not, or its server measures losses without it.
+  """
+  known = model.roles
+  if known is None:
     return
-  if algorithm.start_personal is None:
+  if known.has_personal and algorithm.start_personal is None:
     raise OptionError(f"`roles`=personal: the clients of {method.name} keep no "
                       "personal parameters (allowed: frozen)")
-  if method.entry.needs_validation(method.hparams):
-    raise OptionError(f"`roles`=personal: {method.name} measures losses at the "
-                      "server, which has no personal parameters")
+  said = f"`model_state`={known.model_state}"
+  if known.has_state and not algorithm.keeps_state:
+    raise OptionError(f"{said}: {method.name} keeps no running statistics of "
+                      "the model (allowed: batch)")
+  if known.keeps and method.entry.needs_validation(method.hparams):
+    what = ("`roles`=personal", "personal parameters") if (
+        known.has_personal) else (said, "statistics")
+    raise OptionError(f"{what[0]}: {method.name} measures losses at the "
+                      f"server, which has no {what[1]}")
 
 
 def _check_words(model: str, federation: Federation) -> None:
@@ -198,7 +213,7 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   """
   texts = [prepared.method.entry.caution(hparams, prepared.plan["parameters"])
            for hparams in prepared.settings]
-  texts.append(prepared.model.caution)
+  texts += [prepared.model.caution, _without_statistics(prepared)]
   texts.append(stopping.caution(prepared.options.stopping_rules))
   privacy = prepared.privacy()
   if privacy is not None:
@@ -208,6 +223,17 @@ def cautions(prepared: Prepared, said: set[str]) -> list[str]:
   new = [text for text in dict.fromkeys(texts) if text and text not in said]
   said.update(new)
   return new
+
+
+def _without_statistics(prepared: Prepared) -> str:
+  """Warns of a choice that a model without running statistics does not read."""
+  known, chosen = prepared.model.roles, prepared.options.model_state
+  usual = prepared.method.entry.options.get(
+      "model_state", RunOptions().model_state)
+  if chosen == usual or (known is not None and known.stateful is not None):
+    return ""
+  return (f"`model_state`={chosen}: not read, the model has no running "
+          "statistics")
 
 
 def _lacking_classes(prepared: Prepared) -> str:
@@ -273,8 +299,8 @@ _LACKS = {"assigned": "no groups of clients",
 
 def _lacks(algorithm: Algorithm, protocol: str) -> str:
   if algorithm.start_personal is not None and protocol not in _LACKS:
-    return ("no global model, as some parameters are the clients' own; only "
-            "local (and newcomers) can be given")
+    return ("no global model, as some of it is the clients' own; only local "
+            "(and newcomers) can be given")
   return _LACKS.get(protocol, "no global model") if (
       algorithm.global_params is not None) else (
           "no global model, only local (and newcomers) can be given")
@@ -504,7 +530,7 @@ def prepare(
   for hparams in all_hparams:
     algorithm = method._replace(hparams=hparams).on(platform).built(
         built, map_clients)
-  _check_roles(algorithm, method, built)
+  check_roles(algorithm, method, built)
   participation = Participation(size, sampler or options.sampler(num_clients),
                                 options.late(method.entry))
   placed = PlacedData(
@@ -610,10 +636,24 @@ def _summary(
       "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
       "classes": federation.num_classes,
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
-      **({} if model.roles is None else {"roles": model.roles.floats()}),
+      **_of_roles(model),
       **choices,
       "devices": [str(d) for d in (
           jax.devices() if mesh is None else mesh.devices.flat)]}
   if processes.count() > 1:
     summary["processes"] = processes.count()
   return summary
+
+
+def _of_roles(model: Model) -> dict[str, Any]:
+  """The floats of each role, and which parameters are frozen.
+
+  Frozen ones are in no checkpoint and in no round's cost: every client has them
+  from its first download.
+  """
+  known, found = model.roles, {}
+  if known is not None:
+    found["roles"] = known.floats()
+    if known.has_frozen:
+      found["frozen_sha256"] = known.frozen_sha256()
+  return found

@@ -172,7 +172,8 @@ class RunResult:
 
     Returns:
       The parameters of the K models, leaves [K, ...]; with roles the shared
-      ones, None in the place of the others.
+      ones, and the server's running statistics if it keeps them
+      (`model_state`=global); None in the place of the others.
 
     Raises:
       OptionError: an index out of range, or a method without a global model.
@@ -195,7 +196,8 @@ class RunResult:
       seed: index of the seed in ``seeds``.
 
     Returns:
-      The parameters of one model.
+      The parameters of one model, with the running statistics that the client
+      uses; None in their place where nobody keeps some (`model_state`=batch).
 
     Raises:
       OptionError: a client or seed out of range.
@@ -664,6 +666,9 @@ def _remake(
                        seeds=facts["seeds"])
   except OptionError as error:  # for instance a file of devices that is gone
     raise RunFolderError(f"{folder}: {error}") from error
+  if prepared.plan.get("frozen_sha256") != facts["plan"].get("frozen_sha256"):
+    raise RunFolderError(f"{folder}: the run had other frozen parameters; give "
+                         "load_run the model that it used")
   try:
     shapes = state_shapes(prepared)
     states, header, _ = checkpoint.load_latest(

@@ -1,9 +1,13 @@
 """Personal parameters against NumPy, and against what they must reduce to."""
 
+import hashlib
+import json
+
 import jax
 import numpy as np
 import pytest
 
+from experiments.cli import resume
 import fedjax_alg as fa
 from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
@@ -199,7 +203,7 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(
       sent, sent, 1, steps * sum(SIZES)]
 
 
-def test_frozen_parameters_stay_and_are_those_of_a_closure():
+def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
   held, _ = federation()
   result = play("fedavg", held, roles={"frozen": "Dense_0"})
   whole = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
@@ -214,6 +218,22 @@ def test_frozen_parameters_stay_and_are_those_of_a_closure():
   found = result.client_params(0)["params"]
   np.testing.assert_array_equal(found["Dense_0"]["kernel"], values["kernel"])
   problems.assert_close(found["Dense_1"], closed.client_params(0))
+
+
+  # They are in no checkpoint, so the record says which they were.
+  facts = result.save(tmp_path / "run") / "config.json"
+  known = json.loads(facts.read_text())
+  assert known["plan"]["roles"]["frozen"] == 25
+  digest = hashlib.sha256(b"".join(np.asarray(
+      values[name], np.float32).tobytes() for name in ("bias", "kernel")))
+  assert known["plan"]["frozen_sha256"] == digest.hexdigest()
+  resume.check_frozen(tmp_path / "run", result._live.prepared)
+  known["plan"]["frozen_sha256"] = "of others"
+  facts.write_text(json.dumps(known))
+  with pytest.raises(fa.RunFolderError, match="other frozen parameters"):
+    fa.load_run(tmp_path / "run", federation=held).client_params(0)
+  with pytest.raises(fa.OptionError, match="has other frozen parameters"):
+    resume.check_frozen(tmp_path / "run", result._live.prepared)
 
 
 def test_nothing_moves_outside_of_local_training():

@@ -51,7 +51,7 @@ def test_worked_example_runs(tmp_path):
 def test_the_models_of_the_page_are_models():
   text = (ROOT / "docs" / "models.md").read_text("utf-8")
   blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-  assert len(blocks) == 6
+  assert len(blocks) == 7
   names = {"__name__": "models_page"}
   for block in blocks:
     exec(compile(block, "models.md", "exec"), names)
@@ -66,8 +66,9 @@ def test_the_models_of_the_page_are_models():
     "optimizers", "compression", "late", "personal", "private"])
 def test_the_example_of_a_page_runs(page):
   text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
-  exec(compile(block, f"{page}.md", "exec"), {"__name__": page})
+  blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+  assert blocks
+  exec(compile("\n".join(blocks), f"{page}.md", "exec"), {"__name__": page})
 
 
 @pytest.mark.fast

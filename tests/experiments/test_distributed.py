@@ -14,7 +14,7 @@ from tests.engine.test_processes import free_port, start
 
 FLAGS = ["--algorithm=scaffold", "--dataset=digits", "--partition=classes",
          "--num_clients=12", "--cohort_size=4", "--eval_every=1",
-         "--model=mlp", "--hidden=8", "--roles=personal:last",
+         "--model=tests.normed:NET", "--roles=personal:Dense_1",
          "--eval_protocols=local", "--local_steps=2", "--noprogress"]
 
 
@@ -39,7 +39,10 @@ def newest(folder):
 
 
 def test_one_process_two_and_one_again(tmp_path):
-  """A run goes on with two; one is killed, the other ends with 75."""
+  """A run goes on with two; one is killed, the other ends with 75.
+
+  Clients keep control variates and a layer, the server running statistics.
+  """
   folder, whole = tmp_path / "run", tmp_path / "whole"
   assert play("--rounds=2", f"--out_dir={folder}") == 0
   identity = json.loads((folder / "config.json").read_text())["identity"]
