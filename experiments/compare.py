@@ -30,7 +30,7 @@ import sys
 from absl import flags as absl_flags
 
 import fedjax_alg as fa
-from fedjax_alg import errors, metrics
+from fedjax_alg import errors
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
@@ -46,9 +46,10 @@ _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
 
 def _flag_values() -> absl_flags.FlagValues:
   values = absl_flags.FlagValues()
-  absl_flags.DEFINE_enum(
-      "metric", "accuracy", list(metrics.METRICS), "the metric that is "
-      "compared", flag_values=values)
+  absl_flags.DEFINE_string(
+      "metric", None, "the metric that is compared, a column of metrics.csv; "
+      "default the main one of the runs' task, which is accuracy for classes",
+      flag_values=values)
   absl_flags.DEFINE_string(
       "protocol", None, "the evaluation protocol that is compared; default "
       "global if all runs have it, else the first one that all have",

@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from fedjax_alg import metrics
+from fedjax_alg import metrics, tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
@@ -51,9 +51,10 @@ def _flag_values() -> absl_flags.FlagValues:
       "by", None, "evaluation protocol by which the best setting is chosen; "
       "default validation if it is evaluated, else the first protocol of "
       "--eval_protocols", flag_values=values)
-  absl_flags.DEFINE_enum(
-      "metric", "accuracy", list(metrics.METRICS), "metric by which settings "
-      "are compared", flag_values=values)
+  absl_flags.DEFINE_string(
+      "metric", None, "metric by which settings are compared, a column of "
+      "metrics.csv; default the main one of the task, which is accuracy for "
+      "classes", flag_values=values)
   absl_flags.DEFINE_enum(
       "score", "final", list(LAST_ROUNDS), "which evaluations of a setting "
       "count: final = the last one, last_10 = the mean of those in the last "
@@ -113,7 +114,7 @@ def _with_validation(words: Sequence[str]) -> list[str]:
 
 def make(
     words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
-    by: str | None, metric: str, score: str, html: bool = False,
+    by: str | None, metric: str | None, score: str, html: bool = False,
     part: part_lib.Part | None = None) -> dict[str, Any]:
   """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
@@ -123,7 +124,7 @@ def make(
     root: folder of the sweep.
     by: protocol by which the best setting is chosen; None: see
       ``report.chosen_protocol``.
-    metric: metric by which settings are compared.
+    metric: metric by which settings are compared; None: the main one.
     score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.
     part: play this part of the grid alone, and write no tables.
@@ -143,6 +144,10 @@ def make(
         f"--sweep: {number:,} settings in all, must be at most "
         f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
+  columns = tasks.CLASSIFICATION.metrics.columns
+  if metric is not None and metric not in columns:
+    raise config_lib.UsageError(
+        f"--metric={metric}: must be one of {', '.join(columns)}")
   if part is not None:
     sweeps.play_part(configs, part)
     return {}
@@ -156,6 +161,8 @@ def make(
   if not any(setting.rows for setting in settings):
     raise RunError("every setting of the sweep diverged, smaller values may "
                    "not")
+  metric = metric or tables.main_metric(
+      next(setting.rows for setting in settings if setting.rows)[0])
   protocol = report.chosen_protocol(settings, by)
   if not evaluate.is_honest(protocol):
     print(f"warning: the best setting is chosen by {protocol}, on test data, "

@@ -213,6 +213,9 @@ class Model(NamedTuple):
   #: name of a parameter ("a/lora_a") -> the type of its flax.nnx variable;
   #: None: not known
   kinds: Mapping[str, str] | None = None
+  #: what is predicted and how well (``tasks.Task``); None: what the data say,
+  #: or one class for each example
+  task: Any = None
 
 
 class RoundCost(NamedTuple):

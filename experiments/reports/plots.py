@@ -103,7 +103,7 @@ def draw_curves(
     if len(values) > 1:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
-      most = 1.0 if metric in metrics.METRICS and metric != "loss" else None
+      most = 1.0 if _is_share(metric) else None
       pooled = any("partition" in row for row in rows)
       axis.fill_between(
           x, np.clip(mean - half, 0.0, None), np.clip(mean + half, None, most),
@@ -117,6 +117,10 @@ def draw_curves(
   axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)
+
+
+def _is_share(metric: str) -> bool:
+  return metrics.is_known(metric) and metrics.metric(metric).share
 
 
 def _marked(points: int, place: int, lines: int) -> list[int]:
@@ -228,12 +232,13 @@ def save(figure: Any, *paths: pathlib.Path) -> None:
 
 def run_curves(
     paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
-  """Draws the curves of a run: accuracy and loss, one line per protocol."""
+  """Draws a run's main metric and its loss, one line per protocol."""
   figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
   runs = {protocol: [row | {"protocol": ""} for row in rows
                      if row["protocol"] == protocol]
           for protocol in results.protocols(rows)}
-  for axis, metric in zip(axes, ("accuracy", "loss")):
+  main = records.main_metric(rows[0]) if rows else "accuracy"
+  for axis, metric in zip(axes, (main, "loss")):
     draw_curves(axis, runs, "", metric)
   log_axis(axes[1])
   legend(figure)
@@ -708,16 +713,16 @@ def panels(
            for name, runs in cells.items()}
   reaches = {name: _reach([results.by_seed(rows, protocol, metric)
                            for rows in runs.values()], drawn[name])
-             for name, runs in cells.items()}
+             for name, runs in cells.items() if metrics.metric(metric).share}
   for axis, (name, runs) in zip(axes.flat, cells.items()):
     draw_curves(axis, runs, protocol, metric, x_axis, styles)
     axis.set_title(name, fontsize=9)
     if x_scale:
       axis.set_xscale(x_scale)
-    if metric == "loss":
+    if metrics.is_cost(metric):
       log_axis(axis)
     else:
-      _fit(axis, reaches[name])
+      _fit(axis, reaches.get(name))
     draw_marks(axis, drawn[name], styles)
   for axis in list(axes.flat)[len(cells):]:
     axis.remove()
@@ -750,13 +755,13 @@ def grid(
   reaches = {(name, protocol, metric): _reach([
       results.by_seed(rows, protocol, metric) for rows in runs.values()])
              for name, runs in cells.items() for protocol, metric in curves
-             if metric in metrics.METRICS and metric != "loss"}
+             if _is_share(metric)}
   for column, (name, runs) in zip(axes.T, cells.items()):
     column[0].set_title(name, fontsize=9)
     for axis, (protocol, metric) in zip(column, curves):
       draw_curves(axis, runs, protocol, metric,
                   x_axis if protocol == curves[0][0] else "rounds", styles)
-      if metric.endswith("loss"):
+      if metric.endswith("loss") or metrics.is_cost(metric):
         log_axis(axis)
       else:
         _fit(axis, reaches.get((name, protocol, metric)))

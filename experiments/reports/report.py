@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.records import tables as records, summary as results
 from . import chosen, partitions, plots, rule, styles, suite
 
@@ -150,7 +151,7 @@ def compare(
     found = [c.value for c in claims if c.panel == cell.panel and (
         c.method == method) and c.metric.removeprefix("test_") == metric
              and c.round is None]
-    factor = results.factor(metric)
+    factor = metrics.factor(metric)
     every = summary["mean_last_10"]
     late = every[protocol][metric]
     rows.append(Comparison(
@@ -211,7 +212,7 @@ def _table_of(
 
 def _cell(row: Comparison, own: bool) -> str:
   """Ours, and the verdict on the paper's number."""
-  digits = 4 if row.metric == "loss" else 2
+  digits = metrics.digits(row.metric)
   text = f"{row.ours:.{digits}f}" + (
       "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}")
   if row.paper is None:
@@ -268,7 +269,7 @@ _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
 def _mean(found: dict[str, Any], metric: str) -> str:
   """The mean of a metric in ``summary``; "" where there is none."""
   mean = found.get(metric, {}).get("mean")
-  return "" if mean is None else f"{results.factor(metric) * mean:.6g}"
+  return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:

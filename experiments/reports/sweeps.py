@@ -69,7 +69,7 @@ def best(
   Raises:
     OptionError: the protocol does not have this metric.
   """
-  sign = -1.0 if metric == "loss" else 1.0
+  sign = metrics.sign(metric)
   means = np.array([sign * scores(setting, protocol, metric, score).mean()
                     for setting in settings])
   if np.isnan(means).all():
@@ -78,9 +78,8 @@ def best(
 
 
 def _shown(values: np.ndarray, metric: str) -> str:
-  factor = summary_lib.factor(metric)
-  return summary_lib.shown(
-      summary_lib.spread(values), 4 if factor == 1.0 else 2, factor)
+  return summary_lib.shown(summary_lib.spread(values), metrics.digits(metric),
+                           metrics.factor(metric))
 
 
 def table(
@@ -89,7 +88,7 @@ def table(
   rows = next(setting.rows for setting in settings if setting.rows)
   names = list(settings[0].values)
   there = [by, *(p for p in summary_lib.protocols(rows) if p != by)]
-  unit = "" if metric == "loss" else ", percent"
+  unit = ", percent" if metrics.metric(metric).share else ""
   head = [*names, *(f"{p} {metric.replace('_', ' ')}" for p in there)]
   lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
   winner = best(settings, by, metric, score)
@@ -160,7 +159,7 @@ def draw(
     label = ", ".join(f"{name} {setting.values[name]}" for name in names[1:])
     lines.setdefault(label, []).append(setting)
   figure, axis = plt.subplots(figsize=(5.5, 3.8))
-  factor = summary_lib.factor(metric)
+  factor = metrics.factor(metric)
   drawn = styles.of(lines)
   winner = settings[best(settings, by, metric, score)]
   for i, (label, own) in enumerate(lines.items()):
@@ -174,7 +173,7 @@ def draw(
     x, mean, ci95 = np.array(points).reshape(-1, 3).T
     # No interval reaches where no share can lie. A single seed has none, so no
     # bar either.
-    ends = np.array([ci95, ci95] if metric == "loss" else [
+    ends = np.array([ci95, ci95] if factor == 1 else [
         np.minimum(ci95, mean), np.minimum(ci95, np.maximum(100 - mean, 0))])
     axis.errorbar(x, mean, None if np.isnan(ci95).all() else ends,
                   markersize=5, capsize=3, label=label or None,
@@ -189,12 +188,12 @@ def draw(
                   rotation=90 if len("".join(ticks)) > 40 else 0)
   axis.minorticks_off()
   axis.margins(x=0.08)
-  if metric != "loss":
+  if factor == 100:
     low, high = axis.get_ylim()
     axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
   axis.set_xlabel(names[0])
   axis.set_ylabel(f"{by} {metric.replace('_', ' ')}"
-                  + ("" if metric == "loss" else " (percent)"))
+                  + (" (percent)" if factor == 100 else ""))
   axis.grid(alpha=0.3)
   if len(lines) > 1:
     plots.legend(figure)

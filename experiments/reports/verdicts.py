@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 from . import chosen, partitions, rule, styles, suite
 from .rule import TIE
@@ -152,7 +153,7 @@ def late(metric: str, protocol: str = "global") -> Measure:
 
   def measure(outcome):
     values = outcome.summary["mean_last_10"][protocol][metric]["values"]
-    return results.factor(metric) * np.array(values)
+    return metrics.factor(metric) * np.array(values)
 
   return measure
 
@@ -165,7 +166,7 @@ def best(metric: str, protocol: str = "global") -> Measure:
 
   def measure(outcome):
     values = outcome.summary["best"][protocol][metric]["values"]
-    return results.factor(metric) * np.array(values)
+    return metrics.factor(metric) * np.array(values)
 
   return measure
 
@@ -197,7 +198,7 @@ def _curve(outcome, metric, protocol, first, last):
   needs_rounds([outcome], first if math.isinf(last) else last)
   rows = [r for r in outcome.rows if first <= r["round"] <= last]
   values = results.by_seed(rows, protocol, metric)
-  return results.factor(metric) * values
+  return metrics.factor(metric) * values
 
 
 def mean_over(

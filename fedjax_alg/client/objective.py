@@ -154,6 +154,18 @@ def fold_blocks(
   return jax.lax.fori_loop(jnp.int32(0), blocks, body, carry)
 
 
+def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
+  """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
+
+  def first(shard: Shard):
+    def block(array: Array) -> Array:
+      return array[:rows]
+
+    return store.read(shard.x, block), block(shard.y), jnp.zeros(rows, bool)
+
+  return jax.eval_shape(first, shard)
+
+
 def full_value_and_grad(
     model: Model, params: Params, shard: Shard, key: Key | None = None
 ) -> tuple[Array, Params]:

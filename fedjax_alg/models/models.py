@@ -13,6 +13,7 @@ from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError, raised
 from fedjax_alg.models import adapt, layers as layers_lib, lstm
 from fedjax_alg.models.layers import Stack
+from fedjax_alg.tasks import cross_entropy
 
 
 class Softmax(nn.Module):
@@ -91,14 +92,6 @@ def CNN(
   for width in channels:
     layers += [layers_lib.Conv(3, width), layers_lib.MaxPool(2)]
   return Stack(num_classes, (*layers, layers_lib.Dense(hidden)))
-
-
-def cross_entropy(logits: Array, y: Array) -> Array:
-  """Computes -log softmax(logits)[y] of each example, [B] float32."""
-  # A comparison instead of a gather, whose gradient would be a scatter.
-  labels = jnp.arange(logits.shape[1], dtype=y.dtype)
-  picked = jnp.where(y[:, None] == labels[None], logits, 0.0).sum(1)
-  return jax.nn.logsumexp(logits, axis=1) - picked
 
 
 def _scale_softmax(tree: Params, scale: Array) -> Params:

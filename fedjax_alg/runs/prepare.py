@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import files, models, own, split, trees
+from fedjax_alg import files, models, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
@@ -381,7 +381,8 @@ def _check_memory(
 
 def _protocols(
     algorithm: Algorithm, name: str, wanted: tuple[str, ...],
-    measures: Mapping[str, evaluate.Measure] | None) -> tuple[str, ...]:
+    measures: Mapping[str, evaluate.Measure] | None, matrix: bool
+) -> tuple[str, ...]:
   """Selects the protocols that the algorithm supports.
 
   Args:
@@ -389,6 +390,7 @@ def _protocols(
     name: name of the algorithm.
     wanted: the protocols that the caller gave.
     measures: the caller's own evaluations.
+    matrix: whether there is a confusion matrix.
 
   Returns:
     The supported ones.
@@ -397,7 +399,7 @@ def _protocols(
     OptionError: the algorithm supports none of the protocols, or has no global
       model for the measures.
   """
-  supported = evaluate.supported_protocols(algorithm, wanted)
+  supported = evaluate.supported_protocols(algorithm, wanted, matrix)
   if wanted and not supported:
     raise OptionError(f"`eval_protocols`={','.join(wanted)}: {name} has "
                       f"{_lacks(algorithm, wanted[0])}")
@@ -418,7 +420,7 @@ def _check_stopping(
     models = jax.eval_shape(lambda key: global_params(
         algorithm.init(model.init(key), spec, key)), jax.random.key(0))
     num_models = jax.tree.leaves(models)[0].shape[0]
-  stopping.check_evaluated(rules, protocols, num_models)
+  stopping.check_evaluated(rules, protocols, num_models, tasks.of(model))
 
 
 def _traceable(
@@ -516,7 +518,8 @@ def prepare(
         f"`algorithm`={method.name}", algorithm, built, spec, participation,
         placed.data.train)
   protocols = _protocols(
-      algorithm, method.name, options.eval_protocols, measures)
+      algorithm, method.name, options.eval_protocols, measures,
+      evaluate.has_matrix(tasks.of(built), spec.num_classes))
   _check_stopping(options, protocols, algorithm, built, spec)
   _check_adapts(method, federation, protocols)
   if not sharding.described(mesh):

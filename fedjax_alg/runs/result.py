@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_alg import files, own, registry, split
+from fedjax_alg import files, own, registry, split, tasks
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, evaluate, owned, samplers
+from fedjax_alg.engine import checkpoint, owned, samplers
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError, reason
@@ -92,10 +92,10 @@ class RunResult:
     metrics: protocol -> metric -> [N, E] float64, NaN if the protocol
       counted no example. The caller's own measures are here too, as name ->
       key -> sums [N, E, K, ...].
-    clients: protocol -> "accuracy" and "loss" -> [N, C] float64, on each
-      client's test split after the last round, NaN for a client that was not
-      counted; and "test_examples" -> [N, C] int64, those counted. Only
-      protocols that are measured at the clients are here.
+    clients: protocol -> the task's main metric ("accuracy") and "loss" ->
+      [N, C] float64, on each client's test split after the last round, NaN for
+      a client that was not counted; and "test_examples" -> [N, C] int64, those
+      counted. Only protocols that are measured at the clients are here.
     membership: [N, C] int32, the group that each client was last assigned to,
       -1 for a client without a group; None if the algorithm does not group
       clients.
@@ -122,11 +122,9 @@ class RunResult:
     self.seeds: tuple[int, ...] = tuple(records.seeds)
     self.rounds = np.array(
         [row["round"] for row in records.tables["timing"]], int)
-    names = [name for name in tables.COLUMNS[3:]
-             if name in tables.metrics.METRICS]
     self.metrics: dict[str, dict[str, np.ndarray]] = {
         protocol: {name: self._in_order(rows, protocol, name)
-                   for name in names}
+                   for name in records.metrics.columns}
         for protocol in self.protocols}
     self.metrics |= {name: dict(of) for name, of in final.get(
         "measures", {}).items()}
@@ -292,9 +290,9 @@ class RunResult:
         {"identity": self.facts.get("identity")})
 
   def __repr__(self) -> str:
+    main = self.records.metrics.main
     found = ", ".join(
-        f"{name} accuracy "
-        f"{np.nanmean(self.metrics[name]['accuracy'][:, -1]):.4f}"
+        f"{name} {main} {np.nanmean(self.metrics[name][main][:, -1]):.4f}"
         for name in self.protocols)
     return (f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
             f"{len(self.seeds)} seed(s); {found}>")
@@ -394,12 +392,11 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   """
   num = len(live.prepared.seeds)
   rows = slice(live.setting * num, (live.setting + 1) * num)
-  clients = {}
+  task, clients = tasks.of(live.prepared.model), {}
   for protocol, counts in step.counts.items():
-    if protocol in evaluate.PER_CLIENT:
-      each: Any = (counts.hits, counts.losses, counts.total)
-      clients[protocol] = tables_of_clients.measured(
-          *(np.asarray(leaf[rows]) for leaf in each))
+    if counts.clients is not None:
+      clients[protocol] = tasks.at_clients(task, {
+          name: leaf[rows] for name, leaf in counts.clients.items()}, 2)
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
@@ -505,7 +502,8 @@ def load_run(
     final |= tables_of_clients.read_many(path)
     _check_parts(facts, summary, final)
     records = Records(
-        None, facts["seeds"], facts["plan"]["cohort_size"], ())
+        None, facts["seeds"], facts["plan"]["cohort_size"], (),
+        metrics=metrics_of(facts))
     records.stopped = summary.get("stopped", records.stopped)
     for name in ("metrics", "rounds", "timing", "groups"):
       if name != "groups" or (path / "groups.csv").is_file():
@@ -513,7 +511,8 @@ def load_run(
         if not rows and name != "metrics":  # measures of one's own alone
           raise ValueError(name)
         records.tables[name] = rows
-        records.columns[name] = tuple(rows[0]) if rows else tables.COLUMNS
+        records.columns[name] = tuple(rows[0]) if rows else (
+            tables.columns_of(records.metrics))
     return _Loaded(path, (federation, algorithm, model), summary, records,
                    final, facts)
   except FileNotFoundError as error:
@@ -563,12 +562,19 @@ def _check_parts(
   arrays = [] if groups is None else [groups]
   for of in final["clients"].values():
     arrays += of.values()
-    if "accuracy" not in of or any(array.ndim != 2 for array in of.values()):
+    if metrics_of(facts).main not in of or any(
+        array.ndim != 2 for array in of.values()):
       raise ValueError("clients")
   if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub"
          or array.shape[:1] != (len(seeds),)
          for array in (*arrays, *jax.tree.leaves(models))):
     raise ValueError(_FINAL)
+
+
+def metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
+  """The metrics of a run, by its config.json."""
+  of = facts["plan"].get("task")
+  return tasks.CLASSIFICATION.metrics if of is None else tasks.metrics_of(of)
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg import files, metrics
+from fedjax_alg import files
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as results, tables as records
+from fedjax_alg.tasks import Counts
 
 pytestmark = pytest.mark.fast
 
@@ -100,9 +101,12 @@ def test_a_method_that_counts_no_work_has_no_time(tmp_path):
 def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
   made = started(tmp_path)
   made.add_rounds(aux(1), 0, 1, 1.0)
-  local = metrics.Counts(
-      np.ones((2, 2, 2)), np.ones((2, 2)), np.array([[3.0, 1], [2, 0]]),
-      np.array([[4.0, 2], [4, 0]]))
+  ones = np.ones((2, 2))
+  local = Counts(
+      {"rows": 2 * ones, "hits": ones, "predicted": 2 * ones, "loss": ones},
+      {"hits": np.array([[[3.0], [1]], [[2], [0]]]),
+       "rows": np.array([[[4.0], [2]], [[4], [0]]]),
+       "loss": np.ones((2, 2, 1))})
   rows = evaluated(made, {"global": counts(3, 9), "local": local})
   found = {(r["protocol"], r["seed"]): (
       r["client_accuracy"], r["worst_decile"]) for r in rows}
@@ -117,10 +121,12 @@ def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
 
 def counts(*hits):
   """[2 seeds, K models] of ten examples of two classes."""
-  confusion = np.zeros((2, len(hits), 2, 2))
-  confusion[..., 0, 0] = hits
-  confusion[..., 0, 1] = 10 - np.array(hits)
-  return metrics.Counts(confusion, np.ones((2, len(hits), 2)))
+  found = np.zeros((2, len(hits), 2))
+  found[..., 0] = hits
+  return Counts({
+      "rows": found * 0 + [10, 0], "hits": found,
+      "predicted": np.stack([found[..., 0], 10 - found[..., 0]], -1),
+      "loss": np.ones(found.shape)})
 
 
 def test_best_of_k_for_every_protocol_of_models(tmp_path):
