@@ -144,7 +144,7 @@ def make(
         f"--sweep: {number:,} settings in all, must be at most "
         f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
-  columns = tasks.CLASSIFICATION.metrics.columns
+  columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
     raise config_lib.UsageError(
         f"--metric={metric}: must be one of {', '.join(columns)}")

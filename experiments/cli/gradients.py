@@ -147,7 +147,7 @@ def make(
   Raises:
     OptionError: see ``tuned``.
   """
-  main = tasks.CLASSIFICATION.main
+  main = tasks.of(config_lib.parse(words)).main
   factor = metrics.factor(main)
   unit = "%" if factor == 100 else main
 

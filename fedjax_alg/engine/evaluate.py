@@ -101,6 +101,22 @@ def count_shard(
       shard, lambda sums, *block: trees.add(sums, of_block(*block)), zero, rows)
 
 
+def confusion(model: Model) -> Measure:
+  """Makes the measure of confusion matrices, for ``evaluate`` of ``run``.
+
+  ``evaluate=("global", fa.confusion)`` has ``result.metrics["confusion"]
+  ["matrix"]``, [N, E, K, L, L]: the examples of the whole test set by true
+  class (rows) and by predicted class (columns), for up to 1,000 classes.
+  """
+  matrix = tasks.of(model).matrix
+  assert matrix is not None
+
+  def measure(params: Params, x: Array, y: Array, mask: Array):
+    return {"matrix": matrix(model.apply(params, x), y, mask)}
+
+  return measure
+
+
 def make_measures(
     algorithm: Algorithm[State],
     model: Model,
@@ -124,8 +140,9 @@ def make_measures(
     assert algorithm.global_params is not None
     models = algorithm.global_params(state)
     shards = layout.everyone(data.whole_test).shards
-    return {name: _measured(model, fn, models, shards, map_clients)
-            for name, fn in measures.items()}
+    return {name: _measured(
+        model, confusion(model) if fn is confusion else fn, models, shards,
+        map_clients) for name, fn in measures.items()}
 
   return measure
 
@@ -308,7 +325,7 @@ def _client_counts(
   """Counts of every client on its local test split, by protocol."""
   model, clients = roles.deployed(of.model), data.class_weight.shape[0]
   task = tasks.of(model)
-  mean_rows = (data.test.x.shape[0] - layout.PADDING_ROWS) / clients
+  mean_rows = (layout.num_rows(data.test) - layout.PADDING_ROWS) / clients
   rows = (_LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS
           else objective.BLOCK_ROWS)
   counted = {p: _counted(of.algorithm, p, data, state) for p in protocols}

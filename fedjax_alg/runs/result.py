@@ -24,6 +24,7 @@ from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import check_options, of_type, place, typed
+from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -372,8 +373,12 @@ def make_summary(
   Returns:
     A dictionary that can be written as JSON.
   """
+  targets = prepared.options.targets
+  if targets == RunOptions().targets and not names.metric(
+      records.metrics.main).share:
+    targets = ()
   return summary_lib.summary(
-      records, targets=prepared.options.targets,
+      records, targets=targets,
       compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
       hashes={**prepared.federation.hashes,
               "final_state": final_state})
@@ -623,7 +628,8 @@ def _own_again(
 
 
 def _federation_again(
-    folder: pathlib.Path, facts: Mapping[str, Any]) -> Federation:
+    folder: pathlib.Path, facts: Mapping[str, Any],
+    sources: Mapping[str, Mapping[str, str]]) -> Federation:
   """Makes the clients of a saved run again.
 
   A partition that was read from a file is in the run's own folder, too.
@@ -635,6 +641,8 @@ def _federation_again(
   kept = folder / "partition.npz"
   if facts.get("partition_file") is not None and kept.is_file():
     facts["partition_file"] = str(kept)
+  if "task" in sources:
+    facts["task"] = _own_again(folder, facts["task"], "task", sources)
   try:
     return from_options(DataOptions(**facts))
   except OptionError as error:
@@ -666,7 +674,7 @@ def _remake(
     if facts["data"]["dataset"] is None:
       raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
                            "federation")
-    federation = _federation_again(folder, facts["data"])
+    federation = _federation_again(folder, facts["data"], sources)
   if federation.hashes != {
       k: summary["hashes"][k] for k in federation.hashes}:
     raise RunFolderError(f"{folder}: the run was trained on other data")

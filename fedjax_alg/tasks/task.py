@@ -139,8 +139,9 @@ class Task:
   size: Callable[..., int] = _size
   #: (shapes of y, L) -> the shape that the outputs must have; None: any
   outputs: Callable[[Any, int], tuple[int, ...]] | None = None
-  #: (training, test targets, L) -> ``Labels``; None: examples have no label
-  labels: Callable[[Any, Any, int], Labels] | None = None
+  #: (training, test targets, L) -> ``Labels``; None, or returning None:
+  #: examples have no label
+  labels: Callable[[Any, Any, int], Labels | None] | None = None
   #: (sums) -> smaller sums that ``main`` and "loss" follow from, which are kept
   #: for each client
   pooled: Callable[[Sums], Sums] = lambda sums: sums
@@ -152,6 +153,7 @@ class Task:
   fitted: Callable[[Any, Any, int], Any] | None = None
   #: (training targets) -> the task as it measures on these data
   for_data: Callable[[Any], "Task"] | None = None
+  of_tokens: bool = False  #: whether x and y are ids of the same tokens
 
   def __post_init__(self):
     better = dict(self.better)
@@ -249,6 +251,11 @@ def metrics_of(facts: Mapping[str, Any]) -> Metrics:
   return Metrics(str(facts["name"]), of)
 
 
+def module_of(array: Any) -> Any:
+  """The module that computes with an array: ``jnp`` or ``np``."""
+  return jnp if isinstance(array, jax.Array) else np
+
+
 def ratio(a: Any, b: Any) -> Any:
   """a / b, 0 where b is not positive; of NumPy or JAX arrays."""
   if isinstance(b, jax.Array):
@@ -259,5 +266,4 @@ def ratio(a: Any, b: Any) -> Any:
 
 def if_any(number: Any) -> Any:
   """1 where a number is positive, else NaN."""
-  xp: Any = jnp if isinstance(number, jax.Array) else np
-  return xp.where(number > 0, 1.0, np.nan)
+  return module_of(number).where(number > 0, 1.0, np.nan)
