@@ -47,7 +47,7 @@ __all__ = [
     "Federation", "GradientTuning", "Hypergradient", "Model", "NonFiniteError",
     "OptionError", "RoundAux", "RoundCost", "RunFolderError", "RunResult",
     "Shard", "Step", "Sweep", "Task", "compare", "confusion", "distributed",
-    "federate", "from_arrays", "hypergradient", "load_run", "progress_bar", "run", "start",
-    "steps", "sweep", "tensorboard", "tune_by_gradient",
+    "federate", "from_arrays", "hypergradient", "load_run", "progress_bar",
+    "run", "start", "steps", "sweep", "tensorboard", "tune_by_gradient",
 ]
 __version__ = "0.3.0"

@@ -292,7 +292,7 @@ def _features(what: str, x: np.ndarray) -> np.ndarray:
   if x.dtype.kind in "ub":
     x = x.astype(np.float32)
   try:
-    return task_lib.numbers(x)
+    return task_lib.numbers(x, "token ids")
   except ValueError as error:
     raise DataError(f"{what} {error}") from None
 

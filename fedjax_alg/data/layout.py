@@ -83,7 +83,8 @@ def client_data(
   total = sum(len(store.arrays(part)[0]) for part in examples)
   for parts in (examples, targets):
     for each in zip(*map(store.arrays, parts)):
-      chex.assert_equal(sum(map(len, each)), total)
+      chex.assert_equal(sum(map(len, each)), total,
+                        custom_message="x and y: as many rows in every array")
   clients = (offset, size) if joins is None else (offset, size, joins)
   chex.assert_shape(
       clients, (len(size),),

@@ -6,7 +6,9 @@ import inspect
 from typing import Any
 
 from flax import linen as nn, nnx
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Model
@@ -75,7 +77,7 @@ def as_model(
       raise OptionError(f"`{option}`: only a named model reads it, not the "
                         f"{type(model).__name__} given")
   result = _made(model, input_shape, num_classes, input_dtype, options, task)
-  result = _of_task(result, task)
+  result = _of_task(result, task, targets)
   if l2 is not None:
     result = result._replace(l2=float(l2))
   if l2_of is not None:
@@ -86,14 +88,23 @@ def as_model(
       result, input_shape, input_dtype, num_classes, targets)
 
 
-def _of_task(model: Model, task: tasks.Task | None) -> Model:
-  """The model with the task of the data, or with its own."""
+def _of_task(
+    model: Model, task: tasks.Task | None, targets: Any) -> Model:
+  """The model with the task of the data, or with its own.
+
+  Raises:
+    OptionError: the task of the model is not that of the data, or not one for
+      their targets.
+  """
   named = model.task
   if named is None:
     # A model that names neither has the default loss.
     default = model.loss is tasks.CLASSIFICATION.loss
     return model._replace(
         task=task, loss=task.loss if task and default else model.loss)
+  if task is None:
+    for kept in jax.tree.leaves(targets):
+      _check_targets(named, kept)
   if task is None or task is named:
     return model
   if task.name != named.name:
@@ -101,6 +112,20 @@ def _of_task(model: Model, task: tasks.Task | None) -> Model:
                       f"for {task.name}")
   return model._replace(
       task=task, loss=task.loss if model.loss is named.loss else model.loss)
+
+
+def _check_targets(task: tasks.Task, kept: Any) -> None:
+  """Checks the shape of targets that were given without a task."""
+  said = f"`model`: is for the task {task.name}, "
+  try:
+    made = np.asarray(task.targets(np.zeros((1, *kept.shape), kept.dtype)))
+  except ValueError as error:
+    raise OptionError(f"{said}y {error}") from None
+  if made.shape[1:] != kept.shape or made.dtype != kept.dtype:
+    raise OptionError(
+        f"{said}whose targets are {made.dtype} of shape {made.shape[1:]} and "
+        f"not {kept.dtype} of shape {kept.shape} (give it with the data, too, "
+        f"as `task`={task.name})")
 
 
 def _made(

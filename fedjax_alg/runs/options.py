@@ -270,8 +270,8 @@ class EvaluationOptions:
   targets: tuple[float, ...] = hyper(
       (0.90, 0.95, 0.98), "accuracies, or values of another task's main "
       "metric; summary.json says under rounds_to in which round the first "
-      "protocol of `eval_protocols` reaches each. The default is for metrics in "
-      "[0, 1]")
+      "protocol of `eval_protocols` reaches each. The default is for metrics "
+      "in [0, 1]")
   stop_at: str | None = hyper(
       None, "PROTOCOL:METRIC:VALUE, for example validation:accuracy:0.9: end "
       "the run at the first evaluation by which every seed has reached the "

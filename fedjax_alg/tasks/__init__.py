@@ -15,7 +15,8 @@ from fedjax_alg.tasks.task import Task
 from fedjax_alg.tasks.tokens import TOKENS
 
 __all__ = ["CLASSIFICATION", "Counts", "DENSE", "Labels", "MAX_MATRIX",
-           "Metrics", "NAMES", "Sums", "Task", "at_clients", "cross_entropy",
+           "MULTI_LABEL", "Metrics", "NAMES", "REGRESSION", "Sums", "TOKENS",
+           "Task", "at_clients", "cross_entropy",
            "dense", "is_own", "largest", "metrics_of", "named", "of",
            "over_clients", "summarise"]
 

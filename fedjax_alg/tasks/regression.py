@@ -73,7 +73,7 @@ def _labels(
 
 
 def _for_data(y_train: np.ndarray) -> Task:
-  centre = y_train.mean(0, dtype=np.float64).astype(np.float32)
+  centre = y_train.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
   return dataclasses.replace(
       REGRESSION, sums=lambda *args: _sums(centre, *args))
 

@@ -25,8 +25,12 @@ Sums = dict[str, Any]
 HIGHER, LOWER = "higher", "lower"
 
 
-def numbers(y: np.ndarray) -> np.ndarray:
+def numbers(y: np.ndarray, whole: str = "whole numbers") -> np.ndarray:
   """Targets of any kind: whole numbers as int32, others as float32.
+
+  Args:
+    y: [n, ...].
+    whole: what whole numbers are, for messages.
 
   Raises:
     ValueError: they are no real numbers, or one is NaN or infinite; the text
@@ -37,8 +41,8 @@ def numbers(y: np.ndarray) -> np.ndarray:
   if y.dtype.kind != "f":
     bounds = np.iinfo(np.int32)
     if y.size and not bounds.min <= y.min() <= y.max() <= bounds.max:
-      raise ValueError(f"lies in [{y.min()}, {y.max()}], whole numbers must "
-                       "fit into int32")
+      raise ValueError(f"lies in [{y.min()}, {y.max()}], {whole} must fit into "
+                       "int32")
     return y.astype(np.int32, copy=False)
   with np.errstate(over="ignore"):  # becomes infinite
     y = y.astype(np.float32, copy=False)

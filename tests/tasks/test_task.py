@@ -58,3 +58,20 @@ def test_what_is_known_of_a_run_is_read_again():
 def test_what_does_not_fit_is_refused(more, message):
   with pytest.raises(OptionError, match=message):
     own(**more)
+
+
+def test_tasks_have_names(tmp_path):
+  assert list(tasks.NAMES) == [
+      "classification", "multi_label", "regression", "dense", "tokens"]
+  assert tasks.named("tokens") is tasks.TOKENS and tasks.named(None) is None
+  ignoring = tasks.named("dense:255")
+  assert ignoring.size(np.array([[1, 255]])) == 2
+  file = tmp_path / "mine.py"
+  file.write_text("from fedjax_alg.tasks import REGRESSION as own\nno = 3\n")
+  assert tasks.named(f"{file}:own") is tasks.NAMES["regression"]
+  for text, said in (
+      ("regresion", "unknown, did you mean 'regression'"), (3, "an int, must"),
+      ("dense:x", "must be dense:LABEL"), (f"{file}:no", "is an int, must be"),
+      (str(file), "a file needs the name in it")):
+    with pytest.raises(OptionError, match=said):
+      tasks.named(text)
