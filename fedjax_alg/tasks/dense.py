@@ -1,5 +1,6 @@
 """Dense prediction: a class for each pixel, some of which are ignored."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -80,7 +81,7 @@ def dense(ignore: int = -1) -> Task:
     """The class of most pixels; L for an example without one."""
 
     def most(y):
-      y = y.reshape(len(y), -1)
+      y = y.reshape(len(y), math.prod(y.shape[1:]))
       counts = np.stack([(y == label).sum(1) for label in range(size)], 1)
       return np.where((y != ignore).any(1), counts.argmax(1), size).astype(
           np.int32)
