@@ -130,7 +130,8 @@ def read_rows(
 
   Args:
     path: the file.
-    columns: the columns that the table must have; None accepts any columns.
+    columns: the columns that the table must have; None accepts any columns,
+      and those of metrics.csv, the default, any metrics in their place.
 
   Returns:
     The rows, with numbers converted.
@@ -160,6 +161,9 @@ def _parsed(
     raise OptionError(f"{path}: damaged, no table; {_ANEW}") from None
   filled = {new: old for new, old in _BYTES.items()
             if old in header and new not in header}
+  if columns is COLUMNS:
+    first, last = COLUMNS[:3], len(ROUND_COST) + len(TOTALS) - len(filled)
+    columns = (*first, *header[3:len(header) - last], *ROUND_COST, *TOTALS)
   if columns is not None and header != tuple(
       name for name in columns if name not in filled):
     raise OptionError(
@@ -248,8 +252,7 @@ def read_until(
 
 def check(
     folder: pathlib.Path, seeds: Sequence[int], done: int,
-    marks: Mapping[str, Mapping[str, Any]] | None, every: int = 0,
-    metrics: Metrics = CLASSIFICATION.metrics) -> None:
+    marks: Mapping[str, Mapping[str, Any]] | None, every: int = 0) -> None:
   """Checks the tables of a run before it goes on; see ``read_until``.
 
   Args:
@@ -258,13 +261,12 @@ def check(
     done: see ``read_until``.
     marks: see ``read_until``.
     every: see ``read_until``.
-    metrics: those of the run's task.
 
   Raises:
     OptionError: they are not those of the checkpoint.
   """
   columns: dict[str, Any] = {
-      "metrics": columns_of(metrics), "rounds": None, "timing": TIMING}
+      "metrics": COLUMNS, "rounds": None, "timing": TIMING}
   if "groups" in marks if marks is not None else (
       folder / "groups.csv").is_file():
     columns["groups"] = None

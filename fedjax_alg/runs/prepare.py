@@ -306,10 +306,12 @@ def _without_effect(prepared: Prepared) -> list[str]:
   matrix = evaluate.has_matrix(
       tasks.of(prepared.model), prepared.spec.num_classes)
   if options.eval_protocols != evaluate.DEFAULT_PROTOCOLS:
+    defaults = set(evaluate.DEFAULT_PROTOCOLS) <= set(options.eval_protocols)
     texts += [f"`eval_protocols`={protocol}: left out, {method.name} has "
               f"{_lacks(prepared.algorithm, protocol, matrix)}"
               for protocol in options.eval_protocols
-              if protocol not in prepared.protocols]
+              if protocol not in prepared.protocols and (
+                  matrix or protocol != "preferred" or not defaults)]
   layers = prepared.model.layers
   texts += _unread(prepared)
   if method.entry.rounds is not None and layers is not None:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg import files
+from fedjax_alg import files, tasks
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as results, tables as records
@@ -228,6 +228,25 @@ def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
   files[0].write_text(files[0].read_text().replace("exchanges", "other"))
   with pytest.raises(OptionError, match="of another version"):
     records.read_rows(files[0])
+
+
+def test_a_table_has_the_metrics_of_the_task(tmp_path):
+  """It is read without knowing which, and its first metric is the main one."""
+  metrics = tasks.REGRESSION.metrics
+  made = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  made.write()
+  made.add_rounds(aux(1), 0, 1, 1.0)
+  made.add_metrics({"global": {
+      name: np.array([0.25, 0.5]) for name in metrics.columns}})
+  rows = records.read_rows(made.path("metrics"))
+  assert records.main_metric(rows[0]) == "mse"
+  assert [row["mse"] for row in rows] == [0.25, 0.5]
+  assert list(results.summarise(rows, (0.3,), metrics)["rounds_to"]["0.30"][
+      "values"]) == [1, None]
+  again = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  again.read(1)
+  with pytest.raises(OptionError, match="of another version"):
+    records.Records(tmp_path, SEEDS, COHORT, ()).read(1)
 
 
 def test_groups_are_a_table_of_their_own(tmp_path):
