@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Key, Model, Params
@@ -221,6 +222,8 @@ def checked(
     _check_outputs(task, trained, what, y, getattr(
         outputs, "shape", (num_classes,))[-1])
   if y is not None:
+    if task.name not in tasks.NAMES:
+      _check_own(task, outputs, y)
     loss = shape_of(model.loss, "loss(logits, y)", outputs, y)
     if not _is(loss, (_ROWS,)):
       raise OptionError(f"`loss`: gives {_said(loss)} for {_ROWS} examples; it "
@@ -241,6 +244,28 @@ def _check_outputs(
     noun = "logits" if task.has_classes else f"the outputs of {task.name},"
     raise OptionError(f"`model`: {what} gives {_said(outputs)} for {_ROWS} "
                       f"examples; it must give {noun} [{shown}] float32")
+
+
+def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
+  """Checks the sums and the metrics of a task of the user's own.
+
+  Raises:
+    OptionError: a function of it fails, or a metric is missing or has another
+      shape than the leading axes of the sums.
+  """
+  rows = jax.ShapeDtypeStruct((_ROWS,), jnp.float32)
+  sums = shape_of(task.of_batch, f"sums of the task {task.name}", outputs, y,
+                  rows, jax.ShapeDtypeStruct((_ROWS,), jnp.bool_))
+  with user_code(f"values of the task {task.name}"):
+    found = task.measured({
+        name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()})
+  for name in task.better:
+    shape = np.shape(found[name]) if name in found else None
+    if shape != (2,):
+      said = "no" if shape is None else f"a value of shape {list(shape)} for"
+      raise OptionError(
+          f"`task`={task.name}: `values` gives {said} {name} of `better`; it "
+          "must give one number for each leading axis of the sums, [2] of [2]")
 
 
 def _is(leaf: Any, shape: tuple[int, ...]) -> bool:

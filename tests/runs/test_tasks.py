@@ -177,6 +177,25 @@ def test_what_does_not_go_with_regression_is_refused(swept, more, said):
   assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("more, said", [
+    (dict(values=lambda s: {}), "task=near: values gives no near of better"),
+    (dict(values=lambda s: {"near": 1.0}), r"a value of shape \[\] for near"),
+    (dict(values=lambda s: {"near": s["far"]}), "values of the task near f"),
+    (dict(sums=lambda *_: {"near": 1 / 0}), "sums of the task near fails"),
+    (dict(loss=lambda outputs, y: outputs), r"loss: gives \[7, 1\] float32")])
+def test_a_task_of_ones_own_is_checked_before_compiling(swept, more, said):
+  fed = swept[0]
+  near = fa.Task(**{
+      "name": "near", "loss": lambda outputs, y: jnp.abs(outputs - y).sum(1),
+      "sums": lambda outputs, y, losses, mask: {"near": jnp.where(
+          mask, losses < 0.5, False).sum()},
+      "values": lambda s: {"near": s["near"] / s["rows"]},
+      "better": {"near": "higher"}, "shares": ("near",)} | more)
+  with pytest.raises(OptionError, match=said) as error:
+    models.as_model(linear(1, task=near), (10,), 1, targets=fed.targets)
+  assert "\n" not in str(error.value)
+
+
 def test_a_model_may_name_the_task_where_the_data_do_not():
   x = np.random.default_rng(0).normal(size=(40, 10))
   fed = fa.federate(fa.from_arrays(x, (x[:, 0] > 0).astype(int),
