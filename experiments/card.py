@@ -20,9 +20,10 @@ from typing import Any
 from absl.flags import FlagValues
 
 import fedjax_alg as fa
-from fedjax_alg import files, registry
+from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expanded
-from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.metrics import names
+from fedjax_alg.records import summary as summary_lib, tables
 from .cli import config as config_lib
 from .cli import lock
 from .cli.command import boolean, Command, written
@@ -53,10 +54,11 @@ def _outcomes(summary: dict[str, Any]) -> str:
   """The table of what came out, by protocol."""
   rows = []
   for protocol, found in summary["final"].items():
-    for metric in ("accuracy", "client_accuracy", "worst_decile", "loss"):
+    main = tables.main_metric(found)
+    for metric in (main, *names.of_clients(main), "loss"):
       if found.get(metric, {}).get("mean") is not None:
-        factor = summary_lib.factor(metric)
-        digits = 4 if metric == "loss" else 2
+        factor = metrics.factor(metric)
+        digits = metrics.digits(metric)
         rows.append([
             protocol, metric.replace("_", " ") + ("" if factor == 1 else ", %"),
             *(summary_lib.shown(summary[which][protocol][metric], digits,

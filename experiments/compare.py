@@ -29,7 +29,6 @@ import sys
 from absl.flags import FlagValues
 
 import fedjax_alg as fa
-from fedjax_alg import metrics
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import labels, SCORES, unique
@@ -43,8 +42,9 @@ _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
 
 
 _FLAGS = (
-    enum("metric", "accuracy", list(metrics.METRICS), "the metric that is "
-         "compared"),
+    string("metric", None, "the metric that is compared, a column of "
+           "metrics.csv; default the main one of the runs' task, which is "
+           "accuracy for classes"),
     string("protocol", None, "the evaluation protocol that is compared; "
            "default global if all runs have it, else the first one that all "
            "have"),

@@ -81,7 +81,7 @@ def read_claims(word: str) -> list[dict[str, str]]:
     where = f"{word}, line {number}: "
     spent = _SPENT.fullmatch(row["metric"] or "")
     metric = spent[2] if spent else row["metric"]
-    if metric not in metrics.METRICS:
+    if not metrics.is_known(metric):
       raise config_lib.UsageError(
           f"{where}metric={row['metric']}: must be one of "
           f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%")
@@ -107,7 +107,7 @@ def _margin(claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
       protocol=claim["protocol"], score=claim["rule"], targets=())
   if found.unpaired:
     return "-", f"{rule.NOT_COMPARABLE}: {found.unpaired[one]}"
-  factor = summary_lib.factor(claim["metric"])
+  factor = metrics.factor(claim["metric"])
   estimate = found.pairs[0].difference
   ours = summary_lib.shown(estimate._asdict(), 2, factor, "+")
   sign, number = _VALUE.fullmatch(claim["value"]).groups()  # type: ignore
@@ -130,7 +130,7 @@ def _number(
   spent = _SPENT.fullmatch(claim["metric"])
   if spent:
     cost, metric, target = spent[1], spent[2], float(spent[3])
-    target /= summary_lib.factor(metric)
+    target /= metrics.factor(metric)
     line, = fa.compare({"run": result}, metric=metric, targets=(target,),
                        protocol=claim["protocol"]).lines
     values = [math.inf if at is None else at[cost]
@@ -139,9 +139,9 @@ def _number(
   else:
     line, = fa.compare({"run": result}, metric=claim["metric"], targets=(),
                        protocol=claim["protocol"]).lines
-    factor = summary_lib.factor(claim["metric"])
+    factor = metrics.factor(claim["metric"])
     values = [factor * v for v in line.scores[claim["rule"]].values]
-    name, unit = claim["metric"], "" if claim["metric"] == "loss" else "%"
+    name, unit = claim["metric"], "%" if factor == 100 else ""
   ours, verdict = answers.number(values, report.Claim(
       "", "", claim["method"], name, value, unit, "", None, claim["value"]))
   gap = abs(float(np.mean(values)) - value)

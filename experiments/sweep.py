@@ -22,7 +22,7 @@ from typing import Any
 
 from absl.flags import FlagValues
 
-from fedjax_alg import metrics
+from fedjax_alg import tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.files import expanded
 from fedjax_alg.records import summary as summary_lib
@@ -49,8 +49,9 @@ FLAGS = (
     string("by", None, "evaluation protocol by which the best setting is "
            "chosen; default validation if it is evaluated, else the first "
            "protocol of --eval_protocols"),
-    enum("metric", "accuracy", list(metrics.METRICS), "metric by which "
-         "settings are compared"),
+    string("metric", None, "metric by which settings are compared, a "
+           "column of metrics.csv; default the main one of the task, which is "
+           "accuracy for classes"),
     enum("score", "final", list(LAST_ROUNDS), "which evaluations of a setting "
          "count: final = the last one, last_10 = the mean of those in the "
          "last ten rounds, all = the mean of all"),
@@ -79,7 +80,7 @@ def _with_validation(words: Sequence[str]) -> list[str]:
 
 def make(
     words: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path, *,
-    by: str | None, metric: str, score: str, html: bool = False,
+    by: str | None, metric: str | None, score: str, html: bool = False,
     part: part_lib.Part | None = None) -> dict[str, Any]:
   """Plays a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
@@ -88,7 +89,7 @@ def make(
     grid: flag name -> its values, as they are written.
     root: folder of the sweep.
     by: protocol by which the best setting is chosen; None: see ``Sweep.made``.
-    metric: metric by which settings are compared.
+    metric: metric by which settings are compared; None: the main one.
     score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.
     part: play this part of the grid alone, and write no tables.
@@ -108,6 +109,10 @@ def make(
         f"--sweep: {number:,} settings in all, must be at most "
         f"{_MOST_SETTINGS:,}")
   configs = sweeps.configs(_with_validation(words), grid, root)
+  columns = tasks.of(configs[0]).metrics.columns
+  if metric is not None and metric not in columns:
+    raise config_lib.UsageError(
+        f"--metric={metric}: must be one of {', '.join(columns)}")
   if part is not None:
     sweeps.play_part(configs, part)
     return {}
@@ -126,7 +131,7 @@ def make(
   text, title = played.table(), (
       f"{config.method.entry.label}, {config.data.dataset}")
   facts = {"best": best.values, "folder": best.folder.name, "by": played.by,
-           "metric": metric, "score": score,
+           "metric": played.metric, "score": score,
            **summary_lib.spread(played.scores(best)), "replay": shlex.join([
                f"--flagfile={best.folder / 'flags.txt'}",
                f"--out_dir={root.with_name(root.name + '_best')}"])}

@@ -50,9 +50,11 @@ class ClientData(NamedTuple):
   of the array.
   """
 
-  #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``
+  #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``, or a
+  #: dictionary of such arrays
   x: Any
-  y: Array  #: [M] int32 class labels
+  #: [M] int32 class labels; of other tasks [M, ...] targets, perhaps a tree
+  y: Any
   offset: Array  #: [C] int32, first row of the client
   size: Array  #: [C] int32, number of examples of the client (n_i)
   #: [2] int32, first row and number of the rows that the server holds as
@@ -69,6 +71,7 @@ class ClientData(NamedTuple):
   availability: Array | None = None
   #: the frozen parameters of the model (``Model.roles``); None if it has none
   frozen: Params | None = None
+  blocks: Any = None  #: see ``Shard``
 
 
 class Shard(NamedTuple):
@@ -79,13 +82,13 @@ class Shard(NamedTuple):
   ``size`` have a leading axis, the shard stands for several clients.
 
   In a run of several processes the arrays outside of ``map_clients`` are in
-  blocks, x [Q, M, ...] and y [Q, M], of which each process holds its own. An
-  offset is then q * M + the row in block q. Code of a client sees the block of
-  its own process, with offsets in it.
+  blocks, x [Q, M, ...] and y [Q, M, ...], of which each process holds its own,
+  and ``blocks`` says so. An offset is then q * M + the row in block q. Code of
+  a client sees the block of its own process, with offsets in it.
   """
 
-  x: Any  #: [M, ...], an array or ``data.store.Coded``; see ``data.store.read``
-  y: Array  #: [M] int32
+  x: Any  #: [M, ...], arrays or ``data.store.Coded``; see ``data.store.read``
+  y: Any  #: [M] int32, or as in ``ClientData``
   offset: Array  #: [] int32
   size: Array  #: [] int32
   #: [] float32 in (0, 1], the part of the local work that the client does, for
@@ -98,6 +101,11 @@ class Shard(NamedTuple):
   #: [S, ...] of several clients; of K models [K, ...], [S, K, ...]; None: those
   #: that the model starts from
   state: Any = None
+  blocks: Any = None  #: () if the arrays are in blocks of processes, else None
+
+  def at(self, offset: Array, size: Array) -> "Shard":
+    """Other rows of the same arrays."""
+    return Shard(self.x, self.y, offset, size, blocks=self.blocks)
 
 
 class Cohort(NamedTuple):
@@ -141,8 +149,9 @@ class FedSpec(NamedTuple):
 
   num_clients: int  #: C
   cohort_size: int  #: S
-  num_classes: int  #: L
-  input_shape: tuple[int, ...]  #: shape of one example
+  num_classes: int  #: L, the outputs of the task for one example or token
+  #: shape of one example; of several arrays the number of all their values, [1]
+  input_shape: tuple[int, ...]
   num_examples: int = 0  #: number of training examples of all clients
 
 
@@ -226,6 +235,9 @@ class Model(NamedTuple):
   #: without statistics of its batches
   observe: Callable[[Params, Array, Array | None, Key | None], Any] | None = (
       None)
+  #: what is predicted and how well (``tasks.Task``); None: what the data say,
+  #: or one class for each example
+  task: Any = None
 
 
 class RoundCost(NamedTuple):

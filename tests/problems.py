@@ -204,4 +204,4 @@ def in_blocks(data: ClientData, mesh: Any) -> ClientData:
                  np.zeros((), np.int32), held[1])
   return sharding.replicate(data._replace(
       x=blocks(data.x), y=blocks(data.y), offset=rows.blocked(data.offset),
-      validation=held), mesh)
+      validation=held, blocks=()), mesh)

@@ -212,11 +212,14 @@ def print_summary(config: Config, summary: dict[str, Any]) -> None:
     print(f"ended after round {summary['cost']['rounds']} of "
           f"{config.run.rounds} by --{summary['stopped'].replace(' ', '=')}")
   for protocol, values in summary["final"].items():
-    accuracy = values["accuracy"]
-    seeds = len(accuracy["values"])
+    main, first = next(iter(values.items()))
+    more, words = ("macro_f1", "macro F1") if main == "accuracy" else (
+        "loss", "loss")
+    seeds = len(first["values"])
     over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
-    print(f"{protocol:12} accuracy {summary_lib.shown(accuracy, 4)} ({over}), "
-          f"macro F1 {_number(values['macro_f1']['mean'])}")
+    print(f"{protocol:12} {main.replace('_', ' ')} "
+          f"{summary_lib.shown(first, 4)} ({over}), {words} "
+          f"{_number(values[more]['mean'])}")
   if "groups" in summary:
     found = summary["groups"]
     sizes = "; ".join(" ".join(map(str, own)) for own in found["sizes"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from absl.flags import FlagValues
 
+from fedjax_alg import metrics, tasks
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs import gradient_tuning, hypergradient
@@ -78,17 +79,17 @@ def table(found: GradientTuning) -> str:
   A slope is the derivative of the loss by the logarithm, or the logit, in which
   a number is moved.
   """
-  names = list(found.best.values)
+  names, factor = list(found.best.values), metrics.factor(found.main)
   rows = []
   for step in found.steps:
     rows.append([
         *(f"{step.values[name]:.4g}" for name in names), step.rounds,
-        f"{step.loss:.4f}", f"{100 * step.accuracy:.2f}",
+        f"{step.loss:.4f}", f"{factor * step.accuracy:.2f}",
         *(f"{step.gradient[name]:.3g}" for name in names), step.played])
     if step is found.best:
       rows[-1] = [f"**{cell}**" for cell in rows[-1]]
   return report.table(
-      [*names, "rounds", "validation loss", "accuracy",
+      [*names, "rounds", "validation loss", found.main.replace("_", " "),
        *(f"slope, {name}" for name in names), "rounds played"], rows)
 
 
@@ -115,9 +116,13 @@ def make(
   Raises:
     OptionError: what cannot be tuned so.
   """
+  main = tasks.of(config_lib.parse(words)).main
+  factor = metrics.factor(main)
+  unit = "%" if factor == 100 else main
+
   def said(step: OuterStep) -> None:
     print(f"  {step.rounds} rounds, {' '.join(flags_of(step))}: loss "
-          f"{step.loss:.4f}, {100 * step.accuracy:.2f} %"
+          f"{step.loss:.4f}, {factor * step.accuracy:.2f} {unit}"
           f"{'' if step.kept else ' (taken back)'}", flush=True)
 
   with _named_here():
@@ -140,7 +145,7 @@ def make(
   best = flags_of(found.best)
   facts: dict[str, Any] = {
       "best": found.best.values, "loss": found.best.loss,
-      "accuracy": found.best.accuracy, "rounds_played": found.played,
+      main: found.best.accuracy, "rounds_played": found.played,
       "steps": [step._asdict() for step in found.steps],
       "replay": shlex.join([*words, *best])}
   root.mkdir(parents=True, exist_ok=True)

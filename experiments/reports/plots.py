@@ -112,7 +112,7 @@ def draw_curves(
     if len(values) > 1:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
-      most = 1.0 if metric in metrics.METRICS and metric != "loss" else None
+      most = 1.0 if _is_share(metric) else None
       pooled = any("partition" in row for row in rows)
       axis.fill_between(
           x, np.clip(mean - half, 0.0, None), np.clip(mean + half, None, most),
@@ -126,6 +126,10 @@ def draw_curves(
   axis.set_xlabel(x_label)
   axis.set_ylabel(metric.replace("_", " "))
   axis.grid(alpha=0.3)
+
+
+def _is_share(metric: str) -> bool:
+  return metrics.is_known(metric) and metrics.metric(metric).share
 
 
 def _marked(points: int, place: int, lines: int) -> list[int]:
@@ -262,12 +266,13 @@ def sheet(
 
 def run_curves(
     paths: list[pathlib.Path], rows: list[records.Row], title: str) -> None:
-  """Draws the curves of a run: accuracy and loss, one line per protocol."""
+  """Draws a run's main metric and its loss, one line per protocol."""
   runs = {protocol: [row | {"protocol": ""} for row in rows
                      if row["protocol"] == protocol]
           for protocol in results.protocols(rows)}
+  main = records.main_metric(rows[0]) if rows else "accuracy"
   with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
-    for axis, metric in zip(axes, ("accuracy", "loss")):
+    for axis, metric in zip(axes, (main, "loss")):
       draw_curves(axis, runs, "", metric)
     log_axis(axes[1])
 
@@ -642,9 +647,9 @@ def panels(
       draw_curves(axis, runs, own, column, over, styles)
       if x_scale:
         axis.set_xscale(x_scale)
-      if column.endswith("loss"):
+      if column.endswith("loss") or metrics.is_cost(column):
         log_axis(axis)
-      elif column in metrics.METRICS:
+      elif _is_share(column):
         _fit(axis, [results.by_seed(rows, own, column)
                     for rows in runs.values()], drawn)
       draw_marks(axis, drawn, styles)

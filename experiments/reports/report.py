@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.records import tables as records, summary as results
 from . import chosen, partitions, plots, rule, suite
 
@@ -147,7 +148,7 @@ def compare(
   ``ours`` is the mean over the evaluations of the last ten rounds, which
   involves no choice on test data; with K models it is the mean of the K.
   """
-  factor = results.factor(metric)
+  factor = metrics.factor(metric)
   stated = {(c.panel, c.method): c.value for c in reversed(claims)
             if c.metric.removeprefix("test_") == metric and c.round is None}
   rows = []
@@ -200,7 +201,7 @@ def _table_of(
 
 def _cell(row: Comparison, own: bool) -> str:
   """Ours, and the verdict on the paper's number."""
-  digits = 4 if row.metric == "loss" else 2
+  digits = metrics.digits(row.metric)
   text = f"{row.ours:.{digits}f}" + (
       "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}")
   if row.paper is None:
@@ -255,7 +256,7 @@ _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
 def _mean(found: dict[str, Any], metric: str) -> str:
   """The mean of a metric in ``summary``; "" where there is none."""
   mean = found.get(metric, {}).get("mean")
-  return "" if mean is None else f"{results.factor(metric) * mean:.6g}"
+  return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
 
 
 def deployed(outcomes: Sequence[suite.Outcome]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores as scores_lib
@@ -40,8 +41,8 @@ class Sweep(NamedTuple):
   score: str  #: which evaluations count, a name of ``LAST_ROUNDS``
 
   @classmethod
-  def made(cls, settings: Sequence[Setting], by: str | None, metric: str,
-           score: str) -> "Sweep":
+  def made(cls, settings: Sequence[Setting], by: str | None,
+           metric: str | None, score: str) -> "Sweep":
     """Makes it; by default validation chooses, else the first protocol.
 
     Raises:
@@ -57,7 +58,8 @@ class Sweep(NamedTuple):
       raise OptionError(f"`by`={by}: not evaluated (one of "
                         f"{', '.join(there)})")
     return cls(settings, by or (
-        "validation" if "validation" in there else there[0]), metric, score)
+        "validation" if "validation" in there else there[0]),
+               metric or tables.main_metric(rows[0]), score)
 
   def scores(self, setting: Setting, protocol: str = "") -> np.ndarray:
     """The score of each seed of a setting, [seeds]; NaN if it diverged."""
@@ -75,7 +77,7 @@ class Sweep(NamedTuple):
     Raises:
       OptionError: the protocol does not have this metric.
     """
-    sign = -1.0 if self.metric == "loss" else 1.0
+    sign = metrics.sign(self.metric)
     means = np.array([sign * self.scores(setting).mean()
                       for setting in self.settings])
     if np.isnan(means).all():
@@ -87,12 +89,12 @@ class Sweep(NamedTuple):
     rows = next(setting.rows for setting in self.settings if setting.rows)
     there = [self.by, *(
         p for p in summary_lib.protocols(rows) if p != self.by)]
-    factor, winner = summary_lib.factor(self.metric), self.best()
+    factor, winner = metrics.factor(self.metric), self.best()
     lines = []
     for setting in self.settings:
       lines.append([*setting.values.values(), *(
           setting.note or report.shown(
-              self.scores(setting, p), 4 if factor == 1.0 else 2, factor)
+              self.scores(setting, p), metrics.digits(self.metric), factor)
           for p in there)])
       if setting is winner:
         lines[-1] = [f"**{cell}**" for cell in lines[-1]]
@@ -104,7 +106,7 @@ class Sweep(NamedTuple):
         [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}"
                            for p in there)], lines) + (
         f"\n\nMean{' +- 95 % interval' if seeds > 1 else ''} over {seeds} "
-        f"seed(s){'' if self.metric == 'loss' else ', percent'}, {what}. The "
+        f"seed(s){', percent' if factor == 100 else ''}, {what}. The "
         f"best setting (bold) is chosen by `{self.by}`" + (
             "." if evaluate.is_honest(self.by) else
             ", which is test data: its number is optimistic."))
@@ -154,7 +156,7 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
   for setting in sweep.settings:
     label = ", ".join(f"{other} {setting.values[other]}" for other in others)
     lines.setdefault(label, []).append(setting)
-  factor, drawn = summary_lib.factor(metric), styles.of(lines)
+  factor, drawn = metrics.factor(metric), styles.of(lines)
   with plots.sheet([path], [""], title, size=(5.5, 3.8)) as (axis,):
     for i, (label, own) in enumerate(lines.items()):
       shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
@@ -164,7 +166,7 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
       plots.draw_means(axis, label, [
           (here[s.values[name]], factor * sweep.scores(s))
           for s in own if s.rows], drawn[label],
-                       np.inf if metric == "loss" else 100.0)
+                       100.0 if factor == 100 else np.inf)
       if winner in own:
         axis.plot(here[winner.values[name]],
                   factor * sweep.scores(winner).mean(), "o",
@@ -177,7 +179,7 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
     axis.margins(x=0.08)
     axis.set_xlabel(name)
     axis.set_ylabel(f"{sweep.by} {metric.replace('_', ' ')}")
-    if metric != "loss":
+    if factor == 100:
       low, high = axis.get_ylim()
       axis.set_ylim(max(low, -1.0), min(high, 101.0))  # room for a cap
       axis.set_ylabel(f"{axis.get_ylabel()} (percent)")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 from . import chosen, partitions, report, rule, suite
 from .rule import TIE
@@ -146,7 +147,7 @@ def late(metric: str, protocol: str = "global") -> Measure:
 
   def measure(outcome):
     values = outcome.summary["mean_last_10"][protocol][metric]["values"]
-    return results.factor(metric) * np.array(values)
+    return metrics.factor(metric) * np.array(values)
 
   return measure
 
@@ -159,7 +160,7 @@ def best(metric: str, protocol: str = "global") -> Measure:
 
   def measure(outcome):
     values = outcome.summary["best"][protocol][metric]["values"]
-    return results.factor(metric) * np.array(values)
+    return metrics.factor(metric) * np.array(values)
 
   return measure
 
@@ -191,7 +192,7 @@ def _curve(outcome, metric, protocol, first, last):
   needs_rounds([outcome], first if math.isinf(last) else last)
   rows = [r for r in outcome.rows if first <= r["round"] <= last]
   values = results.by_seed(rows, protocol, metric)
-  return results.factor(metric) * values
+  return metrics.factor(metric) * values
 
 
 def mean_over(

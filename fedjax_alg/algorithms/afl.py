@@ -20,6 +20,7 @@ those of the option `features`, or the inputs in the user's file
 
 import dataclasses
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only, POSITIVE
 from fedjax_alg.errors import OptionError
@@ -78,4 +79,5 @@ def afl(
       double=hparams.double)
   return layerwise(
       layers, settings, map_clients=map_clients,
-      total_ridge=lambda ridge, clients: ridge * clients, private=hparams)
+      total_ridge=lambda ridge, clients: ridge * clients, private=hparams,
+      task=tasks.of(model))

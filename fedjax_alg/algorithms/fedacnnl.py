@@ -14,6 +14,7 @@ the layers of its group ((12)-(13)).
 
 import dataclasses
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
@@ -88,7 +89,7 @@ def fedacnnl(
   """
   return layerwise(
       layers_of(model, "fedacnnl"), hparams, map_clients=map_clients,
-      private=hparams)
+      private=hparams, task=tasks.of(model))
 
 
 @builder
@@ -113,4 +114,5 @@ def pfedacnnl(
   return layerwise(
       layers, hparams, map_clients=map_clients,
       num_groups=hparams.num_groups if hparams.clustering else 1,
-      personal_ridge=pull, label_norm=hparams.label_norm)
+      personal_ridge=pull, label_norm=hparams.label_norm,
+      task=tasks.of(model))

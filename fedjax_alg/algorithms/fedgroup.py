@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import grouping, trees
+from fedjax_alg import grouping, tasks, trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import Algorithm, Array, Cohort, FedSpec, Key, MapClients
@@ -125,7 +125,8 @@ class GroupMemory(NamedTuple):
   # The next two stay at the server: they are () in what clients receive.
   #: [C] int32, the group of each client; -1 where it is not known yet
   cold_start_group: Any
-  #: [C, L] float32, each client's class frequencies when it was grouped
+  #: [C, L] float32, each client's class frequencies when it was grouped; [C, 0]
+  #: if there are no classes, so that all keep their groups
   histogram: Any
 
 
@@ -139,6 +140,8 @@ class Note(NamedTuple):
 
 def frequencies(shard: Shard, num_classes: int) -> Array:
   """The share of each class in the client's data, [L] float32."""
+  if not num_classes:
+    return jnp.zeros(0)
   return objective.label_counts(shard, num_classes) / jnp.maximum(
       shard.size, 1).astype(jnp.float32)
 
@@ -182,8 +185,8 @@ def pretrain_pool(
   mask = present[order]
   ids = jnp.where(mask, everyone.ids[order], present.shape[0])
   shards = everyone.shards
-  pool = Shard(shards.x, shards.y, shards.offset[order],
-               jnp.where(mask, shards.size[order], 0))
+  pool = shards.at(
+      shards.offset[order], jnp.where(mask, shards.size[order], 0))
   updates = map_clients(
       lambda start, shard, key: first_update(
           model, hparams, start, shard, key),
@@ -310,7 +313,7 @@ def direction_rule(
   """FedGroup's rule: groups by the direction of first updates."""
   method = Directions(model, hparams, map_clients)
   return Rule(
-      hparams.num_groups, functools.partial(_init, hparams),
+      hparams.num_groups, functools.partial(_init, method),
       functools.partial(_assign, method),
       setup=functools.partial(_setup, method),
       shared=lambda memory: memory._replace(cold_start_group=(), histogram=()),
@@ -319,9 +322,11 @@ def direction_rule(
 
 
 def _init(
-    hparams: FedGroupHParams, params: Params, spec: FedSpec, key: Key
+    method: Directions, params: Params, spec: FedSpec, key: Key
 ) -> tuple[Params, GroupMemory]:
   del key
+  hparams, classes = method.hparams, (
+      spec.num_classes if tasks.of(method.model).has_classes else 0)
   m = hparams.num_groups
   if pool_size(hparams) > spec.num_clients:
     raise OptionError(
@@ -332,7 +337,7 @@ def _init(
   return trees.repeat(params, m), GroupMemory(
       params, jnp.zeros((m, size)), jnp.zeros((m, size)),
       jnp.zeros(m, bool), jnp.full(spec.num_clients, -1, jnp.int32),
-      jnp.zeros((spec.num_clients, spec.num_classes)))
+      jnp.zeros((spec.num_clients, classes)))
 
 
 def _cold_start(

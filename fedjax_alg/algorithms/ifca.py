@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import in_groups
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, MapClients, Model
-from fedjax_alg.base import builder, num_params, Params, Shard
+from fedjax_alg.base import builder, num_params, Params
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
@@ -126,8 +126,7 @@ def _spread(
     chosen = jax.random.categorical(
         choose, jnp.where(present, jnp.log(losses), -jnp.inf))
     shards = everyone.shards
-    shard = Shard(
-        shards.x, shards.y, shards.offset[chosen], shards.size[chosen])
+    shard = shards.at(shards.offset[chosen], shards.size[chosen])
     new = owned.for_one(
         map_clients, lambda params, shard, key: sgd(
             model, params, shard, hparams, hparams.client_lr, key,

@@ -238,12 +238,12 @@ def drawn_at_once(steps: int) -> Iterator[None]:
 
 
 def take_rows(shard: Shard, rows: Array) -> tuple[Array, Array]:
-  """x [B, ...] and y [B] of the rows, which must exist."""
+  """x [B, ...] and y [B, ...] of the rows, which must exist."""
 
   def taken(array: Array) -> Array:
     return array.at[rows].get(mode="promise_in_bounds")
 
-  return store.read(shard.x, taken), taken(shard.y)
+  return store.read(shard.x, taken), store.read(shard.y, taken)
 
 
 #: For a model whose parameters are the pair (parameters, statistics).

@@ -14,7 +14,6 @@ compare models are measured as in evaluation: without dropout, and with running
 statistics (``Model.roles``) in the place of those of the rows read.
 """
 
-import math
 from typing import Any
 
 import chex
@@ -139,7 +138,7 @@ def batch_value_and_grad(
     model: the model.
     params: its parameters.
     x: [B, ...] examples.
-    y: [B] int32 labels.
+    y: [B, ...] targets.
     mask: [B] bool, rows that count; if none counts, the result is that of the
       regulariser alone.
     key: key of the dropout; None: as in evaluation.
@@ -181,7 +180,8 @@ def fold_blocks(
 
   Args:
     shard: the client's data.
-    fn: gets x [rows, ...], y [rows] and mask [rows], and returns the new carry.
+    fn: gets x [rows, ...], y [rows, ...] and mask [rows], and returns the new
+      carry.
     carry: the first carry, whose structure ``fn`` keeps.
     rows: number of rows in a block, at most data.layout.PADDING_ROWS; with
       fewer rows less work is wasted on small shards.
@@ -197,11 +197,24 @@ def fold_blocks(
     def block(array: Array) -> Array:
       return jax.lax.dynamic_slice_in_dim(array, start, rows)
 
-    x, y = store.read(shard.x, block), block(shard.y)
+    x, y = store.read(shard.x, block), store.read(shard.y, block)
     mask = b * rows + jnp.arange(rows, dtype=jnp.int32) < shard.size
     return fn(carry, x, y, mask)
 
   return jax.lax.fori_loop(jnp.int32(0), blocks, body, carry)
+
+
+def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
+  """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
+
+  def first(shard: Shard):
+    def block(array: Array) -> Array:
+      return array[:rows]
+
+    return (store.read(shard.x, block), store.read(shard.y, block),
+            jnp.zeros(rows, bool))
+
+  return jax.eval_shape(first, shard)
 
 
 def full_value_and_grad(
@@ -323,13 +336,16 @@ def feature_counts(shard: Shard) -> Array:
   """n_i^j: in how many of the client's examples feature j is non-zero.
 
   Returns:
-    [D] float32, where D is the number of entries of one example.
+    [D] float32, where D is the number of entries of one example, of all its
+    arrays.
   """
-  features = math.prod(shard.x.shape[1:])
+  features = store.values_each(shard.x)
 
   def add_block(counts, x, y, mask):
     del y
-    held = (x.reshape(BLOCK_ROWS, -1) != 0) & mask[:, None]
+    flat = [array.reshape(BLOCK_ROWS, -1) != 0 for array in jax.tree.leaves(x)]
+    held = (flat[0] if len(flat) == 1 else jnp.concatenate(flat, 1)
+            ) & mask[:, None]
     return counts + held.sum(0, dtype=jnp.int32)
 
   counts = fold_blocks(shard, add_block, jnp.zeros(features, jnp.int32))

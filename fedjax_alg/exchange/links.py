@@ -23,6 +23,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, Key, Model
 from fedjax_alg.base import num_params, Params, Traffic
 from fedjax_alg.client.personal import with_own
@@ -199,6 +200,12 @@ def fit(
   up, down, aggregator = (
       exchange.compress_up, exchange.compress_down, exchange.aggregator)
   attack = exchange.attack.name if exchange.attack and exchange.forges else ""
+  if exchange.attack and exchange.attack.flips_labels:
+    flip = tasks.of(model).flipped
+    _refuse("attack", exchange.attack.name, "" if flip else (
+        f"the task {tasks.of(model).name} has no labels to flip"))
+    exchange = dataclasses.replace(
+        exchange, attack=exchange.attack._replace(flip=flip))
   if client.mean_only:
     _refuse("aggregator", "" if aggregator.is_mean else aggregator.name,
             f"the local method needs the mean ({client.mean_only})")

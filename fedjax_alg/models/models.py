@@ -1,6 +1,10 @@
-"""The named models: softmax regression, perceptron, CNN, stack and LSTM."""
+"""The named models: softmax regression, perceptron, CNN, stack and LSTM.
 
-from collections.abc import Callable, Sequence
+Their last layer has L outputs without an activation: logits of L classes or
+labels, or L numbers of regression.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
 from typing import Any
@@ -10,11 +14,13 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError, raised
 from fedjax_alg.models import adapt, layers as layers_lib, lstm, roles
 from fedjax_alg.models import statistics
 from fedjax_alg.models.layers import Stack
+from fedjax_alg.tasks import cross_entropy
 
 
 class Softmax(nn.Module):
@@ -95,14 +101,6 @@ def CNN(
   return Stack(num_classes, (*layers, layers_lib.Dense(hidden)))
 
 
-def cross_entropy(logits: Array, y: Array) -> Array:
-  """Computes -log softmax(logits)[y] of each example, [B] float32."""
-  # A comparison instead of a gather, whose gradient would be a scatter.
-  labels = jnp.arange(logits.shape[1], dtype=y.dtype)
-  picked = jnp.where(y[:, None] == labels[None], logits, 0.0).sum(1)
-  return jax.nn.logsumexp(logits, axis=1) - picked
-
-
 def _scale_softmax(tree: Params, scale: Array) -> Params:
   """Scales column j of the kernel; leaves the bias unchanged."""
   inner = tree["params"]
@@ -112,10 +110,11 @@ def _scale_softmax(tree: Params, scale: Array) -> Params:
 
 def from_flax(
     module: nn.Module,
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     *,
     l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] = cross_entropy,
+    loss: Callable[[Array, Array], Array] | None = None,
+    task: str | tasks.Task | None = None,
     input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.linen module.
@@ -132,11 +131,16 @@ def from_flax(
   numbers.
 
   Args:
-    module: maps [B, *input_shape] to logits [B, L].
-    input_shape: shape of one example.
+    module: maps [B, *input_shape] to logits [B, L], or to the outputs of
+      another task.
+    input_shape: shape of one example, or a dictionary of the shapes of its
+      arrays.
     l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> loss of each example [B].
-    input_dtype: dtype of the examples.
+    loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
+      task.
+    task: what is predicted, see ``tasks.named``; None: what the data say, or
+      one class for each example.
+    input_dtype: dtype of the examples, or a dictionary of dtypes.
 
   Returns:
     The model.
@@ -156,14 +160,14 @@ def from_flax(
         module.layers, module.num_classes, input_shape)
   name = type(module).__name__
   evaluation, training = adapt.mode_arguments(type(module).__call__)
-  example = jax.ShapeDtypeStruct((1,) + tuple(input_shape), input_dtype)
+  example = adapt.example(input_shape, input_dtype, 1)
 
   def init(key: Key) -> Params:
-    return module.init(
-        key, jnp.zeros(example.shape, example.dtype), **evaluation)
+    return module.init(key, jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), example), **evaluation)
 
   variables = adapt.params_shapes(
-      init, f"{name} on examples of shape {list(input_shape)} {example.dtype}")
+      init, f"{name} on examples of shape {adapt.said_of(example)}")
   layers_with_state = _with_state(variables, init, name)
   with_statistics = functools.partial(
       statistics.linen_reading, layers_with_state)
@@ -193,10 +197,11 @@ def from_flax(
 
   softmax = isinstance(module, Softmax)
   model = adapt.checked(
-      Model(init, apply, loss, float(l2), _scale_softmax if softmax else None,
-            linear=softmax, layers=layers,
-            train_apply=train_apply if training or layers_with_state else None),
-      input_shape, input_dtype)
+      adapt.with_task(Model(
+          init, apply, cross_entropy, float(l2),
+          _scale_softmax if softmax else None, linear=softmax, layers=layers,
+          train_apply=train_apply if training or layers_with_state else None),
+                      loss, task), input_shape, input_dtype)
   if not layers_with_state:
     return model
   return roles.with_state(model, statistics.Stateful(
@@ -250,14 +255,15 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "stack": lambda num_classes, layers, **_: Stack(
         num_classes, layers_lib.parse_layers(layers)),
     "lstm": lambda num_classes, tokens, embedding, embedding_size, lstm_widths,
-            **_: lstm.make_lstm(num_classes, tokens, embedding, embedding_size,
-                                lstm_widths),
+            task, **_: lstm.make_lstm(
+                num_classes, tokens, embedding, embedding_size, lstm_widths,
+                task.has_classes, task.of_tokens),
 }
 
 
 def make_model(
     name: str,
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     num_classes: int,
     *,
     l2: float = 0.0,
@@ -267,13 +273,14 @@ def make_model(
     embedding: str = "frozen",
     embedding_size: int | None = None,
     lstm_widths: tuple[int, ...] | None = None,
+    task: str | tasks.Task | None = None,
 ) -> Model:
   """Makes a named model.
 
   Args:
     name: one of ``MODELS``.
     input_shape: shape of one example.
-    num_classes: L.
+    num_classes: L, the number of outputs (of each token).
     l2: coefficient of (l2/2) ||w||^2.
     hidden: widths of the hidden layers (mlp).
     layers: the hidden layers as words for ``parse_layers`` (stack).
@@ -281,23 +288,30 @@ def make_model(
     embedding: one of ``lstm.EMBEDDINGS`` (lstm).
     embedding_size: see ``lstm.make_lstm`` (lstm).
     lstm_widths: see ``lstm.make_lstm`` (lstm).
+    task: what is predicted, see ``tasks.named``; None: one class for each
+      example.
 
   Returns:
     The model.
 
   Raises:
-    OptionError: an unknown name; a cnn for examples that are not images;
-      layers that are invalid or do not fit the examples; or an lstm for
-      examples that are not sequences, or for one class.
+    OptionError: an unknown name; examples of several arrays; a cnn for examples
+      that are not images; layers that are invalid or do not fit the examples;
+      or an lstm for examples that are not sequences, or for one class.
   """
   if name not in MODELS:
     raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")
+  if isinstance(input_shape, Mapping):
+    raise OptionError(f"`model`={name}: reads one array, the examples have "
+                      f"{', '.join(input_shape)} (give a model of your own)")
+  task = tasks.named(task)
   if name == "cnn" and (
       len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4):
     size = "x".join(map(str, input_shape)) or "scalar"
     raise OptionError(f"`model`=cnn: needs images of at least 4x4 pixels, the "
                      f"examples are {size} ({math.prod(input_shape)} numbers)")
-  if name == "lstm" and (len(input_shape) != 1 or num_classes < 2):
+  if name == "lstm" and (len(input_shape) != 1 or num_classes < 2 and (
+      task is None or task.has_classes)):
     raise OptionError(
         "`model`=lstm: needs sequences of words or characters in at least 2 "
         f"classes, the examples are of shape {input_shape} in {num_classes}")
@@ -305,7 +319,8 @@ def make_model(
     layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)
   module = MODELS[name](num_classes, hidden=hidden, layers=layers,
                         tokens=tokens, embedding=embedding,
-                        embedding_size=embedding_size, lstm_widths=lstm_widths)
+                        embedding_size=embedding_size, lstm_widths=lstm_widths,
+                        task=task or tasks.CLASSIFICATION)
   return from_flax(
-      module, input_shape, l2=l2,
+      module, input_shape, l2=l2, task=task,
       input_dtype=jnp.int32 if name == "lstm" else jnp.float32)

@@ -9,18 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt, roles, statistics
-from fedjax_alg.models.models import cross_entropy
 
 
 def from_nnx(
     module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     *,
     l2: float = 0.0,
-    loss: Callable[[Array, Array], Array] = cross_entropy,
+    loss: Callable[[Array, Array], Array] | None = None,
+    task: str | tasks.Task | None = None,
     input_dtype: Any = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.nnx module.
@@ -41,11 +42,15 @@ def from_nnx(
       parameters for every key. Or a module; ``init`` then always returns the
       parameters of this module, for all seeds and for all K models of a
       method that draws several. The module maps [B, *input_shape] to logits
-      [B, L] and is not modified.
-    input_shape: shape of one example.
+      [B, L], or to the outputs of another task, and is not modified.
+    input_shape: shape of one example, or a dictionary of the shapes of its
+      arrays.
     l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> loss of each example [B].
-    input_dtype: dtype of the examples.
+    loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
+      task.
+    task: what is predicted, see ``tasks.named``; None: what the data say, or
+      one class for each example.
+    input_dtype: dtype of the examples, or a dictionary of dtypes.
 
   Returns:
     The model.
@@ -91,12 +96,13 @@ def from_nnx(
     return logits, nnx.to_pure_dict(nnx.state(new, _VALUES))
 
   random = split.tags or training or takes_rngs or has_mode or layers
-  model = Model(init, apply, loss, float(l2), None,
+  model = Model(init, apply, tasks.cross_entropy, float(l2), None,
                 train_apply=train_apply if random else None,
                 caution=_caution(params, name), kinds={
                     "/".join(map(str, path)): type(leaf).__name__
                     for path, leaf in nnx.to_flat_state(params)})
-  model = adapt.checked(model, input_shape, input_dtype)
+  model = adapt.checked(
+      adapt.with_task(model, loss, task), input_shape, input_dtype)
   if not layers:
     return model
   names = {leaf: leaf for own in layers.values() for leaf in own}

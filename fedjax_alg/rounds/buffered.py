@@ -159,7 +159,8 @@ def _taken(cohort: Cohort, ids: Array, part: Array) -> Cohort:
   every = cohort.everyone
   assert every is not None
   data = ClientData(
-      every.x, every.y, every.offset, every.size, devices=cohort.machines)
+      every.x, every.y, every.offset, every.size, devices=cohort.machines,
+      blocks=every.blocks)
   taken = layout.take_cohort(data, ids)
   return taken._replace(
       validation=cohort.validation,

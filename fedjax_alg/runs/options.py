@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import own, registry
+from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Devices, Model
 from fedjax_alg.conditions import but, only
 from fedjax_alg.data import npz
-from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.options import DataOptions, NUMBERS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, clock, evaluate, samplers
 from fedjax_alg.engine import loop
@@ -277,8 +277,10 @@ class EvaluationOptions:
       "pFedMe and Ditto; only for algorithms that have it), preferred = each "
       "client's preferred global model, on the client's mixture of classes")
   targets: tuple[float, ...] = hyper(
-      (0.90, 0.95, 0.98), "accuracies; summary.json says under rounds_to in "
-      "which round the first protocol of `eval_protocols` reaches each")
+      (0.90, 0.95, 0.98), "accuracies, or values of another task's main "
+      "metric; summary.json says under rounds_to in which round the first "
+      "protocol of `eval_protocols` reaches each. The default is for metrics "
+      "in [0, 1]")
   stop_at: str | None = hyper(
       None, "PROTOCOL:METRIC:VALUE, for example validation:accuracy:0.9: end "
       "the run at the first evaluation by which every seed has reached the "
@@ -376,9 +378,6 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
           any(width < 1 for width in widths)
           or not widths and name == "lstm_widths"):
         raise OptionError(f"`{name}`={widths}: widths must be at least 1")
-    if any(not 0 < t <= 1 for t in self.targets):
-      wrong = next(t for t in self.targets if not 0 < t <= 1)
-      raise OptionError(f"`targets`={wrong:g}: must lie in (0, 1], 0.9 is 90 %")
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
     if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":
@@ -502,7 +501,9 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
 
   def sources(self, data: DataOptions) -> dict[str, own.Source]:
     """The user's own files that decide the run, by the options naming them."""
-    found = own.sources(model=self.model, sampling=self.sampling)
+    found = own.sources(
+        model=self.model, sampling=self.sampling,
+        task=data.task if tasks.is_own(data.task) else None)
     for name, file in (("availability_file", self.availability_file),
                        ("partition_file", data.partition_file)):
       if file is not None:
@@ -572,8 +573,8 @@ def _layers_of(options: RunOptions) -> Sequence[str]:
 
 def check_together(
     options: RunOptions, data: DataOptions, *, name: str,
-    entry: registry.Entry, hparams: Any, named_model: bool = True
-) -> RunOptions:
+    entry: registry.Entry, hparams: Any, named_model: bool = True,
+    task: tasks.Task | None = None) -> RunOptions:
   """Checks that algorithm, model, data and partition fit together.
 
   The check needs no data.
@@ -585,6 +586,7 @@ def check_together(
     entry: registry entry of the algorithm.
     hparams: hyper-parameters of the algorithm.
     named_model: whether ``options.model`` is the model of the run.
+    task: what is predicted; None if it is not known before the model is built.
 
   Returns:
     The options with the default participation filled in, and with the
@@ -600,7 +602,8 @@ def check_together(
   if named_model:
     _check_convolutions(options, hparams)
   _check_late(options, name, entry, hparams)
-  stopping.check_evaluated(options.stopping_rules, protocols)
+  stopping.check_evaluated(options.stopping_rules, protocols, task=task)
+  check_targets(options, task)
   accounting.check(options, data, hparams)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at),
@@ -621,6 +624,21 @@ def check_together(
     cohort_size(options, data, entry, hparams,
                 data.num_clients - data.validation_clients)
   return options
+
+
+def check_targets(options: RunOptions, task: tasks.Task | None) -> None:
+  """Checks the targets against the main metric of the task.
+
+  Raises:
+    OptionError: a target that it cannot have.
+  """
+  if task is None or options.targets == RunOptions().targets:
+    return
+  share = task.main in task.shares
+  for target in options.targets:
+    if not (0 < target <= 1 if share else np.isfinite(target)):
+      raise OptionError(f"`targets`={target:g}: must " + (
+          "lie in (0, 1], 0.9 is 90 %" if share else "be finite"))
 
 
 def _protocols(
@@ -812,8 +830,8 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
       raise OptionError(f"`features`={data.features}: needs numbers, "
                         "`model`=lstm reads words (only none)")
   vectors = ""  # the reason why the examples are not images
-  if data.dataset == "synthetic":
-    vectors = "60 numbers"
+  if data.dataset in NUMBERS:
+    vectors = f"{NUMBERS[data.dataset]} numbers"
   elif data.features in ("hog", "flatten"):
     vectors = f"`features`={data.features} makes a vector of each"
   if model == "cnn" and vectors:

@@ -42,9 +42,10 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
         f"{jax.process_count()}")
   train: Any = data.train
   return data._replace(train=train._replace(
-      x=store.map_rows(train.x, lambda a: sharding.place_blocks(a, mesh)),
-      y=sharding.place_blocks(train.y, mesh),
-      offset=rows.blocked(train.offset)))
+      **{name: store.map_rows(
+          getattr(train, name), lambda a: sharding.place_blocks(a, mesh))
+         for name in ("x", "y")},
+      offset=rows.blocked(train.offset), blocks=()))
 
 
 class PlacedData:
@@ -124,9 +125,9 @@ class PlacedData:
       size: np.ndarray) -> ClientData:
     """Returns ``held`` with the clients' rows in a new order."""
     if order is not None:
-      held = held._replace(
-          x=store.map_rows(held.x, lambda rows: sharding.take_rows(
-              rows, order, self._mesh)),
-          y=sharding.take_rows(held.y, order, self._mesh))
+      held = held._replace(**{
+          name: store.map_rows(
+              getattr(held, name), lambda rows: sharding.take_rows(
+                  rows, order, self._mesh)) for name in ("x", "y")})
     return held._replace(offset=sharding.replicate(offset, self._mesh),
                          size=sharding.replicate(size, self._mesh))

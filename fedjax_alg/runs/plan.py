@@ -16,7 +16,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import own
+from fedjax_alg import own, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.federation import Federation
@@ -75,6 +75,8 @@ class Plan:
       default_factory=dict)
   sampler: samplers.Sampler | None = None  #: the caller's own
   federation: Federation | None = None  #: None: it is made of ``data``
+  #: what is predicted; None: not known before the model is built
+  task: tasks.Task | None = None
 
   def prepare(
       self, settings: Sequence[Mapping[str, Any]] = ({},), **more: Any
@@ -125,6 +127,8 @@ def make(
     OptionError, DataError: an option that cannot be used, with its name.
   """
   options_lib.refuse_both(given)
+  # First: it makes its metrics known, which other options name.
+  task = federation.task if federation else data.known_task if data else None
   model = run.model if model is None else model
   named = isinstance(model, str)
   own_model = load_model(model) if own.is_own(model) else model
@@ -158,16 +162,19 @@ def make(
     if method.entry.all_clients and name in given:
       raise OptionError(f"`{name}`: {method.name} does not read it, it uses "
                         "all data in every round")
+  if task is None:
+    task = own_model.task if isinstance(own_model, Model) else (
+        tasks.CLASSIFICATION if isinstance(own_model, str) else None)
   run = options_lib.check_together(
       run, data, name=method.name, entry=method.entry, hparams=method.hparams,
-      named_model=named)
+      named_model=named, task=task)
   if federation is not None:
     options_lib.cohort_size(
         run, data, method.entry, method.hparams, federation.num_clients)
   if sampler is not None:
     sampler = _own_sampler(sampler, method, run)
   return Plan(method, data, run, run.seeds if seeds is None else seeds, model,
-              measures or {}, sampler, federation)
+              measures or {}, sampler, federation, task)
 
 
 def _with_rounds(

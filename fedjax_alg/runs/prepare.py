@@ -10,11 +10,12 @@ from jax.sharding import Mesh
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import files, models, own, split, trees
+from fedjax_alg import files, models, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import field_values
+from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers
 from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
@@ -25,7 +26,7 @@ from fedjax_alg.models import lstm, roles
 from fedjax_alg.hparams import unread, with_values
 from fedjax_alg.records import accounting
 from fedjax_alg.runs.methods import Method, Numbers
-from fedjax_alg.runs.options import cohort_size, RunOptions
+from fedjax_alg.runs.options import check_targets, cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
 from fedjax_alg.runs import own_algorithm, stopping
 
@@ -109,9 +110,9 @@ def make_model(
     The model.
 
   Raises:
-    OptionError: a model that cannot read the examples.
+    OptionError: a model that cannot read the examples, or whose task is not
+      that of the data.
   """
-  words = federation.data.train.x.dtype == np.int32
   chosen: dict[str, Any] = {}
   if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
@@ -120,10 +121,23 @@ def make_model(
                   embedding=options.embedding or lstm.EMBEDDINGS[0],
                   embedding_size=options.embedding_size,
                   lstm_widths=options.lstm_widths)
-  return models.as_model(
+  built = models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
-      l2_of=options.l2_of,
-      input_dtype=jnp.int32 if words else jnp.float32, **chosen)
+      l2_of=options.l2_of, input_dtype=federation.example_dtype,
+      task=federation.task, targets=federation.targets, **chosen)
+  if federation.task is None and built.task is not None:
+    _check_targets(built.task, federation)
+  return built
+
+
+def _check_targets(task: tasks.Task, federation: Federation) -> None:
+  """Checks targets that were given without a task, which the model names."""
+  for kept in jax.tree.leaves(federation.data.train.y):
+    try:
+      task.targets(np.asarray(kept))
+    except ValueError as error:
+      raise OptionError(
+          f"`model`: is for the task {task.name}, y {error}") from None
 
 
 def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
@@ -170,6 +184,8 @@ def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
 def _check_words(model: str, federation: Federation) -> None:
   """Checks that word ids and the model lstm are used together only."""
   train, test = federation.data.train, federation.data.whole_test
+  if isinstance(train.x, dict):
+    return  # no named model reads it, as ``make_model`` says
   ids = train.x.dtype == np.int32
   if ids != (model == "lstm"):
     path = federation.options.data_path
@@ -255,9 +271,10 @@ def _too_few(held: Federation, least: int, share: float) -> str:
     least: the number that a class has to have.
     share: what part of the test set a class has to be to count.
   """
-  sizes, test = held.validation_sizes, held.test_sizes
+  sizes = held.validation_sizes
   if sizes is None:
     return ""
+  test = held.test_sizes
   lacking = np.flatnonzero(
       (sizes < least) & (test > 0) & (test >= share * test.sum()))
   if not len(lacking):
@@ -297,7 +314,10 @@ _LACKS = {"assigned": "no groups of clients",
           "copy": "no copy of the global model at each client"}
 
 
-def _lacks(algorithm: Algorithm, protocol: str) -> str:
+def _lacks(algorithm: Algorithm, protocol: str, matrix: bool) -> str:
+  if protocol == "preferred" and not matrix:
+    return ("no confusion matrix; it is there for one class of up to "
+            f"{tasks.MAX_MATRIX:,} for each example")
   if algorithm.start_personal is not None and protocol not in _LACKS:
     return ("no global model, as some of it is the clients' own; only local "
             "(and newcomers) can be given")
@@ -309,11 +329,15 @@ def _lacks(algorithm: Algorithm, protocol: str) -> str:
 def _without_effect(prepared: Prepared) -> list[str]:
   """What the caller asked for and does not get."""
   method, options, texts = prepared.method, prepared.options, []
+  matrix = evaluate.has_matrix(
+      tasks.of(prepared.model), prepared.spec.num_classes)
   if options.eval_protocols != evaluate.DEFAULT_PROTOCOLS:
+    defaults = set(evaluate.DEFAULT_PROTOCOLS) <= set(options.eval_protocols)
     texts += [f"`eval_protocols`={protocol}: left out, {method.name} has "
-              f"{_lacks(prepared.algorithm, protocol)}"
+              f"{_lacks(prepared.algorithm, protocol, matrix)}"
               for protocol in options.eval_protocols
-              if protocol not in prepared.protocols]
+              if protocol not in prepared.protocols and (
+                  matrix or protocol != "preferred" or not defaults)]
   layers = prepared.model.layers
   texts += _unread(prepared)
   if method.entry.rounds is not None and layers is not None:
@@ -363,7 +387,7 @@ def _check_local_work(work: LocalWork, federation: Federation) -> None:
         f"`{name}`={getattr(work, name)}: the largest client has {examples:,} "
         f"examples and would read {steps * batch:,} a round; must be at most "
         f"{_MOST_EXAMPLES:,}")
-  needed = 4 * batch * math.prod(federation.example_shape)
+  needed = 4 * batch * store.values_each(federation.data.train.x)
   have = memory_bytes()
   if needed > have:
     raise OptionError(
@@ -407,7 +431,8 @@ def _check_memory(
 
 def _protocols(
     algorithm: Algorithm, name: str, wanted: tuple[str, ...],
-    measures: Mapping[str, evaluate.Measure] | None) -> tuple[str, ...]:
+    measures: Mapping[str, evaluate.Measure] | None, matrix: bool
+) -> tuple[str, ...]:
   """Selects the protocols that the algorithm supports.
 
   Args:
@@ -415,6 +440,7 @@ def _protocols(
     name: name of the algorithm.
     wanted: the protocols that the caller gave.
     measures: the caller's own evaluations.
+    matrix: whether there is a confusion matrix.
 
   Returns:
     The supported ones.
@@ -423,10 +449,13 @@ def _protocols(
     OptionError: the algorithm supports none of the protocols, or has no global
       model for the measures.
   """
-  supported = evaluate.supported_protocols(algorithm, wanted)
+  supported = evaluate.supported_protocols(algorithm, wanted, matrix)
   if wanted and not supported:
     raise OptionError(f"`eval_protocols`={','.join(wanted)}: {name} has "
-                      f"{_lacks(algorithm, wanted[0])}")
+                      f"{_lacks(algorithm, wanted[0], matrix)}")
+  if measures and not matrix and evaluate.confusion in measures.values():
+    raise OptionError(f"`evaluate`=confusion: {name} has "
+                      f"{_lacks(algorithm, 'preferred', matrix)}")
   if measures and (algorithm.global_params is None
                    or algorithm.start_personal is not None):
     raise OptionError(f"`evaluate`={next(iter(measures))}: {name} has no "
@@ -444,7 +473,7 @@ def _check_stopping(
     models = jax.eval_shape(lambda key: global_params(
         algorithm.init(model.init(key), spec, key)), jax.random.key(0))
     num_models = jax.tree.leaves(models)[0].shape[0]
-  stopping.check_evaluated(rules, protocols, num_models)
+  stopping.check_evaluated(rules, protocols, num_models, tasks.of(model))
 
 
 def _traceable(
@@ -522,8 +551,11 @@ def prepare(
   model = options.model if model is None else model
   built = split_by_role(method, make_model(model, federation, options), options)
   num_examples = int(federation.data.train.size.sum())
-  spec = FedSpec(num_clients, size, federation.num_classes,
-                 federation.example_shape, num_examples)
+  shape = federation.example_shape
+  spec = FedSpec(
+      num_clients, size, federation.num_classes, shape if isinstance(
+          shape, tuple) else (store.values_each(federation.data.train.x),),
+      num_examples)
   method = method.resolved()
   all_hparams = tuple(
       with_values(method.hparams, dict(values)) for values in settings)
@@ -542,8 +574,10 @@ def prepare(
         f"`algorithm`={method.name}", algorithm, built, spec, participation,
         placed.data.train)
   protocols = _protocols(
-      algorithm, method.name, options.eval_protocols, measures)
+      algorithm, method.name, options.eval_protocols, measures,
+      evaluate.has_matrix(tasks.of(built), spec.num_classes))
   _check_stopping(options, protocols, algorithm, built, spec)
+  check_targets(options, tasks.of(built))
   _check_adapts(method, federation, protocols)
   if not sharding.described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
@@ -619,6 +653,7 @@ def _summary(
     choices: Mapping[str, str]) -> dict[str, Any]:
   """``Prepared.plan``: what the run trains on, and what was chosen for it."""
   data, train = federation.data, federation.data.train
+  task = tasks.of(model)
   parameters = jax.eval_shape(model.init, jax.random.key(0))
   summary = {
       "data": federation.name, "clients": spec.num_clients,
@@ -632,9 +667,15 @@ def _summary(
       "client_size": {"min": int(train.size.min()),
                       "mean": float(train.size.mean()),
                       "max": int(train.size.max())},
-      "example_shape": list(federation.example_shape),
-      "store": "uint8" if isinstance(train.x, Coded) else str(train.x.dtype),
+      "example_shape": jax.tree.map(
+          list, federation.example_shape,
+          is_leaf=lambda shape: isinstance(shape, tuple)),
+      "store": ", ".join(dict.fromkeys(
+          "uint8" if isinstance(array, Coded) else str(array.dtype)
+          for array in store.arrays(train.x))),
       "classes": federation.num_classes,
+      **({} if task is tasks.CLASSIFICATION else {
+          "task": task.metrics.facts()}),
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
       **_of_roles(model),
       **choices,

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg import tasks
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.models import roles
@@ -237,7 +237,7 @@ class Programs:
 
   def evaluate(
       self, states: Any
-  ) -> tuple[dict[str, metrics.Counts], dict[str, dict[str, np.ndarray]]]:
+  ) -> tuple[dict[str, tasks.Counts], dict[str, dict[str, np.ndarray]]]:
     """Evaluates all protocols and the caller's own measures.
 
     Args:

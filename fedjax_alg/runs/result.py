@@ -13,17 +13,18 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_alg import files, own, registry
+from fedjax_alg import files, own, registry, tasks
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, from_options
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import checkpoint, evaluate, owned, samplers
+from fedjax_alg.engine import checkpoint, owned, samplers
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.engine import processes
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expanded
 from fedjax_alg.hparams import check_options, of_type, place, typed
+from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
@@ -92,10 +93,10 @@ class RunResult:
     metrics: protocol -> metric -> [N, E] float64, NaN if the protocol
       counted no example. The caller's own measures are here too, as name ->
       key -> sums [N, E, K, ...].
-    clients: protocol -> "accuracy" and "loss" -> [N, C] float64, on each
-      client's test split after the last round, NaN for a client that was not
-      counted; and "test_examples" -> [N, C] int64, those counted. Only
-      protocols that are measured at the clients are here.
+    clients: protocol -> the task's main metric ("accuracy") and "loss" ->
+      [N, C] float64, on each client's test split after the last round, NaN for
+      a client that was not counted; and "test_examples" -> [N, C] int64, those
+      counted. Only protocols that are measured at the clients are here.
     membership: [N, C] int32, the group that each client was last assigned to,
       -1 for a client without a group; None if the algorithm does not group
       clients.
@@ -122,11 +123,9 @@ class RunResult:
     self.seeds: tuple[int, ...] = tuple(records.seeds)
     self.rounds = np.array(
         [row["round"] for row in records.tables["timing"]], int)
-    names = [name for name in tables.COLUMNS[3:]
-             if name in tables.metrics.METRICS]
     self.metrics: dict[str, dict[str, np.ndarray]] = {
         protocol: {name: summary_lib.by_seed(rows, protocol, name)
-                   for name in names}
+                   for name in records.metrics.columns}
         for protocol in self.protocols}
     self.metrics |= {name: dict(of) for name, of in final.get(
         "measures", {}).items()}
@@ -286,9 +285,9 @@ class RunResult:
     checkpoint.clear(path / run_files.CHECKPOINTS)
 
   def __repr__(self) -> str:
+    main = self.records.metrics.main
     found = ", ".join(
-        f"{name} accuracy "
-        f"{np.nanmean(self.metrics[name]['accuracy'][:, -1]):.4f}"
+        f"{name} {main} {np.nanmean(self.metrics[name][main][:, -1]):.4f}"
         for name in self.protocols)
     return (f"<RunResult {self.facts['algorithm']}: {self.rounds[-1]} rounds, "
             f"{len(self.seeds)} seed(s); {found}>")
@@ -368,8 +367,12 @@ def make_summary(
   Returns:
     A dictionary that can be written as JSON.
   """
+  targets = prepared.options.targets
+  if targets == RunOptions().targets and not names.metric(
+      records.metrics.main).share:
+    targets = ()
   return summary_lib.summary(
-      records, targets=prepared.options.targets,
+      records, targets=targets,
       compile_s=facts.get("compile_s", 0.0), identity=facts["identity"],
       hashes={**prepared.federation.hashes,
               "final_state": final_state})
@@ -388,12 +391,11 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   """
   num = len(live.prepared.seeds)
   rows = slice(live.setting * num, (live.setting + 1) * num)
-  clients = {}
+  task, clients = tasks.of(live.prepared.model), {}
   for protocol, counts in step.counts.items():
-    if protocol in evaluate.PER_CLIENT:
-      each: Any = (counts.hits, counts.losses, counts.total)
-      clients[protocol] = tables_of_clients.measured(
-          *(np.asarray(leaf[rows]) for leaf in each))
+    if counts.clients is not None:
+      clients[protocol] = tasks.at_clients(task, {
+          name: leaf[rows] for name, leaf in counts.clients.items()}, 2)
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
@@ -499,7 +501,8 @@ def load_run(
     final |= tables_of_clients.read_many(path)
     _check_parts(facts, summary, final)
     records = Records(
-        None, facts["seeds"], facts["plan"]["cohort_size"], ())
+        None, facts["seeds"], facts["plan"]["cohort_size"], (),
+        metrics=metrics_of(facts))
     records.stopped = summary.get("stopped", records.stopped)
     for name in ("metrics", "rounds", "timing", "groups"):
       if name != "groups" or (path / "groups.csv").is_file():
@@ -507,7 +510,8 @@ def load_run(
         if not rows and name != "metrics":  # measures of one's own alone
           raise ValueError(name)
         records.tables[name] = rows
-        records.columns[name] = tuple(rows[0]) if rows else tables.COLUMNS
+        records.columns[name] = tuple(rows[0]) if rows else (
+            tables.columns_of(records.metrics))
     return _Loaded(path, (federation, algorithm, model), summary, records,
                    final, facts)
   except FileNotFoundError as error:
@@ -557,12 +561,19 @@ def _check_parts(
   arrays = [] if groups is None else [groups]
   for of in final["clients"].values():
     arrays += of.values()
-    if "accuracy" not in of or any(array.ndim != 2 for array in of.values()):
+    if metrics_of(facts).main not in of or any(
+        array.ndim != 2 for array in of.values()):
       raise ValueError("clients")
   if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub"
          or array.shape[:1] != (len(seeds),)
          for array in (*arrays, *jax.tree.leaves(models))):
     raise ValueError(_FINAL)
+
+
+def metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
+  """The metrics of a run, by its config.json."""
+  of = facts["plan"].get("task")
+  return tasks.CLASSIFICATION.metrics if of is None else tasks.metrics_of(of)
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -611,7 +622,8 @@ def _own_again(
 
 
 def _federation_again(
-    folder: pathlib.Path, facts: Mapping[str, Any]) -> Federation:
+    folder: pathlib.Path, facts: Mapping[str, Any],
+    sources: Mapping[str, Mapping[str, str]]) -> Federation:
   """Makes the clients of a saved run again.
 
   A partition that was read from a file is in the run's own folder, too.
@@ -623,6 +635,8 @@ def _federation_again(
   kept = folder / "partition.npz"
   if facts.get("partition_file") is not None and kept.is_file():
     facts["partition_file"] = str(kept)
+  if "task" in sources:
+    facts["task"] = _own_again(folder, facts["task"], "task", sources)
   try:
     return from_options(DataOptions(**facts))
   except OptionError as error:
@@ -654,7 +668,7 @@ def _remake(
     if facts["data"]["dataset"] is None:
       raise RunFolderError(f"{folder}: its data were arrays, give load_run the "
                            "federation")
-    federation = _federation_again(folder, facts["data"])
+    federation = _federation_again(folder, facts["data"], sources)
   if federation.hashes != {
       k: summary["hashes"][k] for k in federation.hashes}:
     raise RunFolderError(f"{folder}: the run was trained on other data")

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn import linear_model
 
+import fedjax_alg as fa
 from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
@@ -123,3 +125,16 @@ def test_models_of_more_than_one_layer():
     with pytest.raises(ValueError, match="algorithm=afl: .*has 2 .*model="):
       refused()
   assert entry.rounds(entry.hparams(), 1) == 1
+
+
+def test_on_real_targets_it_is_ridge_regression_of_all_the_data():
+  fed = fa.federate("diabetes", num_clients=6, partition="dirichlet")
+  x, y = map(np.concatenate, zip(*map(fed.client, range(6))))
+  result = fa.run("afl", fed, client_ridge=GAMMA, remove_ridge=False,
+                  evaluate="global")
+  pooled = linear_model.Ridge(
+      6 * GAMMA, fit_intercept=False, solver="cholesky").fit(
+          x.astype(float), y.astype(float))
+  params = result.global_params()["params"]
+  np.testing.assert_allclose(
+      params["kernel"][0], np.atleast_2d(pooled.coef_), rtol=0, atol=1e-6)

@@ -28,9 +28,8 @@ def test_client_data_permutes_and_pads():
 
 
 @pytest.mark.parametrize("change, says", [
-    (dict(y=np.arange(7)), "y: one label for each row"),  # labels slip
-    (dict(y=np.zeros((6, 1), int)), "y: one label for each row"),
-    (dict(y=np.zeros(6)), "y: labels are whole numbers"),
+    (dict(y=np.arange(7)), "as many rows in every array"),  # labels slip
+    (dict(x={"a": np.zeros((6, 2)), "b": np.zeros(7)}), "as many rows in"),
     (dict(offset=np.array([0])), "one entry for each client"),
     (dict(joins=np.array([0])), "one entry for each client"),
 ])
@@ -41,6 +40,25 @@ def test_client_data_that_does_not_fit_together_is_refused(change, says):
   layout.client_data(**good)
   with pytest.raises(AssertionError, match=says):
     layout.client_data(**good | change)
+
+
+def test_client_data_of_several_arrays_and_of_other_targets():
+  """Each array is laid out as if it were alone, of one part or of two."""
+  rng, order = np.random.default_rng(1), np.array([4, 0, 5, 2])
+  x = {"pixels": rng.integers(0, 9, (6, 2)), "age": rng.random((6, 1))}
+  y = rng.random((6, 3))
+  ends = np.array([0, 1]), np.array([1, 3])
+  for whole in (False, True):
+    halves = [jax.tree.map(lambda a, rows=rows: a[rows], (x, y))
+              for rows in (slice(0, 2), slice(2, 6))]
+    xs, ys = (x, y) if whole else tuple(zip(*halves))
+    data = layout.client_data(xs, ys, order, *ends)
+    for name, dtype in (("pixels", np.int32), ("age", np.float32)):
+      assert data.x[name].dtype == dtype
+      np.testing.assert_array_equal(data.x[name][:4], x[name][order].astype(
+          dtype))
+    np.testing.assert_array_equal(data.y[:4], y[order].astype(np.float32))
+    assert layout.num_rows(data) == 4 + layout.PADDING_ROWS
 
 
 def test_client_data_reads_several_arrays_as_one():

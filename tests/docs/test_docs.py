@@ -15,7 +15,7 @@ import pytest
 from experiments import compare, run
 from experiments.cli import config
 from experiments.cli import flags as cli_flags
-from fedjax_alg import registry
+from fedjax_alg import registry, tasks
 from fedjax_alg.data import is_tfds, options, PARTITIONS
 from tests import made_runs
 
@@ -60,6 +60,17 @@ def test_the_models_of_the_page_are_models():
   expected = [sum(max(0.0, 1 + row[k] - row[label]) for k in range(10)
                   if k != label) for row, label in zip(np.asarray(logits), y)]
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
+
+
+def test_the_tasks_of_the_page_are_tasks():
+  text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+  assert len(text.splitlines()) <= 120
+  listed = re.findall(r"^\| `(\w+)`", text, re.M)
+  assert listed == list(tasks.NAMES)
+  names = {"__name__": "tasks_page"}
+  for block in re.findall(r"```python\n(.*?)```", text, re.S):
+    exec(compile(block, "tasks.md", "exec"), names)
+  assert names["fed"].task.main == "near"
 
 
 @pytest.mark.parametrize("page", [

@@ -85,6 +85,36 @@ def test_the_results_are_those_of_one_process(problem, data, two):
   assert "all-gather" not in text and "all-to-all" not in text
 
 
+def test_targets_of_several_numbers_are_in_blocks_too(problem, two):
+  """[Q, M, 2] with several processes, of examples in a dictionary."""
+  whole = problem.data._replace(
+      x={"a": problem.data.x, "b": problem.data.x[:, :1]},
+      y=jnp.stack([problem.data.y, 7 - problem.data.y], 1), validation=None)
+  blocks = jax.tree.map(lambda x: x, problems.in_blocks(
+      problem.data._replace(validation=None), two))
+  blocks = blocks._replace(
+      x={"a": blocks.x, "b": blocks.x[..., :1]},
+      y=jnp.stack([blocks.y, 7 - blocks.y], 2))
+  ids = jnp.array([3, 12, 1, 0, 9], jnp.int32)
+
+  def one_client(shared, shard):
+    row = jax.tree.map(lambda array: array[shard.offset], (shard.x, shard.y))
+    return jax.tree.map(
+        lambda leaf: jnp.where(shard.size > 0, leaf, 0), row), shared
+
+  def mapped(map_clients, data):
+    return jax.jit(lambda data, ids: map_clients(
+        one_client, jnp.float32(1), layout.take_cohort(data, ids).shards))(
+            data, sharding.replicate(ids, two))
+
+  jax.tree.map(
+      np.testing.assert_array_equal,
+      mapped(clients.ClientMap(mesh=two), blocks),
+      jax.jit(lambda data: clients.ClientMap()(
+          one_client, jnp.float32(1),
+          layout.take_cohort(data, ids).shards))(whole))
+
+
 #: The four devices as one group: a list, rows of a grid, or axes of the mesh
 #: (from JAX 0.11 on).
 _ALL_DEVICES = r"(\{\{0,1,2,3\}\}|\[1,4\]|mesh\[.*\] \{.*'processes'.*\})"

@@ -74,8 +74,8 @@ def summed(l, shards, rows=7, product="float64", x=None, dtype="float64"):
     for offset, size in shards:
       total = program(l, rows, product)(
           whole, y, params, total, jnp.int32(offset), jnp.int32(size))
-    assert {leaf.dtype for leaf in total} == {FLOAT64}
-    return moments.Moments(*map(np.asarray, total))
+    assert {leaf.dtype for leaf in jax.tree.leaves(total)} == {FLOAT64}
+    return jax.tree.map(np.asarray, total)
 
 
 def expected(l, first=0, number=ROWS):
@@ -88,7 +88,7 @@ def expected(l, first=0, number=ROWS):
 
 
 def assert_moments(found, wanted, rtol=1e-11):
-  for name, mine, theirs in zip(found._fields, found, wanted):
+  for name, mine, theirs in zip(found._fields[:4], found, wanted):
     scale = np.abs(theirs).max()
     np.testing.assert_allclose(
         mine, theirs, rtol=0, atol=rtol * scale, err_msg=name)

@@ -1,5 +1,6 @@
 """The LSTM: size, what padding does, its equations against NumPy."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,9 @@ import pytest
 
 from fedjax_alg import models
 from fedjax_alg.base import num_params
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
+from fedjax_alg.engine import evaluate
 from fedjax_alg.models import lstm
 from tests import problems
 
@@ -122,3 +126,28 @@ def test_frozen_vectors():
   # Different words are nearly orthogonal.
   products = vectors[0] @ vectors[0].T / 300
   assert np.abs(products - np.diag(np.diag(products))).max() < 0.35
+
+
+def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
+  """At each place the loss, its gradient and the hits of a window before it."""
+  rng, classes = np.random.default_rng(0), 9
+  text = rng.integers(1, classes, (4, LENGTH + 1))
+  each, last = (models.make_model(
+      "lstm", (LENGTH,), classes, tokens=classes, embedding="learned",
+      embedding_size=3, lstm_widths=(4,), task=task)
+                for task in ("tokens", "classification"))
+  windows = np.stack([np.pad(row[:end], (LENGTH - end, 0))
+                      for row in text for end in range(1, LENGTH + 1)])
+  shards = [layout.shard_of(problems.client_data([(x, y)]), 0) for x, y in (
+      (text[:, :-1], text[:, 1:]), (windows, text[:, 1:].reshape(-1)))]
+  params = some_params(each)
+  found = [jax.jit(lambda params, shard, model=model: (
+      objective.full_value_and_grad(model, params, shard),
+      evaluate.count_shard(model, params, shard)))(params, shard)
+           for model, shard in zip((each, last), shards)]
+  (ours, sums), (theirs, window_sums) = found
+  chex.assert_trees_all_close(ours, theirs, rtol=1e-5, atol=1e-6)
+  assert sums["tokens"] == window_sums["rows"].sum() == 4 * LENGTH
+  assert sums["hits"] == window_sums["hits"].sum()
+  np.testing.assert_allclose(
+      sums["nats"], window_sums["loss"].sum(), rtol=1e-5)

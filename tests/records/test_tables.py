@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg import files, metrics
+from fedjax_alg import files, tasks
 from fedjax_alg.base import RoundAux, RoundCost, RoundTimes
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary as results, tables as records
+from fedjax_alg.tasks import Counts
 
 pytestmark = pytest.mark.fast
 
@@ -100,9 +101,12 @@ def test_a_method_that_counts_no_work_has_no_time(tmp_path):
 def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
   made = started(tmp_path)
   made.add_rounds(aux(1), 0, 1, 1.0)
-  local = metrics.Counts(
-      np.ones((2, 2, 2)), np.ones((2, 2)), np.array([[3.0, 1], [2, 0]]),
-      np.array([[4.0, 2], [4, 0]]))
+  ones = np.ones((2, 2))
+  local = Counts(
+      {"rows": 2 * ones, "hits": ones, "predicted": 2 * ones, "loss": ones},
+      {"hits": np.array([[[3.0], [1]], [[2], [0]]]),
+       "rows": np.array([[[4.0], [2]], [[4], [0]]]),
+       "loss": np.ones((2, 2, 1))})
   rows = evaluated(made, {"global": counts(3, 9), "local": local})
   found = {(r["protocol"], r["seed"]): (
       r["client_accuracy"], r["worst_decile"]) for r in rows}
@@ -117,10 +121,12 @@ def test_a_table_of_metrics_that_are_of_clients_alone(tmp_path):
 
 def counts(*hits):
   """[2 seeds, K models] of ten examples of two classes."""
-  confusion = np.zeros((2, len(hits), 2, 2))
-  confusion[..., 0, 0] = hits
-  confusion[..., 0, 1] = 10 - np.array(hits)
-  return metrics.Counts(confusion, np.ones((2, len(hits), 2)))
+  found = np.zeros((2, len(hits), 2))
+  found[..., 0] = hits
+  return Counts({
+      "rows": found * 0 + [10, 0], "hits": found,
+      "predicted": np.stack([found[..., 0], 10 - found[..., 0]], -1),
+      "loss": np.ones(found.shape)})
 
 
 def test_best_of_k_for_every_protocol_of_models(tmp_path):
@@ -222,6 +228,25 @@ def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
   files[0].write_text(files[0].read_text().replace("exchanges", "other"))
   with pytest.raises(OptionError, match="of another version"):
     records.read_rows(files[0])
+
+
+def test_a_table_has_the_metrics_of_the_task(tmp_path):
+  """It is read without knowing which, and its first metric is the main one."""
+  metrics = tasks.REGRESSION.metrics
+  made = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  made.write()
+  made.add_rounds(aux(1), 0, 1, 1.0)
+  made.add_metrics({"global": {
+      name: np.array([0.25, 0.5]) for name in metrics.columns}})
+  rows = records.read_rows(made.path("metrics"))
+  assert records.main_metric(rows[0]) == "mse"
+  assert [row["mse"] for row in rows] == [0.25, 0.5]
+  assert list(results.summarise(rows, (0.3,), metrics)["rounds_to"]["0.30"][
+      "values"]) == [1, None]
+  again = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
+  again.read(1)
+  with pytest.raises(OptionError, match="of another version"):
+    records.Records(tmp_path, SEEDS, COHORT, ()).read(1)
 
 
 def test_groups_are_a_table_of_their_own(tmp_path):

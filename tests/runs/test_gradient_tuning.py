@@ -71,7 +71,10 @@ class Known:
     method = methods.with_keywords(methods.method_of("fedavg"), start)
     self.fn, self.by, self.seen = fn, tuple(start), []
     self.prepared = types.SimpleNamespace(
-        method=method, rows=seeds, options=types.SimpleNamespace(rounds=30))
+        method=method, rows=seeds, options=types.SimpleNamespace(rounds=30),
+        model=types.SimpleNamespace(task=None),
+        federation=types.SimpleNamespace(
+            validation_sizes=np.full(2, 9), test_sizes=np.full(2, 9)))
 
   def at(self, values, rounds, last):
     self.seen.append(rounds)
