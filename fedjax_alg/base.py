@@ -122,6 +122,11 @@ class Cohort(NamedTuple):
   #: how many participants the sampler gives on average; None if no sampler drew
   #: them
   expected: Any = None
+  #: [S] float32, the participants' losses at the model that they receive, where
+  #: their weights follow from these; None: not measured
+  losses: Array | None = None
+  #: [S] float32, these weights; None: they follow from ``weight``
+  shares: Array | None = None
 
   @property
   def present(self) -> Array:

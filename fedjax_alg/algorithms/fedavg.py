@@ -26,6 +26,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -40,6 +41,10 @@ class FedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   server_lr: float = hyper(
       1.0, "factor of the participants' mean update; 1 is the plain average",
       above=0.0, source="McMahan et al. Algorithm 1, server")
+  client_weights: str = hyper(
+      "examples", "weights of the participants in the mean update: examples = "
+      "n_i / n^r, uniform = all equal, " + BY_LOSS, when=READ, source=FAIR,
+      later=True)
 
 
 @dataclasses.dataclass(frozen=True)

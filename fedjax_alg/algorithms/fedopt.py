@@ -21,7 +21,7 @@ from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
-from fedjax_alg.exchange.weights import READ, WEIGHTS
+from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -43,8 +43,8 @@ class ServerHParams(FedAvgHParams):
 
   client_weights: str = hyper(
       "examples", "weights of the participants in the mean update: examples = "
-      "n_i / n^r, uniform = all equal", choices=WEIGHTS, when=READ,
-      source="Reddi et al. section 5; Algorithm 2 has equal weights")
+      "n_i / n^r, uniform = all equal, " + BY_LOSS, when=READ,
+      source="Reddi et al. section 5; Algorithm 2 has equal weights; " + FAIR)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,7 +40,7 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import exchange_of
 from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.weights import READ, WEIGHTS
+from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ
 from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import ComposedState, compose
 
@@ -69,8 +69,8 @@ class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
       source="Algorithm 1, line 16")
   client_weights: str = hyper(
       "uniform", "weights of the participants in the mean: uniform = all "
-      "equal (the paper), examples = n_i / n^r",
-      choices=WEIGHTS, when=READ, source="Algorithm 1, line 16")
+      "equal (the paper), examples = n_i / n^r, " + BY_LOSS,
+      when=READ, source="Algorithm 1, line 16; " + FAIR)
 
 
 class ControlVariates(NamedTuple):

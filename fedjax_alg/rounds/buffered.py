@@ -78,6 +78,7 @@ _KEEPS_NOTHING = (
 #: The links that a server that waits for nobody cannot have (``links.fit``).
 REFUSED = {
     "personal": "an asynchronous server's clients keep nothing",
+    "client_weights": "an asynchronous server's clients hold different models",
     "compress_down": _KEEPS_NOTHING, "memory": _KEEPS_NOTHING,
     "private": "who is in an asynchronous server's buffer depends on how long "
     "clients take, and is no draw that the accountant knows"}

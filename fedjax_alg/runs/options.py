@@ -28,6 +28,8 @@ from fedjax_alg.hparams import resolved, typed
 from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import load_model, make_model, parse_layers
 from fedjax_alg.models import roles as roles_lib
+from fedjax_alg.models.augment import AUGMENTATIONS
+from fedjax_alg.models.precision import PRECISIONS
 from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
 
@@ -197,6 +199,16 @@ class ModelOptions:
       "mean", "loss of a client to which that term is added: the mean over its "
       "n_i examples, or their sum, so that l2 / n_i is added to the mean",
       choices=("mean", "sum"), when=but("l2", 0.0), later=True)
+  precision: str = hyper(
+      "float32", "in what a model is computed, one of " + ", ".join(PRECISIONS)
+      + ": with bfloat16 its products and activations are, and parameters, "
+      "losses and sums stay float32; for accelerators, a CPU is no faster",
+      choices=PRECISIONS, later=True)
+  augment: tuple[str, ...] = hyper(
+      (), "random changes of the images of local training, some of "
+      + ", ".join(AUGMENTATIONS) + ", in this order: crop = moved by up to an "
+      "eighth of the size each way (4 pixels of 32), flip = mirrored left for "
+      "right or not; drawn anew for every mini-batch", later=True)
   roles: tuple[str, ...] = hyper(
       (), "what happens to parameters, as ROLE:PATTERN: personal = they stay "
       "with each client, frozen = they are neither trained nor sent, shared = "
@@ -351,6 +363,11 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
             f"`eval_protocols`={protocol}: unknown"
             f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
             f"{', '.join(evaluate.PROTOCOLS)})")
+    for name in self.augment:
+      if name not in AUGMENTATIONS:
+        raise OptionError(
+            f"`augment`={name}: unknown{did_you_mean(name, AUGMENTATIONS)} "
+            f"(one of {', '.join(AUGMENTATIONS)})")
     roles_lib.parse(self.roles)
     own.refuse_nameless(self.model, "model")
     if own.is_own(self.model):
@@ -590,6 +607,7 @@ def check_together(
   protocols = _protocols(options, data, name, entry, hparams)
   if named_model:
     _check_convolutions(options, hparams)
+  _check_training(options, data, name, entry)
   _check_late(options, name, entry, hparams)
   stopping.check_evaluated(options.stopping_rules, protocols)
   accounting.check(options, data, hparams)
@@ -802,11 +820,7 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
     if data.features != "none":
       raise OptionError(f"`features`={data.features}: needs numbers, "
                         "`model`=lstm reads words (only none)")
-  vectors = ""  # the reason why the examples are not images
-  if data.dataset == "synthetic":
-    vectors = "60 numbers"
-  elif data.features in ("hog", "flatten"):
-    vectors = f"`features`={data.features} makes a vector of each"
+  vectors = _vectors(data)
   if model == "cnn" and vectors:
     raise OptionError(
         f"`model`=cnn: needs images, the examples are not ({vectors})")
@@ -819,6 +833,32 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
         word.startswith(("conv", "avg", "max")) for word in options.layers):
       raise OptionError(f"`layers`={','.join(options.layers)}: needs images, "
                         f"the examples are not ({vectors})")
+
+
+def _vectors(data: DataOptions) -> str:
+  """Why the examples are not images; empty if they may be."""
+  if data.dataset == "synthetic":
+    return "60 numbers"
+  if data.dataset in _SEQUENCES:
+    return "words or characters"
+  if data.features in ("hog", "flatten"):
+    return f"`features`={data.features} makes a vector of each"
+  return ""
+
+
+def _check_training(
+    options: RunOptions, data: DataOptions, name: str, entry: registry.Entry
+) -> None:
+  """Checks that a method computes and trains as the options say."""
+  if options.precision != "float32" and entry.rounds is not None:
+    raise OptionError(f"`precision`={options.precision}: {name} fits layers in "
+                      "closed form, in float64 (allowed: float32)")
+  said = f"`augment`={','.join(options.augment)}"
+  if options.augment and entry.all_clients:
+    raise OptionError(f"{said}: {name} does not read it, it has no local steps")
+  if options.augment and _vectors(data):
+    raise OptionError(f"{said}: needs images, the examples are not "
+                      f"({_vectors(data)})")
 
 
 def split_keywords(

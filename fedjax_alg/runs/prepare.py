@@ -21,7 +21,7 @@ from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import lstm, roles
+from fedjax_alg.models import augment, lstm, precision, roles
 from fedjax_alg.hparams import unread, with_values
 from fedjax_alg.records import accounting
 from fedjax_alg.runs.methods import Method, Numbers
@@ -103,13 +103,15 @@ def make_model(
   Args:
     model: see ``models.as_model``.
     federation: the clients; decides the input shape and the classes.
-    options: gives ``l2`` and the options of a named model.
+    options: gives ``l2``, how the model is computed and trained, and the
+      options of a named model.
 
   Returns:
     The model.
 
   Raises:
-    OptionError: a model that cannot read the examples.
+    OptionError: a model that cannot read the examples, or examples that cannot
+      be augmented.
   """
   words = federation.data.train.x.dtype == np.int32
   chosen: dict[str, Any] = {}
@@ -120,10 +122,13 @@ def make_model(
                   embedding=options.embedding or lstm.EMBEDDINGS[0],
                   embedding_size=options.embedding_size,
                   lstm_widths=options.lstm_widths)
-  return models.as_model(
+  made = models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
       l2_of=options.l2_of,
       input_dtype=jnp.int32 if words else jnp.float32, **chosen)
+  if options.precision == "bfloat16":
+    made = precision.in_bfloat16(made)
+  return augment.augmented(made, options.augment, federation.example_shape)
 
 
 def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
