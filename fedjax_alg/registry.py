@@ -319,6 +319,9 @@ def why_unread(name: str, field: str) -> str:
     The reason; empty if there is none but that it has no such thing.
   """
   entry = ALGORITHMS.get(name)
+  if field == "precision":
+    return ("it is that of sums in closed form; a model is computed in "
+            "bfloat16 with `compute_dtype`")
   return entry.no_compression_because if entry and field in _SENT else ""
 
 

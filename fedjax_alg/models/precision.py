@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from fedjax_alg.base import Model
 
-PRECISIONS = ("float32", "bfloat16")
+#: In what a model may be computed.
+DTYPES = ("float32", "bfloat16")
 
 
 def _as(dtype: Any, tree: Any) -> Any:

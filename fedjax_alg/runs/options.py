@@ -29,7 +29,7 @@ from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
 from fedjax_alg.models import load_model, make_model, parse_layers
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
-from fedjax_alg.models.precision import PRECISIONS
+from fedjax_alg.models.precision import DTYPES
 from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
 
@@ -199,11 +199,11 @@ class ModelOptions:
       "mean", "loss of a client to which that term is added: the mean over its "
       "n_i examples, or their sum, so that l2 / n_i is added to the mean",
       choices=("mean", "sum"), when=but("l2", 0.0), later=True)
-  precision: str = hyper(
-      "float32", "in what a model is computed, one of " + ", ".join(PRECISIONS)
+  compute_dtype: str = hyper(
+      "float32", "in what a model is computed, one of " + ", ".join(DTYPES)
       + ": with bfloat16 its products and activations are, and parameters, "
       "losses and sums stay float32; for accelerators, a CPU is no faster",
-      choices=PRECISIONS, later=True)
+      choices=DTYPES, later=True)
   augment: tuple[str, ...] = hyper(
       (), "random changes of the images of local training, some of "
       + ", ".join(AUGMENTATIONS) + ", in this order: crop = moved by up to an "
@@ -850,9 +850,11 @@ def _check_training(
     options: RunOptions, data: DataOptions, name: str, entry: registry.Entry
 ) -> None:
   """Checks that a method computes and trains as the options say."""
-  if options.precision != "float32" and entry.rounds is not None:
-    raise OptionError(f"`precision`={options.precision}: {name} fits layers in "
-                      "closed form, in float64 (allowed: float32)")
+  dtype = options.compute_dtype
+  if dtype != "float32" and entry.rounds is not None:
+    raise OptionError(f"`compute_dtype`={dtype}: {name} fits layers in closed "
+                      "form (allowed: float32; `precision` is that of its "
+                      "sums)")
   said = f"`augment`={','.join(options.augment)}"
   if options.augment and entry.all_clients:
     raise OptionError(f"{said}: {name} does not read it, it has no local steps")

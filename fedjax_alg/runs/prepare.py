@@ -126,7 +126,7 @@ def make_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
       l2_of=options.l2_of,
       input_dtype=jnp.int32 if words else jnp.float32, **chosen)
-  if options.precision == "bfloat16":
+  if options.compute_dtype == "bfloat16":
     made = precision.in_bfloat16(made)
   return augment.augmented(made, options.augment, federation.example_shape)
 
