@@ -76,7 +76,7 @@ def test_a_run_augments_its_local_steps():
 
 
 @pytest.mark.parametrize("name, data, given, said", [
-    ("fedavg", {}, ("crop", "fip"), "augment=fip: unknown, did you mean 'flip'"),
+    ("fedavg", {}, ("crop", "fip"), "augment=fip: unknown, did you mean"),
     ("fedavg", dict(features="hog"), ("crop",),
      "augment=crop: needs images, .*features=hog makes a vector"),
     ("central", {}, ("crop",), "central does not read it"),
