@@ -66,6 +66,10 @@ class ClientData(NamedTuple):
   availability: Array | None = None
   #: the frozen parameters of the model (``Model.roles``); None if it has none
   frozen: Params | None = None
+  #: the other parameters that a run starts from where these are given
+  #: (``models.start``), None in the place of those that are drawn; None: all
+  #: are drawn
+  start: Params | None = None
 
 
 class Shard(NamedTuple):

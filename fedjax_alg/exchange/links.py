@@ -196,10 +196,10 @@ def fit(
   """
   refused = refused or {}
   if exchange.by_loss:
-    _refuse("client_weights", exchange.weights,
-            refused.get("client_weights") or (
-                exchange.by_loss.shorten and client.learning_rate is None
-                and "the local method has no learning rate"))
+    _refuse("client_weights", exchange.weights, refused.get("client_weights"))
+    if exchange.by_loss.shorten and client.learning_rate is None:
+      _refuse("client_weights", exchange.weights,
+              "the local method has no learning rate")
   if model.roles is not None and model.roles.has_personal:
     _refuse("roles", "personal", refused.get("personal"))
     client = with_personal(client, model)

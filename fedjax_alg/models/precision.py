@@ -36,15 +36,15 @@ def in_bfloat16(model: Model) -> Model:
     model: any model; its layers (``Model.layers``) compute as before.
   """
 
-  def converted(apply: Callable[..., Any] | None) -> Any:
+  def converted(apply: Callable[..., Any]) -> Any:
 
     def low(params, x, *key):
       with jax.numpy_dtype_promotion("standard"):
         return _as(jnp.float32, apply(
             _as(jnp.bfloat16, params), _as(jnp.bfloat16, x), *key))
 
-    return apply and low
+    return low
 
   return model._replace(
-      apply=converted(model.apply), train_apply=converted(model.train_apply),
-      linear=False)
+      apply=converted(model.apply), linear=False,
+      train_apply=model.train_apply and converted(model.train_apply))

@@ -364,3 +364,24 @@ def split(
     frozen = jax.tree.map(np.asarray, whole.of("frozen", values))
     whole = dataclasses.replace(whole, frozen=frozen)
   return whole.shared_model()
+
+
+def leaves_of(
+    option: str, pattern: str, model: Model, names: list[str]) -> list[bool]:
+  """Which leaves a pattern names.
+
+  Args:
+    option: the option that has it, for the message.
+    pattern: see ``matches``; or one of the words ``last``, ``norm`` and
+      ``lora``, or the type of a flax.nnx variable.
+    model: the model of all leaves.
+    names: their names.
+
+  Raises:
+    OptionError: none.
+  """
+  found = _named(pattern, model, names)
+  if not any(found):
+    raise OptionError(f"`{option}`={pattern}: matches no parameter of the "
+                      f"model (it has {_shown(names)})")
+  return found

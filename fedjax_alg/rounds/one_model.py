@@ -251,7 +251,7 @@ def shortened(
     return mean
   if squares is None:
     squares = trees.slot_norm(updates) ** 2
-  assert rate is not None
+  assert not (rate is None or cohort.shares is None or cohort.losses is None)
   return trees.scale(rule.shorten(
       cohort.shares, cohort.losses, squares, rate(cohort.shards)), mean)
 

@@ -30,7 +30,7 @@ from fedjax_alg.models import load_model, make_model, parse_layers
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
 from fedjax_alg.models.precision import DTYPES
-from fedjax_alg.records import accounting
+from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import stopping
 
 #: Shape of an image in the data sets whose shape is known before loading.
@@ -209,6 +209,14 @@ class ModelOptions:
       + ", ".join(AUGMENTATIONS) + ", in this order: crop = moved by up to an "
       "eighth of the size each way (4 pixels of 32), flip = mirrored left for "
       "right or not; drawn anew for every mini-batch", later=True)
+  init_from: str | None = hyper(
+      None, "the parameters to start from: a file of safetensors or .npz or a "
+      "folder of orbax (result.export writes them), or the folder of a "
+      "finished run, whose global model they are (of several seeds the first); "
+      "default: drawn by the seed", later=True)
+  init_only: tuple[str, ...] = hyper(
+      (), "patterns of the parameters to take of `init_from`, as `roles` has "
+      "them (encoder/**); the others are drawn. Default: all", later=True)
   roles: tuple[str, ...] = hyper(
       (), "what happens to parameters, as ROLE:PATTERN: personal = they stay "
       "with each client, frozen = they are neither trained nor sent, shared = "
@@ -368,6 +376,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
         raise OptionError(
             f"`augment`={name}: unknown{did_you_mean(name, AUGMENTATIONS)} "
             f"(one of {', '.join(AUGMENTATIONS)})")
+    if self.init_from is not None:
+      parameters.read(self.init_from)
     roles_lib.parse(self.roles)
     own.refuse_nameless(self.model, "model")
     if own.is_own(self.model):
@@ -515,6 +525,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
                        ("partition_file", data.partition_file)):
       if file is not None:
         found[name] = own.source_of(file)
+    if self.init_from is not None:
+      found["init_from"] = parameters.source(self.init_from)
     return found
 
   def check_clock(self) -> None:

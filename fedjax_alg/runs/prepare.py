@@ -21,9 +21,9 @@ from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import augment, lstm, precision, roles
+from fedjax_alg.models import augment, lstm, precision, roles, start
 from fedjax_alg.hparams import unread, with_values
-from fedjax_alg.records import accounting
+from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
@@ -64,6 +64,9 @@ class Prepared:
   protocols: tuple[str, ...]
   measures: Mapping[str, evaluate.Measure]
   plan: dict[str, Any]  #: a summary of the run for the log and config.json
+  #: the caller's own parameters to start from; None: none, or those of
+  #: ``options.init_from``
+  init: parameters.Arrays | None = None
 
   @property
   def algorithm(self) -> Algorithm:
@@ -129,6 +132,24 @@ def make_model(
   if options.compute_dtype == "bfloat16":
     made = precision.in_bfloat16(made)
   return augment.augmented(made, options.augment, federation.example_shape)
+
+
+def given_start(
+    model: Model, options: RunOptions, init: parameters.Arrays | None
+) -> Any:
+  """The parameters that the model starts from (``models.start``), or None.
+
+  Raises:
+    OptionError: they are not those of the model.
+  """
+  said = f"`init_from`={options.init_from}"
+  if init is None and options.init_from is not None:
+    init = parameters.read(options.init_from)
+  elif init is not None:
+    said = "`init`"
+  if init is None:
+    return None
+  return start.matched(model, init, options.init_only, said)
 
 
 def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
@@ -464,7 +485,8 @@ def prepare(
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
     sampler: samplers.Sampler | None = None,
-    mesh: Mesh | None = None) -> Prepared:
+    mesh: Mesh | None = None,
+    init: parameters.Arrays | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
   Args:
@@ -480,6 +502,7 @@ def prepare(
     mesh: the devices, on an axis ``clients``; None means all. They may be of a
       machine that is described, but not there (``sharding.described``): the
       programs can then be compiled, but not run.
+    init: the caller's own parameters to start from.
 
   Returns:
     The prepared run.
@@ -499,7 +522,11 @@ def prepare(
   map_clients = clients.ClientMap(
       mode, options.client_lanes, mesh, _cuts(method, federation))
   model = options.model if model is None else model
-  built = split_by_role(method, make_model(model, federation, options), options)
+  whole = make_model(model, federation, options)
+  given = given_start(whole, options, init)
+  if given is not None:
+    whole = start.starting(whole, given)
+  built = split_by_role(method, whole, options)
   num_examples = int(federation.data.train.size.sum())
   spec = FedSpec(num_clients, size, federation.num_classes,
                  federation.example_shape, num_examples)
@@ -515,7 +542,8 @@ def prepare(
   placed = PlacedData(
       federation, mesh, options.devices(num_clients),
       options.clients_availability(num_clients),
-      built.roles.frozen if built.roles and built.roles.has_frozen else None)
+      built.roles.frozen if built.roles and built.roles.has_frozen else None,
+      start.moving(built, given))
   if not method.registered:
     own_algorithm.check(
         f"`algorithm`={method.name}", algorithm, built, spec, participation,
@@ -541,7 +569,7 @@ def prepare(
       sharding.replicate(numbers, mesh),
       method.on(platform).builder(built, map_clients), map_clients,
       participation, map_seeds, mesh,
-      protocols, dict(measures or {}), plan)
+      protocols, dict(measures or {}), plan, init)
 
 
 def _check_together(
