@@ -25,8 +25,9 @@ from fedjax_alg.errors import a_type, did_you_mean, OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
-from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
-from fedjax_alg.models import load_model, make_model, parse_layers
+from fedjax_alg.models import check_layers, DEFAULT_LAYERS, LAYERED, lstm
+from fedjax_alg.models import load_model, make_model, MODELS, OF_IMAGES
+from fedjax_alg.models import OF_TOKENS, parse_layers, resnet
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
 from fedjax_alg.models.precision import DTYPES
@@ -192,6 +193,26 @@ class ModelOptions:
   lstm_widths: tuple[int, ...] | None = hyper(
       None, "widths of the LSTM layers; default 100,100 for two classes, else "
       "256,256 (`model`=lstm)", when=only("model", "lstm"), later=True)
+  norm: str = hyper(
+      "group", "the layers of normalisation, one of "
+      + ", ".join(resnet.NORMS) + ": GroupNorm of two groups or BatchNorm "
+      "(`model`=resnet18)", choices=resnet.NORMS,
+      when=only("model", "resnet18"), later=True)
+  resnet_width: int = hyper(
+      64, "channels of the first of four stages, of which each has twice those "
+      "of the one before (`model`=resnet18)", minimum=2,
+      when=only("model", "resnet18"), later=True)
+  d_model: int = hyper(
+      128, "length of the vectors between the blocks, a multiple of `heads` "
+      "(`model`=transformer)", minimum=1, when=only("model", "transformer"),
+      later=True)
+  blocks: int = hyper(
+      2, "number of blocks of attention and perceptron (`model`=transformer)",
+      minimum=1, maximum=MAX_LAYERS, when=only("model", "transformer"),
+      later=True)
+  heads: int = hyper(
+      4, "number of heads of each attention (`model`=transformer)", minimum=1,
+      when=only("model", "transformer"), later=True)
   l2: float = hyper(
       1e-4, "coefficient of the term (l2/2)||w||^2 that is added to the mean "
       "loss; w includes the bias", minimum=0)
@@ -575,11 +596,11 @@ def num_layers(options: RunOptions, algorithm: str) -> int:
           "convolutions in closed form, and only a base.Model with layers "
           "says what it has")
     return len(model.layers)
-  if options.model == "lstm":
+  if options.model in MODELS and options.model not in LAYERED:
     raise OptionError(
-        f"`model`=lstm: {algorithm} fits dense layers and convolutions in "
-        "closed form, and lstm has others (allowed: "
-        f"{', '.join(name for name in MODELS if name != 'lstm')})")
+        f"`model`={options.model}: {algorithm} fits dense layers and "
+        f"convolutions in closed form, and {options.model} has others "
+        f"(allowed: {', '.join(LAYERED)})")
   return 1 + sum(
       word.startswith(("conv", "dense")) for word in _layers_of(options))
 
@@ -820,22 +841,22 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
   if model not in MODELS:
     raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
                       f"(one of {', '.join(MODELS)})")
-  if words and model != "lstm":
+  if words and model not in OF_TOKENS:
     what = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(f"`model`={model}: cannot read {what}, "
                       f"`dataset`={data.dataset} needs `model`=lstm")
-  if model == "lstm":
+  if model in OF_TOKENS:
     if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):
       raise OptionError(
-          f"`model`=lstm: needs words or characters, {data.dataset} has none "
-          "(use `dataset`=sent140, shakespeare, or npz with int32 x)")
+          f"`model`={model}: needs words or characters, {data.dataset} has "
+          "none (use `dataset`=sent140, shakespeare, or npz with int32 x)")
     if data.features != "none":
       raise OptionError(f"`features`={data.features}: needs numbers, "
-                        "`model`=lstm reads words (only none)")
+                        f"`model`={model} reads words (only none)")
   vectors = _vectors(data)
-  if model == "cnn" and vectors:
+  if model in OF_IMAGES and vectors:
     raise OptionError(
-        f"`model`=cnn: needs images, the examples are not ({vectors})")
+        f"`model`={model}: needs images, the examples are not ({vectors})")
   if model == "stack":
     layers = parse_layers(options.layers)
     image = _IMAGES.get(data.dataset or "")

@@ -26,7 +26,7 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import evaluate as evaluate_lib, samplers, sharding
 from fedjax_alg.errors import a_type, OptionError, with_names
 from fedjax_alg.hparams import MAX_SEED, of_type
-from fedjax_alg.models import load_model, roles as roles_lib
+from fedjax_alg.models import load_model, OPTIONS, roles as roles_lib
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import methods, options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
@@ -40,10 +40,6 @@ _KEYWORDS = {"seed": "seeds", "num_seeds": "seeds",
 
 #: Names of these that messages have in Python.
 _SAID = re.compile(r"`(eval_protocols|init_from)`")
-
-#: Options of a named model, which no other model reads.
-_OF_NAMED_MODELS = ("hidden", "layers", "embedding", "embedding_size",
-                    "lstm_widths")
 
 #: The most seeds of a run.
 MOST_SEEDS = 10_000
@@ -154,7 +150,7 @@ def make(
     if data.partition_seed is None:
       data = dataclasses.replace(data, partition_seed=run.seed)
     data = data.filled()
-  for name in () if named else _OF_NAMED_MODELS:
+  for name in () if named else OPTIONS:
     if name in given:
       raise OptionError(f"`{name}`: a named model alone reads it, not one of "
                         "your own")

@@ -120,11 +120,10 @@ def make_model(
   chosen: dict[str, Any] = {}
   if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
-    chosen = dict(hidden=options.hidden, layers=options.layers,
-                  tokens=federation.num_tokens,
-                  embedding=options.embedding or lstm.EMBEDDINGS[0],
-                  embedding_size=options.embedding_size,
-                  lstm_widths=options.lstm_widths)
+    chosen = {name: getattr(options, name) for name in models.OPTIONS
+              if hasattr(options, name)}
+    chosen |= dict(tokens=federation.num_tokens,
+                   embedding=options.embedding or lstm.EMBEDDINGS[0])
   made = models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
       l2_of=options.l2_of,
@@ -179,15 +178,16 @@ def _check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
 
 
 def _check_words(model: str, federation: Federation) -> None:
-  """Checks that word ids and the model lstm are used together only."""
+  """Checks that word ids and models that read them are used together only."""
   train, test = federation.data.train, federation.data.whole_test
   ids = train.x.dtype == np.int32
-  if ids != (model == "lstm"):
+  if ids != (model in models.OF_TOKENS):
     path = federation.options.data_path
     raise OptionError(
         f"`model`={model}: " + (
             "cannot read token ids (integer x"
-            f"{f' in {path}' if path else ''}), only `model`=lstm does; give "
+            f"{f' in {path}' if path else ''}), only `model`="
+            f"{' or '.join(models.OF_TOKENS)} does; give "
             "numbers as x.astype(np.float32)" if ids else
             f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
