@@ -9,7 +9,8 @@ becomes fairer to those whom it serves badly:
                   these weights, u_i a participant's update and rate the
                   learning rate of its local steps: q-FedAvg (Li et al., "Fair
                   Resource Allocation in Federated Learning", ICLR 2020,
-                  Algorithm 2, L = 1 / rate). With Q = 0 it is FedAvg.
+                  Algorithm 2, L = 1 / rate). With Q = 0 it is FedAvg; with
+                  Q > 0 steps are shorter, so it takes more rounds.
   agnostic:RATE   lambda_i, kept by the server for each client, 1 / C at first;
                   after every round lambda <- P(lambda + RATE f(w)), f being 0
                   for those who did not take part and P the projection onto the
