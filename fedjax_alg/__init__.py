@@ -19,6 +19,9 @@ from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.gathered import from_dataframe
+from fedjax_alg.data.gathered import from_hf
+from fedjax_alg.data.gathered import from_torch
 from fedjax_alg.engine.evaluate import confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
@@ -47,7 +50,8 @@ __all__ = [
     "Federation", "GradientTuning", "Hypergradient", "Model", "NonFiniteError",
     "OptionError", "RoundAux", "RoundCost", "RunFolderError", "RunResult",
     "Shard", "Step", "Sweep", "Task", "compare", "confusion", "distributed",
-    "federate", "from_arrays", "hypergradient", "load_run", "progress_bar",
-    "run", "start", "steps", "sweep", "tensorboard", "tune_by_gradient",
+    "federate", "from_arrays", "from_dataframe", "from_hf", "from_torch",
+    "hypergradient", "load_run", "progress_bar", "run", "start", "steps",
+    "sweep", "tensorboard", "tune_by_gradient",
 ]
 __version__ = "0.3.0"

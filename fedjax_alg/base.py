@@ -72,6 +72,10 @@ class ClientData(NamedTuple):
   #: the frozen parameters of the model (``Model.roles``); None if it has none
   frozen: Params | None = None
   blocks: Any = None  #: see ``Shard``
+  #: the other parameters that a run starts from where these are given
+  #: (``models.start``), None in the place of those that are drawn; None: all
+  #: are drawn
+  start: Params | None = None
 
 
 class Shard(NamedTuple):
@@ -137,6 +141,11 @@ class Cohort(NamedTuple):
   #: how many participants the sampler gives on average; None if no sampler drew
   #: them
   expected: Any = None
+  #: [S] float32, the participants' losses at the model that they receive, where
+  #: their weights follow from these; None: not measured
+  losses: Array | None = None
+  #: [S] float32, these weights; None: they follow from ``weight``
+  shares: Array | None = None
 
   @property
   def present(self) -> Array:

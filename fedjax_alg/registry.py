@@ -228,7 +228,9 @@ ALGORITHMS: dict[str, Entry] = {
         all_clients=True, adapts=True, rounds=fedacnnl.num_rounds,
         nonfinite=_SINGULAR + "`ridge` more than 0",
         no_compression_because=_SUMS, ledger=expected.closed_form(grouped=1)),
-    "afl": Entry(afl.AFLHParams, afl.afl, "AFL", "He et al., CVPR 2025",
+    "afl": Entry(afl.AFLHParams, afl.afl, "AFL",
+                 "analytic FL, He et al., CVPR 2025; agnostic FL is "
+                 "`client_weights`=agnostic",
                  all_clients=True, rounds=afl.num_rounds,
                  nonfinite=_SINGULAR + "`remove_ridge` false and "
                  "`client_ridge` more than 0", no_compression_because=_SUMS,
@@ -338,6 +340,9 @@ def why_unread(name: str, field: str) -> str:
     The reason; empty if there is none but that it has no such thing.
   """
   entry = ALGORITHMS.get(name)
+  if field == "precision":
+    return ("it is that of sums in closed form; a model is computed in "
+            "bfloat16 with `compute_dtype`")
   return entry.no_compression_because if entry and field in _SENT else ""
 
 
@@ -355,11 +360,19 @@ _SETTINGS = {
     "cell of the grid is `client_update`=mime with `server`=adam)",
     "mimesgdm": "`algorithm`=mime with `base`=momentum",
     "mimeliteadam": "`algorithm`=mime_lite with `base`=adam",
+    **dict.fromkeys(("qffl", "qfedavg"),
+                    "`algorithm`=fedavg with `client_weights`=qffl:Q"),
+    "qfedsgd": "`algorithm`=fedavg with `client_weights`=qffl:Q, "
+    "`local_steps`=1 and `batch_size`=0",
+    **dict.fromkeys(
+        ("agnostic", "agnosticfl", "agnosticfedavg",
+         "agnosticfederatedlearning"),
+        "`algorithm`=fedavg with `client_weights`=agnostic (`algorithm`=afl is "
+        "analytic FL)"),
 }
 #: Methods of the literature that are not here, and whose names resemble those
 #: of others.
-_NOT_HERE = ("qffl", "qfedavg", "fedproto", "fedpd", "moon", "scaffnew",
-             "proxskip")
+_NOT_HERE = ("fedproto", "fedpd", "moon", "scaffnew", "proxskip")
 
 
 def _instead(name: str) -> str:

@@ -9,7 +9,7 @@ from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange import exchange_of
-from fedjax_alg.exchange.weights import READ, WEIGHTS
+from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.clustered import (
     ClusteredState, compose_clustered, Rule)
@@ -32,11 +32,17 @@ def server_rate(source: str = "", symbol: str = "", note: str = "") -> Any:
 
 def weights(
     default: str, source: str = "", mean: str = "the mean update",
-    when: Any = READ) -> Any:
-  """The field `client_weights`; ``mean`` says what is weighted."""
-  return hyper(
-      default, f"weights of the participants in {mean}: examples = n_i / n^r, "
-      "uniform = all equal", choices=WEIGHTS, when=when, source=source)
+    when: Any = READ, by_loss: bool = False, **more: Any) -> Any:
+  """The field `client_weights`; ``mean`` says what is weighted.
+
+  With ``by_loss`` weights by the participants' losses may be given, too.
+  """
+  text = (f"weights of the participants in {mean}: examples = n_i / n^r, "
+          "uniform = all equal")
+  if not by_loss:
+    return hyper(default, text, choices=WEIGHTS, when=when, source=source)
+  return hyper(default, f"{text}, {BY_LOSS}", when=when,
+               source="; ".join(filter(None, (source, FAIR))), **more)
 
 
 def averaging(

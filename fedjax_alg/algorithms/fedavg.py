@@ -18,7 +18,8 @@ import dataclasses
 
 import optax
 
-from fedjax_alg.algorithms.common import averaging, local_rate, server_rate
+from fedjax_alg.algorithms.common import (
+    averaging, local_rate, server_rate, weights)
 from fedjax_alg.base import Algorithm, builder, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
@@ -37,6 +38,7 @@ class FedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
       0.1, "McMahan et al. Algorithm 1, ClientUpdate", "eta")
   server_lr: float = server_rate(
       "McMahan et al. Algorithm 1, server", note="; 1 is the plain average")
+  client_weights: str = weights("examples", by_loss=True, later=True)
 
 
 @dataclasses.dataclass(frozen=True)

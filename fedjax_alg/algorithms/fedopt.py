@@ -42,7 +42,8 @@ class ServerHParams(FedAvgHParams):
   """Hyper-parameters that these methods share."""
 
   client_weights: str = weights(
-      "examples", "Reddi et al. section 5; Algorithm 2 has equal weights")
+      "examples", "Reddi et al. section 5; Algorithm 2 has equal weights",
+      by_loss=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -316,8 +316,8 @@ def losac_update(
   if model.train_apply is not None:
     raise OptionError(
         "`variant`=table: a delayed gradient of a batch met another dropout "
-        "than the fresh one; take `variant`=client or a model without dropout "
-        "and statistics of batches")
+        "or `augment` than the fresh one; take `variant`=client or a model "
+        "without these and statistics of batches")
   if not work.local_steps or not work.batch_size:
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")

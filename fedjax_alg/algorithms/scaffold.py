@@ -62,7 +62,8 @@ class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
 
   client_lr: float = local_rate(0.1, "Algorithm 1, line 10", "eta_l")
   server_lr: float = server_rate("Algorithm 1, line 16", "eta_g")
-  client_weights: str = weights("uniform", "Algorithm 1, line 16")
+  client_weights: str = weights(
+      "uniform", "Algorithm 1, line 16", by_loss=True)
 
 
 class ControlVariates(NamedTuple):

@@ -234,7 +234,7 @@ class VocabularyOptions:
   vocabulary: int = hyper(
       10_000, "number of words that the model knows, the most frequent ones of "
       "the training data (`model`=lstm)",
-      minimum=1, when=only("model", "lstm"))
+      minimum=1, when=only("model", "lstm", "transformer"))
 
 
 @dataclasses.dataclass(frozen=True)

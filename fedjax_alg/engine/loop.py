@@ -22,6 +22,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, play_round
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models import start
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
@@ -135,10 +136,11 @@ def initial_states(
   def one_seed(keys, numbers):
     algorithm = with_frozen(build, data)(numbers)
     first, second = jax.random.split(keys.start)
-    state = algorithm.init(model.init(keys.model), spec, first)
+    given = start.bound(model, data.start)
+    state = algorithm.init(given.init(keys.model), spec, first)
     if algorithm.start_personal is not None:
       state = algorithm.start_personal(
-          state, model.roles.start(keys.model))
+          state, given.roles.start(keys.model))
     return algorithm.setup(state, layout.present(data, 0), second)
 
   return over_seeds(one_seed, map_seeds)(keys, numbers)

@@ -38,14 +38,14 @@ from fedjax_alg.exchange.attacks import poisoned
 from fedjax_alg.exchange.compression import compressed, Compression, Compressor
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.privacy import Privacy
-from fedjax_alg.exchange.weights import participation
+from fedjax_alg.exchange.weights import by_loss, ByLoss, participation
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
   """What happens to what clients and server send each other."""
 
-  #: weights of the participants in every mean, one of ``weights.WEIGHTS``
+  #: weights of the participants in every mean, see ``exchange.weights``
   weights: str = "examples"
   #: what takes the place of the mean over the participants, for updates and
   #: anchor gradients; with K models for the updates of every group. Means of
@@ -75,8 +75,15 @@ class Exchange:
     up = self.compress_up
     return up if up and up.unbiased else None
 
+  @property
+  def by_loss(self) -> ByLoss | None:
+    """How weights follow from losses; None if they do not."""
+    return by_loss(self.weights)
+
   def weigh(self, cohort: Cohort) -> Array:
     """The weights of the participants in every mean, [S] float32."""
+    if cohort.shares is not None:
+      return cohort.shares
     return participation(self.weights)(cohort)
 
   def shares(self, cohort: Cohort, vector: Params) -> Array | None:
@@ -177,7 +184,8 @@ def fit(
     refused: option -> why this kind of round cannot have the link; "" if it
       can. ``attack`` stands for attacks that forge what is sent, ``memory`` for
       a compressor that keeps something for each client, ``personal`` for
-      personal parameters, and ``model_state`` for running statistics.
+      personal parameters, ``model_state`` for running statistics, and
+      ``client_weights`` for weights by losses.
 
   Returns:
     The links, of which ``aggregator`` is the private mean if there is one; and
@@ -189,7 +197,11 @@ def fit(
       in this kind of round.
   """
   refused = refused or {}
-  participation(exchange.weights)
+  if exchange.by_loss:
+    _refuse("client_weights", exchange.weights, refused.get("client_weights"))
+    if exchange.by_loss.shorten and client.learning_rate is None:
+      _refuse("client_weights", exchange.weights,
+              "the local method has no learning rate")
   if model.roles is not None:
     if model.roles.has_personal:
       _refuse("roles", "personal", refused.get("personal"))

@@ -52,6 +52,7 @@ class _Layer(nn.Module):
     kernel = self.param("kernel", nn.initializers.glorot_uniform(),
                         (dim + self.width, 4 * self.width))
     bias = self.param("bias", nn.initializers.zeros, (4 * self.width,))
+    x = x.astype(kernel.dtype)  # which is less than float32 in bfloat16
     inputs = x @ kernel[:dim] + bias[None, None]  # for all tokens at once
 
     def step(carry, now):

@@ -1,4 +1,6 @@
-"""The named models: softmax regression, perceptron, CNN, stack and LSTM.
+"""The named models.
+
+Softmax regression, perceptron, CNN, stack, LSTM, ResNet-18 and a transformer.
 
 Their last layer has L outputs without an activation: logits of L classes or
 labels, or L numbers of regression.
@@ -17,8 +19,8 @@ import jax.numpy as jnp
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError, raised
-from fedjax_alg.models import adapt, layers as layers_lib, lstm, roles
-from fedjax_alg.models import statistics
+from fedjax_alg.models import adapt, layers as layers_lib, lstm, resnet
+from fedjax_alg.models import roles, statistics, transformer
 from fedjax_alg.models.layers import Stack
 from fedjax_alg.tasks import cross_entropy
 
@@ -247,6 +249,13 @@ def _without(name: str, where: str, run: Callable[[], Any]) -> Any:
         f"{raised(error)}") from error
 
 
+#: Named models whose layers are dense layers and convolutions.
+LAYERED = ("softmax", "mlp", "cnn", "stack")
+#: Named models that read ids of words or characters.
+OF_TOKENS = ("lstm", "transformer")
+#: Named models of images -> the fewest pixels each way.
+OF_IMAGES = {"cnn": 4, "resnet18": 8}
+
 #: Name -> function (num_classes, options of ``make_model``) -> module.
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "softmax": lambda num_classes, **_: Softmax(num_classes),
@@ -258,6 +267,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
             task, **_: lstm.make_lstm(
                 num_classes, tokens, embedding, embedding_size, lstm_widths,
                 task.has_classes, task.of_tokens),
+    "resnet18": lambda num_classes, norm, resnet_width, **_: resnet.ResNet(
+        num_classes, norm, resnet_width),
+    "transformer": lambda num_classes, tokens, d_model, blocks, heads, task,
+                   **_: transformer.Transformer(
+                       num_classes, tokens, d_model, blocks, heads,
+                       each=task.of_tokens),
 }
 
 
@@ -273,6 +288,11 @@ def make_model(
     embedding: str = "frozen",
     embedding_size: int | None = None,
     lstm_widths: tuple[int, ...] | None = None,
+    norm: str = "group",
+    resnet_width: int = 64,
+    d_model: int = 128,
+    blocks: int = 2,
+    heads: int = 4,
     task: str | tasks.Task | None = None,
 ) -> Model:
   """Makes a named model.
@@ -284,10 +304,16 @@ def make_model(
     l2: coefficient of (l2/2) ||w||^2.
     hidden: widths of the hidden layers (mlp).
     layers: the hidden layers as words for ``parse_layers`` (stack).
-    tokens: number of word ids; examples hold ids in [0, tokens) (lstm).
+    tokens: number of word ids; examples hold ids in [0, tokens) (lstm,
+      transformer).
     embedding: one of ``lstm.EMBEDDINGS`` (lstm).
     embedding_size: see ``lstm.make_lstm`` (lstm).
     lstm_widths: see ``lstm.make_lstm`` (lstm).
+    norm: one of ``resnet.NORMS`` (resnet18).
+    resnet_width: channels of the first stage (resnet18).
+    d_model: length of the vectors between the blocks (transformer).
+    blocks: number of blocks (transformer).
+    heads: number of heads of each attention (transformer).
     task: what is predicted, see ``tasks.named``; None: one class for each
       example.
 
@@ -295,9 +321,10 @@ def make_model(
     The model.
 
   Raises:
-    OptionError: an unknown name; examples of several arrays; a cnn for examples
-      that are not images; layers that are invalid or do not fit the examples;
-      or an lstm for examples that are not sequences, or for one class.
+    OptionError: an unknown name; examples of several arrays; a model of images
+      for examples that are none; layers that are invalid or do not fit the
+      examples; a model of tokens for examples that are not sequences, or for
+      one class; or heads that do not divide ``d_model``.
   """
   if name not in MODELS:
     raise OptionError(f"`model`={name}: must be one of {', '.join(MODELS)}")
@@ -305,22 +332,28 @@ def make_model(
     raise OptionError(f"`model`={name}: reads one array, the examples have "
                       f"{', '.join(input_shape)} (give a model of your own)")
   task = tasks.named(task)
-  if name == "cnn" and (
-      len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4):
+  least = OF_IMAGES.get(name, 0)
+  if least and (
+      len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
     size = "x".join(map(str, input_shape)) or "scalar"
-    raise OptionError(f"`model`=cnn: needs images of at least 4x4 pixels, the "
-                     f"examples are {size} ({math.prod(input_shape)} numbers)")
-  if name == "lstm" and (len(input_shape) != 1 or num_classes < 2 and (
+    raise OptionError(
+        f"`model`={name}: needs images of at least {least}x{least} pixels, the "
+        f"examples are {size} ({math.prod(input_shape)} numbers)")
+  if name in OF_TOKENS and (len(input_shape) != 1 or num_classes < 2 and (
       task is None or task.has_classes)):
     raise OptionError(
-        "`model`=lstm: needs sequences of words or characters in at least 2 "
+        f"`model`={name}: needs sequences of words or characters in at least 2 "
         f"classes, the examples are of shape {input_shape} in {num_classes}")
+  if name == "transformer" and d_model % heads:
+    raise OptionError(f"`heads`={heads}: must divide `d_model`={d_model}")
   if name == "stack":
     layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)
   module = MODELS[name](num_classes, hidden=hidden, layers=layers,
                         tokens=tokens, embedding=embedding,
                         embedding_size=embedding_size, lstm_widths=lstm_widths,
+                        norm=norm, resnet_width=resnet_width, d_model=d_model,
+                        blocks=blocks, heads=heads,
                         task=task or tasks.CLASSIFICATION)
   return from_flax(
       module, input_shape, l2=l2, task=task,
-      input_dtype=jnp.int32 if name == "lstm" else jnp.float32)
+      input_dtype=jnp.int32 if name in OF_TOKENS else jnp.float32)

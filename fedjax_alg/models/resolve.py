@@ -18,8 +18,8 @@ from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.models.nnx_modules import from_nnx
 
 #: Options that only named models have (arguments of ``make_model``).
-OPTIONS = ("hidden", "layers", "tokens", "embedding", "embedding_size",
-           "lstm_widths")
+OPTIONS = tuple(name for name in inspect.signature(make_model).parameters
+                if name not in ("name", "input_shape", "num_classes", "l2"))
 
 
 def as_model(

@@ -181,6 +181,10 @@ class Roles:
         scale_features=None, linear=False, caution="")
     return self._bind(model, join)._replace(roles=self)
 
+  def shared_like(self, model: Model) -> Model:
+    """``shared_model`` with the loss, l2 and task of a model."""
+    return _like(self.shared_model(), model)
+
   def of_client(self, model: Model, shard: Shard) -> Model:
     """The model of the shared leaves at a client with its own ones."""
 
@@ -231,16 +235,13 @@ class Roles:
     others = {"personal": "shared", "shared": "frozen"}
     return dataclasses.replace(
         self, role=jax.tree.map(lambda role: others.get(role, role), self.role),
-        frozen=self.join(self.frozen, shared)).shared_model()._replace(
-            loss=model.loss, l2=model.l2, l2_of_sum=model.l2_of_sum)
+        frozen=self.join(self.frozen, shared)).shared_like(model)
 
   def with_frozen(self, model: Model, frozen: Params | None) -> Model:
     """The model with these frozen leaves, arguments of a compiled program."""
     if frozen is None:
       return model
-    other = dataclasses.replace(self, frozen=frozen)
-    return other.shared_model()._replace(
-        loss=model.loss, l2=model.l2, l2_of_sum=model.l2_of_sum)
+    return dataclasses.replace(self, frozen=frozen).shared_like(model)
 
   def kept_by(self, model_state: str) -> "Roles":
     """The same with other statistics, one of ``MODEL_STATES``."""
@@ -267,6 +268,29 @@ class Roles:
     for leaf in jax.tree.leaves(self.frozen):
       digest.update(np.ascontiguousarray(leaf).tobytes())
     return digest.hexdigest()
+
+
+def _like(model: Model, other: Model) -> Model:
+  return model._replace(loss=other.loss, l2=other.l2,
+                        l2_of_sum=other.l2_of_sum, task=other.task)
+
+
+def changed(model: Model, change: Callable[[Model], Model]) -> Model:
+  """The model whose passes ``change`` has changed, of all its leaves.
+
+  Args:
+    model: the model, with statistics or without, before ``split``.
+    change: gets the model of all leaves, whose ``observe``, if there are
+      statistics, is that of ``Stateful``.
+  """
+  roles = model.roles
+  if roles is None:
+    return change(model)
+  whole = change(roles.whole._replace(observe=roles.stateful.observe))
+  stateful = roles.stateful._replace(observe=whole.observe)
+  return dataclasses.replace(
+      roles, whole=whole._replace(observe=None), stateful=stateful).shared_like(
+          model)._replace(caution=model.caution)
 
 
 def bound(model: Model, frozen: Params | None) -> Model:
@@ -479,17 +503,36 @@ def split(
       return model
     if not known.has_personal:
       known = dataclasses.replace(known, personal=personal)
-    return known.kept_by(model_state).shared_model()._replace(
-        loss=model.loss, l2=model.l2, l2_of_sum=model.l2_of_sum,
+    return known.kept_by(model_state).shared_like(model)._replace(
         caution=model.caution)
   whole, stateful = model, None
   if known is not None:
     stateful = known.stateful
-    whole = known.whole._replace(
-        loss=model.loss, l2=model.l2, l2_of_sum=model.l2_of_sum)
+    whole = _like(known.whole, model)
   role, _, found = of_leaves(whole, roles, stateful)
   made = Roles(whole, role, jax.tree.map(lambda _: None, role), personal,
                stateful)
   if "frozen" in found:
     made = dataclasses.replace(made, frozen=made.values("frozen"))
   return made.kept_by(model_state).shared_model()
+
+
+def leaves_of(
+    option: str, pattern: str, model: Model, names: list[str]) -> list[bool]:
+  """Which leaves a pattern names.
+
+  Args:
+    option: the option that has it, for the message.
+    pattern: see ``matches``; or one of the words ``last``, ``norm`` and
+      ``lora``, or the type of a flax.nnx variable.
+    model: the model of all leaves.
+    names: their names.
+
+  Raises:
+    OptionError: none.
+  """
+  found = _named(pattern, model, names)
+  if not any(found):
+    raise OptionError(f"`{option}`={pattern}: matches no parameter of the "
+                      f"model (it has {_shown(names)})")
+  return found

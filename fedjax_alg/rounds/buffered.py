@@ -80,6 +80,7 @@ REFUSED = {
     "personal": "an asynchronous server's clients keep nothing",
     "model_state": "an asynchronous server's clients keep nothing, and the "
     "models that they hold differ (allowed: batch)",
+    "client_weights": "an asynchronous server's clients hold different models",
     "compress_down": _KEEPS_NOTHING, "memory": _KEEPS_NOTHING,
     "private": "who is in an asynchronous server's buffer depends on how long "
     "clients take, and is no draw that the accountant knows"}

@@ -234,6 +234,7 @@ class Clustered:
 
 #: The links that clustered methods cannot have (``links.fit``).
 REFUSED = {
+    "client_weights": "weights by losses are those of one global model",
     "private": "clients are grouped by what they send or measure without noise",
     "compress_down": "clients receive the model of their group, and have not "
     "followed its changes while they were in another (only none)"}

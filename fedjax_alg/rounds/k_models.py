@@ -104,7 +104,8 @@ def refused(method: KModels) -> dict[str, str]:
         "`anchors`=preferring: read with the mean of what clients have measured"
         " (`aggregator`=mean, no forged gradients)")
   reasons = {
-      "private": "participants are grouped by what they send without noise"}
+      "private": "participants are grouped by what they send without noise",
+      "client_weights": "weights by losses are those of one global model"}
   if grouping.of_gradients:
     reasons["compress_up"] = ("the participants of a grouping by gradient send "
                               "gradients, not updates")

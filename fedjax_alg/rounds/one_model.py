@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Cohort, FedSpec, Key, MapClients, Model
-from fedjax_alg.base import num_params, Params, round_cost, RoundAux, RoundCost
-from fedjax_alg.base import Work
+from fedjax_alg.base import Array, BYTES_PER_FLOAT, Cohort, FedSpec, Key
+from fedjax_alg.base import MapClients, Model, num_params, Params, round_cost
+from fedjax_alg.base import RoundAux, RoundCost, Work
 from fedjax_alg.central.steps import ServerStep
 from fedjax_alg.central.validation import validation_arguments
 from fedjax_alg.client import objective
@@ -48,7 +48,8 @@ class ComposedState(NamedTuple):
   memory: Any  #: ``memory`` of the client's half
   round: Array  #: [] int32, rounds completed
   #: what the aggregator keeps (``Aggregator.keeps``), name in ``PURPOSES`` ->
-  #: [K, ...]; empty if it keeps nothing
+  #: [K, ...], and what weights by losses keep, "weights" -> [1, C]; empty if
+  #: they keep nothing
   aggregates: Any = {}
   #: [K, ...], running statistics of the models (``Model.roles``); () if the
   #: server keeps none
@@ -104,6 +105,7 @@ def run_round(
   cohort = equipped(client, state.memory, running, exchange.poisoned(cohort),
                     method.map_clients)
   state = joined(method, state, cohort)
+  cohort, new = weighed(method, model, cohort, aggregates)
   step = functools.partial(
       server_step, method, cohort, state.round,
       key=server_keys(key, SERVER_STEP, 1)[0])
@@ -111,7 +113,7 @@ def run_round(
       anchor_gradient, method, key=key, last=aggregates)
 
   # The cohort measures the gradient at the model, and the server may move it.
-  loss, anchor, new, start = None, (), {}, model
+  loss, anchor, start = None, (), model
   if method.anchored:
     loss, anchor, new["first_gradients"] = measure(
         "first_gradients", model, cohort)
@@ -148,8 +150,10 @@ def run_round(
   models, servers, anchors, aggregates, states = trees.repeat((
       moved, server_state, anchor,
       {name: new[name] for name in state.aggregates}, running), 1)
+  measured = int(exchange.by_loss is not None)
   cost, work = costs(
-      method, cohort, state.memory, training.trained.gradients, servers)
+      method, cohort, state.memory, training.trained.gradients, servers,
+      evaluations=measured, more_up=BYTES_PER_FLOAT * measured)
   memory = training.merged(client, state.memory, cohort, anchors)
   if exchange.compress_down:
     models, memory = broadcast.send(
@@ -158,6 +162,20 @@ def run_round(
   return ComposedState(
       models, servers, memory, state.round + 1, aggregates, states), RoundAux(
           {"loss": loss}, report, cost, work)
+
+
+def weighed(
+    method: TwoHalves, model: Params, cohort: Cohort, last: Any
+) -> tuple[Cohort, dict[str, Any]]:
+  """The cohort with weights by its losses, if it has, and what is kept."""
+  rule = method.exchange.by_loss
+  if rule is None:
+    return cohort, {}
+  losses = method.map_clients(
+      lambda params, shard: objective.full_loss(method.model, params, shard),
+      model, cohort.shards)
+  shares, kept = rule.weigh(last.get("weights"), cohort, losses)
+  return cohort._replace(losses=losses, shares=shares), {"weights": kept}
 
 
 def anchor_gradient(
@@ -205,7 +223,8 @@ def mean_update(
   weights = exchange.weigh(cohort)
   if training.squares is not None:
     total = weights.sum()[None]
-    return training.total, None, lambda move: {
+    mean = shortened(method, training.total, training.squares, cohort)
+    return mean, None, lambda move: {
         "discrepancy_rms": stacking.spread(
             weights, training.squares, trees.repeat(move, 1),
             trees.repeat(training.total, 1), total, total)}
@@ -218,9 +237,32 @@ def mean_update(
   mean, kept = exchange.combine(
       updates, weights, cohort, server_keys(key, UPDATES, 1)[0],
       last.get("updates"))
+  mean = shortened(method, mean, None, cohort, updates)
   return mean, kept, lambda move: {"discrepancy": trees.slot_mean(
       cohort.present.astype(jnp.float32), trees.slot_norm(
           trees.subtract(updates, trees.repeat(move, 1))))}
+
+
+def shortened(
+    method: TwoHalves, mean: Params, squares: Array | None, cohort: Cohort,
+    updates: Params = ()) -> Params:
+  """The mean update, shortened where the weights ask for it.
+
+  Args:
+    method: the method.
+    mean: the mean update.
+    squares: [S] float32, squared norms of the updates; None: of ``updates``.
+    cohort: the participants.
+    updates: [S, ...].
+  """
+  rule, rate = method.exchange.by_loss, method.client.learning_rate
+  if rule is None or rule.shorten is None:
+    return mean
+  if squares is None:
+    squares = trees.slot_norm(updates) ** 2
+  assert not (rate is None or cohort.shares is None or cohort.losses is None)
+  return trees.scale(rule.shorten(
+      cohort.shares, cohort.losses, squares, rate(cohort.shards)), mean)
 
 
 def init(
@@ -234,7 +276,8 @@ def init(
       models,
       jax.vmap(lambda p: trees.drop_weak_types(transform.init(p)))(models),
       _placed(method, method.client.init(params, spec)),
-      jnp.zeros((), jnp.int32), first_aggregates(method, models),
+      jnp.zeros((), jnp.int32), first_aggregates(method, models)
+      | _first_weights(method, spec.num_clients),
       first_states(method.model, method.num_models))
 
 
@@ -243,6 +286,13 @@ def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
   keeps = method.exchange.aggregator.keeps
   return {} if keeps is None else {
       name: jax.vmap(keeps)(models) for name in method.aggregated}
+
+
+def _first_weights(method: TwoHalves, clients: int) -> dict[str, Any]:
+  """What the weights keep at the start, as ``first_aggregates``."""
+  rule = method.exchange.by_loss
+  return {} if rule is None or rule.keeps is None else {
+      "weights": rule.keeps(clients)[None]}
 
 
 def _placed(method: TwoHalves, memory: Any) -> Any:

@@ -25,10 +25,13 @@ from fedjax_alg.errors import a_type, did_you_mean, OptionError
 from fedjax_alg.files import expanded, opened
 from fedjax_alg.hparams import check_options, hyper, MAX_SEED, reads
 from fedjax_alg.hparams import resolved, typed
-from fedjax_alg.models import check_layers, DEFAULT_LAYERS, lstm, MODELS
-from fedjax_alg.models import load_model, make_model, parse_layers
+from fedjax_alg.models import check_layers, DEFAULT_LAYERS, LAYERED, lstm
+from fedjax_alg.models import load_model, make_model, MODELS, OF_IMAGES
+from fedjax_alg.models import OF_TOKENS, parse_layers, resnet
 from fedjax_alg.models import roles as roles_lib
-from fedjax_alg.records import accounting
+from fedjax_alg.models.augment import AUGMENTATIONS
+from fedjax_alg.models.precision import DTYPES
+from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import stopping
 
 #: Shape of an image in the data sets whose shape is known before loading.
@@ -190,6 +193,26 @@ class ModelOptions:
   lstm_widths: tuple[int, ...] | None = hyper(
       None, "widths of the LSTM layers; default 100,100 for two classes, else "
       "256,256 (`model`=lstm)", when=only("model", "lstm"), later=True)
+  norm: str = hyper(
+      "group", "the layers of normalisation, one of "
+      + ", ".join(resnet.NORMS) + ": GroupNorm of two groups or BatchNorm "
+      "(`model`=resnet18)", choices=resnet.NORMS,
+      when=only("model", "resnet18"), later=True)
+  resnet_width: int = hyper(
+      64, "channels of the first of four stages, of which each has twice those "
+      "of the one before (`model`=resnet18)", minimum=2,
+      when=only("model", "resnet18"), later=True)
+  d_model: int = hyper(
+      128, "length of the vectors between the blocks, a multiple of `heads` "
+      "(`model`=transformer)", minimum=1, when=only("model", "transformer"),
+      later=True)
+  blocks: int = hyper(
+      2, "number of blocks of attention and perceptron (`model`=transformer)",
+      minimum=1, maximum=MAX_LAYERS, when=only("model", "transformer"),
+      later=True)
+  heads: int = hyper(
+      4, "number of heads of each attention (`model`=transformer)", minimum=1,
+      when=only("model", "transformer"), later=True)
   l2: float = hyper(
       1e-4, "coefficient of the term (l2/2)||w||^2 that is added to the mean "
       "loss; w includes the bias", minimum=0)
@@ -197,6 +220,24 @@ class ModelOptions:
       "mean", "loss of a client to which that term is added: the mean over its "
       "n_i examples, or their sum, so that l2 / n_i is added to the mean",
       choices=("mean", "sum"), when=but("l2", 0.0), later=True)
+  compute_dtype: str = hyper(
+      "float32", "in what a model is computed, one of " + ", ".join(DTYPES)
+      + ": with bfloat16 its products and activations are, and parameters, "
+      "losses and sums stay float32; for accelerators, a CPU is no faster",
+      choices=DTYPES, later=True)
+  augment: tuple[str, ...] = hyper(
+      (), "random changes of the images of local training, some of "
+      + ", ".join(AUGMENTATIONS) + ", in this order: crop = moved by up to an "
+      "eighth of the size each way (4 pixels of 32), flip = mirrored left for "
+      "right or not; drawn anew for every mini-batch", later=True)
+  init_from: str | None = hyper(
+      None, "the parameters to start from: a file of safetensors or .npz or a "
+      "folder of orbax (result.export writes them), or the folder of a "
+      "finished run, whose global model they are (of several seeds the first); "
+      "default: drawn by the seed", later=True)
+  init_only: tuple[str, ...] = hyper(
+      (), "patterns of the parameters to take of `init_from`, as `roles` has "
+      "them (encoder/**); the others are drawn. Default: all", later=True)
   roles: tuple[str, ...] = hyper(
       (), "what happens to parameters, as ROLE:PATTERN: personal = they stay "
       "with each client, frozen = they are neither trained nor sent, shared = "
@@ -362,6 +403,13 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
             f"`eval_protocols`={protocol}: unknown"
             f"{did_you_mean(protocol, evaluate.PROTOCOLS)} (one of "
             f"{', '.join(evaluate.PROTOCOLS)})")
+    for name in self.augment:
+      if name not in AUGMENTATIONS:
+        raise OptionError(
+            f"`augment`={name}: unknown{did_you_mean(name, AUGMENTATIONS)} "
+            f"(one of {', '.join(AUGMENTATIONS)})")
+    if self.init_from is not None:
+      parameters.read(self.init_from)
     roles_lib.parse(self.roles)
     own.refuse_nameless(self.model, "model")
     if own.is_own(self.model):
@@ -508,6 +556,8 @@ class RunOptions(MachineOptions, EvaluationOptions, ClockOptions, ModelOptions,
                        ("partition_file", data.partition_file)):
       if file is not None:
         found[name] = own.source_of(file)
+    if self.init_from is not None:
+      found["init_from"] = parameters.source(self.init_from)
     return found
 
   def check_clock(self) -> None:
@@ -556,11 +606,11 @@ def num_layers(options: RunOptions, algorithm: str) -> int:
           "convolutions in closed form, and only a base.Model with layers "
           "says what it has")
     return len(model.layers)
-  if options.model == "lstm":
+  if options.model in MODELS and options.model not in LAYERED:
     raise OptionError(
-        f"`model`=lstm: {algorithm} fits dense layers and convolutions in "
-        "closed form, and lstm has others (allowed: "
-        f"{', '.join(name for name in MODELS if name != 'lstm')})")
+        f"`model`={options.model}: {algorithm} fits dense layers and "
+        f"convolutions in closed form, and {options.model} has others "
+        f"(allowed: {', '.join(LAYERED)})")
   return 1 + sum(
       word.startswith(("conv", "dense")) for word in _layers_of(options))
 
@@ -601,6 +651,7 @@ def check_together(
   protocols = _protocols(options, data, name, entry, hparams)
   if named_model:
     _check_convolutions(options, hparams)
+  _check_training(options, data, name, entry)
   _check_late(options, name, entry, hparams)
   stopping.check_evaluated(options.stopping_rules, protocols, task=task)
   check_targets(options, task)
@@ -817,26 +868,22 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
   if model not in MODELS:
     raise OptionError(f"`model`={model}: unknown{did_you_mean(model, MODELS)} "
                       f"(one of {', '.join(MODELS)})")
-  if words and model != "lstm":
+  if words and model not in OF_TOKENS:
     what = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(f"`model`={model}: cannot read {what}, "
                       f"`dataset`={data.dataset} needs `model`=lstm")
-  if model == "lstm":
+  if model in OF_TOKENS:
     if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):
       raise OptionError(
-          f"`model`=lstm: needs words or characters, {data.dataset} has none "
-          "(use `dataset`=sent140, shakespeare, or npz with int32 x)")
+          f"`model`={model}: needs words or characters, {data.dataset} has "
+          "none (use `dataset`=sent140, shakespeare, or npz with int32 x)")
     if data.features != "none":
       raise OptionError(f"`features`={data.features}: needs numbers, "
-                        "`model`=lstm reads words (only none)")
-  vectors = ""  # the reason why the examples are not images
-  if data.dataset in NUMBERS:
-    vectors = f"{NUMBERS[data.dataset]} numbers"
-  elif data.features in ("hog", "flatten"):
-    vectors = f"`features`={data.features} makes a vector of each"
-  if model == "cnn" and vectors:
+                        f"`model`={model} reads words (only none)")
+  vectors = _vectors(data)
+  if model in OF_IMAGES and vectors:
     raise OptionError(
-        f"`model`=cnn: needs images, the examples are not ({vectors})")
+        f"`model`={model}: needs images, the examples are not ({vectors})")
   if model == "stack":
     layers = parse_layers(options.layers)
     image = _IMAGES.get(data.dataset or "")
@@ -846,6 +893,34 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
         word.startswith(("conv", "avg", "max")) for word in options.layers):
       raise OptionError(f"`layers`={','.join(options.layers)}: needs images, "
                         f"the examples are not ({vectors})")
+
+
+def _vectors(data: DataOptions) -> str:
+  """Why the examples are not images; empty if they may be."""
+  if data.dataset in NUMBERS:
+    return f"{NUMBERS[data.dataset]} numbers"
+  if data.dataset in _SEQUENCES:
+    return "words or characters"
+  if data.features in ("hog", "flatten"):
+    return f"`features`={data.features} makes a vector of each"
+  return ""
+
+
+def _check_training(
+    options: RunOptions, data: DataOptions, name: str, entry: registry.Entry
+) -> None:
+  """Checks that a method computes and trains as the options say."""
+  dtype = options.compute_dtype
+  if dtype != "float32" and entry.rounds is not None:
+    raise OptionError(f"`compute_dtype`={dtype}: {name} fits layers in closed "
+                      "form (allowed: float32; `precision` is that of its "
+                      "sums)")
+  said = f"`augment`={','.join(options.augment)}"
+  if options.augment and entry.all_clients:
+    raise OptionError(f"{said}: {name} does not read it, it has no local steps")
+  if options.augment and _vectors(data):
+    raise OptionError(f"{said}: needs images, the examples are not "
+                      f"({_vectors(data)})")
 
 
 def split_keywords(

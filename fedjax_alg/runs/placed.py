@@ -58,7 +58,8 @@ class PlacedData:
 
   def __init__(
       self, federation: Federation, mesh: Mesh | None, devices: Devices,
-      availability: np.ndarray | None = None, frozen: Any = None):
+      availability: np.ndarray | None = None, frozen: Any = None,
+      start: Any = None):
     """Places a federation's data on the devices.
 
     Args:
@@ -67,6 +68,7 @@ class PlacedData:
       devices: the clients' simulated machines.
       availability: [C] float32, see ``ClientData``.
       frozen: the frozen parameters of the model; None if it has none.
+      start: the others that the run starts from; see ``ClientData``.
     """
     self._federation, self._mesh = federation, mesh
     placed = _place(federation, mesh)
@@ -76,7 +78,8 @@ class PlacedData:
         devices=sharding.replicate(
             jax.tree.map(np.asarray, devices), mesh),
         availability=sharding.replicate(availability, mesh),
-        frozen=sharding.replicate(frozen, mesh)))
+        frozen=sharding.replicate(frozen, mesh),
+        start=sharding.replicate(start, mesh)))
     self._event = -1
     self.data = self._original  #: the data that the programs read
     #: [C, L] training examples by class in ``data``

@@ -22,9 +22,9 @@ from fedjax_alg.engine.keys import keys_of_rows, run_keys, RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import lstm, roles
+from fedjax_alg.models import augment, lstm, precision, roles, start
 from fedjax_alg.hparams import unread, with_values
-from fedjax_alg.records import accounting
+from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import check_targets, cohort_size, RunOptions
 from fedjax_alg.runs.placed import PlacedData
@@ -65,6 +65,9 @@ class Prepared:
   protocols: tuple[str, ...]
   measures: Mapping[str, evaluate.Measure]
   plan: dict[str, Any]  #: a summary of the run for the log and config.json
+  #: the caller's own parameters to start from; None: none, or those of
+  #: ``options.init_from``
+  init: parameters.Arrays | None = None
 
   @property
   def algorithm(self) -> Algorithm:
@@ -104,30 +107,50 @@ def make_model(
   Args:
     model: see ``models.as_model``.
     federation: the clients; decides the input shape and the classes.
-    options: gives ``l2`` and the options of a named model.
+    options: gives ``l2``, how the model is computed and trained, and the
+      options of a named model.
 
   Returns:
     The model.
 
   Raises:
     OptionError: a model that cannot read the examples, or whose task is not
-      that of the data.
+      that of the data, or examples that cannot be augmented.
   """
   chosen: dict[str, Any] = {}
   if isinstance(model, str) and not own.is_own(model):
     _check_words(model, federation)
-    chosen = dict(hidden=options.hidden, layers=options.layers,
-                  tokens=federation.num_tokens,
-                  embedding=options.embedding or lstm.EMBEDDINGS[0],
-                  embedding_size=options.embedding_size,
-                  lstm_widths=options.lstm_widths)
+    chosen = {name: getattr(options, name) for name in models.OPTIONS
+              if hasattr(options, name)}
+    chosen |= dict(tokens=federation.num_tokens,
+                   embedding=options.embedding or lstm.EMBEDDINGS[0])
   built = models.as_model(
       model, federation.example_shape, federation.num_classes, l2=options.l2,
       l2_of=options.l2_of, input_dtype=federation.example_dtype,
       task=federation.task, targets=federation.targets, **chosen)
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
-  return built
+  if options.compute_dtype == "bfloat16":
+    built = precision.in_bfloat16(built)
+  return augment.augmented(built, options.augment, federation.example_shape)
+
+
+def given_start(
+    model: Model, options: RunOptions, init: parameters.Arrays | None
+) -> Any:
+  """The parameters that the model starts from (``models.start``), or None.
+
+  Raises:
+    OptionError: they are not those of the model.
+  """
+  said = f"`init_from`={options.init_from}"
+  if init is None and options.init_from is not None:
+    init = parameters.read(options.init_from)
+  elif init is not None:
+    said = "`init`"
+  if init is None:
+    return None
+  return start.matched(model, init, options.init_only, said)
 
 
 def _check_targets(task: tasks.Task, federation: Federation) -> None:
@@ -182,17 +205,18 @@ def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
 
 
 def _check_words(model: str, federation: Federation) -> None:
-  """Checks that word ids and the model lstm are used together only."""
+  """Checks that word ids and models that read them are used together only."""
   train, test = federation.data.train, federation.data.whole_test
   if isinstance(train.x, dict):
     return  # no named model reads it, as ``make_model`` says
   ids = train.x.dtype == np.int32
-  if ids != (model == "lstm"):
+  if ids != (model in models.OF_TOKENS):
     path = federation.options.data_path
     raise OptionError(
         f"`model`={model}: " + (
             "cannot read token ids (integer x"
-            f"{f' in {path}' if path else ''}), only `model`=lstm does; give "
+            f"{f' in {path}' if path else ''}), only `model`="
+            f"{' or '.join(models.OF_TOKENS)} does; give "
             "numbers as x.astype(np.float32)" if ids else
             f"needs token ids, but x is {train.x.dtype} (only integers)"))
   known = federation.num_tokens
@@ -514,7 +538,8 @@ def prepare(
     settings: Sequence[Mapping[str, Any]] = ({},),
     measures: Mapping[str, evaluate.Measure] | None = None,
     sampler: samplers.Sampler | None = None,
-    mesh: Mesh | None = None) -> Prepared:
+    mesh: Mesh | None = None,
+    init: parameters.Arrays | None = None) -> Prepared:
   """Places the data on the devices and builds the model and the algorithm.
 
   Args:
@@ -530,6 +555,7 @@ def prepare(
     mesh: the devices, on an axis ``clients``; None means all. They may be of a
       machine that is described, but not there (``sharding.described``): the
       programs can then be compiled, but not run.
+    init: the caller's own parameters to start from.
 
   Returns:
     The prepared run.
@@ -549,7 +575,11 @@ def prepare(
   map_clients = clients.ClientMap(
       mode, options.client_lanes, mesh, _cuts(method, federation))
   model = options.model if model is None else model
-  built = split_by_role(method, make_model(model, federation, options), options)
+  whole = make_model(model, federation, options)
+  given = given_start(whole, options, init)
+  if given is not None:
+    whole = start.bound(whole, given)
+  built = split_by_role(method, whole, options)
   num_examples = int(federation.data.train.size.sum())
   shape = federation.example_shape
   spec = FedSpec(
@@ -568,7 +598,8 @@ def prepare(
   placed = PlacedData(
       federation, mesh, options.devices(num_clients),
       options.clients_availability(num_clients),
-      built.roles.frozen if built.roles and built.roles.has_frozen else None)
+      built.roles.frozen if built.roles and built.roles.has_frozen else None,
+      start.moving(built, given))
   if not method.registered:
     own_algorithm.check(
         f"`algorithm`={method.name}", algorithm, built, spec, participation,
@@ -596,7 +627,7 @@ def prepare(
       sharding.replicate(numbers, mesh),
       method.on(platform).builder(built, map_clients), map_clients,
       participation, map_seeds, mesh,
-      protocols, dict(measures or {}), plan)
+      protocols, dict(measures or {}), plan, init)
 
 
 def _check_together(

@@ -27,6 +27,7 @@ from fedjax_alg.hparams import check_options, of_type, place, typed
 from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import parameters
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
@@ -36,7 +37,7 @@ from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared, prepare
 from fedjax_alg.runs.programs import placed, state_shapes
 
-_FINAL = "final.msgpack"
+_FINAL = parameters.FINAL
 
 
 class RunFolderError(ValueError):
@@ -214,6 +215,57 @@ class RunResult:
     known = p.model.roles
     return found if known is None else known.join(found, known.frozen)
 
+  def export(
+      self, path: str | os.PathLike, format: str = "safetensors", *,
+      client: int | None = None, model: int | None = None, seed: int = 0
+  ) -> pathlib.Path:
+    """Writes a model in a format of other programs.
+
+    The arrays have the names of their places in the model's tree, such as
+    "params/Dense_0/kernel". ``run(..., init=path)`` starts from them.
+
+    Args:
+      path: the file, or with orbax the folder; what is there is replaced.
+      format: "safetensors" (needs the package of that name), "npz" or "orbax".
+      client: the client whose model it is (``client_params``); None: the global
+        model, with its frozen parameters.
+      model: which of K global models; needed where there are several.
+      seed: index of the seed in ``seeds``.
+
+    Returns:
+      The path.
+
+    Raises:
+      OptionError: an index out of range, an unknown format, a missing package,
+        a method without a global model, or one whose clients have parameters
+        of their own.
+      RunFolderError: see ``client_params``.
+    """
+    place_ = expanded(path, "path")
+    if client is not None:
+      params = self.client_params(client, seed)
+    else:
+      params = self._global(seed, model)
+    if processes.lead():
+      parameters.write(place_, params, format)
+    return place_
+
+  def _global(self, seed: int, model: int | None) -> Params:
+    """One of the global models, with its frozen parameters."""
+    models = self.global_params(seed)
+    count = jax.tree.leaves(models)[0].shape[0]
+    if model is None and count > 1:
+      raise OptionError(f"`model`: give which of the {count} global models")
+    number = place("model", model or 0, count)
+    params = jax.tree.map(lambda leaf: leaf[number], models)
+    if not self.facts["run"].get("roles"):
+      return params
+    known = self._state().prepared.model.roles
+    if known.has_personal:
+      raise OptionError("`client`: clients have parameters of their own, give "
+                        "the client whose model to write")
+    return known.join(params, known.frozen)
+
   def _state(self) -> Live:
     if self._live is None:
       raise RunFolderError("the run was read without its states")
@@ -306,6 +358,8 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   sources = prepared.options.sources(prepared.federation.options)
   if prepared.method.source is not None:
     sources["algorithm"] = prepared.method.source
+  if prepared.init is not None:
+    sources["init"] = own.Source("", parameters.sha256(prepared.init))
   return {
       "identity": None, "algorithm": prepared.method.name,
       "hparams": field_values(prepared.settings[setting]),
@@ -455,7 +509,7 @@ class _Loaded(RunResult):
     return self._summary["hashes"]["final_state"]
 
   def global_params(self, seed: int = 0) -> Params:
-    if self._remade[-1] is not None and (
+    if self._remade[2] is not None and (
         self._final["global_params"] is not None):
       # The file stores dictionaries only; the caller's own model may use
       # another pytree.
@@ -467,7 +521,7 @@ class _Loaded(RunResult):
 
 def load_run(
     folder: str | os.PathLike, *, federation: Federation | None = None,
-    algorithm: Any = None, model: Any = None) -> RunResult:
+    algorithm: Any = None, model: Any = None, init: Any = None) -> RunResult:
   """Reads a run that ``save`` or the command line wrote.
 
   The tables, client accuracies, groups and global models are read at once.
@@ -481,6 +535,8 @@ def load_run(
     federation: the clients, if they were made from your own arrays.
     algorithm: your own algorithm, if the run used one; see ``run``.
     model: your own model, if the run used one; see ``run``.
+    init: the parameters that the run started from, if they were a pytree and
+      the run has roles; see ``run``.
 
   Returns:
     The result.
@@ -512,8 +568,8 @@ def load_run(
         records.tables[name] = rows
         records.columns[name] = tuple(rows[0]) if rows else (
             tables.columns_of(records.metrics))
-    return _Loaded(path, (federation, algorithm, model), summary, records,
-                   final, facts)
+    return _Loaded(path, (federation, algorithm, model, init), summary,
+                   records, final, facts)
   except FileNotFoundError as error:
     raise RunFolderError(
         f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
@@ -621,6 +677,37 @@ def _own_again(
   return text
 
 
+def _start_again(
+    folder: pathlib.Path, options: RunOptions, init: Any,
+    sources: Mapping[str, Mapping[str, str]]) -> tuple[RunOptions, Any]:
+  """The options of a saved run and what it started from.
+
+  Only parameters that are frozen or the clients' own are read again.
+
+  Raises:
+    RunFolderError: they cannot be had any more, or have changed.
+  """
+  said = {"init_from", "init"} & sources.keys()
+  if not said or not options.roles:
+    return dataclasses.replace(options, init_from=None, init_only=()), None
+  (name,) = said
+  try:
+    if name == "init_from":
+      file = sources[name]["file"]
+      options = dataclasses.replace(options, init_from=file)
+      found = parameters.read(file)
+    elif init is None:
+      raise RunFolderError(f"{folder}: it started from arrays, give load_run "
+                           "its init")
+    else:
+      found = init = parameters.named(init, "`init`")
+  except OptionError as error:
+    raise RunFolderError(f"{folder}: {error}") from error
+  if parameters.sha256(found) != sources[name]["sha256"]:
+    raise RunFolderError(f"{folder}: {name} is not what the run started from")
+  return options, init
+
+
 def _federation_again(
     folder: pathlib.Path, facts: Mapping[str, Any],
     sources: Mapping[str, Mapping[str, str]]) -> Federation:
@@ -645,7 +732,7 @@ def _federation_again(
 
 def _remake(
     folder: pathlib.Path, facts: dict[str, Any], summary: dict[str, Any],
-    federation: Any, algorithm: Any, model: Any) -> Live:
+    federation: Any, algorithm: Any, model: Any, init: Any) -> Live:
   """Prepares a saved run again and reads its final states."""
   name = facts["algorithm"]
   sources = facts.get("sources", {})
@@ -661,6 +748,7 @@ def _remake(
   check_options(options)
   # No round is played, so nobody needs to be drawn.
   options = dataclasses.replace(options, sampling="uniform")
+  options, init = _start_again(folder, options, init, sources)
   if model is None and facts["model"] is None:
     raise RunFolderError(f"{folder}: its model has no name, give load_run the "
                          "model")
@@ -677,7 +765,7 @@ def _remake(
       method.hparams, **{k: _tuples(v) for k, v in facts["hparams"].items()}))
   try:
     prepared = prepare(method, federation, options, model=model,
-                       seeds=facts["seeds"])
+                       seeds=facts["seeds"], init=init)
   except OptionError as error:  # for instance a file of devices that is gone
     raise RunFolderError(f"{folder}: {error}") from error
   if prepared.plan.get("frozen_sha256") != facts["plan"].get("frozen_sha256"):

@@ -36,7 +36,10 @@ def test_an_unknown_algorithm_gets_the_nearest_name(wrong, hint):
     ("losacadaptive", "it is client_update=losac with server=adaptive ("),
     ("mime_adam", "it is algorithm=mime with base=adam (the paper's"),
     ("FedSGD", "it is algorithm=fedavg with local_steps=1 and batch_size=0 ("),
-    ("q-FedAvg", "this method is not here ("), ("FedProto", "is not here ("),
+    ("FedProto", "is not here ("),
+    ("q-FedAvg", "is algorithm=fedavg with client_weights=qffl:Q ("),
+    ("Agnostic FL", "is algorithm=fedavg with client_weights=agnostic "
+     "(algorithm=afl is analytic FL) ("),
     ("resnet", "unknown (one of"), ("my.module", "or your own, path/to/file")])
 def test_a_name_that_is_no_name_here_is_said_to_be_what_it_is(name, said):
   with pytest.raises(ValueError) as error:

@@ -48,10 +48,11 @@ def test_worked_example_runs(tmp_path):
       "--num_clients=30", "--beta=0.5"]).hparams["beta"] == 0.5
 
 
-def test_the_models_of_the_page_are_models():
+def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   text = (ROOT / "docs" / "models.md").read_text("utf-8")
   blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-  assert len(blocks) == 7
+  assert len(blocks) == 10
   names = {"__name__": "models_page"}
   for block in blocks:
     exec(compile(block, "models.md", "exec"), names)
@@ -60,6 +61,9 @@ def test_the_models_of_the_page_are_models():
   expected = [sum(max(0.0, 1 + row[k] - row[label]) for k in range(10)
                   if k != label) for row, label in zip(np.asarray(logits), y)]
   np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
+  first, second = (names[run].global_params()["params"]["Dense_0"]["kernel"]
+                   for run in ("first", "second"))
+  assert first is not None and second is None  # frozen
 
 
 def test_the_tasks_of_the_page_are_tasks():
@@ -189,8 +193,11 @@ def test_compare_page_runs(tmp_path, monkeypatch):
 def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "docs" / "data.md").read_text("utf-8")
-  (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
-  exec(compile(block, "data.md", "exec"), {"__name__": "data_page"})
+  names = {"__name__": "data_page"}
+  for block in re.findall(r"```python\n(.*?)```", text, re.S):
+    exec(compile(block, "data.md", "exec"), names)
+  assert names["federation"].client_names.tolist() == [
+      f"writer {i}" for i in range(4)]
   (line,) = re.findall(r"```bash\n(.*?)\n```", text, re.S)
   assert run.main([*shlex.split(line)[2:], "--noprogress"]) == 0
   table = (tmp_path / "out" / "mine" / "clients.csv").read_text("utf-8")

@@ -90,7 +90,7 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
 
 @pytest.mark.parametrize("given, options, said", [
     ("sofmax", {}, "^model=sofmax: unknown, did you mean 'softmax'"),
-    ("resnet", {}, r"^model=resnet: unknown \(one of softmax, mlp"),
+    ("vgg", {}, r"^model=vgg: unknown \(one of softmax, mlp"),
     ("mlp", dict(hiden=(3,)), "^hiden: .*did you mean 'hidden'"),
     (nn.Dense(3), dict(hidden=(3,)), "^hidden: only a named model"),
     (nn.Dense, {}, r"^model: Dense is a class; give a module"),

@@ -1,5 +1,6 @@
 """Layers with state: which rows they see, who moves, what is refused."""
 
+import chex
 from flax import linen as nn, nnx
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import pytest
 from fedjax_alg import models
 from fedjax_alg.client import objective
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import roles
+from fedjax_alg.models import augment, precision, roles, start
+from fedjax_alg.records import parameters
 from tests import problems
 
 pytestmark = pytest.mark.fast
@@ -167,3 +169,48 @@ def test_what_cannot_leave_rows_out_is_one_line(made, message):
     objective.logits(model, model.init(jax.random.key(0)), X,
                      jax.random.key(1), COUNTS)
   assert "\n" not in str(caught.value)
+
+
+def test_options_of_training_reach_the_layers_with_state():
+  """bfloat16 and augmentation change what they see, not what they keep."""
+  model = models.as_model(Linen(), (4, 4), 2)
+  key, change = jax.random.key(2), jax.random.key(3)
+  made = roles.split(augment.augmented(
+      precision.in_bfloat16(model), ["flip"], (4, 4)), ())
+  plain = roles.split(model, ())
+  params, state = plain.init(key), plain.roles.start(key).state
+  # A number that bfloat16 does not have.
+  state = jax.tree.map(lambda leaf: leaf + np.float32(1 / 512), state)
+
+  def passed(model, x, key):
+    together = model.roles.together(model, with_state=True)
+    return together.observe(((params, None), state), x, COUNTS, key)
+
+  seen = augment.AUGMENTATIONS["flip"](X, jax.random.split(
+      jax.random.fold_in(change, 0xA06), 1)[0])
+  for x, key in ((X, None), (seen, change)):
+    (logits, new), (exact, wanted) = passed(made, X, key), passed(plain, x, key)
+    np.testing.assert_allclose(logits, exact, atol=0.05)
+    assert logits.dtype == jnp.float32 and (logits != exact).any()
+    for leaf, exact in zip(*map(jax.tree.leaves, (new, wanted))):
+      assert leaf.dtype == jnp.float32
+      np.testing.assert_allclose(leaf, exact, atol=0.02)
+
+
+def test_a_model_with_state_starts_from_what_is_given():
+  """The statistics, too, where they are given."""
+  model = models.as_model(Linen(), (4, 4), 2)
+  values = jax.tree.map(
+      lambda leaf: leaf + 1, model.roles.whole.init(jax.random.key(5)))
+  arrays = parameters.named(values)
+  for left_out in ("", "batch_stats"):
+    given = start.matched(model, {
+        name: array for name, array in arrays.items()
+        if not left_out or not name.startswith(left_out)}, (), "`init`")
+    made = roles.split(start.bound(model, given), ())
+    own = made.roles.start(jax.random.key(1)).state["batch_stats"]
+    drawn = model.roles.start(jax.random.key(1)).state["batch_stats"]
+    chex.assert_trees_all_equal(
+        made.init(jax.random.key(1))["params"], values["params"])
+    chex.assert_trees_all_equal(
+        own, drawn if left_out else values["batch_stats"])
