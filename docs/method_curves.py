@@ -38,7 +38,7 @@ PER_EXAMPLE = ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg")
 #: Options in the place of client_lr=0.3.
 SETTINGS = {
     **dict.fromkeys(PER_EXAMPLE, {"client_lr": 3.0}),
-    "fedavgm": {"client_lr": 0.1},
+    "fedavgm": {"client_lr": 0.1}, "afl": {"remove_ridge": False},
     "fedzo": {}, "baffle": {}, "pfedzo": {}, "pfedme": {}, "central": {},
     "cfl": {"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
 }
@@ -46,10 +46,8 @@ SETTINGS = {
 
 def settings_of(name):
   """The options that a method is given beside those of all."""
-  entry = registry.ALGORITHMS[name]
-  if entry.rounds is not None:
-    return {}
-  return SETTINGS.get(name, {"client_lr": 0.3})
+  closed_form = registry.ALGORITHMS[name].rounds is not None
+  return SETTINGS.get(name, {} if closed_form else {"client_lr": 0.3})
 
 
 def curve(name, federations, protocol, model):
