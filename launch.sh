@@ -125,7 +125,7 @@ case "$command" in
     ;;
   docs)
     install docs
-    rm -rf docs/_modules_of
+    rm -rf docs/_modules_of docs/_api
     "$venv/bin/python" -m sphinx -b html -q -W --keep-going docs \
       docs/_build/html "$@"
     echo "docs/_build/html/index.html"

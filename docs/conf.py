@@ -27,7 +27,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_extensions", "_inventories",
+exclude_patterns = ["_build", "_css", "_extensions", "_inventories",
                     "results/*.notes.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 apidoc_modules = [{
@@ -59,6 +59,8 @@ intersphinx_mapping = {
         ("numpy", "https://numpy.org/doc/stable/"))}
 myst_heading_anchors = 3
 html_theme = "furo"
+html_static_path = ["_css"]
+html_css_files = ["tables.css"]
 html_title = f"fedjax_alg {release}"
 
 

@@ -2,7 +2,7 @@
 
 Three directives, whose text is Markdown like that of the pages:
 
-  {method} NAME     what the registry knows of a method: its own
+  {registered} NAME what the registry knows of a method: its own
                     hyper-parameters, what a round costs, how to run it
   {methods} FAMILY  a table of the methods of a family, linked
   {options}         all options of `fa.federate` and `fa.run`, each an anchor
@@ -151,14 +151,15 @@ def method_page(name):
   entry = registry.ALGORITHMS[name]
   module = entry.build.__module__.rpartition(".")[2]
   lines = []
-  curve = curves().get(name)
+  curve = _curve(name)
   if curve:
     lines += ["```{figure} ../_static/methods/" + name + ".svg",
               f":alt: Accuracy of {entry.label} over the rounds", "",
               f"{entry.label} on the embedded digits: 60 clients with two of "
-              "the ten classes each, 10 of them a round, softmax regression, "
-              f"three seeds, `client_lr` {curve['rate']} by held-out clients; "
-              f"{curve['what']}. Grey: FedAvg.", "```", ""]
+              "the ten classes each, 10 of them a round, three seeds, not "
+              f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
+              f"accuracy by the protocol `{curve['protocol']}`). Grey: "
+              "FedAvg.", "```", ""]
   lines += ["## Run it", "", "```python", f'fa.run("{name}", fed, '
             "cohort_size=10, rounds=60, seeds=3)", "```", "", "```bash",
             f"fedjax-alg run --algorithm={name} --dataset=digits \\",
@@ -244,11 +245,15 @@ def _options(part, fields):
 
 @functools.cache
 def curves():
-  """name -> what docs/methods/curves.csv has of a method."""
-  if not CURVES.exists():
-    return {}
+  """(name, protocol, model) -> what docs/methods/curves.csv has of a method."""
   with CURVES.open(encoding="utf-8") as file:
-    return {row["method"]: row for row in csv.DictReader(file)}
+    return {(row["method"], row["protocol"], row["model"]): row
+            for row in csv.DictReader(file)}
+
+
+def _curve(name):
+  """The row of a method; of FedAvg, which all are drawn beside, the first."""
+  return next((row for row in curves().values() if row["method"] == name), None)
 
 
 def _draw(app):
@@ -258,15 +263,18 @@ def _draw(app):
   from matplotlib import pyplot
   folder = pathlib.Path(app.srcdir) / "_static" / "methods"
   folder.mkdir(parents=True, exist_ok=True)
-  found = curves()
 
   def points(row):
     pairs = [pair.split(":") for pair in row["accuracy"].split()]
     return [int(x) for x, _ in pairs], [100 * float(y) for _, y in pairs]
 
-  for name, row in found.items():
+  for name in registry.ALGORITHMS:
+    row = _curve(name)
+    if row is None:
+      continue
     figure, axes = pyplot.subplots(figsize=(4.2, 2.4), layout="constrained")
-    axes.plot(*points(found["fedavg"]), color="0.7")
+    axes.plot(*points(curves()["fedavg", row["protocol"], row["model"]]),
+              color="0.7")
     axes.plot(*points(row), color="C0", marker="o" if len(
         points(row)[0]) < 4 else "", markersize=3)
     axes.set(xlabel="rounds", ylabel="accuracy, %", ylim=(0, 100))
@@ -304,7 +312,7 @@ class Options(_Generated):
 
 
 def setup(app):
-  app.add_directive("method", Method)
+  app.add_directive("registered", Method)
   app.add_directive("methods", Methods)
   app.add_directive("options", Options)
   app.connect("builder-inited", _draw)

@@ -269,7 +269,7 @@ def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
   make, fitted, fit = deploy_program, set(), few_rows.fit
   if rows:
     monkeypatch.setattr(few_rows, "fit", lambda *words: (
-        fitted.add(words[-1]) or fit(*words)))
+        fitted.add(words[-2]) or fit(*words)))
     monkeypatch.setattr(few_rows, "sizes", lambda layer, ridge: (
         (4, 16, 32) if layer.positions == 1 else ()))
     monkeypatch.setattr(few_rows, "_FEWEST", 4)  # rows of a block

@@ -115,7 +115,8 @@ def test_refused(word, said):
 
 
 @pytest.mark.parametrize("command, words, said", [
-    (sweep, ("--metric=speed",), "--metric=speed: must be one of accuracy"),
+    (sweep, ("--metric=speed", "--sweep=client_lr=1", "--algorithm=fedavg"),
+     "--metric=speed: must be one of accuracy"),
     (sweep, ("--html=maybe",), "--html=maybe: must be true or false"),
     (sweep, [f"--sweep={name}={','.join(map(str, range(1, 102)))}"
              for name in ("rounds_", "client_lr")] + ["--sweep=a=1"],
