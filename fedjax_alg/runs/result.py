@@ -642,6 +642,12 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
 
+def as_tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+  """Options as config.json has them, with the tuples that JSON has no word for.
+  """
+  return {name: _tuples(value) for name, value in facts.items()}
+
+
 def _tuples(value: Any) -> Any:
   return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
@@ -718,7 +724,7 @@ def _federation_again(
   Raises:
     RunFolderError: the data cannot be had any more.
   """
-  facts = {k: _tuples(v) for k, v in facts.items()}
+  facts = as_tuples(facts)
   kept = folder / "partition.npz"
   if facts.get("partition_file") is not None and kept.is_file():
     facts["partition_file"] = str(kept)
@@ -743,8 +749,7 @@ def _remake(
                          "load_run its algorithm")
   if model is None and "model" in sources:
     model = _own_again(folder, facts["model"], "model", sources)
-  options = typed(RunOptions(
-      **{k: _tuples(v) for k, v in facts["run"].items()}))
+  options = typed(RunOptions(**as_tuples(facts["run"])))
   check_options(options)
   # No round is played, so nobody needs to be drawn.
   options = dataclasses.replace(options, sampling="uniform")
@@ -762,7 +767,7 @@ def _remake(
     raise RunFolderError(f"{folder}: the run was trained on other data")
   method = method_of(name if algorithm is None else algorithm)
   method = method._replace(hparams=dataclasses.replace(
-      method.hparams, **{k: _tuples(v) for k, v in facts["hparams"].items()}))
+      method.hparams, **as_tuples(facts["hparams"])))
   try:
     prepared = prepare(method, federation, options, model=model,
                        seeds=facts["seeds"], init=init)

@@ -1,0 +1,151 @@
+"""The client's side of a run whose server is elsewhere."""
+
+from collections.abc import Mapping, Sequence
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import trees
+from fedjax_alg.data import layout
+from fedjax_alg.deploy import remote as remote_lib
+from fedjax_alg.deploy.remote import Asked, Inputs, Remote
+from fedjax_alg.deploy.remote import from_bytes, to_bytes
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs.prepare import Prepared
+
+#: What a client keeps between two messages: arrays by name.
+Memory = dict[str, np.ndarray]
+
+
+class Question(NamedTuple):
+  """What the server says beside the bytes of a question."""
+
+  stage: str  #: one of ``remote.STAGES``
+  call: int  #: its number in the stage
+  round: int  #: from 1; 0: before round 1
+  client: int  #: the client's id
+  counted: int  #: the last round in which its answer counted; 0: none
+  #: ``remote.heard``, one number after the other
+  heard: Sequence[int] = ()
+
+
+class Client:
+  """One client: its rows, and the code that the method has for it."""
+
+  def __init__(self, prepared: Prepared, client: int, x: Any, y: Any):
+    """Takes the client's rows.
+
+    Args:
+      prepared: the run without data (``setting.of_facts``).
+      client: its id.
+      x: [n, ...] examples, as the model reads them.
+      y: [n] labels.
+
+    Raises:
+      OptionError: the rows are not like those of the run.
+    """
+    shape = prepared.federation.example_shape
+    x, y = np.asarray(x), np.asarray(y)
+    if x.shape[1:] != shape or len(y) != len(x) or not len(y):
+      raise OptionError(f"`shard`({client}): {len(x)} examples of shape "
+                        f"{x.shape[1:]} and {len(y)} labels, must be as many "
+                        f"of shape {shape}, and at least one")
+    self.prepared, self.client, self.size = prepared, client, len(y)
+    rows = np.arange(len(y))
+    self._shard = layout.shard_of(layout.client_data(
+        x, y, rows, rows[:1], np.array([len(y)])), 0)
+    self._program = jax.jit(
+        self._answer, static_argnames=("stage", "call", "heard"))
+
+  def answer(
+      self, question: Question, body: np.ndarray, memory: Memory
+  ) -> tuple[np.ndarray, Memory, bool]:
+    """Answers a question.
+
+    Args:
+      question: the question.
+      body: [n] uint8, its bytes.
+      memory: what the client keeps; the first time {}.
+
+    Returns:
+      The bytes of the answer, what the client keeps now, and whether it has
+      lost what it kept in the last round in which its answer counted.
+    """
+    before, lost = _row(question, memory)
+    earlier = [memory[f"heard{j}"] for j in range(question.call)]
+    numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
+    sent, row, shared = jax.device_get(self._program(
+        numbers, keys, self._shard, body, earlier, before, stage=question.stage, call=question.call,
+        heard=tuple(question.heard)))
+    kept = {f"heard{j}": line for j, line in enumerate([*earlier, shared])}
+    if row is not None:
+      number = np.array(question.round)
+      memory = {"round": number, "after": row} | (
+          {} if before is None else {"before": before})
+    return sent, {
+        name: value for name, value in memory.items()
+        if not name.startswith("heard")} | kept, lost and row is not None
+
+  def _answer(
+      self, numbers, keys, shard, body, earlier, before, *, stage, call,
+      heard):
+    """The bytes of the answer, of the new row, and of what was shared."""
+    p = self.prepared
+    slots, clients = p.spec.cohort_size, p.spec.num_clients
+    inputs = Inputs(
+        numbers, keys, jnp.ones(clients, jnp.int32), None,
+        jnp.ones(slots, bool), jnp.int32(0))
+    remote = Remote(given=lambda number, asked: None if number == call else (
+        jnp.zeros((asked.shards.size.shape[0], to_bytes(
+            _zeros(asked.answer)).size), jnp.uint8)))
+    try:
+      remote_lib.stage(p, stage, remote, inputs)
+      raise OptionError(f"`call`={call}: the stage {stage} asks less")
+    except Asked:
+      asked = remote.calls[-1]
+    shared, args = self._read(body, earlier, remote.calls, heard)
+    row: Any = asked.row
+    if jax.tree.leaves(row):
+      (table,) = remote.tables
+      row = trees.index(table, self.client) if before is None else (
+          from_bytes(before, row))
+    written, *sent = asked.fn(shared, shard, row, *args)
+    new = None
+    if jax.tree.leaves(row):
+      one = jax.tree.map(lambda leaf: leaf[None], (row, written))
+      new = to_bytes(trees.index(asked.write(
+          one[0], jnp.zeros(1, jnp.int32), one[1]), 0))
+    return to_bytes(sent), new, to_bytes(shared)
+
+  def _read(self, body, earlier, calls, heard):
+    """What the question has for all, and for this client."""
+    asked, number = calls[-1], len(calls) - 1
+    leaves, structure = jax.tree.flatten(asked.shared)
+    places = list(zip(heard[::2], heard[1::2]))
+    new = [leaf for i, leaf in enumerate(leaves) if places[i] == (number, i)]
+    fresh, args = from_bytes(body, (new, asked.of_one))
+    known = [jax.tree.leaves(from_bytes(line, call.shared))
+             for line, call in zip(earlier, calls)]
+    first = iter(fresh)
+    own = [next(first) if place == (number, i) else None
+           for i, place in enumerate(places)]
+    return structure.unflatten([
+        own[i] if j == number else known[j][i] for j, i in places]), args
+
+
+def _zeros(shapes: Any) -> Any:
+  return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _row(
+    question: Question, memory: Mapping[str, np.ndarray]
+) -> tuple[Any, bool]:
+  """What the client kept before this round, None: as at first; and a loss."""
+  if "round" not in memory:
+    return None, question.counted > 0
+  counted = int(memory["round"]) == question.counted
+  return memory.get("after" if counted else "before"), (
+      not counted and question.counted > int(memory["round"]))

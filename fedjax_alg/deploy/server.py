@@ -1,0 +1,263 @@
+"""The server's side of a run whose clients are elsewhere."""
+
+from collections.abc import Callable, Mapping
+import functools
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import tasks, trees
+from fedjax_alg.deploy import remote as remote_lib
+from fedjax_alg.deploy.client import Question
+from fedjax_alg.deploy.remote import Asked, heard, Inputs, Remote, to_bytes
+from fedjax_alg.engine import checkpoint, evaluate
+from fedjax_alg.records import tables
+from fedjax_alg.runs.prepare import Prepared
+
+#: (client -> (question, body)) -> client -> body of those who answered in time
+Ask = Callable[
+    [Mapping[int, tuple[Question, np.ndarray]]], Mapping[int, np.ndarray]]
+
+
+class Round(NamedTuple):
+  """What a round was, for the log."""
+
+  round: int  #: from 1
+  asked: list[int]  #: the participants' ids
+  lost: list[int]  #: those of them who did not answer in time
+  bytes_down: int  #: bytes to each participant that arrived, the mean
+  bytes_up: int
+  ledger_down: int  #: what the simulation counts of these
+  ledger_up: int
+  clients_s: float  #: seconds of waiting for answers
+  server_s: float  #: seconds of all else
+  train_loss: float
+
+
+class _Piece:
+  """A stage up to its next question, as a compiled program."""
+
+  def __init__(self, prepared: Prepared, stage: str):
+    self._prepared, self._stage = prepared, stage
+    self.heard: tuple[int, ...] = ()  #: of the question
+    self.answer_size = 0  #: bytes of one answer
+    self.program = jax.jit(self._piece)
+
+  def _piece(self, inputs, answers):
+    remote = Remote(given=lambda number, call: (
+        answers[number] if number < len(answers) else None))
+    try:
+      return True, remote_lib.stage(
+          self._prepared, self._stage, remote, inputs)
+    except Asked:
+      call = remote.calls[-1]
+    places = heard(remote.calls)
+    self.heard = sum(places, ())
+    here, leaves = len(remote.calls) - 1, jax.tree.leaves(call.shared)
+    self.answer_size = jax.eval_shape(
+        lambda: to_bytes(jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+            call.answer))).shape[0]
+    shared = to_bytes([leaf for i, leaf in enumerate(leaves)
+                       if places[i] == (here, i)])
+    own = jax.vmap(lambda _, args: to_bytes(args))(
+        call.shards.offset, call.args)
+    return False, (shared, own, call.shards.offset, call.shards.size > 0)
+
+
+class Server:
+  """The server of a run: its state, and its rounds."""
+
+  def __init__(
+      self, prepared: Prepared, sizes: np.ndarray, ask: Ask,
+      folder: pathlib.Path | None = None):
+    """Makes the server of a run before round 1.
+
+    Args:
+      prepared: the run without data (``setting.of_facts``).
+      sizes: [C], the clients' examples.
+      ask: sends questions and waits for the answers.
+      folder: where checkpoints are; None: nowhere.
+    """
+    self.prepared, self._ask, self._folder = prepared, ask, folder
+    self._sizes = jnp.asarray(sizes, jnp.int32)
+    self._numbers, self._keys = trees.index(
+        (prepared.numbers, prepared.keys), 0)
+    self._pieces: dict[tuple[str, int], _Piece] = {}
+    self.counted = np.zeros(len(sizes), np.int32)  #: ``Question.counted`` [C]
+    self.round = 0  #: rounds played
+    self.state: Any = None  #: the state after them
+    self._draw = jax.jit(self._drawn)
+
+  def start(self) -> None:
+    """Computes the state before round 1, or reads the newest checkpoint.
+
+    Raises:
+      CheckpointError: a checkpoint is of another app.
+    """
+    slots = self.prepared.spec.cohort_size
+    kept = self._folder and checkpoint.newest_round(self._folder)
+    if kept is not None:
+      like = jax.eval_shape(
+          lambda: remote_lib.first_state(
+              self.prepared, Remote(), self._inputs(jnp.ones(slots, bool)))[1])
+      (self.state, self.counted), header, _ = checkpoint.load_latest(
+          self._folder, (like, self.counted))
+      self.round = header["round"]
+      return
+    self.state, _ = self._play("setup", np.ones(slots, bool), _Traffic())
+
+  def play(self) -> Round:
+    """Plays a round, without those who do not answer in time."""
+    began, traffic = time.monotonic(), _Traffic()
+    ids = jax.device_get(self._draw(
+        self._sizes, self._keys, jnp.int32(self.round)))
+    present = ids < len(self.counted)
+    arrived = present & (np.asarray(self._sizes)[
+        np.minimum(ids, len(self.counted) - 1)] > 0)
+    while True:
+      try:
+        state, aux = self._play("round", arrived, traffic)
+        break
+      except _Lost as lost:
+        arrived &= ~np.isin(ids, lost.clients)
+    self.state, self.round = state, self.round + 1
+    self.counted[ids[arrived]] = self.round
+    if self._folder is not None:
+      checkpoint.save(
+          self._folder, (self.state, self.counted), self.round, {})
+    cost = aux.cost
+    ledger = [int(floats * 4 if counted is None else counted)
+              for floats, counted in ((cost.down, cost.bytes_down),
+                                      (cost.up, cost.bytes_up))]
+    asked, answered = ids[present].tolist(), ids[arrived].tolist()
+    down, up = traffic.means(answered)
+    seconds = time.monotonic() - began
+    return Round(
+        self.round, asked, sorted(set(asked) - set(answered)), down, up,
+        *ledger, round(traffic.seconds, 4),
+        round(seconds - traffic.seconds, 4),
+        float(aux.server.get("train_loss", np.nan)))
+
+  @functools.cached_property
+  def _evaluation(self) -> Any:
+    p = self.prepared
+    measure = evaluate.make_evaluate(
+        p.algorithm, p.model, p.protocols, p.map_clients)
+    return jax.jit(lambda data, state, key: measure(data, state, key))
+
+  def evaluate(self) -> dict[str, dict[str, float]]:
+    """Evaluates the global models on the server's test examples.
+
+    Returns:
+      protocol -> metric -> value.
+    """
+    p = self.prepared
+    counts = jax.device_get(jax.tree.map(
+        lambda leaf: leaf[None], self._evaluation(
+            p.placed.data, self.state, self._keys.evaluation)))
+    found = tables.metric_values(counts, tasks.of(p.model))
+    return {protocol: {name: float(value[0]) for name, value in of.items()}
+            for protocol, of in found.items()}
+
+  def global_params(self) -> Any:
+    """The K global models, leaves [K, ...]."""
+    models = self.prepared.algorithm.global_params
+    assert models is not None
+    return jax.device_get(models(self.state))
+
+  def _drawn(self, sizes, keys, number):
+    slots, sampler, _ = self.prepared.participation
+    return sampler(
+        remote_lib.data_of(self.prepared, sizes), slots,
+        jax.random.fold_in(keys.cohort, number), number)
+
+  def _inputs(self, arrived) -> Inputs:
+    return Inputs(self._numbers, self._keys, self._sizes, self.state,
+                  jnp.asarray(arrived), jnp.int32(self.round))
+
+  def _play(
+      self, stage: str, arrived: np.ndarray, traffic: "_Traffic"
+  ) -> tuple[Any, Any]:
+    """Plays a stage; what has been answered before is not asked again.
+
+    Raises:
+      _Lost: a participant did not answer.
+    """
+    answers: list[np.ndarray] = []
+    while True:
+      piece = self._pieces.setdefault(
+          (stage, len(answers)), _Piece(self.prepared, stage))
+      done, found = piece.program(self._inputs(arrived), answers)
+      if done:
+        return found[0], jax.device_get(found[1])
+      answers.append(self._answers(
+          stage, len(answers), piece, jax.device_get(found), traffic))
+
+  def _answers(
+      self, stage: str, call: int, piece: _Piece, found: Any,
+      traffic: "_Traffic") -> np.ndarray:
+    """The answers to a question, [S, n] uint8; 0 of empty slots."""
+    shared, own, ids, there = found
+    questions = {}
+    for slot in np.flatnonzero(there):
+      client = int(ids[slot])
+      questions[client] = Question(
+          stage, call, self.round + (stage == "round"), client,
+          int(self.counted[client]), piece.heard), np.concatenate(
+              [shared, own[slot]])
+    sent = traffic.ask(self._ask, questions)
+    lost = [client for client in questions if client not in sent]
+    if lost:
+      raise _Lost(stage, lost)
+    lines = np.zeros((len(ids), piece.answer_size), np.uint8)
+    for slot in np.flatnonzero(there):
+      lines[slot] = sent[int(ids[slot])]
+    return lines
+
+
+class _Lost(Exception):
+  """Clients that did not answer."""
+
+  def __init__(self, stage: str, clients: list[int]):
+    super().__init__(f"{stage}: no answer of the clients {clients}")
+    self.clients = clients
+
+
+class _Traffic:
+  """What a round has sent, and the answers that it has."""
+
+  def __init__(self):
+    self._known: dict[Any, np.ndarray] = {}
+    self._sent: dict[tuple[int, int], tuple[int, int]] = {}
+    self.seconds = 0.0  #: of waiting
+
+  def ask(
+      self, ask: Ask, questions: Mapping[int, tuple[Question, np.ndarray]]
+  ) -> dict[int, np.ndarray]:
+    """The answers of those who give one."""
+    keys = {client: (question, body.tobytes())
+            for client, (question, body) in questions.items()}
+    new = {client: questions[client] for client, key in keys.items()
+           if key not in self._known}
+    if new:
+      began = time.monotonic()
+      answers = ask(new)
+      self.seconds += time.monotonic() - began
+      for client, body in answers.items():
+        question, asked = new[client]
+        self._known[keys[client]] = body
+        self._sent[client, question.call] = len(asked), len(body)
+    return {client: self._known[key] for client, key in keys.items()
+            if key in self._known}
+
+  def means(self, clients: list[int]) -> tuple[int, int]:
+    """Bytes down and up of one of the clients, the means of these."""
+    of = [sizes for (client, _), sizes in self._sent.items()
+          if client in clients]
+    down, up = np.sum([*of, (0, 0)], axis=0) / max(len(clients), 1)
+    return int(down), int(up)
