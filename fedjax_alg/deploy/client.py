@@ -75,7 +75,8 @@ class Client:
       lost what it kept in the last round in which its answer counted.
     """
     before, lost = _row(question, memory)
-    earlier = [memory[f"heard{j}"] for j in range(question.call)]
+    earlier = [memory.get(f"heard{j}", np.zeros(0, np.uint8))
+               for j in range(question.call)]
     numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
     sent, row, shared = jax.device_get(self._program(
         numbers, keys, self._shard, body, earlier, before, stage=question.stage, call=question.call,
@@ -127,8 +128,8 @@ class Client:
     places = list(zip(heard[::2], heard[1::2]))
     new = [leaf for i, leaf in enumerate(leaves) if places[i] == (number, i)]
     fresh, args = from_bytes(body, (new, asked.of_one))
-    known = [jax.tree.leaves(from_bytes(line, call.shared))
-             for line, call in zip(earlier, calls)]
+    known = {j: jax.tree.leaves(from_bytes(earlier[j], calls[j].shared))
+             for j, _ in places if j < number}
     first = iter(fresh)
     own = [next(first) if place == (number, i) else None
            for i, place in enumerate(places)]

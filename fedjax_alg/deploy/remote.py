@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import trees
+from fedjax_alg import split, trees
 from fedjax_alg.base import Array, ClientData, Shard
 from fedjax_alg.data import layout
 from fedjax_alg.engine import loop, sharding
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
   fn: Callable[..., Any]
   write: Callable[..., Any]
-  table: Any  #: what clients keep, [0, ...]; () if they keep nothing
+  table: Any  #: what clients keep, without their rows; () if nothing
   shared: Any
   shards: Shard
   args: Any
@@ -55,7 +55,7 @@ class Call(NamedTuple):
     """Shapes of what a client keeps."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
-        self.table)
+        self.table, is_leaf=split.is_split)
 
   @property
   def answer(self) -> Any:
@@ -92,8 +92,8 @@ class Remote(ClientMap):
       OptionError: clients would read a table or data that the server has.
     """
     del places
-    if shards.personal is not None or shards.state is not None or any(
-        leaf.shape[0] for leaf in jax.tree.leaves(table)):
+    if shards.personal is not None or shards.state is not None or not all(
+        map(split.is_split, split.leaves(table))):
       raise OptionError("`algorithm`: its server holds what its clients keep")
     call = Call(fn, write, table, shared, shards, args)
     lines = self.given(len(self.calls), call)
@@ -114,17 +114,6 @@ class Remote(ClientMap):
         jax.tree.leaves(summed)) else zeros
     return table, total, stacked
 
-  def change(self, fn, write, table, places, shared, shards, *args):
-    """See ``base.MapClients.change``."""
-
-    def adds_nothing(*args):
-      written, stacked = fn(*args)
-      return written, (), stacked
-
-    table, _, stacked = self.update(
-        adds_nothing, write, table, places, (), shared, shards, *args)
-    return table, stacked
-
   def total(self, *args, **kwargs):
     """Refused: see ``base.MapClients.total``."""
     raise OptionError("`algorithm`: its clients send sums in double precision")
@@ -132,7 +121,9 @@ class Remote(ClientMap):
   def keep(self, table):
     """Leaves the rows to the clients; see ``base.MapClients.keep``."""
     self.tables.append(table)
-    return jax.tree.map(lambda leaf: leaf[:0], table)
+    return split.tree_map(
+        lambda leaf: leaf, lambda leaf: split.Split(
+            leaf[None, :0], (0, leaf.shape[0])), table)
 
 
 class Inputs(NamedTuple):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import tasks, trees
+from fedjax_alg import split, tasks, trees
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
 from fedjax_alg.deploy.remote import Asked, heard, Inputs, Remote, to_bytes
@@ -105,8 +105,11 @@ class Server:
       like = jax.eval_shape(
           lambda: remote_lib.first_state(
               self.prepared, Remote(), self._inputs(jnp.ones(slots, bool)))[1])
-      (self.state, self.counted), header, _ = checkpoint.load_latest(
-          self._folder, (like, self.counted))
+      (blocks, self.counted), header, _ = checkpoint.load_latest(
+          self._folder, (_blocks(like), self.counted))
+      self.state = split.tree_map(
+          lambda leaf, block: leaf.with_block(block),
+          lambda leaf, array: array, like, blocks)
       self.round = header["round"]
       return
     self.state, _ = self._play("setup", np.ones(slots, bool), _Traffic())
@@ -129,7 +132,8 @@ class Server:
     self.counted[ids[arrived]] = self.round
     if self._folder is not None:
       checkpoint.save(
-          self._folder, (self.state, self.counted), self.round, {})
+          self._folder, (_blocks(self.state), self.counted), self.round,
+          {})
     cost = aux.cost
     ledger = [int(floats * 4 if counted is None else counted)
               for floats, counted in ((cost.down, cost.bytes_down),
@@ -218,6 +222,12 @@ class Server:
     for slot in np.flatnonzero(there):
       lines[slot] = sent[int(ids[slot])]
     return lines
+
+
+def _blocks(state: Any) -> Any:
+  """The state with what there is of the clients' tables: no row."""
+  return split.tree_map(
+      lambda leaf: leaf.block, lambda leaf: leaf, state)
 
 
 class _Lost(Exception):
