@@ -48,7 +48,7 @@ class Client:
       OptionError: the rows are not like those of the run.
     """
     shape = prepared.federation.example_shape
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = np.asarray(x[:]), np.asarray(y[:])
     if x.shape[1:] != shape or len(y) != len(x) or not len(y):
       raise OptionError(f"`shard`({client}): {len(x)} examples of shape "
                         f"{x.shape[1:]} and {len(y)} labels, must be as many "

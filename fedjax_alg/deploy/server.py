@@ -84,7 +84,7 @@ class Server:
       folder: where checkpoints are; None: nowhere.
     """
     self.prepared, self._ask, self._folder = prepared, ask, folder
-    self._sizes = jnp.asarray(sizes, jnp.int32)
+    self.sizes = np.array(sizes, np.int32)  #: 0 for who has not joined yet
     self._numbers, self._keys = trees.index(
         (prepared.numbers, prepared.keys), 0)
     self._pieces: dict[tuple[str, int], _Piece] = {}
@@ -118,10 +118,9 @@ class Server:
     """Plays a round, without those who do not answer in time."""
     began, traffic = time.monotonic(), _Traffic()
     ids = jax.device_get(self._draw(
-        self._sizes, self._keys, jnp.int32(self.round)))
-    present = ids < len(self.counted)
-    arrived = present & (np.asarray(self._sizes)[
-        np.minimum(ids, len(self.counted) - 1)] > 0)
+        self.sizes, self._keys, jnp.int32(self.round)))
+    present = ids < len(self.sizes)
+    arrived = present & (self.sizes[np.minimum(ids, len(self.sizes) - 1)] > 0)
     while True:
       try:
         state, aux = self._play("round", arrived, traffic)
@@ -181,8 +180,8 @@ class Server:
         jax.random.fold_in(keys.cohort, number), number)
 
   def _inputs(self, arrived) -> Inputs:
-    return Inputs(self._numbers, self._keys, self._sizes, self.state,
-                  jnp.asarray(arrived), jnp.int32(self.round))
+    return Inputs(self._numbers, self._keys, jnp.asarray(self.sizes),
+                  self.state, jnp.asarray(arrived), jnp.int32(self.round))
 
   def _play(
       self, stage: str, arrived: np.ndarray, traffic: "_Traffic"

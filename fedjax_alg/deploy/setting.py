@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import models
+from fedjax_alg import models, own
 from fedjax_alg.data import arrays
 from fedjax_alg.data.federation import deal, Federation, from_options
 from fedjax_alg.data.options import DataOptions
@@ -86,6 +86,8 @@ def check(prepared: Prepared) -> None:
       (f"`validation_clients`={data.validation_clients}",
        "" if prepared.federation.data.validation is None else (
            "the server of an app holds no clients' data")),
+      (f"`sampling`={options.sampling}", "" if not own.is_own(
+          options.sampling) else "an app has no code of yours"),
       ("`seeds`", "" if len(prepared.seeds) == 1 else "give one seed"),
       ("`task`", "" if prepared.federation.task is None else (
           "one class for each example alone"))]
@@ -128,7 +130,7 @@ def of_facts(
   check_options(options)
   return prepare(
       method, federation, dataclasses.replace(
-          options, eval_protocols=("global",)),
+          options, eval_protocols=("global",), host_devices=1),
       model=facts["model"], seeds=facts["seeds"])
 
 
@@ -154,6 +156,13 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 def _sha256(facts: Mapping[str, Any]) -> str:
   return hashlib.sha256(
       json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def test_rows(federation: Federation) -> tuple[Any, Any]:
+  """The whole test set, (x, y)."""
+  test = federation.data.whole_test
+  total = int(np.asarray(test.size).sum())
+  return test.x[:total], test.y[:total]
 
 
 def simulated(facts: Mapping[str, Any]) -> Federation:

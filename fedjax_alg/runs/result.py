@@ -266,6 +266,15 @@ class RunResult:
                         "the client whose model to write")
     return known.join(params, known.frozen)
 
+  @property
+  def prepared(self) -> Prepared:
+    """The run as it was prepared; of a folder it is prepared again.
+
+    Raises:
+      RunFolderError: see ``client_params``.
+    """
+    return self._state().prepared
+
   def _state(self) -> Live:
     if self._live is None:
       raise RunFolderError("the run was read without its states")

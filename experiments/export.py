@@ -1,0 +1,56 @@
+"""Exports a run as an app for machines, which Flower starts.
+
+  python -m experiments.export RUN --to=flower --out=app
+  python -m experiments.export --to=flower --out=app --algorithm=scaffold \\
+      --dataset=digits --num_clients=8 --rounds=10 ...
+
+RUN is the folder of a finished run; or the flags are those of a run. The app
+has the method's two halves, its settings and its seed (docs/flower.md). It
+needs the package flwr (pip install 'fedjax_alg[flower]').
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import sys
+
+from absl.flags import FlagValues
+
+import fedjax_alg as fa
+from fedjax_alg.deploy import export, flower
+from fedjax_alg.files import expanded
+from fedjax_alg.hparams import typed
+from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.result import as_tuples
+from .cli import config as config_lib
+from .cli.command import Command, enum, string
+
+
+def _run(
+    values: FlagValues, rest: list[str], argv: Sequence[str]) -> None:
+  """Writes the app."""
+  del argv
+  if values.out is None:
+    raise config_lib.UsageError("--out: give the folder of the app")
+  flower.library("flwr")
+  if rest and not rest[0].startswith("-"):
+    config_lib.refuse_words(rest[1:])
+    result = fa.load_run(rest[0])
+    # A run that is read draws nobody, and starts from its last states.
+    prepared = dataclasses.replace(result.prepared, options=typed(
+        RunOptions(**as_tuples(result.facts["run"]))))
+  else:
+    prepared = config_lib.parse(rest, "experiments.export").prepare()
+  folder = expanded(values.out, "out")
+  export.write(prepared, folder)
+  print(f"{folder}: the app; docs/flower.md says how to start it")
+
+
+main = Command(
+    __doc__, (
+        enum("to", "flower", ["flower"], "what starts the app"),
+        string("out", None, "folder of the app, which must be empty")),
+    _run, below="All other flags are those of experiments.run.",
+    passes_on=True)
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,299 @@
+"""The two halves of a run as Flower's ClientApp and ServerApp.
+
+https://flower.ai, the package flwr. A question is a message of type `train`,
+its bytes one array; what stands beside them is a record of a few numbers.
+"""
+
+from collections.abc import Callable, Mapping
+import importlib
+import json
+import logging
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg import files, trees
+from fedjax_alg.deploy import setting
+from fedjax_alg.deploy.client import Client, Memory, Question
+from fedjax_alg.deploy.server import Server
+from fedjax_alg.engine import sharding
+from fedjax_alg.errors import OptionError
+from fedjax_alg.records import parameters
+from fedjax_alg.runs.prepare import Prepared
+
+#: Seconds between two looks for clients that have come.
+_LOOK = 3.0
+#: The name of an array of bytes, and of what stands beside it.
+_BODY, _BESIDE = "body", "beside"
+#: client -> its examples (x [n, ...], y [n])
+ShardOf = Callable[[int], tuple[Any, Any]]
+
+
+def library(name: str) -> Any:
+  """A module of the package flwr.
+
+  Raises:
+    OptionError: it is missing.
+  """
+  try:
+    return importlib.import_module(name)
+  except ImportError:
+    raise OptionError("`to`=flower: the package flwr is missing (pip install "
+                      "'fedjax_alg[flower]')") from None
+
+
+def _prepared(folder: pathlib.Path, test: Any = None) -> Prepared:
+  sharding.start(1)
+  return setting.of_facts(setting.read(folder / "config.json"), test)
+
+
+def _packed(body: np.ndarray, beside: Mapping[str, Any]) -> Any:
+  """The content of a message."""
+  app = library("flwr.app")
+  line = app.Array("uint8", (len(body),), "bytes", body.tobytes())
+  return app.RecordDict({_BODY: app.ArrayRecord({_BODY: line}),
+                         _BESIDE: app.ConfigRecord(dict(beside))})
+
+
+def _body(content: Any) -> np.ndarray:
+  return np.frombuffer(content[_BODY][_BODY].data, np.uint8)
+
+
+def _length(message: Any) -> int:
+  """Bytes of a message as Flower sends it, without the protocol below."""
+  nested = library("flwr.supercore.inflatable.inflatable_object")
+  return sum(len(part.deflate())
+             for part in nested.get_all_nested_objects(message).values())
+
+
+def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
+  """Makes the ClientApp of an exported app.
+
+  A node is the client that its configuration names (`partition-id`). What it
+  keeps is in Flower's state of the node; and with `keep`=FOLDER in a file, too,
+  so that it outlives the node and the run.
+
+  Args:
+    folder: has the frozen config.
+    shard: the examples of a client.
+
+  Returns:
+    The app.
+  """
+  flwr, place = library("flwr.clientapp"), pathlib.Path(folder)
+  message_of, app = library("flwr.app").Message, flwr.ClientApp()
+  held: dict[int, Client] = {}
+
+  def client_of(context: Any) -> Client:
+    number = int(context.node_config["partition-id"])
+    if number not in held:
+      held[number] = Client(_prepared(place), number, *shard(number))
+    return held[number]
+
+  @app.query("join")
+  def join(message, context):
+    client = client_of(context)
+    return message_of(_packed(np.zeros(0, np.uint8), {
+        "client": client.client, "examples": client.size}), reply_to=message)
+
+  @app.train()
+  def train(message, context):
+    began, client = time.monotonic(), client_of(context)
+    beside = dict(message.content[_BESIDE])
+    question = Question(**{**beside, "heard": list(beside["heard"])})
+    kept = _kept(place, context, client.client)
+    sent, memory, lost = client.answer(
+        question, _body(message.content), _remembered(context, kept))
+    _remember(context, kept, memory)
+    return message_of(_packed(sent, {
+        "lost": lost, "seconds": time.monotonic() - began}), reply_to=message)
+
+  return app
+
+
+def _kept(
+    place: pathlib.Path, context: Any, client: int) -> pathlib.Path | None:
+  """The file of what a client keeps; None: it has none."""
+  folder = context.node_config.get("keep")
+  digest = files.sha256(place / "config.json")[:16]
+  return folder and files.expanded(folder) / f"{digest}_{client}.npz"
+
+
+def _remembered(context: Any, kept: pathlib.Path | None) -> Memory:
+  if kept is not None and kept.is_file():
+    with np.load(kept) as file:
+      return dict(file)
+  if "memory" not in context.state:
+    return {}
+  return {name: array.numpy()
+          for name, array in context.state["memory"].items()}
+
+
+def _remember(
+    context: Any, kept: pathlib.Path | None, memory: Memory) -> None:
+  if kept is not None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(kept) as partial, open(partial, "wb") as file:
+      np.savez(file, **memory)  # type: ignore[arg-type]
+  app = library("flwr.app")
+  context.state["memory"] = app.ArrayRecord({
+      name: app.Array(np.asarray(line)) for name, line in memory.items()})
+
+
+class Network:
+  """The clients of a run as the server reaches them."""
+
+  def __init__(self, grid: Any, count: int, timeout: float):
+    """Knows nobody yet.
+
+    Args:
+      grid: Flower's grid.
+      count: C, the number of clients.
+      timeout: seconds to wait for answers.
+    """
+    self._grid, self._timeout = grid, timeout
+    self._nodes: dict[int, int] = {}  # client -> node
+    self._met: set[int] = set()
+    self.sizes = np.zeros(count, np.int32)  #: examples, 0: has not joined
+    #: bytes of messages beyond those of their bodies, of the last question
+    self.beyond = (0, 0)
+
+  def _exchange(self, contents: Mapping[int, Any], kind: str, group: str):
+    """node -> reply of those who sent one."""
+    message_of = library("flwr.app").Message
+    messages = [message_of(content, node, kind, group_id=group,
+                           ttl=self._timeout + 60.0)
+                for node, content in contents.items()]
+    replies = self._grid.send_and_receive(messages, timeout=self._timeout)
+    found = {}
+    for reply in replies:
+      if reply.has_error():
+        _log().warning("node %d: %s", reply.metadata.src_node_id,
+                       reply.error.reason)
+      else:
+        found[reply.metadata.src_node_id] = reply
+    if found:
+      of = next(iter(found))
+      sent = next(m for m in messages if m.metadata.dst_node_id == of)
+      self.beyond = tuple(_length(m) - len(_body(m.content))
+                          for m in (sent, found[of]))
+    return found
+
+  def meet(self) -> set[int]:
+    """Asks nodes that are new who they are; returns those that are there."""
+    there = set(self._grid.get_node_ids())
+    new = there - self._met
+    if new:
+      nothing = np.zeros(0, np.uint8)
+      replies = self._exchange(
+          {node: _packed(nothing, {"hello": 1}) for node in new},
+          "query.join", "join")
+      for node, reply in replies.items():
+        who = reply.content[_BESIDE]
+        self._met.add(node)
+        self._nodes[who["client"]] = node
+        self.sizes[who["client"]] = who["examples"]
+        _log().info("client %d: there, %d examples", who["client"],
+                    who["examples"])
+    return there
+
+  def wait(self, seconds: float) -> None:
+    """Waits for all clients, or as long."""
+    until = time.monotonic() + seconds
+    while self.meet() is not None and not self.sizes.all():
+      if time.monotonic() > until:
+        _log().warning("clients %s: not there after %g s, going on without",
+                       np.flatnonzero(self.sizes == 0).tolist(), seconds)
+        return
+      time.sleep(_LOOK)
+
+  def ask(
+      self, questions: Mapping[int, tuple[Question, np.ndarray]]
+  ) -> dict[int, np.ndarray]:
+    """Sends questions; see ``server.Ask``."""
+    there, found = self.meet(), {}
+    reached = {self._nodes[client]: client for client in questions
+               if self._nodes.get(client) in there}
+    contents = {}
+    for node, client in reached.items():
+      question, body = questions[client]
+      contents[node] = _packed(
+          body, {**question._asdict(), "heard": list(question.heard)})
+    number = str(next(iter(questions.values()))[0].round)
+    for node, reply in self._exchange(contents, "train", number).items():
+      client = reached[node]
+      found[client] = _body(reply.content)
+      if reply.content[_BESIDE]["lost"]:
+        _log().warning("round %s: client %d has lost what it kept, and starts "
+                       "anew", number, client)
+    return found
+
+
+def _log() -> logging.Logger:
+  return logging.getLogger("flwr")
+
+
+def server_app(
+    folder: str | pathlib.Path,
+    test: Callable[[], tuple[Any, Any] | None]) -> Any:
+  """Makes the ServerApp of an exported app.
+
+  Args:
+    folder: has the frozen config.
+    test: the server's test examples (x, y), or None.
+
+  Returns:
+    The app. Its options are `out` (folder of checkpoints, of rounds.jsonl and of
+    the model), `timeout` and `wait` (seconds).
+  """
+  app = library("flwr.serverapp").ServerApp()
+
+  @app.main()
+  def main(grid, context):
+    serve(pathlib.Path(folder), grid, context.run_config, test())
+
+  return app
+
+
+def serve(
+    folder: pathlib.Path, grid: Any, options: Mapping[str, Any],
+    test: tuple[Any, Any] | None) -> Server:
+  """Plays a run from its newest checkpoint to its last round.
+
+  Args:
+    folder: has the frozen config.
+    grid: Flower's grid.
+    options: see ``server_app``.
+    test: the server's test examples; None: it evaluates nothing.
+
+  Returns:
+    The server after the last round.
+  """
+  prepared, out = _prepared(folder, test), files.expanded(options["out"])
+  network = Network(grid, prepared.spec.num_clients, float(options["timeout"]))
+  network.wait(float(options["wait"]))
+  server = Server(prepared, network.sizes, network.ask, out / "checkpoints")
+  server.start()
+  if server.round:
+    _log().info("goes on after round %d", server.round)
+  run, privacy = prepared.options, prepared.privacy()
+  assert run.rounds is not None
+  while server.round < run.rounds:
+    server.sizes = network.sizes.copy()
+    row = server.play()._asdict() | dict(
+        zip(("beyond_down", "beyond_up"), network.beyond))
+    if privacy is not None:
+      row["epsilon"] = privacy.epsilon(server.round)
+    due = server.round % run.eval_every == 0 or server.round == run.rounds
+    row |= server.evaluate()["global"] if due and test is not None else {}
+    _log().info("%s", ", ".join(
+        f"{name} {value}" for name, value in row.items()))
+    with open(out / "rounds.jsonl", "a", encoding="utf-8") as file:
+      file.write(json.dumps(row) + "\n")
+  models = server.global_params()
+  for k in range(len(next(iter(parameters.named(models).values())))):
+    parameters.write(
+        out / f"model_{k}.npz", trees.index(models, k), "npz")
+  return server
