@@ -33,8 +33,10 @@ serverapp = "{package}.server_app:app"
 clientapp = "{package}.client_app:app"
 
 [tool.flwr.app.config]
-# Folder of the server's checkpoints, of rounds.jsonl and of the models.
+# Folder of the server's checkpoints, of rounds.jsonl and of the models, which
+# are written after the last round or after every one.
 out = {out}
+every_round = false
 # Seconds that the server waits for the answers of a round, and at the start
 # for all clients.
 timeout = 600.0

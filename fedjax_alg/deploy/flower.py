@@ -12,6 +12,7 @@ import pathlib
 import time
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedjax_alg import files, trees
@@ -245,8 +246,9 @@ def server_app(
     test: the server's test examples (x, y), or None.
 
   Returns:
-    The app. Its options are `out` (folder of checkpoints, of rounds.jsonl and of
-    the model), `timeout` and `wait` (seconds).
+    The app. Its options are `out` (folder of checkpoints, of rounds.jsonl and
+    of models), `every_round` (whether models are written after every round),
+    `timeout` and `wait` (seconds).
   """
   app = library("flwr.serverapp").ServerApp()
 
@@ -287,13 +289,22 @@ def serve(
     if privacy is not None:
       row["epsilon"] = privacy.epsilon(server.round)
     due = server.round % run.eval_every == 0 or server.round == run.rounds
-    row |= server.evaluate()["global"] if due and test is not None else {}
+    if due and test is not None:
+      row |= {name: value for name, value in server.evaluate()["global"].items()
+              if value == value}
     _log().info("%s", ", ".join(
         f"{name} {value}" for name, value in row.items()))
     with open(out / "rounds.jsonl", "a", encoding="utf-8") as file:
       file.write(json.dumps(row) + "\n")
-  models = server.global_params()
-  for k in range(len(next(iter(parameters.named(models).values())))):
-    parameters.write(
-        out / f"model_{k}.npz", trees.index(models, k), "npz")
+    if options["every_round"] or server.round == run.rounds:
+      _write_models(server, out / "models")
   return server
+
+
+def _write_models(server: Server, folder: pathlib.Path) -> None:
+  """Writes the global models after this round."""
+  models = server.global_params()
+  count = next(iter(jax.tree.leaves(models))).shape[0]
+  for k in range(count):
+    name = f"round_{server.round}{f'_{k}' if count > 1 else ''}.npz"
+    parameters.write(folder / name, trees.index(models, k), "npz")
