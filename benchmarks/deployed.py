@@ -106,11 +106,11 @@ class Deployment:
         "--port", str(free_port()), "--node-config",
         f'partition-id={client} keep="{self.folder / "keep"}"'])
 
-  def app(self, place: pathlib.Path) -> subprocess.Popen:
+  def app(self, place: pathlib.Path, timeout: float) -> subprocess.Popen:
     """Starts an app by `flwr run`; it ends with the run."""
     return self._start("run", [
         "flwr", "run", str(place), "loopback", "--stream", "--run-config",
-        f"every_round=true timeout=40.0 out='{place / 'out'}'"])
+        f"every_round=true timeout={timeout:.1f} out='{place / 'out'}'"])
 
   def kill_server(self) -> None:
     """Ends the process of the ServerApp, which the SuperLink has started."""
@@ -144,7 +144,7 @@ def rows(place: pathlib.Path) -> list[dict[str, Any]]:
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def until(place: pathlib.Path, number: int, limit: float = 600.0) -> None:
+def until(place: pathlib.Path, number: int, limit: float = 1200.0) -> None:
   """Waits for the end of a round.
 
   Raises:
@@ -207,9 +207,10 @@ HEAD = """\
 |---|---|---|---|---|---|---|"""
 
 
-def faults(deployment: Deployment, place: pathlib.Path) -> None:
+def faults(
+    deployment: Deployment, place: pathlib.Path, timeout: float) -> None:
   """Plays the app of ``place`` with three faults."""
-  deployment.app(place)
+  deployment.app(place, timeout)
   until(place, 2)
   deployment.processes[1].kill()
   until(place, 4)
@@ -221,7 +222,7 @@ def faults(deployment: Deployment, place: pathlib.Path) -> None:
   until(place, 9)
   deployment.kill_server()
   deployment.processes["run"].wait(120)
-  deployment.app(place).wait(900)
+  deployment.app(place, timeout).wait(3600)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -231,6 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--clients", type=int, default=8)
   parser.add_argument("--cohort_size", type=int, default=4)
   parser.add_argument("--rounds", type=int, default=10)
+  parser.add_argument("--timeout", type=float, default=120.0,
+                      help="seconds that the server waits for answers")
   parser.add_argument("--faults", action="store_true")
   parser.add_argument("--out", type=pathlib.Path, default=None)
   flags = parser.parse_args(argv)
@@ -252,9 +255,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       export.write(
           from_keywords(method, federation, **options).prepare(), place)
       if flags.faults:
-        faults(deployment, place)
+        faults(deployment, place, flags.timeout)
       else:
-        deployment.app(place).wait()
+        deployment.app(place, flags.timeout).wait()
       lines.append(compared(place, method, federation, options, rows(place)))
       print(lines[-1], flush=True)
   finally:

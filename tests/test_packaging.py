@@ -72,7 +72,7 @@ def test_the_wheel_is_one_package_with_all_its_files(built):
   about = f"fedjax_alg-{fedjax_alg.__version__}.dist-info"
   assert {name.split("/")[0] for name in names} == {"fedjax_alg", about}
   wanted = sources(
-      "*.py", "*.flags", "*.csv", "*.js", "*.css", "py.typed")
+      "*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "py.typed")
   assert len(wanted) > 150
   assert {installed_as(path) for path in wanted} == {
       name for name in names if not name.startswith(about)}

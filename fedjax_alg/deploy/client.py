@@ -35,11 +35,11 @@ class Question(NamedTuple):
 class Client:
   """One client: its rows, and the code that the method has for it."""
 
-  def __init__(self, prepared: Prepared, client: int, x: Any, y: Any):
+  def __init__(self, code: "Code", client: int, x: Any, y: Any):
     """Takes the client's rows.
 
     Args:
-      prepared: the run without data (``setting.of_facts``).
+      code: the code, which clients of one run can share.
       client: its id.
       x: [n, ...] examples, as the model reads them.
       y: [n] labels.
@@ -47,18 +47,16 @@ class Client:
     Raises:
       OptionError: the rows are not like those of the run.
     """
-    shape = prepared.federation.example_shape
+    shape = code.prepared.federation.example_shape
     x, y = np.asarray(x[:]), np.asarray(y[:])
     if x.shape[1:] != shape or len(y) != len(x) or not len(y):
       raise OptionError(f"`shard`({client}): {len(x)} examples of shape "
                         f"{x.shape[1:]} and {len(y)} labels, must be as many "
                         f"of shape {shape}, and at least one")
-    self.prepared, self.client, self.size = prepared, client, len(y)
+    self.client, self.size, self._code = client, len(y), code
     rows = np.arange(len(y))
     self._shard = layout.shard_of(layout.client_data(
         x, y, rows, rows[:1], np.array([len(y)])), 0)
-    self._program = jax.jit(
-        self._answer, static_argnames=("stage", "call", "heard"))
 
   def answer(
       self, question: Question, body: np.ndarray, memory: Memory
@@ -77,10 +75,8 @@ class Client:
     before, lost = _row(question, memory)
     earlier = [memory.get(f"heard{j}", np.zeros(0, np.uint8))
                for j in range(question.call)]
-    numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
-    sent, row, shared = jax.device_get(self._program(
-        numbers, keys, self._shard, body, earlier, before, stage=question.stage, call=question.call,
-        heard=tuple(question.heard)))
+    sent, row, shared = jax.device_get(self._code(
+        question, self._shard, body, earlier, before))
     kept = {f"heard{j}": line for j, line in enumerate([*earlier, shared])}
     if row is not None:
       number = np.array(question.round)
@@ -90,10 +86,27 @@ class Client:
         name: value for name, value in memory.items()
         if not name.startswith("heard")} | kept, lost and row is not None
 
-  def _answer(
-      self, numbers, keys, shard, body, earlier, before, *, stage, call,
-      heard):
+
+class Code:
+  """What the clients of a run compute, compiled once for each question."""
+
+  def __init__(self, prepared: Prepared):
+    """Makes the code of a run (``setting.of_facts``)."""
+    self.prepared = prepared
+    self._program = jax.jit(
+        self._answer, static_argnames=("stage", "call", "heard"))
+
+  def __call__(self, question: Question, *args: Any) -> Any:
     """The bytes of the answer, of the new row, and of what was shared."""
+    numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
+    return self._program(
+        numbers, keys, np.int32(question.client), *args,
+        stage=question.stage, call=question.call,
+        heard=tuple(question.heard))
+
+  def _answer(
+      self, numbers, keys, client, shard, body, earlier, before, *, stage,
+      call, heard):
     p = self.prepared
     slots, clients = p.spec.cohort_size, p.spec.num_clients
     inputs = Inputs(
@@ -111,7 +124,7 @@ class Client:
     row: Any = asked.row
     if jax.tree.leaves(row):
       (table,) = remote.tables
-      row = trees.index(table, self.client) if before is None else (
+      row = trees.index(table, client) if before is None else (
           from_bytes(before, row))
     written, *sent = asked.fn(shared, shard, row, *args)
     new = None

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_alg import files, trees
 from fedjax_alg.deploy import setting
-from fedjax_alg.deploy.client import Client, Memory, Question
+from fedjax_alg.deploy.client import Client, Code, Memory, Question
 from fedjax_alg.deploy.server import Server
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
@@ -90,7 +90,8 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
   def client_of(context: Any) -> Client:
     number = int(context.node_config["partition-id"])
     if number not in held:
-      held[number] = Client(_prepared(place), number, *shard(number))
+      held[number] = Client(
+          Code(_prepared(place)), number, *shard(number))
     return held[number]
 
   @app.query("join")

@@ -87,7 +87,8 @@ class Server:
     self.sizes = np.array(sizes, np.int32)  #: 0 for who has not joined yet
     self._numbers, self._keys = trees.index(
         (prepared.numbers, prepared.keys), 0)
-    self._pieces: dict[tuple[str, int], _Piece] = {}
+    #: (stage, question) -> its program, which servers of one run can share
+    self.pieces: dict[tuple[str, int], _Piece] = {}
     self.counted = np.zeros(len(sizes), np.int32)  #: ``Question.counted`` [C]
     self.round = 0  #: rounds played
     self.state: Any = None  #: the state after them
@@ -103,10 +104,12 @@ class Server:
     kept = self._folder and checkpoint.newest_round(self._folder)
     if kept is not None:
       like = jax.eval_shape(
-          lambda: remote_lib.first_state(
-              self.prepared, Remote(), self._inputs(jnp.ones(slots, bool)))[1])
+          lambda inputs: remote_lib.first_state(
+              self.prepared, Remote(), inputs)[1],
+          self._inputs(np.ones(slots, bool)))
       (blocks, self.counted), header, _ = checkpoint.load_latest(
           self._folder, (_blocks(like), self.counted))
+      self.counted = np.array(self.counted)
       self.state = split.tree_map(
           lambda leaf, block: leaf.with_block(block),
           lambda leaf, array: array, like, blocks)
@@ -193,7 +196,7 @@ class Server:
     """
     answers: list[np.ndarray] = []
     while True:
-      piece = self._pieces.setdefault(
+      piece = self.pieces.setdefault(
           (stage, len(answers)), _Piece(self.prepared, stage))
       done, found = piece.program(self._inputs(arrived), answers)
       if done:

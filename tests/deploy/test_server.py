@@ -1,0 +1,198 @@
+"""A run whose clients are asked by messages is the simulated run."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.deploy import setting
+from fedjax_alg.deploy.client import Client, Code
+from fedjax_alg.deploy.server import Server
+from fedjax_alg.engine import samplers
+from fedjax_alg.runs.plan import from_keywords
+
+pytestmark = pytest.mark.program
+CLIENTS, COHORT, ROUNDS = 4, 3, 4
+OPTIONS = dict(cohort_size=COHORT, rounds=ROUNDS, eval_every=1, seeds=[3],
+               evaluate=("global",), client_lr=0.1)
+
+
+@functools.cache
+def federation():
+  return fa.federate("digits", partition="iid", num_clients=CLIENTS)
+
+
+@functools.cache
+def known(method):
+  """What both sides know, which has passed a file, and compiled programs."""
+  facts = setting.facts_of(
+      from_keywords(method, federation(), **OPTIONS).prepare())
+  code = Code(setting.of_facts(json.loads(json.dumps(facts))))
+  return code, [Client(code, i, *federation().client(i))
+                for i in range(CLIENTS)], {}
+
+
+class Machines:
+  """The clients of a run, who remember what they keep and may not answer."""
+
+  def __init__(self, method):
+    self.code, self.clients, self.pieces = known(method)
+    self.memory = [{} for _ in self.clients]
+    self.asked = []
+    #: (round, client) -> whether it trains all the same, and comes too late
+    self.silent = {}
+
+  def ask(self, questions):
+    found = {}
+    for client, (question, body) in questions.items():
+      self.asked.append(question)
+      late = self.silent.get((question.round, client))
+      if late is False:
+        continue
+      sent, self.memory[client], lost = self.clients[client].answer(
+          question, body, self.memory[client])
+      assert not lost
+      if not late:
+        found[client] = sent
+    return found
+
+  def server(self, folder=None):
+    server = Server(
+        self.code.prepared, federation().data.train.size,
+        lambda questions: self.ask(questions), folder)
+    server.pieces = self.pieces
+    server.start()
+    return server
+
+
+@functools.cache
+def simulated(method, lost=()):
+  """The global models after each round, without those who are lost."""
+  gone = np.zeros((ROUNDS, CLIENTS + 1), bool)
+  for number, client in lost:
+    gone[number - 1, client] = True
+
+  def sampler(data, cohort_size, key, number):
+    ids = samplers.uniform(data, cohort_size, key, number)
+    return jnp.where(jnp.asarray(gone)[number, ids], CLIENTS, ids)
+
+  algorithm = from_keywords(
+      method, federation(), **OPTIONS).prepare().algorithm
+  return [jax.tree.map(np.asarray, algorithm.global_params(
+      jax.tree.map(lambda leaf: leaf[0], step.states))) for step in fa.steps(
+          method, federation(), **OPTIONS,
+          **dict(sampler=sampler) if lost else {})]
+
+
+def agree(ours, theirs):
+  for mine, other in zip(
+      jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+#: Bytes beside those of the ledger: the key of 8, the id and the number of the
+#: round of 4 each go down; the loss comes up, and what else is counted of work.
+@pytest.mark.parametrize("method,down,up", [
+    ("scaffold", 16, 4), ("mime", 24, 8)])
+def test_rounds_and_bytes_are_those_of_the_simulation(method, down, up):
+  machines = Machines(method)
+  server = machines.server()
+  for models in simulated(method):
+    found = server.play()
+    agree(server.global_params(), models)
+    assert found.bytes_down - found.ledger_down == down
+    assert found.bytes_up - found.ledger_up == up
+    assert len(found.asked) == COHORT and not found.lost
+  assert server.counted.max() == ROUNDS
+
+
+def test_who_is_lost_is_dropped_and_what_came_late_does_not_count():
+  """SCAFFOLD: what a client has kept of a round that it lost would show."""
+  first = Machines("scaffold")
+  server = first.server()
+  lost = [(number, server.play().asked[0]) for number in (1, 2)]
+  machines = Machines("scaffold")
+  machines.silent = dict(zip(lost, (True, False)))
+  server = machines.server()
+  for number, models in enumerate(simulated("scaffold", tuple(lost)), 1):
+    found = server.play()
+    assert found.lost == [client for r, client in lost if r == number]
+    agree(server.global_params(), models)
+  # Whoever has answered is not asked again when another one is lost.
+  assert len(machines.asked) == COHORT * ROUNDS
+
+
+def test_who_is_lost_between_two_questions_has_not_taken_part():
+  machines, whole = Machines("mime"), Machines("mime").server()
+  client = whole.play().asked[-1]
+  answers = machines.ask
+
+  def ask(questions):
+    found = answers(questions)
+    if next(iter(questions.values()))[0].call == 1:
+      found.pop(client, None)
+    return found
+
+  machines.ask = lambda questions: (
+      ask if server.round == 0 else answers)(questions)
+  server = machines.server()
+  for models in simulated("mime", ((1, client),)):
+    server.play()
+    agree(server.global_params(), models)
+
+
+def test_a_round_without_answers_moves_nothing():
+  machines = Machines("scaffold")
+  machines.silent = {(1, client): False for client in range(CLIENTS)}
+  server = machines.server()
+  before = server.global_params()
+  found = server.play()
+  assert sorted(found.lost) == sorted(found.asked) and server.round == 1
+  jax.tree.map(np.testing.assert_array_equal, server.global_params(), before)
+
+
+def test_a_server_goes_on_from_its_checkpoint(tmp_path):
+  machines = Machines("scaffold")
+  first = machines.server(tmp_path)
+  for _ in range(2):
+    first.play()
+  # It has asked in round 3, and is gone before it has the answers.
+  memory = [dict(kept) for kept in machines.memory]
+  lone = machines.server(tmp_path)
+  lone._folder = None
+  lone.play()
+  assert memory != machines.memory
+  second = machines.server(tmp_path)
+  assert second.round == 2
+  models = simulated("scaffold")
+  for number in (2, 3):
+    second.play()
+    agree(second.global_params(), models[number])
+
+
+def test_a_client_says_that_it_has_lost_what_it_kept():
+  machines = Machines("scaffold")
+  questions = {}
+
+  def ask(new):
+    questions.update(new)
+    return answers(new)
+
+  answers, machines.ask = machines.ask, ask
+  server = machines.server()
+  server.play()
+  client, (question, body) = next(iter(questions.items()))
+  later = question._replace(round=2, counted=1)
+  answer = machines.clients[client].answer
+  assert not answer(later, body, machines.memory[client])[2]
+  assert answer(later, body, {})[2]
+
+
+def test_examples_of_another_shape_are_refused():
+  machines = Machines("scaffold")
+  with pytest.raises(fa.OptionError, match=r"shard\(0\): 3 examples of shape"):
+    Client(machines.code, 0, np.zeros((3, 5)), np.zeros(3))
