@@ -26,6 +26,8 @@ ELSEWHERE = {
     "data/leaf": "data/test_sources",
     "data/published": "data/test_partition",
     "data/tfds_source": "data/test_sources",
+    "deploy/client": "deploy/test_server",
+    "deploy/remote": "deploy/test_server",
     "exchange/links": "rounds/test_two_halves",
     "engine/cohorts": "engine/test_keys",
     "models/adapt": "models/test_resolve",

@@ -1,0 +1,71 @@
+"""What cannot leave the simulation is refused in one line."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.deploy import setting
+from fedjax_alg.runs.plan import from_keywords
+
+
+def prepared(method="fedavg", federation=None, **options):
+  federation = federation or fa.federate(
+      "digits", partition="iid", num_clients=4)
+  return from_keywords(
+      method, federation, cohort_size=2, **options).prepare()
+
+
+@pytest.mark.parametrize("method,options,said", [
+    ("cfl", {}, "algorithm=cfl: cannot be exported"),
+    ("fedavg", {"dropout": 0.5}, "dropout=0.5: who is lost"),
+    ("fedavg", {"attack": "sign_flip"}, "attack=sign_flip: is simulated"),
+    ("fedavg", {"compress_up": "sign"}, "compress_up=sign: is simulated"),
+    ("fedavg", {"seeds": 2}, "seeds: give one seed")])
+def test_what_cannot_be_exported(method, options, said):
+  with pytest.raises(fa.OptionError) as error:
+    setting.facts_of(prepared(method, **options))
+  assert str(error.value).startswith(said)
+  assert "\n" not in str(error.value)
+
+
+def test_a_server_with_validation_data_is_refused():
+  held = fa.federate("digits", partition="iid", num_clients=4,
+                     validation_clients=1)
+  with pytest.raises(fa.OptionError, match="validation_clients=1"):
+    setting.facts_of(prepared("fedavg", held))
+
+
+def test_the_run_is_made_again_without_anybodys_data():
+  known = prepared(
+      "scaffold", client_lr=0.25, local_epochs=2, rounds=7, seeds=[5])
+  facts = json.loads(json.dumps(setting.facts_of(known)))
+  again = setting.of_facts(facts)
+  assert again.settings == known.settings and again.seeds == (5,)
+  assert again.spec == known.spec
+  assert again.options.rounds == 7
+  assert not np.asarray(again.federation.data.train.x).any()
+  np.testing.assert_array_equal(
+      again.federation.data.train.size, known.federation.data.train.size)
+
+
+def test_a_config_that_was_changed_is_refused(tmp_path):
+  path, facts = tmp_path / "config.json", setting.facts_of(prepared())
+  setting.write(path, facts)
+  assert setting.read(path) == json.loads(json.dumps(facts))
+  path.write_text(path.read_text().replace('"fedavg"', '"fedprox"'))
+  with pytest.raises(fa.OptionError, match="has changed since"):
+    setting.read(path)
+
+
+def test_the_clients_of_the_simulation_are_those_of_the_run():
+  known = prepared()
+  facts = json.loads(json.dumps(setting.facts_of(known)))
+  federation = setting.simulated(facts)
+  for ours, theirs in zip(federation.client(1), known.federation.client(1)):
+    np.testing.assert_array_equal(ours[:], theirs[:])
+  assert len(setting.test_rows(federation)[1]) == known.plan["test_examples"]
+  facts["deployed"]["hashes"]["data"] = "another"
+  with pytest.raises(fa.OptionError, match="not those that the app"):
+    setting.simulated(facts)
