@@ -181,6 +181,7 @@ def compared(
     more = dict(sampler=without(lost, rounds))
   algorithm = from_keywords(
       method, federation, **options).prepare().algorithm
+  assert algorithm.global_params is not None
   worst, equal = 0.0, 0
   for step in fa.steps(method, federation, **options, **more):
     models = algorithm.global_params(jax.tree.map(
@@ -194,16 +195,15 @@ def compared(
   def mean(name: str) -> float:
     return float(np.mean([row[name] for row in found]))
 
-  return (f"| {method} | {equal} of {rounds} | {worst:.1e} | "
-          + " | ".join(f"{mean('bytes_' + way):,.0f} ({mean('ledger_' + way):,.0f})"
-                       f" + {mean('beyond_' + way):,.0f}"
-                       for way in ("down", "up"))
-          + f" | {mean('clients_s'):.1f} | {mean('server_s'):.2f} |")
+  ways = [f"{mean(f'bytes_{way}'):,.0f} ({mean(f'ledger_{way}'):,.0f}) + "
+          f"{mean(f'beyond_{way}'):,.0f}" for way in ("down", "up")]
+  return (f"| {method} | {equal} of {rounds} | {worst:.1e} | {ways[0]} | "
+          f"{ways[1]} | {mean('clients_s'):.1f} | {mean('server_s'):.2f} |")
 
 
 HEAD = """\
-| method | rounds with the same bits | largest difference | bytes down (ledger) \
-+ message | bytes up (ledger) + message | waiting, s | server, s |
+| method | same bits | largest difference | down (ledger) + message, bytes \
+| up (ledger) + message, bytes | waiting, s | server, s |
 |---|---|---|---|---|---|---|"""
 
 

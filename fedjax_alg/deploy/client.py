@@ -1,7 +1,6 @@
 """The client's side of a run whose server is elsewhere."""
 
 from collections.abc import Mapping, Sequence
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -137,7 +136,7 @@ class Code:
   def _read(self, body, earlier, calls, heard):
     """What the question has for all, and for this client."""
     asked, number = calls[-1], len(calls) - 1
-    leaves, structure = jax.tree.flatten(asked.shared)
+    leaves = jax.tree.leaves(asked.shared)
     places = list(zip(heard[::2], heard[1::2]))
     new = [leaf for i, leaf in enumerate(leaves) if places[i] == (number, i)]
     fresh, args = from_bytes(body, (new, asked.of_one))
@@ -146,7 +145,7 @@ class Code:
     first = iter(fresh)
     own = [next(first) if place == (number, i) else None
            for i, place in enumerate(places)]
-    return structure.unflatten([
+    return jax.tree.unflatten(jax.tree.structure(asked.shared), [
         own[i] if j == number else known[j][i] for j, i in places]), args
 
 

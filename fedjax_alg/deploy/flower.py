@@ -62,11 +62,11 @@ def _body(content: Any) -> np.ndarray:
   return np.frombuffer(content[_BODY][_BODY].data, np.uint8)
 
 
-def _length(message: Any) -> int:
-  """Bytes of a message as Flower sends it, without the protocol below."""
+def _beyond(message: Any) -> int:
+  """Bytes of a message as Flower sends it, but for its body."""
   nested = library("flwr.supercore.inflatable.inflatable_object")
-  return sum(len(part.deflate())
-             for part in nested.get_all_nested_objects(message).values())
+  return sum(len(part.deflate()) for part in nested.get_all_nested_objects(
+      message).values()) - len(_body(message.content))
 
 
 def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
@@ -179,8 +179,7 @@ class Network:
     if found:
       of = next(iter(found))
       sent = next(m for m in messages if m.metadata.dst_node_id == of)
-      self.beyond = tuple(_length(m) - len(_body(m.content))
-                          for m in (sent, found[of]))
+      self.beyond = _beyond(sent), _beyond(found[of])
     return found
 
   def meet(self) -> set[int]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import split, tasks, trees
+from fedjax_alg.base import BYTES_PER_FLOAT
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
 from fedjax_alg.deploy.remote import Asked, heard, Inputs, Remote, to_bytes
@@ -101,14 +102,14 @@ class Server:
       CheckpointError: a checkpoint is of another app.
     """
     slots = self.prepared.spec.cohort_size
-    kept = self._folder and checkpoint.newest_round(self._folder)
-    if kept is not None:
+    folder = self._folder
+    if folder is not None and checkpoint.newest_round(folder) is not None:
       like = jax.eval_shape(
           lambda inputs: remote_lib.first_state(
               self.prepared, Remote(), inputs)[1],
           self._inputs(np.ones(slots, bool)))
       (blocks, self.counted), header, _ = checkpoint.load_latest(
-          self._folder, (_blocks(like), self.counted))
+          folder, (_blocks(like), self.counted))
       self.counted = np.array(self.counted)
       self.state = split.tree_map(
           lambda leaf, block: leaf.with_block(block),
@@ -137,15 +138,13 @@ class Server:
           self._folder, (_blocks(self.state), self.counted), self.round,
           {})
     cost = aux.cost
-    ledger = [int(floats * 4 if counted is None else counted)
-              for floats, counted in ((cost.down, cost.bytes_down),
-                                      (cost.up, cost.bytes_up))]
     asked, answered = ids[present].tolist(), ids[arrived].tolist()
     down, up = traffic.means(answered)
     seconds = time.monotonic() - began
     return Round(
         self.round, asked, sorted(set(asked) - set(answered)), down, up,
-        *ledger, round(traffic.seconds, 4),
+        _bytes(cost.down, cost.bytes_down), _bytes(cost.up, cost.bytes_up),
+        round(traffic.seconds, 4),
         round(seconds - traffic.seconds, 4),
         float(aux.server.get("train_loss", np.nan)))
 
@@ -224,6 +223,10 @@ class Server:
     for slot in np.flatnonzero(there):
       lines[slot] = sent[int(ids[slot])]
     return lines
+
+
+def _bytes(floats: Any, counted: Any) -> int:
+  return int(BYTES_PER_FLOAT * floats if counted is None else counted)
 
 
 def _blocks(state: Any) -> Any:

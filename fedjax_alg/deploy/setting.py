@@ -108,7 +108,7 @@ def of_facts(
     The run. Its federation has the clients' sizes, and no rows of theirs.
   """
   known = facts["deployed"]
-  sizes = np.asarray(known["sizes"], np.int32)
+  sizes: Any = np.asarray(known["sizes"], np.int32)
   count, shape = len(sizes), tuple(known["shape"])
   x_test, y_test = test or (np.zeros((1, *shape), known["dtype"]), np.zeros(1))
   examples = arrays.from_arrays(
