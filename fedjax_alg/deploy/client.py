@@ -112,8 +112,7 @@ class Code:
         numbers, keys, jnp.ones(clients, jnp.int32), None,
         jnp.ones(slots, bool), jnp.int32(0))
     remote = Remote(given=lambda number, asked: None if number == call else (
-        jnp.zeros((asked.shards.size.shape[0], to_bytes(
-            _zeros(asked.answer)).size), jnp.uint8)))
+        remote_lib.no_answers(asked)))
     try:
       remote_lib.stage(p, stage, remote, inputs)
       raise OptionError(f"`call`={call}: the stage {stage} asks less")
@@ -149,15 +148,11 @@ class Code:
         own[i] if j == number else known[j][i] for j, i in places]), args
 
 
-def _zeros(shapes: Any) -> Any:
-  return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-
 def _row(
     question: Question, memory: Mapping[str, np.ndarray]
 ) -> tuple[Any, bool]:
   """What the client kept before this round, None: as at first; and a loss."""
-  if "round" not in memory:
+  if not question.counted or "round" not in memory:  # or of another run
     return None, question.counted > 0
   counted = int(memory["round"]) == question.counted
   return memory.get("after" if counted else "before"), (

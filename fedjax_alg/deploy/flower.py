@@ -5,6 +5,7 @@ its bytes one array; what stands beside them is a record of a few numbers.
 """
 
 from collections.abc import Callable, Mapping
+import functools
 import importlib
 import json
 import logging
@@ -24,6 +25,10 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.records import parameters
 from fedjax_alg.runs.prepare import Prepared
 
+#: Where a client keeps what it keeps, if its node does not say it.
+KEEP = "~/.local/share/fedjax_alg"
+_NOTHING = np.zeros(0, np.uint8)
+_LOG = logging.getLogger("flwr")
 #: Seconds between two looks for clients that have come.
 _LOOK = 3.0
 #: The name of an array of bytes, and of what stands beside it.
@@ -73,8 +78,8 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
   """Makes the ClientApp of an exported app.
 
   A node is the client that its configuration names (`partition-id`). What it
-  keeps is in Flower's state of the node; and with `keep`=FOLDER in a file, too,
-  so that it outlives the node and the run.
+  keeps is in a file of the folder that it names (`keep`): Flower's own state of
+  a node ends with the node and with the run.
 
   Args:
     folder: has the frozen config.
@@ -83,65 +88,44 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
   Returns:
     The app.
   """
-  flwr, place = library("flwr.clientapp"), pathlib.Path(folder)
-  message_of, app = library("flwr.app").Message, flwr.ClientApp()
-  held: dict[int, Client] = {}
+  place, message_of = pathlib.Path(folder), library("flwr.app").Message
+  app = library("flwr.clientapp").ClientApp()
 
-  def client_of(context: Any) -> Client:
-    number = int(context.node_config["partition-id"])
-    if number not in held:
-      held[number] = Client(
-          Code(_prepared(place)), number, *shard(number))
-    return held[number]
+  @functools.cache
+  def client_of(number: int) -> Client:
+    return Client(Code(_prepared(place)), number, *shard(number))
 
   @app.query("join")
   def join(message, context):
-    client = client_of(context)
-    return message_of(_packed(np.zeros(0, np.uint8), {
+    client = client_of(context.node_config["partition-id"])
+    return message_of(_packed(_NOTHING, {
         "client": client.client, "examples": client.size}), reply_to=message)
 
   @app.train()
   def train(message, context):
-    began, client = time.monotonic(), client_of(context)
-    beside = dict(message.content[_BESIDE])
-    question = Question(**{**beside, "heard": list(beside["heard"])})
-    kept = _kept(place, context, client.client)
-    sent, memory, lost = client.answer(
-        question, _body(message.content), _remembered(context, kept))
-    _remember(context, kept, memory)
-    return message_of(_packed(sent, {
-        "lost": lost, "seconds": time.monotonic() - began}), reply_to=message)
+    number = context.node_config["partition-id"]
+    kept = files.expanded(context.node_config.get("keep", KEEP)) / (
+        f"{files.sha256(place / 'config.json')[:16]}_{number}.npz")
+    sent, memory, lost = client_of(number).answer(
+        Question(**message.content[_BESIDE]), _body(message.content),
+        _remembered(kept))
+    _remember(kept, memory)
+    return message_of(_packed(sent, {"lost": lost}), reply_to=message)
 
   return app
 
 
-def _kept(
-    place: pathlib.Path, context: Any, client: int) -> pathlib.Path | None:
-  """The file of what a client keeps; None: it has none."""
-  folder = context.node_config.get("keep")
-  digest = files.sha256(place / "config.json")[:16]
-  return folder and files.expanded(folder) / f"{digest}_{client}.npz"
-
-
-def _remembered(context: Any, kept: pathlib.Path | None) -> Memory:
-  if kept is not None and kept.is_file():
-    with np.load(kept) as file:
-      return dict(file)
-  if "memory" not in context.state:
+def _remembered(path: pathlib.Path) -> Memory:
+  if not path.is_file():
     return {}
-  return {name: array.numpy()
-          for name, array in context.state["memory"].items()}
+  with np.load(path) as file:
+    return dict(file)
 
 
-def _remember(
-    context: Any, kept: pathlib.Path | None, memory: Memory) -> None:
-  if kept is not None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with files.replacing(kept) as partial, open(partial, "wb") as file:
-      np.savez(file, **memory)  # type: ignore[arg-type]
-  app = library("flwr.app")
-  context.state["memory"] = app.ArrayRecord({
-      name: app.Array(np.asarray(line)) for name, line in memory.items()})
+def _remember(path: pathlib.Path, memory: Memory) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with files.replacing(path) as partial, open(partial, "wb") as file:
+    np.savez(file, **memory)  # type: ignore[arg-type]
 
 
 class Network:
@@ -164,76 +148,65 @@ class Network:
 
   def _exchange(self, contents: Mapping[int, Any], kind: str, group: str):
     """node -> reply of those who sent one."""
+    if not contents:
+      return {}
     message_of = library("flwr.app").Message
-    messages = [message_of(content, node, kind, group_id=group,
-                           ttl=self._timeout + 60.0)
-                for node, content in contents.items()]
-    replies = self._grid.send_and_receive(messages, timeout=self._timeout)
+    messages = {node: message_of(content, node, kind, group_id=group,
+                                 ttl=self._timeout + 60.0)
+                for node, content in contents.items()}
     found = {}
-    for reply in replies:
+    for reply in self._grid.send_and_receive(
+        list(messages.values()), timeout=self._timeout):
+      node = reply.metadata.src_node_id
       if reply.has_error():
-        _log().warning("node %d: %s", reply.metadata.src_node_id,
-                       reply.error.reason)
+        _LOG.warning("node %d: %s", node, reply.error.reason)
       else:
-        found[reply.metadata.src_node_id] = reply
-    if found:
-      of = next(iter(found))
-      sent = next(m for m in messages if m.metadata.dst_node_id == of)
-      self.beyond = _beyond(sent), _beyond(found[of])
+        found[node] = reply
+        self.beyond = _beyond(messages[node]), _beyond(reply)
     return found
 
   def meet(self) -> set[int]:
     """Asks nodes that are new who they are; returns those that are there."""
     there = set(self._grid.get_node_ids())
     new = there - self._met
-    if new:
-      nothing = np.zeros(0, np.uint8)
-      replies = self._exchange(
-          {node: _packed(nothing, {"hello": 1}) for node in new},
-          "query.join", "join")
-      for node, reply in replies.items():
-        who = reply.content[_BESIDE]
-        self._met.add(node)
-        self._nodes[who["client"]] = node
-        self.sizes[who["client"]] = who["examples"]
-        _log().info("client %d: there, %d examples", who["client"],
-                    who["examples"])
+    for node, reply in self._exchange(
+        {node: _packed(_NOTHING, {"round": 0}) for node in new},
+        "query.join", "join").items():
+      client, examples = reply.content[_BESIDE].values()
+      self._met.add(node)
+      self._nodes[client], self.sizes[client] = node, examples
+      _LOG.info("client %d: there, %d examples", client, examples)
     return there
 
   def wait(self, seconds: float) -> None:
     """Waits for all clients, or as long."""
     until = time.monotonic() + seconds
-    while self.meet() is not None and not self.sizes.all():
-      if time.monotonic() > until:
-        _log().warning("clients %s: not there after %g s, going on without",
-                       np.flatnonzero(self.sizes == 0).tolist(), seconds)
-        return
+    self.meet()
+    while not self.sizes.all() and time.monotonic() < until:
       time.sleep(_LOOK)
+      self.meet()
+    missing = np.flatnonzero(self.sizes == 0).tolist()
+    if missing:
+      _LOG.warning("clients %s: not there after %g s, going on without",
+                   missing, seconds)
 
   def ask(
       self, questions: Mapping[int, tuple[Question, np.ndarray]]
   ) -> dict[int, np.ndarray]:
     """Sends questions; see ``server.Ask``."""
-    there, found = self.meet(), {}
-    reached = {self._nodes[client]: client for client in questions
-               if self._nodes.get(client) in there}
-    contents = {}
-    for node, client in reached.items():
-      question, body = questions[client]
-      contents[node] = _packed(
-          body, {**question._asdict(), "heard": list(question.heard)})
-    number = str(next(iter(questions.values()))[0].round)
+    there, found, number = self.meet(), {}, ""
+    reached, contents = {}, {}
+    for client, (question, body) in questions.items():
+      node, number = self._nodes.get(client), str(question.round)
+      if node in there:
+        reached[node], contents[node] = client, _packed(
+            body, question._asdict() | {"heard": list(question.heard)})
     for node, reply in self._exchange(contents, "train", number).items():
-      client = reached[node]
-      found[client] = _body(reply.content)
+      found[reached[node]] = _body(reply.content)
       if reply.content[_BESIDE]["lost"]:
-        _log().warning("round %s: client %d has lost what it kept, and starts "
-                       "anew", number, client)
+        _LOG.warning("round %s: client %d has lost what it kept, and starts "
+                     "anew", number, reached[node])
     return found
-
-
-def _log() -> logging.Logger:
-  return logging.getLogger("flwr")
 
 
 def server_app(
@@ -279,7 +252,7 @@ def serve(
   server = Server(prepared, network.sizes, network.ask, out / "checkpoints")
   server.start()
   if server.round:
-    _log().info("goes on after round %d", server.round)
+    _LOG.info("goes on after round %d", server.round)
   run, privacy = prepared.options, prepared.privacy()
   assert run.rounds is not None
   while server.round < run.rounds:
@@ -290,9 +263,8 @@ def serve(
       row["epsilon"] = privacy.epsilon(server.round)
     due = server.round % run.eval_every == 0 or server.round == run.rounds
     if due and test is not None:
-      row |= {name: value for name, value in server.evaluate()["global"].items()
-              if value == value}
-    _log().info("%s", ", ".join(
+      row |= server.evaluate()
+    _LOG.info("%s", ", ".join(
         f"{name} {value}" for name, value in row.items()))
     with open(out / "rounds.jsonl", "a", encoding="utf-8") as file:
       file.write(json.dumps(row) + "\n")

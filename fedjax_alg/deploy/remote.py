@@ -235,6 +235,13 @@ def from_bytes(line: Array, like: Any) -> Any:
   return jax.tree.unflatten(structure, found)
 
 
+def no_answers(call: Call) -> Array:
+  """Answers of zeros, [S, n] uint8."""
+  size = jax.eval_shape(lambda: to_bytes(jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), call.answer))).size
+  return jnp.zeros((call.shards.size.shape[0], size), jnp.uint8)
+
+
 def heard(calls: Sequence[Call]) -> list[tuple[int, int]]:
   """Which shared leaves of the last call its clients have from earlier ones.
 

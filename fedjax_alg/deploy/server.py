@@ -1,7 +1,6 @@
 """The server's side of a run whose clients are elsewhere."""
 
 from collections.abc import Callable, Mapping
-import functools
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -45,7 +44,6 @@ class _Piece:
   def __init__(self, prepared: Prepared, stage: str):
     self._prepared, self._stage = prepared, stage
     self.heard: tuple[int, ...] = ()  #: of the question
-    self.answer_size = 0  #: bytes of one answer
     self.program = jax.jit(self._piece)
 
   def _piece(self, inputs, answers):
@@ -59,15 +57,12 @@ class _Piece:
     places = heard(remote.calls)
     self.heard = sum(places, ())
     here, leaves = len(remote.calls) - 1, jax.tree.leaves(call.shared)
-    self.answer_size = jax.eval_shape(
-        lambda: to_bytes(jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-            call.answer))).shape[0]
     shared = to_bytes([leaf for i, leaf in enumerate(leaves)
                        if places[i] == (here, i)])
     own = jax.vmap(lambda _, args: to_bytes(args))(
         call.shards.offset, call.args)
-    return False, (shared, own, call.shards.offset, call.shards.size > 0)
+    return False, (shared, own, call.shards.offset, call.shards.size > 0,
+                   remote_lib.no_answers(call))
 
 
 class Server:
@@ -94,6 +89,9 @@ class Server:
     self.round = 0  #: rounds played
     self.state: Any = None  #: the state after them
     self._draw = jax.jit(self._drawn)
+    self._evaluate = jax.jit(evaluate.make_evaluate(
+        prepared.algorithm, prepared.model, prepared.protocols,
+        prepared.map_clients))
 
   def start(self) -> None:
     """Computes the state before round 1, or reads the newest checkpoint.
@@ -101,13 +99,13 @@ class Server:
     Raises:
       CheckpointError: a checkpoint is of another app.
     """
-    slots = self.prepared.spec.cohort_size
+    everybody = np.ones(self.prepared.spec.cohort_size, bool)
     folder = self._folder
     if folder is not None and checkpoint.newest_round(folder) is not None:
       like = jax.eval_shape(
           lambda inputs: remote_lib.first_state(
               self.prepared, Remote(), inputs)[1],
-          self._inputs(np.ones(slots, bool)))
+          self._inputs(everybody))
       (blocks, self.counted), header, _ = checkpoint.load_latest(
           folder, (_blocks(like), self.counted))
       self.counted = np.array(self.counted)
@@ -116,7 +114,12 @@ class Server:
           lambda leaf, array: array, like, blocks)
       self.round = header["round"]
       return
-    self.state, _ = self._play("setup", np.ones(slots, bool), _Traffic())
+    traffic = _Traffic()
+    while self.state is None:
+      try:
+        self.state, _ = self._play("setup", everybody, traffic)
+      except _Lost as lost:
+        self.sizes[lost.args[0]] = 0
 
   def play(self) -> Round:
     """Plays a round, without those who do not answer in time."""
@@ -130,44 +133,28 @@ class Server:
         state, aux = self._play("round", arrived, traffic)
         break
       except _Lost as lost:
-        arrived &= ~np.isin(ids, lost.clients)
+        arrived &= ~np.isin(ids, lost.args[0])
     self.state, self.round = state, self.round + 1
     self.counted[ids[arrived]] = self.round
     if self._folder is not None:
       checkpoint.save(
-          self._folder, (_blocks(self.state), self.counted), self.round,
-          {})
-    cost = aux.cost
-    asked, answered = ids[present].tolist(), ids[arrived].tolist()
-    down, up = traffic.means(answered)
-    seconds = time.monotonic() - began
+          self._folder, (_blocks(self.state), self.counted), self.round, {})
+    cost, asked, answered = aux.cost, ids[present], ids[arrived]
     return Round(
-        self.round, asked, sorted(set(asked) - set(answered)), down, up,
-        _bytes(cost.down, cost.bytes_down), _bytes(cost.up, cost.bytes_up),
-        round(traffic.seconds, 4),
-        round(seconds - traffic.seconds, 4),
-        float(aux.server.get("train_loss", np.nan)))
+        self.round, asked.tolist(), np.setdiff1d(asked, answered).tolist(),
+        *traffic.means(answered), _bytes(cost.down, cost.bytes_down),
+        _bytes(cost.up, cost.bytes_up), traffic.seconds,
+        time.monotonic() - began - traffic.seconds,
+        float(aux.server["train_loss"]))
 
-  @functools.cached_property
-  def _evaluation(self) -> Any:
+  def evaluate(self) -> dict[str, float]:
+    """The metrics of the global models on the server's test examples."""
     p = self.prepared
-    measure = evaluate.make_evaluate(
-        p.algorithm, p.model, p.protocols, p.map_clients)
-    return jax.jit(lambda data, state, key: measure(data, state, key))
-
-  def evaluate(self) -> dict[str, dict[str, float]]:
-    """Evaluates the global models on the server's test examples.
-
-    Returns:
-      protocol -> metric -> value.
-    """
-    p = self.prepared
-    counts = jax.device_get(jax.tree.map(
-        lambda leaf: leaf[None], self._evaluation(
-            p.placed.data, self.state, self._keys.evaluation)))
-    found = tables.metric_values(counts, tasks.of(p.model))
-    return {protocol: {name: float(value[0]) for name, value in of.items()}
-            for protocol, of in found.items()}
+    counts = jax.tree.map(lambda leaf: leaf[None], jax.device_get(
+        self._evaluate(p.placed.data, self.state, self._keys.evaluation)))
+    found = tables.metric_values(counts, tasks.of(p.model))["global"]
+    return {name: float(value[0]) for name, value in found.items()
+            if not np.isnan(value[0])}
 
   def global_params(self) -> Any:
     """The K global models, leaves [K, ...]."""
@@ -207,7 +194,7 @@ class Server:
       self, stage: str, call: int, piece: _Piece, found: Any,
       traffic: "_Traffic") -> np.ndarray:
     """The answers to a question, [S, n] uint8; 0 of empty slots."""
-    shared, own, ids, there = found
+    shared, own, ids, there, lines = found
     questions = {}
     for slot in np.flatnonzero(there):
       client = int(ids[slot])
@@ -218,8 +205,8 @@ class Server:
     sent = traffic.ask(self._ask, questions)
     lost = [client for client in questions if client not in sent]
     if lost:
-      raise _Lost(stage, lost)
-    lines = np.zeros((len(ids), piece.answer_size), np.uint8)
+      raise _Lost(lost)
+    lines = lines.copy()
     for slot in np.flatnonzero(there):
       lines[slot] = sent[int(ids[slot])]
     return lines
@@ -231,16 +218,11 @@ def _bytes(floats: Any, counted: Any) -> int:
 
 def _blocks(state: Any) -> Any:
   """The state with what there is of the clients' tables: no row."""
-  return split.tree_map(
-      lambda leaf: leaf.block, lambda leaf: leaf, state)
+  return split.tree_map(lambda leaf: leaf.block, lambda leaf: leaf, state)
 
 
 class _Lost(Exception):
-  """Clients that did not answer."""
-
-  def __init__(self, stage: str, clients: list[int]):
-    super().__init__(f"{stage}: no answer of the clients {clients}")
-    self.clients = clients
+  """Clients that did not answer, a list."""
 
 
 class _Traffic:
@@ -270,7 +252,7 @@ class _Traffic:
     return {client: self._known[key] for client, key in keys.items()
             if key in self._known}
 
-  def means(self, clients: list[int]) -> tuple[int, int]:
+  def means(self, clients: np.ndarray) -> tuple[int, int]:
     """Bytes down and up of one of the clients, the means of these."""
     of = [sizes for (client, _), sizes in self._sent.items()
           if client in clients]

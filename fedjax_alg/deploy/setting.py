@@ -29,14 +29,18 @@ METHODS = (
     "mime_svrg", "fednova", "feddyn", "ifca", "fedgroup", "fedgrouprox",
     "ditto")
 
-#: Options of a run that have to be at their default, and why.
-_ALONE = {
-    "dropout": "who is lost decides itself on machines",
-    "stragglers": "who is late decides itself on machines",
-    "deadline_s": "the server's time limit is `timeout` of the app",
-    "roles": "personal and frozen parameters stay in the simulation",
-    "init_from": "the app starts from the seed",
-}
+_SIMULATED = "stays in the simulation"
+#: Options that have to be at their default, which is given, and why.
+_USUAL = {
+    "dropout": (0.0, "who is lost decides itself on machines"),
+    "stragglers": (None, "who is late decides itself on machines"),
+    "deadline_s": (None, "the server's time limit is `timeout` of the app"),
+    "roles": ((), _SIMULATED), "init_from": (None, "an app starts by its seed"),
+    "attack": ("none", _SIMULATED), "compress_up": ("none", _SIMULATED),
+    "compress_down": ("none", _SIMULATED),
+    "shift": ("none", "clients hold their own data"),
+    "newcomers_at": (None, "clients join when they are there"),
+    "validation_clients": (0, "the server holds no data of clients")}
 
 
 def facts_of(prepared: Prepared) -> dict[str, Any]:
@@ -62,37 +66,25 @@ def check(prepared: Prepared) -> None:
     OptionError: the run cannot be exported.
   """
   method, options = prepared.method, prepared.options
-  data, usual = prepared.federation.options, RunOptions()
-  reasons = [(f"`algorithm`={method.name}", "" if method.name in METHODS else (
-      f"cannot be exported (allowed: {', '.join(METHODS)})"))]
-  reasons += [(f"`{name}`={getattr(options, name)}",
-               why if getattr(options, name) != getattr(usual, name) else "")
-              for name, why in _ALONE.items()]
-  hparams = prepared.settings[0]
-  for name in ("attack", "compress_up", "compress_down"):
-    value = getattr(hparams, name, "none")
-    reasons.append((f"`{name}`={value}", "" if value == "none" else (
-        "is simulated, an app sends whole vectors of honest clients")))
-  reasons += [
-      (f"`model_state`={options.model_state}",
-       "" if prepared.model.roles is None else (
-           "running statistics and roles stay in the simulation")),
-      ("`model`", "" if prepared.model_name in models.MODELS else (
-          "must be a name, an app has no code of yours")),
-      (f"`shift`={data.shift}", "" if data.shift == "none" else (
-          "clients hold their own data")),
-      (f"`newcomers_at`={data.newcomers_at}", "" if not data.newcomers_at else (
-          "clients join when they are there")),
-      (f"`validation_clients`={data.validation_clients}",
-       "" if prepared.federation.data.validation is None else (
-           "the server of an app holds no clients' data")),
-      (f"`sampling`={options.sampling}", "" if not own.is_own(
-          options.sampling) else "an app has no code of yours"),
-      ("`seeds`", "" if len(prepared.seeds) == 1 else "give one seed"),
-      ("`task`", "" if prepared.federation.task is None else (
-          "one class for each example alone"))]
-  for said, why in reasons:
-    if why:
+  federation = prepared.federation
+  reasons = [
+      (method.name not in METHODS, f"`algorithm`={method.name}",
+       f"cannot be exported (allowed: {', '.join(METHODS)})"),
+      (prepared.model_name not in models.MODELS, "`model`",
+       "must be a name, an app has no code of yours"),
+      (own.is_own(options.sampling), f"`sampling`={options.sampling}",
+       "must be a name, an app has no code of yours"),
+      (len(prepared.seeds) > 1, "`seeds`", "give one seed"),
+      (federation.task is not None, "`task`",
+       "must be one class for each example")]
+  for name, (usual, why) in _USUAL.items():
+    for place in (prepared.settings[0], options, federation.options):
+      value = getattr(place, name, usual)
+      reasons.append((value != usual, f"`{name}`={value}", why))
+  reasons.append((prepared.model.roles is not None, "`model_state`="
+                  f"{options.model_state}", _SIMULATED))
+  for refused, said, why in reasons:
+    if refused:
       raise OptionError(f"{said}: {why}")
 
 

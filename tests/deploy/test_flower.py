@@ -16,12 +16,13 @@ pytestmark = pytest.mark.program
 class Grid:
   """Flower's grid with the ClientApps of some nodes; a node is 10 + client."""
 
-  def __init__(self, app, clients):
+  def __init__(self, app, clients, keep):
     self.app, self.states, self.down = app, {}, {}
     flwr = flower.library("flwr.app")
     for client in range(clients):
       self.states[10 + client] = flwr.Context(
-          1, 10 + client, {"partition-id": client}, flwr.RecordDict(), {})
+          1, 10 + client, {
+              "partition-id": client, "keep": keep}, flwr.RecordDict(), {})
 
   def get_node_ids(self):
     return list(self.states)
@@ -50,7 +51,7 @@ def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
   export.write(prepared, tmp_path / "app")
   folder = tmp_path / "app" / "fedjax_app"
   grid = Grid(flower.client_app(folder, test_server.federation().client),
-              test_server.CLIENTS)
+              test_server.CLIENTS, str(tmp_path / "keep"))
   options = dict(out=str(tmp_path / "out"), timeout=5.0, wait=0.0,
                  every_round=True)
   test = flower.setting.test_rows(test_server.federation())

@@ -20,8 +20,8 @@ def prepared(method="fedavg", federation=None, **options):
 @pytest.mark.parametrize("method,options,said", [
     ("cfl", {}, "algorithm=cfl: cannot be exported"),
     ("fedavg", {"dropout": 0.5}, "dropout=0.5: who is lost"),
-    ("fedavg", {"attack": "sign_flip"}, "attack=sign_flip: is simulated"),
-    ("fedavg", {"compress_up": "sign"}, "compress_up=sign: is simulated"),
+    ("fedavg", {"attack": "sign_flip"}, "attack=sign_flip: stays in the"),
+    ("fedavg", {"compress_up": "sign"}, "compress_up=sign: stays in the"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed")])
 def test_what_cannot_be_exported(method, options, said):
   with pytest.raises(fa.OptionError) as error:
