@@ -18,7 +18,6 @@ from absl.flags import FlagValues
 import fedjax_alg as fa
 from fedjax_alg.deploy import export, flower
 from fedjax_alg.files import expanded
-from fedjax_alg.hparams import typed
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.result import as_tuples
 from .cli import config as config_lib
@@ -36,13 +35,13 @@ def _run(
     config_lib.refuse_words(rest[1:])
     result = fa.load_run(rest[0])
     # A run that is read draws nobody, and starts from its last states.
-    prepared = dataclasses.replace(result.prepared, options=typed(
-        RunOptions(**as_tuples(result.facts["run"]))))
+    prepared = dataclasses.replace(
+        result.prepared, init=result.facts["sources"].get("init"),
+        options=RunOptions(**as_tuples(result.facts["run"])))
   else:
     prepared = config_lib.parse(rest, "experiments.export").prepare()
-  folder = expanded(values.out, "out")
-  export.write(prepared, folder)
-  print(f"{folder}: the app; docs/flower.md says how to start it")
+  export.write(prepared, expanded(values.out, "out"))
+  print(f"{values.out}: the app; docs/flower.md says how to start it")
 
 
 main = Command(

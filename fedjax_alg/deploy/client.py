@@ -22,7 +22,7 @@ Memory = dict[str, np.ndarray]
 class Question(NamedTuple):
   """What the server says beside the bytes of a question."""
 
-  stage: str  #: one of ``remote.STAGES``
+  stage: str  #: "setup" or "round", see ``remote.stage``
   call: int  #: its number in the stage
   round: int  #: from 1; 0: before round 1
   client: int  #: the client's id
@@ -99,22 +99,20 @@ class Code:
     """The bytes of the answer, of the new row, and of what was shared."""
     numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
     return self._program(
-        numbers, keys, np.int32(question.client), *args,
-        stage=question.stage, call=question.call,
-        heard=tuple(question.heard))
+        numbers, keys, np.int32(question.client), *args, stage=question.stage,
+        call=question.call, heard=tuple(question.heard))
 
   def _answer(
       self, numbers, keys, client, shard, body, earlier, before, *, stage,
       call, heard):
-    p = self.prepared
-    slots, clients = p.spec.cohort_size, p.spec.num_clients
+    spec = self.prepared.spec
     inputs = Inputs(
-        numbers, keys, jnp.ones(clients, jnp.int32), None,
-        jnp.ones(slots, bool), jnp.int32(0))
+        numbers, keys, jnp.ones(spec.num_clients, jnp.int32), None,
+        jnp.ones(spec.cohort_size, bool), jnp.int32(0))
     remote = Remote(given=lambda number, asked: None if number == call else (
         remote_lib.no_answers(asked)))
     try:
-      remote_lib.stage(p, stage, remote, inputs)
+      remote_lib.stage(self.prepared, stage, remote, inputs)
       raise OptionError(f"`call`={call}: the stage {stage} asks less")
     except Asked:
       asked = remote.calls[-1]
@@ -138,7 +136,8 @@ class Code:
     leaves = jax.tree.leaves(asked.shared)
     places = list(zip(heard[::2], heard[1::2]))
     new = [leaf for i, leaf in enumerate(leaves) if places[i] == (number, i)]
-    fresh, args = from_bytes(body, (new, asked.of_one))
+    fresh, args = from_bytes(
+        body, (new, trees.index(asked.args, 0)))
     known = {j: jax.tree.leaves(from_bytes(earlier[j], calls[j].shared))
              for j, _ in places if j < number}
     first = iter(fresh)

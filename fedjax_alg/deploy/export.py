@@ -9,8 +9,6 @@ from fedjax_alg.runs.prepare import Prepared
 
 #: The texts of the app's files.
 _TEXTS = pathlib.Path(__file__).parent / "app"
-#: The package of the app's modules.
-_PACKAGE = "fedjax_app"
 
 
 def write(prepared: Prepared, folder: pathlib.Path) -> None:
@@ -30,23 +28,22 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
   about = (f"{prepared.method.name} for {prepared.spec.num_clients} clients, "
            f"{prepared.options.rounds} rounds")
   known = dict(
-      facts["deployed"], about=about, package=_PACKAGE,
+      facts["deployed"], about=about, package="fedjax_app",
       name=f"fedjax-{prepared.method.name.replace('_', '-')}",
       out=json.dumps(str(folder.absolute() / "out")))
   data = "simulated" if facts["data"]["dataset"] else "own"
-  files = {"pyproject.toml": ("pyproject", {}),
-           f"{_PACKAGE}/__init__.py": ("package", {}),
-           f"{_PACKAGE}/data.py": (data, {}),
-           f"{_PACKAGE}/client_app.py": (
-               "side", dict(side="client", loader="shard")),
-           f"{_PACKAGE}/server_app.py": (
-               "side", dict(side="server", loader="test"))}
+  client, server = (dict(side=side, loader=loader) for side, loader in (
+      ("client", "shard"), ("server", "test")))
+  files = {"../pyproject.toml": ("pyproject", {}),
+           "__init__.py": ("package", {}), "data.py": (data, {}),
+           "client_app.py": ("side", client), "server_app.py": ("side", server)}
   try:
-    (folder / _PACKAGE).mkdir(parents=True, exist_ok=True)
+    place = folder / known["package"]
+    place.mkdir(parents=True, exist_ok=True)
     for name, (text, more) in files.items():
-      (folder / name).write_text((_TEXTS / f"{text}.txt").read_text(
+      (place / name).write_text((_TEXTS / f"{text}.txt").read_text(
           "utf-8").format(**known, **more), "utf-8")
-    setting.write(folder / _PACKAGE / "config.json", facts)
+    setting.write(place / "config.json", facts)
   except OSError as error:
     raise OptionError(
         f"`out`={folder}: cannot be written ({reason(error)})") from error

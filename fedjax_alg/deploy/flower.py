@@ -19,7 +19,7 @@ import numpy as np
 from fedjax_alg import files, trees
 from fedjax_alg.deploy import setting
 from fedjax_alg.deploy.client import Client, Code, Memory, Question
-from fedjax_alg.deploy.server import Server
+from fedjax_alg.deploy.server import Questions, Server
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import parameters
@@ -29,8 +29,6 @@ from fedjax_alg.runs.prepare import Prepared
 KEEP = "~/.local/share/fedjax_alg"
 _NOTHING = np.zeros(0, np.uint8)
 _LOG = logging.getLogger("flwr")
-#: Seconds between two looks for clients that have come.
-_LOOK = 3.0
 #: The name of an array of bytes, and of what stands beside it.
 _BODY, _BESIDE = "body", "beside"
 #: client -> its examples (x [n, ...], y [n])
@@ -144,7 +142,7 @@ class Network:
     self._met: set[int] = set()
     self.sizes = np.zeros(count, np.int32)  #: examples, 0: has not joined
     #: bytes of messages beyond those of their bodies, of the last question
-    self.beyond = (0, 0)
+    self.beyond: dict[str, int] = {}
 
   def _exchange(self, contents: Mapping[int, Any], kind: str, group: str):
     """node -> reply of those who sent one."""
@@ -162,7 +160,8 @@ class Network:
         _LOG.warning("node %d: %s", node, reply.error.reason)
       else:
         found[node] = reply
-        self.beyond = _beyond(messages[node]), _beyond(reply)
+        self.beyond = {"beyond_down": _beyond(messages[node]),
+                       "beyond_up": _beyond(reply)}
     return found
 
   def meet(self) -> set[int]:
@@ -183,16 +182,14 @@ class Network:
     until = time.monotonic() + seconds
     self.meet()
     while not self.sizes.all() and time.monotonic() < until:
-      time.sleep(_LOOK)
+      time.sleep(3.0)
       self.meet()
     missing = np.flatnonzero(self.sizes == 0).tolist()
     if missing:
       _LOG.warning("clients %s: not there after %g s, going on without",
                    missing, seconds)
 
-  def ask(
-      self, questions: Mapping[int, tuple[Question, np.ndarray]]
-  ) -> dict[int, np.ndarray]:
+  def ask(self, questions: Questions) -> dict[int, np.ndarray]:
     """Sends questions; see ``server.Ask``."""
     there, found, number = self.meet(), {}, ""
     reached, contents = {}, {}
@@ -251,24 +248,21 @@ def serve(
   network.wait(float(options["wait"]))
   server = Server(prepared, network.sizes, network.ask, out / "checkpoints")
   server.start()
-  if server.round:
-    _LOG.info("goes on after round %d", server.round)
+  _LOG.info("goes on after round %d", server.round)
   run, privacy = prepared.options, prepared.privacy()
   assert run.rounds is not None
   while server.round < run.rounds:
     server.sizes = network.sizes.copy()
-    row = server.play()._asdict() | dict(
-        zip(("beyond_down", "beyond_up"), network.beyond))
+    row = server.play()._asdict() | network.beyond
     if privacy is not None:
       row["epsilon"] = privacy.epsilon(server.round)
-    due = server.round % run.eval_every == 0 or server.round == run.rounds
-    if due and test is not None:
+    last = server.round == run.rounds
+    if test is not None and (last or server.round % run.eval_every == 0):
       row |= server.evaluate()
-    _LOG.info("%s", ", ".join(
-        f"{name} {value}" for name, value in row.items()))
+    _LOG.info("%s", row)
     with open(out / "rounds.jsonl", "a", encoding="utf-8") as file:
       file.write(json.dumps(row) + "\n")
-    if options["every_round"] or server.round == run.rounds:
+    if options["every_round"] or last:
       _write_models(server, out / "models")
   return server
 

@@ -23,16 +23,11 @@ import numpy as np
 from fedjax_alg import split, trees
 from fedjax_alg.base import Array, ClientData, Shard
 from fedjax_alg.data import layout
-from fedjax_alg.engine import loop, sharding
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import start as start_lib
 from fedjax_alg.runs.prepare import Prepared
-
-#: What is traced in pieces: the state before round 1, and a round.
-STAGES = ("setup", "round")
 
 
 class Call(NamedTuple):
@@ -44,11 +39,6 @@ class Call(NamedTuple):
   shared: Any
   shards: Shard
   args: Any
-
-  @property
-  def of_one(self) -> Any:
-    """The arguments of the first slot."""
-    return trees.index(self.args, 0)
 
   @property
   def row(self) -> Any:
@@ -63,7 +53,8 @@ class Call(NamedTuple):
     shard = self.shards._replace(
         offset=self.shards.offset[0], size=self.shards.size[0])
     return jax.eval_shape(
-        self.fn, self.shared, shard, self.row, *self.of_one)[1:]
+        self.fn, self.shared, shard, self.row,
+        *trees.index(self.args, 0))[1:]
 
 
 class Asked(Exception):
@@ -102,7 +93,7 @@ class Remote(ClientMap):
       raise Asked
     summed, stacked = jax.vmap(
         lambda line: from_bytes(line, call.answer))(lines)
-    zeros = jax.tree.map(
+    total = jax.tree.map(
         lambda weight, part: jax.tree.map(lambda leaf: jnp.zeros(
             weight.shape[1:] + leaf.shape[1:], leaf.dtype), part),
         weights, summed)
@@ -110,8 +101,8 @@ class Remote(ClientMap):
     def add(total, slot):  # in the order of the slots, as ClientMap does
       return jax.tree.map(trees.add_weighted, slot[0], total, slot[1]), None
 
-    total = jax.lax.scan(add, zeros, (weights, summed))[0] if (
-        jax.tree.leaves(summed)) else zeros
+    if jax.tree.leaves(summed):
+      total, _ = jax.lax.scan(add, total, (weights, summed))
     return table, total, stacked
 
   def total(self, *args, **kwargs):
@@ -140,13 +131,10 @@ class Inputs(NamedTuple):
 def first_state(
     prepared: Prepared, remote: Remote, inputs: Inputs) -> tuple[Any, Any]:
   """The algorithm, and its state before ``setup``."""
-  data = data_of(prepared, inputs.size)
-  build = prepared.method.on(sharding.platform(prepared.mesh)).builder(
-      prepared.model, remote)
-  algorithm = loop.with_frozen(build, data)(inputs.numbers)
-  given = start_lib.bound(prepared.model, data.start)
+  model = prepared.model
+  algorithm = prepared.method.builder(model, remote)(inputs.numbers)
   return algorithm, algorithm.init(
-      given.init(inputs.keys.model), prepared.spec,
+      model.init(inputs.keys.model), prepared.spec,
       jax.random.split(inputs.keys.start)[0])
 
 
@@ -163,7 +151,7 @@ def stage(
 
   Args:
     prepared: the run, whose data have no rows.
-    name: one of ``STAGES``.
+    name: "setup", the state before round 1, or "round".
     remote: the client map.
     inputs: what it reads.
 

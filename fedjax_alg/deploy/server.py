@@ -18,9 +18,10 @@ from fedjax_alg.engine import checkpoint, evaluate
 from fedjax_alg.records import tables
 from fedjax_alg.runs.prepare import Prepared
 
-#: (client -> (question, body)) -> client -> body of those who answered in time
-Ask = Callable[
-    [Mapping[int, tuple[Question, np.ndarray]]], Mapping[int, np.ndarray]]
+#: client -> (its question, the bytes of it)
+Questions = Mapping[int, tuple[Question, np.ndarray]]
+#: (questions) -> client -> bytes of the answers that came in time
+Ask = Callable[[Questions], Mapping[int, np.ndarray]]
 
 
 class Round(NamedTuple):
@@ -233,9 +234,7 @@ class _Traffic:
     self._sent: dict[tuple[int, int], tuple[int, int]] = {}
     self.seconds = 0.0  #: of waiting
 
-  def ask(
-      self, ask: Ask, questions: Mapping[int, tuple[Question, np.ndarray]]
-  ) -> dict[int, np.ndarray]:
+  def ask(self, ask: Ask, questions: Questions) -> dict[int, np.ndarray]:
     """The answers of those who give one."""
     keys = {client: (question, body.tobytes())
             for client, (question, body) in questions.items()}

@@ -15,7 +15,6 @@ from fedjax_alg.data.federation import deal, Federation, from_options
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import check_options, typed
 from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare, Prepared
@@ -74,6 +73,9 @@ def check(prepared: Prepared) -> None:
        "must be a name, an app has no code of yours"),
       (own.is_own(options.sampling), f"`sampling`={options.sampling}",
        "must be a name, an app has no code of yours"),
+      (prepared.init is not None, "`init`", "an app starts by its seed"),
+      (prepared.model.roles is not None,
+       f"`model_state`={options.model_state}", _SIMULATED),
       (len(prepared.seeds) > 1, "`seeds`", "give one seed"),
       (federation.task is not None, "`task`",
        "must be one class for each example")]
@@ -81,8 +83,6 @@ def check(prepared: Prepared) -> None:
     for place in (prepared.settings[0], options, federation.options):
       value = getattr(place, name, usual)
       reasons.append((value != usual, f"`{name}`={value}", why))
-  reasons.append((prepared.model.roles is not None, "`model_state`="
-                  f"{options.model_state}", _SIMULATED))
   for refused, said, why in reasons:
     if refused:
       raise OptionError(f"{said}: {why}")
@@ -102,28 +102,25 @@ def of_facts(
   known = facts["deployed"]
   sizes: Any = np.asarray(known["sizes"], np.int32)
   count, shape = len(sizes), tuple(known["shape"])
-  x_test, y_test = test or (np.zeros((1, *shape), known["dtype"]), np.zeros(1))
+  one = np.zeros((1, *shape), known["dtype"]), np.zeros(1, np.int32)
+  x_test, y_test = test or one
   examples = arrays.from_arrays(
-      np.zeros((1, *shape), known["dtype"]), np.zeros(1, np.int32),
-      x_test=x_test, y_test=np.asarray(y_test, np.int32),
-      num_classes=known["classes"])
+      *one, x_test=x_test[:], y_test=y_test, num_classes=known["classes"])
   ids, none = np.arange(count, dtype=np.int32), np.zeros(count, np.int32)
   federation = deal(examples, Partition(
       none, ids, np.ones_like(ids), none[:0], none, none, False, "deployed",
       {}))
-  data = federation.data
+  data = federation.data._replace(
+      train=federation.data.train._replace(size=sizes))
   federation = dataclasses.replace(
-      federation, tokens=known["tokens"], data=data._replace(
-          train=data.train._replace(size=sizes)))
+      federation, tokens=known["tokens"], data=data)
   method = method_of(facts["algorithm"])
   method = method._replace(hparams=dataclasses.replace(
       method.hparams, **as_tuples(facts["hparams"])))
-  options = typed(RunOptions(**as_tuples(facts["run"])))
-  check_options(options)
-  return prepare(
-      method, federation, dataclasses.replace(
-          options, eval_protocols=("global",), host_devices=1),
-      model=facts["model"], seeds=facts["seeds"])
+  options = as_tuples(facts["run"]) | dict(
+      eval_protocols=("global",), host_devices=1)
+  return prepare(method, federation, RunOptions(**options),
+                 model=facts["model"], seeds=facts["seeds"])
 
 
 def write(path: pathlib.Path, facts: Mapping[str, Any]) -> None:
