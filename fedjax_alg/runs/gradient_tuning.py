@@ -1,6 +1,6 @@
 """Hyper-parameters by the derivative of the validation loss, not by a grid.
 
-An outer step plays the run with its derivatives (``runs.hypergradient``) and
+An outer step executes the run with its derivatives (``runs.hypergradient``) and
 moves all hyper-parameters at once: by Gauss and Newton's step inside a trust
 region, a box in the logarithms of the hyper-parameters. A step that makes the
 loss larger, or not finite, is taken back and the box is made smaller; so is one
@@ -126,7 +126,7 @@ class OuterStep(NamedTuple):
   accuracy: float  #: the main metric of the task, likewise
   gradient: dict[str, float]  #: of the loss by the logarithms (or logits)
   kept: bool  #: whether the next step starts here
-  #: rounds played up to here, of all seeds; a run with the derivatives by k
+  #: rounds run up to here, of all seeds; a run with the derivatives by k
   #: hyper-parameters counts as 1 + k
   played: int
 
