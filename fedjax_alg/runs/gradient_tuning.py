@@ -14,7 +14,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
 
 from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
@@ -161,7 +160,8 @@ def trusted_step(
   values, vectors = np.linalg.eigh(curvature)
   root = np.sqrt(np.maximum(values, 0.0) + worth)
   rows = root[:, None] * vectors.T
-  found = scipy.optimize.lsq_linear(
+  from scipy import optimize  # slow to import, and read here alone
+  found = optimize.lsq_linear(
       rows, -(vectors.T @ gradient) / root, bounds=(-radius, radius))
   return found.x
 
