@@ -123,10 +123,10 @@ def cost(name):
     gradients.append(f"{passes} for each of the client's examples")
   if not found.exchanges:
     return "Nothing is sent."
-  text = (f"With its defaults a participant receives {_times(found.down, size)} "
-          f"floats and sends {_times(found.up, size)}, P being the size of the "
-          f"shared model, in {found.exchanges} "
-          f"exchange{'s' if found.exchanges > 1 else ''}")
+  text = ("With its defaults a participant receives "
+          f"{_times(found.down, size)} floats and sends "
+          f"{_times(found.up, size)}, P being the size of the shared model, in "
+          f"{found.exchanges} exchange{'s' if found.exchanges > 1 else ''}")
   return text + (f"; it computes gradients: {' and '.join(gradients)}."
                  if gradients else "; it computes losses and no gradients.")
 
@@ -153,7 +153,8 @@ def method_page(name):
   lines = []
   curve = _curve(name)
   if curve:
-    lines += ["```{figure} ../_static/methods/" + name + ".svg",
+    lines += ["## At a glance", "", "```{figure} ../_static/methods/"
+              + name + ".svg",
               f":alt: Accuracy of {entry.label} over the rounds", "",
               f"{entry.label} on the embedded digits: 60 clients with two of "
               "the ten classes each, 10 of them a round, three seeds, not "
