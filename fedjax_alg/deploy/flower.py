@@ -157,7 +157,7 @@ class Network:
         list(messages.values()), timeout=self._timeout):
       node = reply.metadata.src_node_id
       if reply.has_error():
-        _LOG.warning("node %d: %s", node, reply.error.reason)
+        _LOG.warning("no answer: %s", reply.error.reason)
       else:
         found[node] = reply
         self.beyond = {"beyond_down": _beyond(messages[node]),
