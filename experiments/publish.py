@@ -21,8 +21,9 @@ the others. To take a figure away, delete its part of the page and its lines of
 the answers.
 
 Text of your own goes into docs/results/diversified.notes.md: a section with the
-heading "## fig1" is put below that figure, and "## intro" at the top of the
-page. The same input always gives the same files.
+heading "## fig1" is put below that figure, "## intro" at the top of the page,
+and "## cifar10" at the top of the page diversified_cifar10.md. The same input
+always gives the same files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -156,16 +157,21 @@ def _made(
 
 
 def _tuning(
-    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path) -> str:
+    paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, end: str
+) -> str:
   """Section: what validation chose, from the tables of ``experiments.tune``.
 
-  They are copied beside the page, where they are found again.
+  They are copied beside the page, where they are found again. Those of data
+  with a page of their own stand on that one.
   """
   parts = []
   for path in sorted((source.parent / "tune").glob(f"{paper.name}_*/tune.csv")):
     results.write_text(
         target / f"{path.parent.name}_tuning.csv", files.read_text(path))
   for path in sorted(target.glob(f"{paper.name}_*_tuning.csv")):
+    data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
+    if end != (data if data in paper.pages.values() else ""):
+      continue
     rows = records.read_rows(path, None)
     table = []
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -175,7 +181,6 @@ def _tuning(
           method, len(own), f"`{best['setting']}`",
           f"{best['validation']:.2f}", *(
               f"{row['validation']:.2f}" for row in own if row["stated"])])
-    data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
     parts.append(f"{data}, [every setting]({path.name}):\n\n" + report.table(
         ["method", "settings tried", "chosen", "its validation accuracy",
          "that of the stated setting"], table))
@@ -216,7 +221,9 @@ def publish(
         f"python -m experiments.{paper.name} --{paper.flag}=all)")
   file = target / f"{paper.name}.notes.md"
   notes = read_notes(file)
-  known = ["intro", *order]
+  # The words at the top of each page; those of a page's own figure stand below.
+  tops = {end: end or "intro" for end in pages if end not in order}
+  known = [*tops.values(), *order]
   for name in notes:
     if name not in known:
       raise config_lib.UsageError(
@@ -232,15 +239,13 @@ def publish(
                if name in kept and paper.pages.get(name, "") == end]
     if end and not of_page:
       continue
-    parts = [f"# Results: {paper.works}{end and ', '}{end}"]
-    if not end:
-      parts += filter(None, [notes.get("intro", ""), _others(paper, kept)])
+    parts = [f"# Results: {paper.works}{end and ', '}{end}", *filter(None, [
+        notes.get(tops.get(end, ""), ""), "" if end else _others(paper, kept)])]
     for name in of_page:
       parts += [_PART.format(name), kept[name]]
       if name in notes:
         parts += [_NOTES, notes[name]]
-    if not end:
-      parts += filter(None, [_tuning(paper, source, target)])
+    parts += filter(None, [_tuning(paper, source, target, end)])
     texts[page] = "\n\n".join(parts) + "\n"
   for old in sorted(target.glob(f"{paper.name}_*.png")):
     if not any(old.name in text for text in texts.values()):

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import collections
 import csv
 import fnmatch
+import re
 from typing import NamedTuple
 
 from . import report, rule, styles
@@ -43,7 +44,10 @@ _MEANING = (
     "one measurement is one row: micro recall, micro precision and micro F1 of "
     "single labels are the accuracy, and figures that show the same runs are "
     "counted once; the numbers that the paper prints besides stand in "
-    "brackets.")
+    "brackets. Macro precision and macro F1 are other numbers of the same runs "
+    "and rows of their own, though they move with the accuracy. Of a sentence "
+    "about several panels the least and the greatest difference is shown, of "
+    "the part that decides; all are in <paper>.answers.csv.")
 
 #: The words of sentences, in the order in which the worst of several counts.
 FAILS = "does not hold"
@@ -92,9 +96,27 @@ def _matching(
       fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)), {})
 
 
+#: The difference that was measured, in one of the parts of a finding.
+_GAP = re.compile(r"(?:^| )([+-]\d+(?:\.\d+)?)")
+
+
+def finding(ours: str) -> str:
+  """The least and the greatest of several panels' differences, as words."""
+  parts = ours.split("; ")
+  gaps = [_GAP.search(part) for part in parts]
+  if len(parts) < 3 or not all(gaps):
+    return ours
+  ordered = [part for _, part in sorted(zip(
+      (float(gap[1]) for gap in gaps if gap), parts))]
+  return f"{ordered[0]} to {ordered[-1]}"
+
+
 def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
-  """(what was measured, the verdict) of the sentences that begin so."""
-  parts, words = [], []
+  """(what was measured, the verdict) of the sentences that begin so.
+
+  Of several the first that decides the verdict is shown.
+  """
+  found = []
   for word in text.split(" & "):
     artifact, _, start = word.rpartition("|")
     own: dict[tuple[str, str], Answer] = {}
@@ -103,10 +125,12 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str]:
           a.artifact, artifact or "*"):
         key = a.artifact, a.claim
         own[key] = min(own.get(key, a), a, key=_order)
-    words += [a.verdict for a in own.values()] or [rule.NOT_RUN]
-    parts += [a.ours for a in own.values()] or [
-        f"\"{start}\" was not judged"]
-  return " / ".join(parts), min(words, key=_WORST.index)
+    found += [(a.verdict, a.claim.split(" (")[0], a.ours)
+              for a in own.values()] or [
+                  (rule.NOT_RUN, start, "was not judged")]
+  verdict, claim, ours = min(found, key=lambda one: _WORST.index(one[0]))
+  said = f"{claim.lstrip('. ')}: " if len(found) > 1 else ""
+  return said + finding(ours), verdict
 
 
 def _stated_sentences(text: str, answers: Sequence[Answer]) -> str:
@@ -224,45 +248,46 @@ def rows(
   return list(out.values())
 
 
-_MET = (rule.SAME, rule.ABOVE, rule.BELOW)
 _UNKNOWN = (rule.NOT_COMPARABLE, rule.NOT_RUN)
 
 
-_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower")
+_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "gets there")
+
+
+#: The columns of ``head`` after the first.
+_COLUMNS = ("numbers: reach or exceed", "short", "open",
+            "not comparable, not run, lost", "sentences: hold",
+            "too close to call", "fail", "fail as a baseline is stronger")
 
 
 def head(papers: Mapping[str, Sequence[Row]]) -> str:
-  """The table: of every paper's own methods, and of its margins."""
+  """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, found in papers.items():
-    own = [row for row in found if row.kind == "own"]
-    said = [row for row in found if row.kind == "sentence"]
-    reached = sum(row.words.startswith(_REACHED) for row in own)
-    short = sum(row.verdict in _MET for row in own) - reached
-    counts = collections.Counter(
-        row.words for row in said if row.verdict not in _UNKNOWN)
-    # ours and the words, by the paper's settings
-    stated = [row.stated.rpartition(": ")[2] for row in own if row.stated]
-    stated_reached = sum(words.startswith(_REACHED) for words in stated)
-    stated_open = stated.count("open")
-    answers = [row.stated.rpartition(": ")[2] for row in said if row.stated]
-    lines.append([
-        name, reached, short,
-        sum(row.verdict == rule.UNDECIDED for row in own),
-        f"{stated_reached}, {len(stated) - stated_reached - stated_open}, "
-        f"{stated_open}" if stated else "-",
-        sum(row.verdict in _UNKNOWN for row in own),
-        sum(row.verdict == "lost" for row in own),
-        "; ".join(f"{words} {number}" for words, number in sorted(
-            counts.items(), key=lambda item: (item[0] != "holds", item[0])))
-        or "-", f"{answers.count('holds')} of {len(answers)}" if answers
-        else "-"])
-  return report.table(
-      ["paper", "own methods, tuned: reach or exceed their number", "short",
-       "open", "by the paper's settings: reach, short, open",
-       "not comparable, not run", "lost", "sentences (margins, trends), tuned",
-       "that hold by the paper's settings"],
-      lines)
+    for protocol, words in _by_protocol(found).items():
+      own, said = words["own"], words["sentence"]
+      reached = sum(text.startswith(_REACHED) for text in own)
+      unknown = sum(text in (*_UNKNOWN, "lost") for text in own)
+      fails = sum(text.startswith(("fails", FAILS)) for text in said)
+      lines.append([
+          f"{name}, {protocol}", reached,
+          len(own) - reached - own.count("open") - unknown, own.count("open"),
+          unknown, said.count("holds") + said.count(_CAUSES["range"]),
+          sum(text in ("too close to call", rule.UNDECIDED) for text in said),
+          fails, said.count(_CAUSES["baseline"])
+          if protocol == "tuned" else "-"])
+  return report.table(["paper, settings", *_COLUMNS], lines)
+
+
+def _by_protocol(
+    found: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+  """Protocol -> kind of row -> the verdicts in words."""
+  tuned = {kind: [row.words for row in found if row.kind == kind]
+           for kind in ("own", "sentence")}
+  stated = {kind: [row.stated.rpartition(": ")[2] for row in found
+                   if row.kind == kind and row.stated] for kind in tuned}
+  return {"tuned": tuned} | ({"stated": stated} if any(
+      stated.values()) else {})
 
 
 def _said(claim: Mapping[str, str]) -> str:

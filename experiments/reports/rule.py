@@ -85,7 +85,8 @@ def words(
     return ("gets there" if own else "baseline stronger here: gets there")
   less = next((said for start, said in _LESS.items()
                if metric.removeprefix("test_").startswith(start)), None)
-  by = "" if gap is None else f" by {gap:.3g}"
+  digits = ".1f" if unit in ("%", "pp", "fraction") else ".3g"
+  by = "" if gap is None else f" by {gap:{digits}}"
   if by and unit == "rounds":
     by += " rounds"
   if less is not None:

@@ -138,7 +138,7 @@ def test_all_papers_and_their_claims(tmp_path, source, monkeypatch, capsys):
   assert [(a.figure, a.ours) for a in answers.read(kept)] == [
       ("fig1", "98.3 +- 0.1"), ("fig8", "7")]
   page = (folder / "claims.md").read_text()
-  assert "| diversified | 1 | 0 | 0 |" in page
+  assert "| diversified, tuned | 1 | 0 | 0 |" in page
   assert "| 98.3 +- 0.1 | reaches [1] | - |" in page
   assert (folder / "diversified.md").is_file()
   assert not (folder / "conjugate.md").exists()
@@ -194,10 +194,10 @@ def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
 
 def test_the_readme_has_the_head_of_the_claims():
   root = pathlib.Path(__file__).parents[2]
-  claims = (root / "docs" / "results" / "claims.md").read_text().splitlines()
-  head = [line for line in claims if line.startswith("| ")][:6]
-  readme = (root / "README.md").read_text()
-  assert "\n".join(head) in readme
+  claims = (root / "docs" / "results" / "claims.md").read_text()
+  head = claims.split("\n\n")[1]
+  assert head.startswith("| paper") and "diversified, stated" in head
+  assert head in (root / "README.md").read_text()
 
 
 def test_pages_of_their_own_and_what_was_chosen(tmp_path, source):

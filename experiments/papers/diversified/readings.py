@@ -2,19 +2,18 @@
 
 What is measured: the global models on the "entire test dataset" (`global`), or
 the model that each machine prefers on its own classes, "across all
-participating machines" (`preferred`). What is computed: anchor gradients over
-all participants or over those who prefer a model (errata D-06), GA's models
-moved by gradients or means of trained models (D-17), L2 as tuned or the stated
-0.01 divided by a machine's number of examples (section 0). The pooled optimum
-is what any method with one such model comes to at best.
+participating machines" (`preferred`). What is computed, from the stated
+settings on: (64) and L2 as printed, features of 0 to 255 (reading R-D4), anchor
+gradients over those who prefer a model (errata D-06), GA's models moved by means
+of trained models (D-17). The pooled optimum is what any method with one such
+model comes to at best.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_alg.records import summary as results
-from ...cli import config as config_lib
-from ...reports import chosen, report, rule, suite
+from ...reports import chosen, report, rule, styles, suite
 
 #: Figure -> its metric.
 METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
@@ -23,16 +22,15 @@ METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1",
 MEASURED = {"global": "entire test set", "preferred": "all machines"}
 POOLED = "pooled optimum"
 
-#: Weighted by n_i, the clients' (0.01 / n_i) / 2 ||w||^2 are together this
-#: coefficient: 0.01 x 1,035 clients / 50,000 examples.
-_L2 = "--l2=0.000207"
-_READINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("", ()), (", own anchors", ("--anchors=preferring",)),
-    (", L2 = 0.01 / n_i", (_L2,)))
-_OF_GA = (", means of models", ("--group_mean=models",))
+_READINGS: dict[str, tuple[str, ...]] = {
+    "": (),
+    ", as printed": ("--central_rule=printed", "--l2_of=mean"),
+    ", features to 255": ("--hog_norm=none", "--hog_scale=255"),
+    ", own anchors": ("--anchors=preferring",),
+    ", means of models": ("--group_mean=models",)}
 
 
-def lines(base: dict[str, tuple[str, ...]], panel: Any) -> list[
+def lines(base: Mapping[str, tuple[str, ...]], panel: Any) -> list[
     tuple[str, tuple[str, ...]]]:
   """The lines of a panel.
 
@@ -42,21 +40,9 @@ def lines(base: dict[str, tuple[str, ...]], panel: Any) -> list[
   """
   if not panel.flags:
     return [(POOLED, ("--algorithm=central",))]
-  found = [(label + end, (*words, *more)) for label, words in base.items()
-           for end, more in _READINGS]
-  for label, words in base.items():
-    # A step that is not taken has no length. L2 is that of the data preset.
-    if label.startswith("GA"):
-      found.append((label + _OF_GA[0], (*(
-          word for word in config_lib.expand_flagfiles(words)
-          if not word.startswith(("--gradient_step", "--l2="))), *_OF_GA[1])))
-  return found
-
-
-def sources(
-    base: dict[str, tuple[str, ...]], label: str) -> tuple[str, ...]:
-  """The files of a line whose flags ``lines`` has taken out of them."""
-  return base["GA-FSVRG"] if label.endswith(_OF_GA[0]) else ()
+  return [(styles.without_protocol(label) + end, (*words, *more))
+          for label, words in base.items() for end, more in _READINGS.items()
+          if label.startswith("GA") or "--group_mean=models" not in more]
 
 
 def table(outcomes: Sequence[suite.Outcome]) -> str:
