@@ -14,11 +14,11 @@ The second form tunes all methods of a paper's figures:
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
 It runs every method with the same number of settings (--settings, 12), on three
-partitions with three seeds each, and chooses the one of the best accuracy on
-data that are held out: clients of the conjugate and diversified papers, which
-have to have 100 examples of every class, a sixth of the training images or
-another draw of synthetic data for the analytic paper, whose methods have a
-model for each client. The accuracy is the mean of the last ten rounds, of all
+partitions with three seeds each (one for the board), and chooses the one of the
+best accuracy on data that are held out: clients of the conjugate and diversified
+papers, which have to have 100 examples of every class, a sixth of the training
+images or another draw of synthetic data for the analytic paper and the board of
+clustered methods, whose methods have a model for each client. The accuracy is the mean of the last ten rounds, of all
 rounds for the conjugate paper, which is about speed, and of the last evaluation
 for the analytic one. Test data are not read. The choices are printed and
 written to tune.md and tune.csv; --write puts them into the flag files of the
@@ -74,9 +74,8 @@ from .reports import chosen, report, suite
 
 #: Values of --client_lr that are tried without --sweep.
 ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-#: Every setting of a paper's method is run on so many partitions, with so many
-#: seeds on each.
-PARTITIONS, SEEDS = 3, 3
+#: Every setting of a paper's method is run on so many partitions.
+PARTITIONS = 3
 #: Settings of every method.
 SETTINGS = 12
 #: Validation examples that every class has to have.
@@ -120,7 +119,7 @@ def _files(paper: str, data: str) -> dict[str, pathlib.Path]:
   """algorithm -> the flag file that its choice is written to."""
   base = config_lib.PRESETS / paper
   folder = base / (
-      "methods" if data == _FIRST_DATA[paper] else f"methods_{data}")
+      "methods" if data == _FIRST_DATA.get(paper) else f"methods_{data}")
   cells = {}
   if (paper, data) == _ABLATION:
     cells = {name: cell.file for name, cell in ablation.CELLS.items()}
@@ -162,27 +161,26 @@ def _label(name: str) -> str:
 
 
 def _data_flags(
-    paper: str, data: str, root: pathlib.Path, data_dir: str | None
+    paper: str, data: str, root: pathlib.Path, source: Sequence[str]
 ) -> list[str]:
   """The flags of the data preset, with data held out for validation."""
   flags = config_lib.expand_flagfiles([f"--flagfile={paper}/{data}.flags"])
   known = dict(word.lstrip("-").split("=", 1) for word in flags if "=" in word)
-  if paper == "analytic":
+  if tuning.PROTOCOLS[paper, data].by == "local":
     if known["dataset"] == "synthetic":
       return [*flags, f"--partition_seed={_OTHER_DRAW}"]
     return [*flags, "--dataset=npz",
-            f"--data_path={_held_out(root, known['dataset'], data_dir)}"]
+            f"--data_path={_held_out(root, known['dataset'], source)}"]
   return [*flags, *tuning.PROTOCOLS[paper, data].held]
 
 
 def _held_out(
-    root: pathlib.Path, dataset: str, data_dir: str | None) -> pathlib.Path:
+    root: pathlib.Path, dataset: str, source: Sequence[str]) -> pathlib.Path:
   """A file of the training images, of which a sixth are its test images."""
   path = root / f"{dataset}_held_out.npz"
   if not path.is_file():
-    words = [f"--dataset={dataset}", "--algorithm=fedavg"]
     found = load_examples(config_lib.parse(
-        words + ([f"--data_dir={data_dir}"] if data_dir else [])).data)
+        [f"--dataset={dataset}", "--algorithm=fedavg", *source]).data)
     x, y = found.x_train, found.y_train
     last = np.random.default_rng(0).permutation(len(y))
     held, kept = np.split(last, [len(y) // 6])
@@ -205,7 +203,7 @@ def _method_flags(paper: str, data: str, name: str) -> list[str]:
       ("methods", f"methods_{data.split('_')[0]}", f"methods_{data}"))
   files = [f"{paper}/{folder}/{name}.flags" for folder in folders
            if (config_lib.PRESETS / paper / folder / f"{name}.flags").is_file()]
-  if name in _PAPERS[paper].proposed:
+  if paper in _PAPERS and name in _PAPERS[paper].proposed:
     files.insert(0, f"{paper}/headline.flags")
   rounds = None if _closed_form(name) else (
       tuning.PROTOCOLS[paper, data].rounds)
@@ -224,15 +222,15 @@ def settings_of(
 
 def run_flags(
     paper: str, data: str, name: str, root: pathlib.Path,
-    data_dir: str | None = None) -> tuple[str, ...]:
+    source: Sequence[str] = ()) -> tuple[str, ...]:
   """The flags of the runs in which a method is tuned, but for the protocol."""
-  # A closed form is evaluated at its end alone: every evaluation of pFedACnnL
-  # fits the personal layers of all clients again.
-  every = 100 if _closed_form(name) else 5
+  protocol = tuning.PROTOCOLS[paper, data]
+  # An evaluation may take as long as rounds: one of pFedACnnL fits the personal
+  # layers of all clients again.
+  every = 100 if protocol.last == 1 else 5
   return (*_method_flags(paper, data, name),
-          *_data_flags(paper, data, root, data_dir),
-          *tuning.PROTOCOLS[paper, data].flags, f"--num_seeds={SEEDS}",
-          f"--eval_every={every}")
+          *_data_flags(paper, data, root, source), *protocol.flags,
+          f"--num_seeds={protocol.seeds}", f"--eval_every={every}")
 
 
 def _last(every: int, rounds: int | None) -> int | None:
@@ -242,14 +240,13 @@ def _last(every: int, rounds: int | None) -> int | None:
 
 def play_by_gradient(
     paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
-    size: float, data_dir: str | None,
-    values: absl_flags.FlagValues) -> GradientTuning:
+    size: float, values: absl_flags.FlagValues) -> GradientTuning:
   """Tunes a method of a paper by derivatives, from its stated setting."""
   first = settings_of(paper, data, name, size, 1)[0]
   starts = [f"--{flag}={_text(value)}" for flag, value in first.items()
             if flag in (values[gradients.FLAG].value or ())]
   return gradients.make(
-      [*run_flags(paper, data, name, root, data_dir), *starts, *extra], values,
+      [*run_flags(paper, data, name, root), *starts, *extra], values,
       _last(5, tuning.PROTOCOLS[paper, data].last),
       root / f"{name}_by_gradient",
       f"{registry.get(name).label}: {paper}, {data}")
@@ -257,17 +254,29 @@ def play_by_gradient(
 
 def play(
     paper: str, data: str, name: str, root: pathlib.Path, extra: Sequence[str],
-    size: float, data_dir: str | None = None, number: int = SETTINGS
+    size: float, source: Sequence[str] = (), number: int = SETTINGS
 ) -> list[Trial]:
-  """Plays the settings of one method on every partition."""
-  protocol = "local" if paper == "analytic" else "validation"
-  words = (*run_flags(paper, data, name, root, data_dir),
+  """Plays the settings of one method on every partition.
+
+  Args:
+    paper: the paper.
+    data: its data set.
+    name: the method.
+    root: folder of the runs.
+    extra: flags of every run.
+    size: the mean of n_i.
+    source: flags of where images lie of which some are held out.
+    number: how many settings.
+  """
+  protocol, seeds = (getattr(tuning.PROTOCOLS[paper, data], field)
+                     for field in ("by", "seeds"))
+  words = (*run_flags(paper, data, name, root, source),
            f"--eval_protocols={protocol}")
   first = config_lib.parse((*words, *extra)).data.partition_seed or 0
   settings = settings_of(paper, data, name, size, number)
   last = tuning.PROTOCOLS[paper, data].last
   print(f"{_label(name)}: {len(settings)} settings x {PARTITIONS} partitions x "
-        f"{SEEDS} seeds", flush=True)
+        f"{seeds} seeds", flush=True)
 
   def accuracy(one: sweeps.Played) -> float:
     return math.nan if one.diverged else 100 * validation(
@@ -322,7 +331,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def write(path: pathlib.Path, name: str, trials: Sequence[Trial],
-          said: str) -> None:
+          said: str, seeds: int) -> None:
   """Writes the choice into a flag file, and above it how it was made."""
   if path.is_file():
     lines = files_lib.read_text(path).splitlines()
@@ -338,12 +347,13 @@ def write(path: pathlib.Path, name: str, trials: Sequence[Trial],
   results.write_text(path, "\n".join([
       *kept, f"# chosen: validation, {' and '.join(best.setting)}",
       f"{_NOTE}best of {len(trials)} settings x {PARTITIONS} partitions x "
-      f"{SEEDS} seeds: {best.validation:.2f} % (the stated one "
+      f"{seeds} seeds: {best.validation:.2f} % (the stated one "
       f"{trials[0].validation:.2f})",
       f"{_NOTE}by {said}", *best.flags]) + "\n")
 
 
-def table(title: str, tuned: dict[str, list[Trial]], last: int | None) -> str:
+def table(title: str, tuned: dict[str, list[Trial]], last: int | None,
+          seeds: int) -> str:
   """Every method's choice as Markdown."""
   which = f"the last {last} rounds" if last else "all rounds"
   rows = [[_label(name), len(trials), " ".join(choose(trials).flags),
@@ -351,7 +361,7 @@ def table(title: str, tuned: dict[str, list[Trial]], last: int | None) -> str:
            ", ".join(f"{a:.2f}" for a in choose(trials).accuracies),
            f"{trials[0].validation:.2f}"] for name, trials in tuned.items()]
   return (f"# {title}\n\nValidation accuracy in percent, mean of {which}, of "
-          f"{SEEDS} seeds on each of {PARTITIONS} partitions.\n\n" +
+          f"{seeds} seeds on each of {PARTITIONS} partitions.\n\n" +
           report.table(["method", "settings tried", "best", "its accuracy",
                         "by partition", "the stated setting"], rows) + "\n")
 
@@ -510,17 +520,22 @@ def command(argv: Sequence[str]) -> None:
   config_lib.refuse_words(config_lib.read_flags(values, own))
   if gradients.asked(own):
     gradients.refuse_unread(argv)
-    if values.paper == analytic.PAPER.name:
-      raise config_lib.UsageError(
-          f"--{gradients.FLAG}: not of the {values.paper} paper, whose methods "
-          "have a model for each client and no validation clients")
-  # The analytic paper's runs read a file of their own.
-  if values.data_dir and values.paper != analytic.PAPER.name:
-    extra.append(f"--data_dir={values.data_dir}")
   if (values.paper, values.data) not in tuning.PROTOCOLS:
     raise config_lib.UsageError(
         f"--data={values.data}: not of the {values.paper} paper (one of "
         f"{', '.join(d for p, d in tuning.PROTOCOLS if p == values.paper)})")
+  protocol = tuning.PROTOCOLS[values.paper, values.data]
+  source = [f"--data_dir={values.data_dir}"] if values.data_dir else []
+  if protocol.by == "local":
+    if gradients.asked(own):
+      raise config_lib.UsageError(
+          f"--{gradients.FLAG}: not of {values.paper} on {values.data}, where "
+          "methods have a model for each client and no validation clients")
+    # The runs read a file of their own.
+    place, extra = flag_words.parted(extra, ("dataset", "data_path"))
+    source = place or source
+  else:
+    extra += source
   files = _files(values.paper, values.data)
   names = _names(files, values.methods)
   root = expanded(values.out_dir) / (
@@ -528,23 +543,23 @@ def command(argv: Sequence[str]) -> None:
   said = (f"{program.name('tune')} --paper={values.paper} "
           f"--data={values.data}")
   facts = dict(word.lstrip("-").split("=", 1) for word in _data_flags(
-      values.paper, values.data, root, values.data_dir) if "=" in word)
+      values.paper, values.data, root, source) if "=" in word)
   examples = {"mnist": 60000, "cifar10": 50000}.get(values.data, 0)
   mean_size = examples / int(facts["num_clients"])
   if gradients.asked(own):
     for name in names:
       play_by_gradient(values.paper, values.data, name, root, extra, mean_size,
-                       values.data_dir, values)
+                       values)
     return
   tuned = {}
   for name in names:
     tuned[name] = play(
         values.paper, values.data, name, root, extra, mean_size,
-        values.data_dir, values.settings)
+        source, values.settings)
     if values.write:
-      write(files[name], name, tuned[name], said)
+      write(files[name], name, tuned[name], said, protocol.seeds)
   text = table(f"Settings: {values.paper}, {values.data}", tuned,
-               tuning.PROTOCOLS[values.paper, values.data].last)
+               protocol.last, protocol.seeds)
   root.mkdir(parents=True, exist_ok=True)
   results.write_text(root / "tune.md", text)
   rows = rows_of(tuned)

@@ -54,29 +54,16 @@ class Protocol(NamedTuple):
   held: tuple[str, ...] = ()  #: flags that hold clients out
   #: ranges that all methods have besides
   shared: Mapping[str, Log | AnyOf] = {}
+  #: algorithm -> its own settings here, in place of those of ``OWN``
+  own: Mapping[str, Space] = {}
+  #: algorithm -> what is stated of them, in place of ``STATED``
+  stated_own: Mapping[str, Mapping[str, Any]] = {}
+  #: the protocol whose accuracy decides: validation (of clients that are held
+  #: out) or local (of clients that have a model each, on a sixth of the training
+  #: images or another draw of synthetic data)
+  by: str = "validation"
+  seeds: int = 3  #: of every setting on each partition
 
-
-_TENTH = ("--participation=0.1",)
-
-#: (paper, data) -> protocol.
-PROTOCOLS: dict[tuple[str, str], Protocol] = {
-    ("conjugate", "mnist"): Protocol(
-        Log(1e-3, 3.0), 0.3 / 145, None, _TENTH,
-        shared={"hog_norm": AnyOf(("none", "l2"))}),
-    ("conjugate", "cifar10"): Protocol(
-        Log(3e-3, 1.0), 0.3 / 120, None, _TENTH,
-        shared={"hog_norm": AnyOf(("none", "l2"))}),
-    ("diversified", "mnist"): Protocol(
-        Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HELD["mnist"]),
-    ("diversified", "cifar10"): Protocol(
-        Log(3e-3, 1.0), 0.08 * 1_100 / 50_000, 10, _TENTH,
-        held=diversified.HELD["cifar10"]),
-    ("analytic", "mnist"): Protocol(Log(0.03, 1.0), 0.1, 1, rounds=20),
-    ("analytic", "mnist_lr"): Protocol(Log(0.03, 1.0), 0.1, 1),
-    ("analytic", "synthetic"): Protocol(Log(0.01, 0.3), 0.1, 1, rounds=600),
-    ("analytic", "synthetic_lr"): Protocol(Log(0.01, 0.3), 0.1, 1),
-    ("analytic", "cifar10"): Protocol(Log(0.01, 0.1), 0.1, 1, rounds=10),
-}
 
 #: Methods whose local learning rate is client_lr / n_i.
 DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
@@ -107,33 +94,6 @@ OWN: dict[str, Space] = {
     "pfedacnnl": {"num_groups": AnyOf((2, 3, 5, 10)), "ridge": _RIDGE,
                   "personal_ridge": _RIDGE},
 }
-#: (algorithm, data) -> settings in place of those of ``OWN``: on CIFAR-10 a
-#: central step of 0.005 is too long already (docs/papers/readings.md), and
-#: there is a ridge for each layer, relative to the Gram matrix.
-OWN_OF_DATA: dict[tuple[str, str], Space] = {
-    ("ma_fsvrg", "cifar10"): {
-        "server_lr": Log(1e-4, 0.02), "beta1": _BETA1, "central_rule": _RULE},
-    ("ga_fsvrg", "cifar10"): {
-        "server_lr": Log(1e-4, 0.02), "beta1": _BETA1, "central_rule": _RULE,
-        "gradient_step": Log(0.03, 1.0)},
-    ("fedacnnl", "cifar10"): {
-        "code_high_passed": AnyOf(("0", "1")),
-        "ridge": AnyOf(("0.01,0.01,0.01,0.01,0.01", "0.1,0.1,0.1,0.1,0.1",
-                        "1,1,1,1,1", "0.01,1,1,0.01,0.01"))},
-    ("pfedacnnl", "cifar10"): {
-        "num_groups": AnyOf((2, 5)),
-        "personal_ridge": AnyOf((
-            "inf,inf,inf,50,20", "inf,inf,inf,500,200",
-            "inf,inf,inf,5000,2000"))},
-}
-
-#: Figs. 5 to 7 of diversified.
-_CIFAR: dict[str, Any] = {
-    "server_lr": 0.02, "beta1": 0.9, "central_rule": "corrected"}
-#: (algorithm, data) -> what its paper states of ``OWN_OF_DATA``.
-STATED_OF_DATA: dict[tuple[str, str], dict[str, Any]] = {
-    ("ma_fsvrg", "cifar10"): _CIFAR,
-    ("ga_fsvrg", "cifar10"): _CIFAR | {"gradient_step": 1.0}}
 #: algorithm -> what its paper states of ``OWN``, or an author's usual value.
 STATED: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.01}, "per_fedavg": {"adapt_lr": 0.01},
@@ -146,6 +106,77 @@ STATED: dict[str, dict[str, Any]] = {
     "pfedzo": {"personal_lr": 0.01}, "local": {"local_epochs": 1},
     "baffle": {"server_lr": 0.01}, "fedacnnl": {"ridge": 100.0},
     "pfedacnnl": {"num_groups": 5, "ridge": 100.0, "personal_ridge": 100.0},
+}
+
+_TENTH = ("--participation=0.1",)
+#: On CIFAR-10 a central step of 0.005 is too long already
+#: (docs/papers/readings.md, R-D6).
+_CENTRAL: Space = {
+    "server_lr": Log(1e-4, 0.02), "beta1": _BETA1, "central_rule": _RULE}
+#: The captions of Figs. 5 to 7.
+_CAPTION: dict[str, Any] = {
+    "server_lr": 0.02, "beta1": 0.9, "central_rule": "corrected"}
+_CIFAR = Protocol(
+    Log(3e-3, 1.0), 0.08 * 1_100 / 50_000, 10, _TENTH,
+    held=diversified.HELD["cifar10"],
+    own={"ma_fsvrg": _CENTRAL, "ga_fsvrg": _CENTRAL | {
+        "server_lr": Log(5e-4, 0.05), "gradient_step": Log(0.003, 1.0)}},
+    stated_own={"ma_fsvrg": _CAPTION,
+                "ga_fsvrg": _CAPTION | {"gradient_step": 1.0}})
+
+#: A ridge for each layer, relative to the Gram matrix.
+_DCNN: dict[str, Space] = {
+    "fedacnnl": {
+        "code_high_passed": AnyOf(("0", "1")),
+        "ridge": AnyOf(("0.01,0.01,0.01,0.01,0.01", "0.1,0.1,0.1,0.1,0.1",
+                        "1,1,1,1,1", "0.01,1,1,0.01,0.01"))},
+    "pfedacnnl": {
+        "num_groups": AnyOf((2, 5)),
+        "personal_ridge": AnyOf((
+            "inf,inf,inf,50,20", "inf,inf,inf,500,200",
+            "inf,inf,inf,5000,2000"))}}
+
+_GROUPS = AnyOf((2, 3, 5, 8))
+#: The board of clustered methods (experiments.papers.beyond.board).
+_BOARD = Protocol(
+    Log(0.003, 1.0), 0.03, 1, by="local", seeds=1,
+    own={"fedprox": {"mu": Log(1e-3, 10.0)},
+         "ifca": {"num_groups": _GROUPS}, "fesem": {"num_groups": _GROUPS},
+         "fedgroup": {"num_groups": _GROUPS},
+         "cfl": {"max_groups": _GROUPS, "eps1": Log(0.03, 3.0),
+                 "eps2": Log(0.03, 3.0)},
+         "flhc": {"max_groups": _GROUPS, "cluster_after": AnyOf((3, 5, 10))},
+         "ditto": {"lam": Log(0.01, 3.0), "personal_lr": Log(0.003, 1.0)},
+         "local": {}},
+    stated_own={"fedprox": {"mu": 1.0}, "ifca": {"num_groups": 3},
+                "fesem": {"num_groups": 3}, "fedgroup": {"num_groups": 3},
+                "cfl": {"max_groups": 3, "eps1": 0.4, "eps2": 1.6},
+                "flhc": {"max_groups": 3, "cluster_after": 10},
+                "ditto": {"lam": 1.0, "personal_lr": 0.03}})
+
+#: (paper, data) -> protocol.
+PROTOCOLS: dict[tuple[str, str], Protocol] = {
+    ("conjugate", "mnist"): Protocol(
+        Log(1e-3, 3.0), 0.3 / 145, None, _TENTH,
+        shared={"hog_norm": AnyOf(("none", "l2"))}),
+    ("conjugate", "cifar10"): Protocol(
+        Log(3e-3, 1.0), 0.3 / 120, None, _TENTH,
+        shared={"hog_norm": AnyOf(("none", "l2"))}),
+    ("diversified", "mnist"): Protocol(
+        Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HELD["mnist"]),
+    ("diversified", "cifar10"): _CIFAR,
+    **{("beyond", f"board_{data}"): _BOARD
+       for data in ("mnist", "fashion", "digits")},
+    ("analytic", "mnist"): Protocol(
+        Log(0.03, 1.0), 0.1, 1, rounds=20, by="local"),
+    ("analytic", "mnist_lr"): Protocol(
+        Log(0.03, 1.0), 0.1, 1, by="local"),
+    ("analytic", "synthetic"): Protocol(
+        Log(0.01, 0.3), 0.1, 1, rounds=600, by="local"),
+    ("analytic", "synthetic_lr"): Protocol(
+        Log(0.01, 0.3), 0.1, 1, by="local"),
+    ("analytic", "cifar10"): Protocol(
+        Log(0.01, 0.1), 0.1, 1, rounds=10, own=_DCNN, by="local"),
 }
 
 
@@ -178,9 +209,9 @@ def space(paper: str, data: str, name: str, has_rate: bool, size: float
   else:
     unit = size if name in DIVIDED else UNITS.get(name, 1.0)
     own, stated = dict(OWN.get(name, {})), STATED.get(name, {})
-    if (name, data) in OWN_OF_DATA:
-      own = dict(OWN_OF_DATA[name, data])
-      stated = STATED_OF_DATA.get((name, data), {})
+    if name in protocol.own:
+      own = dict(protocol.own[name])
+      stated = dict(protocol.stated_own.get(name, {}))
   first = {flag: stated.get(flag, values.at(0.0))
            for flag, values in own.items()}
   for flag, values in protocol.shared.items():

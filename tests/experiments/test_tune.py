@@ -35,10 +35,10 @@ def test_the_best_mean_of_the_partitions_is_taken():
 
 def test_a_choice_replaces_the_one_before(tmp_path):
   file = tmp_path / "new" / "fedavg.flags"
-  tune.write(file, "fedavg", trials((.1, 90.), (.3, 91.)), "here")
+  tune.write(file, "fedavg", trials((.1, 90.), (.3, 91.)), "here", 3)
   assert file.read_text().splitlines()[0] == "--algorithm=fedavg"
   file.write_text(file.read_text() + "--batch_size=4\n")
-  tune.write(file, "fedavg", trials((.1, 92.), (.3, 91.)), "there")
+  tune.write(file, "fedavg", trials((.1, 92.), (.3, 91.)), "there", 3)
   text = file.read_text()
   assert text.count("--client_lr=") == 1 and "--client_lr=0.1\n" in text
   assert "here" not in text.replace("there", "") and "92.00 %" in text
@@ -71,7 +71,9 @@ def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
 def test_every_setting_is_played_on_every_partition(
     tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tune, "_data_flags", lambda *args: DIGITS)
-  monkeypatch.setattr(tune, "SEEDS", 1)
+  key = "diversified", "mnist"
+  monkeypatch.setitem(
+      tuning.PROTOCOLS, key, tuning.PROTOCOLS[key]._replace(seeds=1))
   monkeypatch.setattr(tune, "PARTITIONS", 2)
   monkeypatch.setattr(tune, "LEAST", 20)
   extra = ["--rounds=4", "--noprogress", "--participation=0.34"]
@@ -91,7 +93,7 @@ def test_every_setting_is_played_on_every_partition(
   assert [c.data.partition_seed for c in seen] == [0, 0, 1, 1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
   assert [len(trial.accuracies) for trial in found] == [2, 2]
-  text = tune.table("T", {"fedavg": found}, 10)
+  text = tune.table("T", {"fedavg": found}, 10, 1)
   assert "FedAvg" in text and f"{tune.choose(found).validation:.2f}" in text
   rows = tune.rows_of({"fedavg": found})
   assert [row["stated"] for row in rows] == [1, 0]
@@ -117,7 +119,7 @@ def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
   x, y = np.arange(24).reshape(12, 2), np.arange(12) % 3
   monkeypatch.setattr(tune, "load_examples", lambda options: (
       types.SimpleNamespace(x_train=x, y_train=y)))
-  with np.load(tune._held_out(tmp_path, "digits", None)) as made:
+  with np.load(tune._held_out(tmp_path, "digits", ())) as made:
     assert made["x_test"].shape == (2, 2) and made["x_train"].shape == (10, 2)
     rows = np.concatenate([made["x_train"], made["x_test"]])
   np.testing.assert_array_equal(np.sort(rows, 0), x)

@@ -47,7 +47,7 @@ def fit(
     figure: figures.Figure, request: figures.Request
 ) -> tuple[figures.Figure, list[str]]:
   """The figure with the panels whose data are there, and what it lacks."""
-  if request.quick or figure.title != FIGURE.title:
+  if request.quick:
     return figure, []
   kept, lacking = [], []
   path = request.files.get("fashion_mnist")

@@ -37,6 +37,7 @@ from ...reports import figures, plots, report, rule
 from .. import tuning
 
 _PAPER, _DATA = "diversified", "mnist"
+_SEEDS = tuning.PROTOCOLS[_PAPER, _DATA].seeds
 #: algorithm -> what is tuned by derivatives.
 METHODS = {"fedavg": ("client_lr",), "fedprox": ("client_lr", "mu"),
            "ma_fsvrg": ("client_lr", "server_lr", "beta1")}
@@ -70,14 +71,14 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   """Tunes a method twice."""
   root = request.root / "runs"
   extra = [*(QUICK if request.quick else ()), *request.common, "--noprogress"]
-  words = [*tune.run_flags(_PAPER, _DATA, name, root, request.data_dir), *extra]
+  words = [*tune.run_flags(_PAPER, _DATA, name, root), *extra]
   if request.data_dir and not request.quick:
     words.append(f"--data_dir={request.data_dir}")
     extra.append(words[-1])
   config = config_lib.parse(words)
   size = _EXAMPLES[str(config.data.dataset)] / int(config.values["num_clients"])
   federation_of(config.data)  # read before the clocks start
-  rounds = int(config.values["rounds"]) * tune.SEEDS * tune.PARTITIONS
+  rounds = int(config.values["rounds"]) * _SEEDS * tune.PARTITIONS
   print(f"{name}: grid", flush=True)
   began = time.process_time()
   played = tune.play(_PAPER, _DATA, name, root, extra, size)
@@ -210,7 +211,7 @@ def _make(request: figures.Request) -> None:
       "as good in a third of the rounds"], _rows(studies))
   folder = figures.write(request, "gradient", report.join(_TITLE, [
       "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{tune.SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
+      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those "
       "of all seeds, of the grid with its widenings; a run with k derivatives "
       "counts as 1 + k. The derivatives are those of one seed; a slope is the "
       "derivative of the loss by the logarithm, or the logit, of a number.",

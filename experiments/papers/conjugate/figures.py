@@ -170,4 +170,5 @@ PAPER = figures.Paper(
     "`(stated)` rows use the paper's stated settings.",
     ("CFSVRG", "CLSFSVRG"),
     pages={"fig3": "loss", "fig5": "loss", "fig6": "cifar10",
-           "readings": "readings", "fig8": "times"})
+           "readings": "readings", "fig7": "communication",
+           "fig8": "times"})

@@ -133,6 +133,7 @@ PAPER = figures.Paper(
                "Fig7": "Fig5"},
     balanced=("Fig5", "Fig6", "Fig7"),
     pages={"fig2": "metrics", "fig3": "metrics", "fig4": "metrics",
+           "fig8": "settings", "fig9": "settings", "fig10": "settings",
            "fig5": "cifar10", "fig6": "cifar10", "fig7": "cifar10",
            "readings": "readings", "readings_cifar10": "cifar10",
            "ablation": "ablation", "table1": "times"})
